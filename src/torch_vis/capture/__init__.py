@@ -1,0 +1,1 @@
+"""Captures: each turns a run (or a compiler's trace) into a graph."""

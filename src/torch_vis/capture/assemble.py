@@ -1,0 +1,470 @@
+"""From a recorder's log to a graph: columns in bulk, names and roles from what the run knew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torch_vis.capture import dataflow
+from torch_vis.capture.mode import Recorder
+from torch_vis.graph.builder import GraphBuilder
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.rows import Module, ResultRow
+from torch_vis.graph.schema import Flag, Kind, Phase, Role
+
+Ints = NDArray[np.int64]
+FIXED = 8  # numbers in a log row before the values
+FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what a log row says in the place of a backward sequence number
+
+
+@dataclass
+class Finding:
+    """What the run was about: the tensors with names, and what it gave back."""
+
+    named: list[tuple[str, torch.Tensor, Role]] = field(default_factory=list)
+    results: list[tuple[str, str, torch.Tensor]] = field(default_factory=list)
+    paths: dict[int, str] = field(default_factory=dict)
+    """Module paths, by module number."""
+    ended: int = 0
+    live: bool = False
+    """Whether tensors that are alive at the end and that nothing consumed count as outputs."""
+
+
+def assemble(rec: Recorder, finding: Finding) -> tuple[Graph, Metrics, int, Ints]:
+    """The graph, its metrics, the number of writes whose region could only be guessed at, and the values' new numbers."""
+    return _Assembly(rec, finding).build()
+
+
+class _Assembly:
+    def __init__(self, rec: Recorder, finding: Finding) -> None:
+        self.rec = rec
+        self.finding = finding
+        self.builder = GraphBuilder()
+
+    def build(self) -> tuple[Graph, Metrics, int, Ints]:
+        self._read_log()
+        self._read_values()
+        self._read_results()
+        self._follow_aliases()
+        guessed = self._resolve()
+        self._link()
+        self._scopes()
+        self._roles()
+        self._fill()
+        graph = self.builder.build()
+        return graph, self._metrics(graph), guessed, self.renumber
+
+    # ---------------------------------------------------------------- columns from the log
+
+    def _read_log(self) -> None:
+        log = self.rec.log
+        self.count = len(log)
+        lengths = np.fromiter(map(len, log), dtype=np.int64, count=len(log))
+        flat = np.fromiter(chain.from_iterable(log), dtype=np.int64, count=int(lengths.sum()))
+        starts = np.cumsum(lengths) - lengths
+        fixed = [flat[starts + i] for i in range(FIXED)]
+        self.call, self.scope, self.site, self.sequence, self.backward, self.thread, self.begun, self.ended = fixed
+        calls = self.rec.calls
+        slots = np.array([info.slots for info in calls], dtype=np.int64)
+        writes = np.array([len(info.writes) for info in calls], dtype=np.int64)
+        in_count = slots[self.call] if len(calls) else np.zeros(0, dtype=np.int64)
+        self.out_count = lengths - FIXED - in_count
+        self.in_node, self.in_slot = spans(in_count)
+        self.in_value = flat[np.repeat(starts + FIXED, in_count) + self.in_slot]
+        self.out_node, out_place = spans(self.out_count)
+        self.out_value = flat[np.repeat(starts + FIXED + in_count, self.out_count) + out_place]
+        write_count = writes[self.call[self.out_node]] if len(calls) else out_place
+        self.out_slot = out_place - write_count
+        for row in np.flatnonzero(out_place < write_count):
+            self.out_slot[row] = -1 - calls[self.call[self.out_node[row]]].writes[out_place[row]]
+        self.in_kind = np.full(len(self.in_value), Kind.DATA, dtype=np.int64)
+        for number, info in enumerate(calls):
+            shapes = info.shape_only | info.overwrites
+            if shapes:
+                self._mark_shapes(number, shapes)
+
+    def _mark_shapes(self, call: int, slots: Iterable[int]) -> None:
+        if not hasattr(self, "_by_call"):
+            self._by_call = np.argsort(self.call, kind="stable")
+            self._call_sorted = self.call[self._by_call]
+            self._in_start = np.searchsorted(self.in_node, np.arange(self.count))
+        low, high = np.searchsorted(self._call_sorted, [call, call + 1])
+        rows = self._in_start[self._by_call[low:high]]
+        for slot in slots:
+            self.in_kind[rows + slot] = Kind.SHAPE
+
+    def _read_values(self) -> None:
+        rec = self.rec
+        values = table(rec.values, 4)
+        values = values[np.argsort(values[:, 0], kind="stable")]
+        self.value_storage, self.value_offset, self.value_type = values[:, 1], values[:, 2], values[:, 3]
+        self.maker = np.full(len(values), -1, dtype=np.int64)
+        self.maker[self.out_value] = self.out_node
+        self.written = np.zeros(len(values), dtype=bool)
+        self.written[self.out_value[self.out_slot < 0]] = True
+        storages = table(rec.storage_rows, 4)
+        storages = storages[np.argsort(storages[:, 0], kind="stable")]
+        self.storage_bytes, self.storage_birth, self.storage_device = storages[:, 1].copy(), storages[:, 2], storages[:, 3]
+        self.first_bytes = storages[:, 1]
+        for storage, size, _ in rec.resizes:
+            self.storage_bytes[storage] = max(self.storage_bytes[storage], size)
+        self.storage_death = np.full(len(storages), self.count, dtype=np.int64)
+        deaths = table(rec.deaths, 2)
+        self.storage_death[deaths[:, 0]] = np.maximum(deaths[:, 1], self.storage_birth[deaths[:, 0]])
+
+    def _read_results(self) -> None:
+        """Results are reads at the very end, one pseudo-node each."""
+        rec = self.rec
+        if self.finding.live:
+            self.finding.results.extend(self._live_results())
+        numbers = []
+        for _, _, tensor in self.finding.results:
+            entry = rec.seen.get(id(tensor))
+            numbers.append(entry[1] if entry is not None and entry[0]() is tensor else rec.meet(tensor)[1])
+        if len(rec.values) > len(self.value_storage):
+            self._read_values()
+        self.result_value = np.array(numbers, dtype=np.int64)
+
+    def _live_results(self) -> list[tuple[str, str, torch.Tensor]]:
+        """What a block leaves behind: tensors it made that are alive and that no forward operation went on to use."""
+        plans = [info.plan.escape for info in self.rec.calls]
+        passing = (np.array(plans, dtype=bool)[self.call] if plans else np.zeros(0, dtype=bool)) | (self.backward != FORWARD)
+        consumed = np.zeros(len(self.value_storage), dtype=bool)
+        consumed[self.in_value[~passing[self.in_node]]] = True
+        taken = {id(tensor) for _, _, tensor in self.finding.results}
+        found = []
+        for alive, number, _ in list(self.rec.seen.values()):
+            tensor = alive()
+            if tensor is None or consumed[number] or self.maker[number] < 0 or id(tensor) in taken:
+                continue
+            if self.backward[self.maker[number]] == FORWARD:
+                found.append((number, tensor))
+        found.sort(key=lambda pair: pair[0])
+        return [(f"output.{place}", "output", tensor) for place, (_, tensor) in enumerate(found)]
+
+    # ---------------------------------------------------------------- dataflow
+
+    def _follow_aliases(self) -> None:
+        """Let a tensor that torch made unseen (a saved tensor, ``.data``) stand for the one it is an alias of."""
+        aliases = self.rec.aliases
+        self.stands_for = np.arange(len(self.value_storage))
+        if not aliases:
+            return
+        wanted = np.isin(self.value_storage, np.unique(self.value_storage[aliases]))
+        known: dict[tuple[int, int, int], int] = {}
+        is_alias = np.zeros(len(self.value_storage), dtype=bool)
+        is_alias[aliases] = True
+        for value in np.flatnonzero(wanted).tolist():
+            key = (int(self.value_storage[value]), int(self.value_offset[value]), int(self.value_type[value]))
+            if is_alias[value]:
+                self.stands_for[value] = known.get(key, value)
+            elif self.written[value]:
+                known[key] = value
+            else:
+                known.setdefault(key, value)
+        unknown = np.array([a for a in aliases if self.stands_for[a] == a], dtype=np.int64)
+        # an alias of unknown make is read through its memory
+        self.unseen_aliases = unknown
+        self.in_value = self.stands_for[self.in_value]
+        self.result_value = self.stands_for[self.result_value]
+
+    def _resolve(self) -> int:
+        result_count = len(self.result_value)
+        reads = dataflow.Reads(
+            np.concatenate([self.in_node, self.count + np.arange(result_count)]),
+            np.concatenate([self.in_value, self.result_value]),
+            np.concatenate([self.in_slot, np.zeros(result_count, dtype=np.int64)]),
+            np.concatenate([self.in_kind, np.full(result_count, Kind.DATA, dtype=np.int64)]),
+        )
+        follow = self.written.copy()
+        self._out_first = np.concatenate([[0], np.cumsum(self.out_count)])
+        aliased = getattr(self, "unseen_aliases", np.zeros(0, dtype=np.int64))
+        memory = dataflow.Memory(
+            self.value_storage,
+            self.value_offset,
+            self.value_type,
+            self.maker,
+            follow,
+            self.storage_bytes,
+            self.rec.type_rows,
+        )
+        reads, self.carries, guessed = dataflow.resolve(memory, reads, self._views, self._inert, aliased)
+        order = np.lexsort((np.where(reads.slot < 0, 1 << 30, reads.slot), reads.node))
+        reads = dataflow.Reads(*(column[order] for column in reads))
+        inside = reads.node < self.count
+        self.in_node, self.in_value = reads.node[inside], reads.value[inside]
+        self.in_slot, self.in_kind = reads.slot[inside], reads.kind[inside]
+        outside = ~inside
+        self.result_node = reads.node[outside] - self.count
+        self.result_rows, self.result_kinds = reads.value[outside], reads.kind[outside]
+        return guessed
+
+    def _views(self, node: int) -> list[int]:
+        if node >= self.count:
+            return []
+        first, last = self._out_first[node], self._out_first[node + 1]
+        values = self.out_value[first:last]
+        return [int(v) for v in values if not self.written[v] and self.storage_birth[self.value_storage[v]] < node]
+
+    def _inert(self, value: int) -> bool:
+        maker = int(self.maker[value])
+        if maker < 0:
+            return False
+        info = self.rec.calls[self.call[maker]]
+        return info.slots == len(info.shape_only)
+
+    # ---------------------------------------------------------------- links, scopes, phases
+
+    def _link(self) -> None:
+        n = self.count
+        self.node_link = np.full(n, -1, dtype=np.int64)
+        backward = np.flatnonzero(self.backward >= 0)
+        if len(backward):
+            links = self._owners(backward)
+            self.node_link[backward] = np.where(links < backward, links, -1)
+        in_start = np.searchsorted(self.in_node, np.arange(n + 1))
+        for node in np.flatnonzero(self.backward == ACCUMULATE).tolist():
+            for row in range(int(in_start[node + 1]) - 1, int(in_start[node]) - 1, -1):
+                maker = int(self.maker[self.in_value[row]])
+                if maker >= 0 and self.node_link[maker] >= 0:
+                    self.node_link[node] = self.node_link[maker]
+                    break
+
+    def _owners(self, backward: Ints) -> Ints:
+        """The operation that made each backward node: the first to see the sequence number after the node's.
+
+        Sequence numbers belong to the thread that made the node. A CPU backward runs on that thread, a CUDA backward on
+        the engine's, which makes no nodes of its own unless a graph of the backward is asked for.
+        """
+        owners: dict[tuple[int, int], int] = {}
+        changes = np.flatnonzero((np.diff(self.sequence, prepend=-1) != 0) | (np.diff(self.thread, prepend=-1) != 0))
+        for node, thread, number in zip(
+            changes.tolist(), self.thread[changes].tolist(), self.sequence[changes].tolist(), strict=True
+        ):
+            owners.setdefault((thread, number), node)
+        threads = list(dict.fromkeys(self.thread[changes].tolist()))
+        links = []
+        for thread, number in zip(self.thread[backward].tolist(), self.backward[backward].tolist(), strict=True):
+            found = owners.get((thread, number + 1), -1)
+            if found < 0:
+                found = next((owners[t, number + 1] for t in threads if (t, number + 1) in owners), -1)
+            links.append(found)
+        return np.array(links, dtype=np.int64)
+
+    def _scopes(self) -> None:
+        rec = self.rec
+        rows = np.array([row[:6] for row in rec.scopes], dtype=np.int64).reshape(-1, 6)
+        kinds = [kind for _, _, _, kind in rec.modules]
+        self.scope_module, self.scope_parent = rows[:, 0], rows[:, 1]
+        self.scope_rows = rows
+        in_optimizer = np.array([kind == "optimizer" for kind in kinds], dtype=bool)[self.scope_module]
+        for scope in range(1, len(rows)):
+            in_optimizer[scope] |= in_optimizer[rows[scope, 1]]
+        again = rows[:, 5].astype(bool)
+        for scope in range(1, len(rows)):
+            again[scope] |= again[rows[scope, 1]]
+        is_backward = self.backward != FORWARD
+        self.recomputed = is_backward & again[self.scope]
+        linked = (self.node_link >= 0) & ~self.recomputed
+        self.node_link[self.recomputed] = -1
+        self.scope[linked] = self.scope[self.node_link[linked]]
+        self.phase = np.where(is_backward, Phase.BACKWARD, Phase.FORWARD)
+        self.phase[in_optimizer[self.scope] & ~is_backward] = Phase.OPTIMIZER
+
+    # ---------------------------------------------------------------- roles and names
+
+    def _roles(self) -> None:
+        self.role = np.full(len(self.value_storage), Role.ACTIVATION, dtype=np.int64)
+        made = self.maker >= 0
+        self.role[made & (self.phase[self.maker] == Phase.BACKWARD) if self.count else made] = Role.GRADIENT
+        self.role[~made] = Role.CONSTANT
+        self.name = np.full(len(self.value_storage), -1, dtype=np.int64)
+        of_storage: dict[int, tuple[Role, int]] = {}
+        own: dict[int, tuple[Role, int]] = {}
+        for name, tensor, role in self.finding.named:
+            entry = self.rec.seen.get(id(tensor))
+            number = self.builder.names.intern(name)
+            if entry is not None and entry[0]() is tensor:
+                own.setdefault(entry[1], (role, number))
+            storage = self._storage_number(tensor)
+            if storage is not None:
+                of_storage.setdefault(storage, (role, number))
+        if of_storage:
+            keep = ~made | self.written | np.isin(self.value_storage, [s for s, (r, _) in of_storage.items() if r == Role.GRADIENT])
+            for value in np.flatnonzero(keep & np.isin(self.value_storage, list(of_storage))).tolist():
+                self.role[value], self.name[value] = of_storage[int(self.value_storage[value])]
+        for value, (role, number) in own.items():
+            self.role[value], self.name[value] = role, number
+        for (_, kind, _), value in zip(self.finding.results, self.result_value.tolist(), strict=True):
+            if kind == "output" and self.role[value] == Role.ACTIVATION:
+                self.role[value] = Role.OUTPUT
+
+    def _storage_number(self, tensor: torch.Tensor) -> int | None:
+        entry = self.rec.seen.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return int(self.value_storage[entry[1]])
+        try:
+            known = self.rec.storages.get(tensor.untyped_storage()._cdata)
+        except (RuntimeError, NotImplementedError):
+            return None
+        return None if known is None else known.number
+
+    # ---------------------------------------------------------------- the graph
+
+    def _fill(self) -> None:
+        rec, builder = self.rec, self.builder
+        builder.calls = [info.call for info in rec.calls]
+        for row in rec.type_rows:
+            builder.types.rows.append(row)
+        sites = np.array([builder.sites.intern(site) for site in rec.sites] + [-1], dtype=np.int64)
+        for device in rec.devices:
+            builder.devices.intern(str(device))
+        modules = [
+            builder.modules.intern(Module(self.finding.paths.get(number, path), name, kind))
+            for number, (_, path, name, kind) in enumerate(rec.modules)
+        ]
+        scope_module = np.array(modules, dtype=np.int64)[self.scope_module]
+        builder.results = [ResultRow(name, kind) for name, kind, _ in self.finding.results]
+        keep = self._used_values()
+        renumber = np.cumsum(keep) - 1
+        self.renumber, self.kept_values = renumber, keep
+        carries = self.carries[keep]
+        builder.set(
+            node_call=self.call,
+            node_scope=self.scope,
+            node_site=sites[self.site],
+            node_link=self.node_link,
+            node_phase=self.phase,
+            node_flags=self._flags(),
+            in_start=offsets(self.in_node, self.count),
+            out_start=offsets(self.out_node, self.count),
+            in_value=renumber[self.in_value],
+            in_slot=self.in_slot,
+            in_kind=self.in_kind,
+            out_value=renumber[self.out_value],
+            out_slot=self.out_slot,
+            value_producer=self.maker[keep],
+            value_type=self.value_type[keep],
+            value_storage=self.value_storage[keep],
+            value_offset=self.value_offset[keep],
+            value_carries=np.where(carries >= 0, renumber[carries], -1),
+            value_name=self.name[keep],
+            value_role=self.role[keep],
+            storage_bytes=self.storage_bytes,
+            storage_birth=self.storage_birth,
+            storage_death=self.storage_death,
+            storage_device=self.storage_device,
+            scope_parent=self.scope_parent,
+            scope_module=scope_module,
+            scope_call=call_numbers(scope_module),
+            result_start=offsets(self.result_node, len(self.finding.results)),
+            result_value=renumber[self.result_rows],
+            result_kind=self.result_kinds,
+        )
+
+    def _used_values(self) -> NDArray[np.bool_]:
+        """Everything but aliases that turned out to stand for something known."""
+        used = self.maker >= 0
+        used[self.in_value] = True
+        used[self.result_rows] = True
+        used[self.carries[self.carries >= 0]] = True
+        return used
+
+    def _flags(self) -> Ints:
+        plans = [info.plan for info in self.rec.calls]
+        escape = np.array([Flag.ESCAPE if plan.escape else 0 for plan in plans], dtype=np.int64)
+        random = np.array([Flag.RANDOM if plan.random else 0 for plan in plans], dtype=np.int64)
+        flags = (escape | random)[self.call] if plans else np.zeros(0, dtype=np.int64)
+        flags[self.rec.opaque_nodes] |= Flag.OPAQUE
+        flags[self.recomputed] |= Flag.RECOMPUTE
+        fresh = (self.out_slot < 0) | (self.storage_birth[self.value_storage[self.out_value]] >= self.out_node)
+        makes = np.bincount(self.out_node[fresh], minlength=self.count)
+        flags[(makes == 0) & (self.out_count > 0)] |= Flag.VIEW
+        return flags
+
+    # ---------------------------------------------------------------- metrics
+
+    def _metrics(self, graph: Graph) -> Metrics:
+        n = self.count
+        origin = self.rec.scopes[0][2]
+        born = np.flatnonzero(self.storage_birth >= 0)
+        alloc = np.bincount(self.storage_birth[born], weights=self.first_bytes[born], minlength=n)[:n].astype(np.int64)
+        dead = np.flatnonzero((self.storage_death < n) & (self.storage_death > 0))
+        last = self.storage_death[dead] - 1
+        free = np.bincount(last, weights=self.storage_bytes[dead], minlength=n)[:n].astype(np.int64)
+        size = {}
+        for storage, now, node in self.rec.resizes:
+            before = size.get(storage, int(self.first_bytes[storage]))
+            alloc[node] += max(now - before, 0)
+            free[node] += max(before - now, 0)
+            size[storage] = now
+        start = int(self.first_bytes[(self.storage_birth < 0) & (self.storage_death > 0)].sum())
+        columns = {
+            "start_ns": Column("start_ns", self.begun - origin),
+            "time_ns": Column("time_ns", self.ended - self.begun),
+            "alloc_bytes": Column("alloc_bytes", alloc),
+            "free_bytes": Column("free_bytes", free),
+            "live_bytes": Column("live_bytes", start + np.cumsum(alloc - free)),
+        }
+        inclusive, own = self._scope_times(graph)
+        columns["scope_time_ns"] = Column("scope_time_ns", inclusive, along="scope")
+        columns["scope_self_ns"] = Column("scope_self_ns", own, along="scope")
+        return Metrics(columns)
+
+    def _scope_times(self, graph: Graph) -> tuple[Ints, Ints]:
+        rows = self.scope_rows
+        inclusive = np.where(rows[:, 3] > 0, rows[:, 3] - rows[:, 2] - rows[:, 4], 0)
+        timeless = np.flatnonzero(rows[:, 3] == 0)
+        if len(timeless):
+            spent = np.bincount(graph.node_scope, weights=self.ended - self.begun, minlength=len(rows)).astype(np.int64)
+            inclusive[timeless] = spent[timeless]
+        inclusive[0] = self.finding.ended - rows[0, 2] - self.rec.overhead
+        own = inclusive.copy()
+        np.subtract.at(own, rows[1:, 1], inclusive[1:])
+        return np.maximum(inclusive, 0), np.maximum(own, 0)
+
+
+def spans(counts: Ints) -> tuple[Ints, Ints]:
+    """For rows grouped by owner: the owner of each row, and its place within the owner's rows.
+
+    >>> [column.tolist() for column in spans(np.array([2, 0, 1]))]
+    [[0, 0, 2], [0, 1, 0]]
+    """
+    owner = np.repeat(np.arange(len(counts)), counts)
+    first = np.cumsum(counts) - counts
+    return owner, np.arange(len(owner)) - first[owner]
+
+
+def offsets(owner: Ints, count: int) -> Ints:
+    """Where each owner's rows begin, and at the end their number.
+
+    >>> offsets(np.array([0, 0, 2]), 3).tolist()
+    [0, 2, 2, 3]
+    """
+    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=count)[:count])]).astype(np.int64)
+
+
+def table(rows: list[Any], width: int) -> Ints:
+    """A list of equal tuples as a two-dimensional array."""
+    return np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width).reshape(-1, width)
+
+
+def call_numbers(module: Ints) -> Ints:
+    """For each scope, how many calls of the same module came before it.
+
+    >>> call_numbers(np.array([0, 1, 1, 2, 1])).tolist()
+    [0, 0, 1, 0, 2]
+    """
+    order = np.argsort(module, kind="stable")
+    ranked = module[order]
+    first = np.searchsorted(ranked, ranked)
+    numbers = np.empty(len(module), dtype=np.int64)
+    numbers[order] = np.arange(len(module)) - first
+    return numbers

@@ -1,0 +1,229 @@
+"""The eager capture: run the user's code under the recorder, then find out what was what."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from torch_vis.capture.assemble import Finding, assemble
+from torch_vis.capture.limits import describe
+from torch_vis.capture.mode import Recorder, RecordMode, clock
+from torch_vis.capture.scopes import Following
+from torch_vis.capture.tree import named_tensors
+from torch_vis.errors import NothingToDifferentiate
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.schema import Role
+from torch_vis.held import Held, version_of
+
+
+class Capture:
+    """One recorded stretch of a program: enter, run, leave, then ``finish``."""
+
+    def __init__(self, *modules: torch.nn.Module, keep: bool = True) -> None:
+        self.recorder = Recorder(keep=keep)
+        self.roots: list[tuple[str, torch.nn.Module]] = []
+        for place, module in enumerate(modules):
+            self.roots.append(("" if len(modules) == 1 else f"{type(module).__name__.lower()}{place}", module))
+        inside = frozenset(id(part) for module in modules for part in module.modules())
+        self._following = Following(self.recorder, inside)
+        self._mode = RecordMode(self.recorder)
+        self.inputs: list[tuple[str, torch.Tensor]] = []
+        self.output: Any = None
+        self.has_output = False
+
+    def __enter__(self) -> Capture:
+        self._following.__enter__()
+        try:
+            self._mode.__enter__()
+        except BaseException:
+            self._following.__exit__()
+            raise
+        self.recorder.scopes[0][2] = clock()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.ended = clock()
+        try:
+            self._mode.__exit__(None, None, None)
+        finally:
+            self._following.__exit__()
+
+    def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:
+        """The graph of what was recorded, its metrics, the tensors held, the limits and the circumstances."""
+        rec = self.recorder
+        finding = Finding(ended=self.ended)
+        finding.paths = self._paths()
+        finding.named = self._named()
+        finding.results = self._results(finding)
+        finding.live = not self.has_output
+        graph, metrics, guessed, numbers = assemble(rec, finding)
+        held = rec.held
+        held.opaque = {int(numbers[value]): tensor for value, tensor in held.opaque.items()}
+        if rec.keep:
+            self._hold_results(finding)
+        meta = self._meta(graph)
+        limits = describe(rec, graph, guessed)
+        return graph, metrics, held, limits, meta
+
+    # ---------------------------------------------------------------- who is who
+
+    def _paths(self) -> dict[int, str]:
+        """A path for every module that was called, from the roots given or, without them, from the outermost modules."""
+        rec = self.recorder
+        called = {id(owner): number for number, (owner, *_) in enumerate(rec.modules) if number}
+        roots = list(self.roots)
+        if not roots:
+            roots = self._found_roots()
+            self.roots = roots
+        paths: dict[int, str] = {}
+        for prefix, root in roots:
+            for name, module in root.named_modules():
+                number = called.get(id(module))
+                if number is not None:
+                    paths.setdefault(number, ".".join(part for part in (prefix, name) if part))
+        for number, (owner, path, kind_name, kind) in enumerate(rec.modules):
+            if number and number not in paths:
+                paths[number] = path or (kind_name if kind == "module" else path)
+        return paths
+
+    def _found_roots(self) -> list[tuple[str, torch.nn.Module]]:
+        rec = self.recorder
+        modules = [owner for owner, _, _, kind in rec.modules[1:] if isinstance(owner, torch.nn.Module)]
+        inner = {id(part) for module in modules for part in module.modules() if part is not module}
+        outer = [module for module in modules if id(module) not in inner]
+        if len(outer) == 1:
+            return [("", outer[0])]
+        counts: dict[str, int] = {}
+        roots = []
+        for module in outer:
+            name = type(module).__name__.lower()
+            place = counts.get(name, 0)
+            counts[name] = place + 1
+            roots.append((f"{name}_{place}" if place else name, module))
+        return roots
+
+    def _named(self) -> list[tuple[str, torch.Tensor, Role]]:
+        named: list[tuple[str, torch.Tensor, Role]] = []
+        for prefix, root in self.roots:
+            for name, parameter in root.named_parameters():
+                named.extend(_named_parts(_join(prefix, name), parameter, Role.PARAMETER))
+            for name, buffer in root.named_buffers():
+                named.extend(_named_parts(_join(prefix, name), buffer, Role.BUFFER))
+        known = {id(tensor): name for name, tensor, _ in named}
+        for owner, _, name, kind in self.recorder.modules:
+            if kind == "optimizer":
+                for parameter, state in owner.state.items():
+                    for key, tensor in named_tensors(state):
+                        label = f"{name}.{known.get(id(parameter), 'parameter')}.{key}"
+                        named.append((label, tensor, Role.OPTIMIZER_STATE))
+        named.extend((name, tensor, Role.INPUT) for name, tensor in self.inputs)
+        for name, tensor, _ in list(named):
+            gradient = _gradient(tensor)
+            if gradient is not None:
+                named.extend(_named_parts(f"{name}.grad", gradient, Role.GRADIENT))
+        return named
+
+    def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:
+        rec = self.recorder
+        results = [(name, "output", tensor) for name, tensor in named_tensors(self.output, "output")]
+        names = {id(tensor): name for name, tensor, _ in finding.named}
+        gradients: set[int] = set()
+        leaves = [(name, tensor) for name, tensor, _ in finding.named]
+        for number, found in rec.external_refs.items():
+            tensor = found()
+            if tensor is not None and id(tensor) not in names:
+                leaves.append((f"constant.{number}", tensor))
+        for name, tensor in leaves:
+            gradient = _gradient(tensor)
+            if gradient is not None and id(gradient) not in gradients:
+                for part_name, part in named_tensors(gradient, f"{name}.grad"):
+                    if rec.knows(part):
+                        results.append((part_name, "gradient", part))
+                        gradients.add(id(part))
+        for number, found in list(rec.external_refs.items()):
+            tensor = found()
+            if tensor is None or id(tensor) in gradients:
+                continue
+            if rec.was_written(tensor):
+                results.append((names.get(id(tensor), f"constant.{number}"), "state", tensor))
+        return results
+
+    def _hold_results(self, finding: Finding) -> None:
+        held = self.recorder.held
+        for number, (name, _, tensor) in enumerate(finding.results):
+            held.results[number] = tensor.detach() if tensor.grad_fn is not None else tensor
+            held.versions.append((name, held.results[number], version_of(tensor)))
+        for name, tensor, role in finding.named:
+            if role != Role.GRADIENT and self.recorder.knows(tensor):
+                kept = tensor.detach() if tensor.grad_fn is not None else tensor
+                held.versions.append((name, kept, version_of(tensor)))
+
+    def _meta(self, graph: Graph) -> dict[str, Any]:
+        return {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "devices": list(graph.devices),
+            "model": type(self.roots[0][1]).__name__ if self.roots else None,
+            "wall_ns": self.ended - self.recorder.scopes[0][2],
+            "overhead_ns": self.recorder.overhead,
+        }
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _named_parts(name: str, tensor: torch.Tensor, role: Role) -> list[tuple[str, torch.Tensor, Role]]:
+    return [(part_name, part, role) for part_name, part in named_tensors(tensor, name)]
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
+
+
+def name_inputs(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """The input tensors under the names that the callable gives its parameters.
+
+    >>> [name for name, _ in name_inputs(lambda a, b: None, (torch.ones(1), [torch.ones(1)]), {})]
+    ['a', 'b.0']
+    """
+    called = target.forward if isinstance(target, torch.nn.Module) else target
+    try:
+        bound = inspect.signature(called).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        bound = {**{f"input.{place}": arg for place, arg in enumerate(args)}, **kwargs}
+    return [pair for name, arg in bound.items() for pair in named_tensors(arg, name)]
+
+
+def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
+    """Backward from ``loss(output)``, or from the sum of all floating outputs."""
+    if loss is not None:
+        total = loss(output)
+        if not isinstance(total, torch.Tensor) or total.numel() != 1:
+            what = f"a tensor of shape {tuple(total.shape)}" if isinstance(total, torch.Tensor) else type(total).__name__
+            raise NothingToDifferentiate(f"loss must return a scalar tensor, not {what}; reduce it, e.g. with .mean()")
+        if not total.requires_grad:
+            raise NothingToDifferentiate("the loss does not depend on anything that requires a gradient")
+        total.backward()
+        return
+    parts = []
+    for _, tensor in named_tensors(output):
+        if tensor.requires_grad and tensor.is_complex():
+            parts.append(torch.view_as_real(tensor).sum())
+        elif tensor.requires_grad and tensor.is_floating_point():
+            parts.append(tensor.sum())
+    if not parts:
+        raise NothingToDifferentiate(
+            "backward=True, but no output requires a gradient; are the parameters frozen, or is the model under no_grad?"
+        )
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + (part if part.device == total.device else part.to(total.device))
+    total.backward()

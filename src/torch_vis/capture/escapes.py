@@ -1,0 +1,69 @@
+"""Values that leave for Python without an operation: ``numpy()``, ``tolist()`` and the array protocols.
+
+No mode sees these calls, so the four methods are wrapped while a recorder is active.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+
+from torch_vis.capture.mode import Recorder
+from torch_vis.capture.sites import Code
+
+METHODS = ("numpy", "tolist", "__array__", "__dlpack__")
+_MISSING = object()
+_saved: dict[str, Any] = {}
+_recorders: Callable[[], list[Recorder] | None] = lambda: None
+
+
+def install(recorders: Callable[[], list[Recorder] | None]) -> None:
+    """Wrap the methods; ``recorders`` tells which recorders are active on the calling thread."""
+    global _recorders
+    _recorders = recorders
+    for name in METHODS:
+        _saved[name] = torch.Tensor.__dict__.get(name, _MISSING)
+        setattr(torch.Tensor, name, _wrapper(name, getattr(torch.Tensor, name)))
+
+
+def uninstall() -> None:
+    """Put the methods back as they were."""
+    while _saved:
+        name, original = _saved.popitem()
+        if original is _MISSING:
+            delattr(torch.Tensor, name)
+        else:
+            setattr(torch.Tensor, name, original)
+
+
+def _wrapper(name: str, original: Any) -> Any:
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not is_compiling():
+            for recorder in _recorders() or ():
+                _note(recorder, name, self)
+        return original(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = getattr(original, "__doc__", None)
+    return method
+
+
+def _note(recorder: Recorder, name: str, tensor: torch.Tensor) -> None:
+    entry = recorder.seen.get(id(tensor))
+    value = entry[1] if entry is not None and entry[0]() is tensor else -1
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        info = recorder.codes.get(id(frame.f_code))
+        if info is None:
+            info = recorder.codes[id(frame.f_code)] = Code(frame.f_code)
+        if info.user:
+            site = info.sites.get(frame.f_lasti)
+            site = recorder.new_site(info, frame.f_lasti) if site is None else site
+            recorder.escapes.append((name, value, site, -1))
+            return
+        frame = frame.f_back
+    recorder.escapes.append((name, value, -1, -1))

@@ -1,0 +1,112 @@
+"""What is known of each operator: which arguments it writes, which it only measures, whether it draws random numbers.
+
+Most of it is in the operator's schema and is read from there once. The tables below hold what schemas do not say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+# Operators that look only at the geometry of the tensor at these argument positions.
+SHAPE_ONLY: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"], (0,)),
+    **dict.fromkeys(["new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"], (0,)),
+    **dict.fromkeys(["expand_as", "view_as", "reshape_as", "type_as", "resize_as_"], (1,)),
+    **dict.fromkeys(["avg_pool1d_backward", "avg_pool2d_backward", "avg_pool3d_backward"], (1,)),
+    **dict.fromkeys(["_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"], (1,)),
+    **dict.fromkeys(["max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"], (1,)),
+    **dict.fromkeys(["adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"], (1,)),
+    **dict.fromkeys(["is_same_size", "_is_same_size"], (0, 1)),
+}
+SHAPE_ONLY_OVERLOADS: dict[str, tuple[int, ...]] = {"aten::bernoulli.p": (0,), "aten::to.other": (1,)}
+
+# In-place operators that overwrite their first argument without reading it.
+OVERWRITES = frozenset(
+    "copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ set_ "
+    "_foreach_copy_ _foreach_zero_ _foreach_fill_".split()
+)
+
+# Writes that the schema does not declare: argument positions, and the position of the flag that turns them on.
+UNDECLARED: dict[str, tuple[tuple[int, ...], int | None]] = {
+    "native_batch_norm": ((3, 4), 5),
+    "batch_norm": ((3, 4), 5),
+    "_batch_norm_impl_index": ((3, 4), 5),
+    "cudnn_batch_norm": ((3, 4), 5),
+    "miopen_batch_norm": ((3, 4), 5),
+    "instance_norm": ((3, 4), 5),
+}
+
+# Operators whose result is a Python value computed from a tensor's contents.
+ESCAPES = frozenset("_local_scalar_dense item is_nonzero equal allclose".split())
+
+# Namespaces that are bookkeeping, not computation.
+SKIPPED = ("profiler::", "prim::")
+
+
+class Plan:
+    """What the recorder needs to know of one operator, worked out at its first call."""
+
+    __slots__ = (
+        "calls",
+        "escape",
+        "func",
+        "is_hop",
+        "name",
+        "overwrites",
+        "random",
+        "run",
+        "shape_only",
+        "skip",
+        "undeclared",
+        "writes",
+    )
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self.calls: dict[Any, int] = {}
+        self.run = getattr(func, "_op", func)
+        self.undeclared: tuple[tuple[int, ...], int | None] | None = None
+        self.shape_only: tuple[int, ...] = ()
+        self.writes: tuple[int | str, ...] = ()
+        self.overwrites: frozenset[int | str] = frozenset()
+        self.random = self.escape = self.skip = False
+        self.is_hop = isinstance(func, torch._ops.HigherOrderOperator)
+        if isinstance(func, torch._ops.OpOverload):
+            self._read_schema(func)
+        else:
+            self.name = f"higher_order::{getattr(func, '_name', func)}"
+
+    def _read_schema(self, func: torch._ops.OpOverload) -> None:
+        schema = func._schema
+        overload = f".{schema.overload_name}" if schema.overload_name else ""
+        self.name = f"{schema.name}{overload}"
+        short = schema.name.rpartition("::")[2]
+        aten = schema.name.startswith("aten::")
+        writes: list[int | str] = []
+        overwrites: list[int | str] = []
+        for position, argument in enumerate(schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            key: int | str = argument.name if argument.kwarg_only else position
+            writes.append(key)
+            if argument.is_out or (aten and short in OVERWRITES and position == 0):
+                overwrites.append(key)
+        self.writes = tuple(writes)
+        self.overwrites = frozenset(overwrites)
+        self.random = torch.Tag.nondeterministic_seeded in func.tags
+        self.skip = schema.name.startswith(SKIPPED)
+        if aten:
+            self.undeclared = UNDECLARED.get(short)
+            self.shape_only = SHAPE_ONLY_OVERLOADS.get(self.name, SHAPE_ONLY.get(short, ()))
+            self.escape = short in ESCAPES
+
+    def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...]:
+        """The arguments that a call with these arguments writes, by position or name."""
+        if self.undeclared is None:
+            return self.writes
+        positions, flag = self.undeclared
+        if flag is not None and not (len(args) > flag and args[flag]):
+            return self.writes
+        return self.writes + tuple(p for p in positions if len(args) > p and args[p] is not None)

@@ -1,0 +1,137 @@
+"""Which module an operation runs in: the calls of modules and optimizers, followed while a recorder is active.
+
+Module hooks would serve, but for compiled modules: hooks that are there while Dynamo compiles are compiled in and
+guarded on, so the user's next call without us would compile again. ``Module.__call__`` is wrapped instead, for as long as
+a recorder is active; Dynamo looks through the wrapper and guards on nothing of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from torch_vis.capture import escapes
+from torch_vis.capture.mode import Recorder, RecordMode, get_ident
+
+_lock = threading.Lock()
+_active: dict[int, list[Recorder]] = {}
+_adopting: list[tuple[Recorder, frozenset[int]]] = []
+_module_call = torch.nn.Module.__call__
+_hooks: list[Any] = []
+
+
+def recorders_here() -> list[Recorder] | None:
+    """The recorders that are active on this thread, outermost first."""
+    return _active.get(get_ident())
+
+
+class Following:
+    """Follows module calls, optimizer steps and escapes for one recorder on the thread that enters it."""
+
+    def __init__(self, recorder: Recorder, modules: frozenset[int] | None = None) -> None:
+        self.recorder = recorder
+        self.modules = modules  # calls of these on other threads are recorded too; None: this thread only
+
+    def __enter__(self) -> Following:
+        with _lock:
+            if not _active:
+                _install()
+            self.thread = get_ident()
+            _active[self.thread] = [*_active.get(self.thread, []), self.recorder]
+            if self.modules is not None:
+                _adopting.append((self.recorder, self.modules))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with _lock:
+            rest = [recorder for recorder in _active[self.thread] if recorder is not self.recorder]
+            if rest:
+                _active[self.thread] = rest
+            else:
+                del _active[self.thread]
+            if self.modules is not None:
+                _adopting[:] = [entry for entry in _adopting if entry[0] is not self.recorder]
+            if not _active:
+                _uninstall()
+
+
+def _install() -> None:
+    global _module_call
+    _module_call = torch.nn.Module.__call__
+    torch.nn.Module.__call__ = _call  # type: ignore[method-assign]
+    _hooks.append(register_optimizer_step_pre_hook(_step_begins))
+    _hooks.append(register_optimizer_step_post_hook(_step_ends))
+    escapes.install(recorders_here)
+
+
+def _uninstall() -> None:
+    if torch.nn.Module.__call__ is _call:
+        torch.nn.Module.__call__ = _module_call  # type: ignore[method-assign]
+    while _hooks:
+        _hooks.pop().remove()
+    escapes.uninstall()
+
+
+def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Stands for ``Module.__call__`` while a recorder is active."""
+    if is_compiling():
+        return _module_call(self, *args, **kwargs)
+    thread = get_ident()
+    recorders = _active.get(thread)
+    if recorders is None:
+        return _call_elsewhere(self, args, kwargs)
+    entered = [(recorder, recorder.enter(_number(recorder, self), thread)) for recorder in recorders]
+    try:
+        result = _module_call(self, *args, **kwargs)
+        if type(self).__name__ == "OptimizedModule":
+            for recorder, _ in entered:
+                recorder.opaque_call(self, (args, kwargs), result)
+        return result
+    finally:
+        for recorder, scope in reversed(entered):
+            recorder.leave(scope, thread)
+
+
+def _call_elsewhere(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """A call on a thread without a recorder: if the module is one that is being traced, record it there too."""
+    for recorder, modules in _adopting:
+        if id(module) in modules or id(module) in recorder.module_numbers:
+            with Following(recorder), RecordMode(recorder):
+                return _call(module, *args, **kwargs)
+    for recorder, _ in _adopting:
+        recorder.unseen["threads"] = recorder.unseen.get("threads", 0) + 1
+    return _module_call(module, *args, **kwargs)
+
+
+def _number(recorder: Recorder, module: torch.nn.Module) -> int:
+    number = recorder.module_numbers.get(id(module))
+    if number is None:
+        kind = "compiled" if type(module).__name__ == "OptimizedModule" else "module"
+        number = recorder.module_number(module, "", type(module).__name__, kind)
+    return number
+
+
+def _step_begins(optimizer: Any, *_: Any) -> None:
+    if is_compiling():
+        return
+    thread = get_ident()
+    for recorder in _active.get(thread, ()):
+        name = type(optimizer).__name__
+        recorder.enter(recorder.module_number(optimizer, name, name, "optimizer"), thread)
+
+
+def _step_ends(optimizer: Any, *_: Any) -> None:
+    if is_compiling():
+        return
+    thread = get_ident()
+    for recorder in _active.get(thread, ()):
+        number = recorder.module_numbers.get(id(optimizer))
+        scope = recorder.current.get(thread, 0)
+        while scope > 0 and recorder.scopes[scope][0] != number:
+            scope = recorder.scopes[scope][1]
+        if scope > 0:
+            recorder.leave(scope, thread)

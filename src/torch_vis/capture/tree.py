@@ -1,0 +1,58 @@
+"""The tensors inside nested containers, each with the name a reader would give its place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+
+def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in lists, tuples, named tuples, mappings, dataclasses and registered containers, in order.
+
+    >>> [name for name, _ in named_tensors({"a": torch.ones(1), "b": [torch.ones(1)]}, "output")]
+    ['output.a', 'output.b.0']
+    """
+    stack: list[tuple[str, Any]] = [(name, item)]
+    busy: set[int] = set()
+    while stack:
+        place, top = stack.pop()
+        if isinstance(top, torch.Tensor):
+            inner = wrapped_parts(top)
+            if inner is None:
+                yield place, top
+            else:
+                stack.extend((f"{place}.{key}" if place else key, part) for key, part in reversed(inner))
+            continue
+        parts = _parts(top)
+        if parts and id(top) not in busy:
+            busy.add(id(top))
+            stack.extend((f"{place}.{key}" if place else key, part) for key, part in reversed(parts))
+
+
+def wrapped_parts(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
+    """The plain tensors inside a wrapper such as a DTensor or a jagged nested tensor; None for a plain tensor."""
+    flatten = getattr(type(tensor), "__tensor_flatten__", None)
+    if flatten is None or type(tensor).__name__ == "FakeTensor":
+        return None
+    names, _ = flatten(tensor)
+    return [(name, getattr(tensor, name)) for name in names]
+
+
+def _parts(item: Any) -> list[tuple[str, Any]]:
+    if isinstance(item, Mapping):
+        return [(str(key), part) for key, part in item.items()]
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return [(str(key), part) for key, part in zip(item._fields, item, strict=False)]
+    if isinstance(item, (list, tuple)):
+        return [(str(index), part) for index, part in enumerate(item)]
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return [(field.name, getattr(item, field.name, None)) for field in dataclasses.fields(item)]
+    node = _pytree.SUPPORTED_NODES.get(type(item))
+    if node is not None:
+        children, _ = node.flatten_fn(item)
+        return [(str(index), part) for index, part in enumerate(children)]
+    return []

@@ -1,0 +1,1 @@
+"""A graph written for other tools: one file for each format."""

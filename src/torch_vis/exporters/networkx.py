@@ -1,0 +1,107 @@
+"""The graph as a networkx graph: operations, the tensors that came from outside, and what the run gave back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_vis.errors import missing_extra
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.schema import Kind
+
+if TYPE_CHECKING:
+    import networkx
+
+
+def to_networkx(graph: Graph, metrics: Metrics) -> networkx.MultiDiGraph:
+    """A ``networkx.MultiDiGraph`` with an edge for every tensor that passes from one node to another.
+
+    Operations are keyed by their number and have ``kind="operation"``; a tensor from outside is ``"value:12"`` with its
+    role as ``kind``; what the run gave back is ``"result:0"``. A metric that is not known is None.
+
+    >>> import torch, torch_vis as tv
+    >>> g = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).to_networkx()
+    >>> [(source, g.nodes[source].get("name")) for source in g.predecessors(1)]
+    [('value:2', 'bias'), ('value:0', 'input'), (0, 't')]
+    """
+    try:
+        import networkx as nx
+    except ImportError as error:
+        raise missing_extra("networkx") from error
+    made = nx.MultiDiGraph()
+    made.add_nodes_from(_operations(graph, metrics))
+    made.add_nodes_from(_outside(graph))
+    made.add_nodes_from(
+        (f"result:{result.index}", {"kind": result.kind, "name": result.name, "shape": result.value.shape})
+        for result in graph.outcomes
+    )
+    made.add_edges_from(_edges(graph))
+    return made
+
+
+def _operations(graph: Graph, metrics: Metrics) -> list[tuple[int, dict[str, Any]]]:
+    columns = {name: column for name, column in metrics.items() if column.along == "node"}
+    found = []
+    for node in graph.nodes:
+        outputs = [value.type for value in node.outputs]
+        site = node.site
+        found.append(
+            (
+                node.index,
+                {
+                    **{name: column[node.index] for name, column in columns.items()},
+                    "kind": "operation",
+                    "op": node.op,
+                    "name": node.name,
+                    "phase": node.phase,
+                    "path": node.path,
+                    "site": None if site is None else str(site),
+                    "shapes": tuple(type_.shape for type_ in outputs),
+                    "dtypes": tuple(type_.dtype for type_ in outputs),
+                    "flags": node.flags,
+                },
+            )
+        )
+    return found
+
+
+def _outside(graph: Graph) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (
+            f"value:{value.index}",
+            {"kind": value.role, "name": value.name, "shape": value.shape, "dtype": value.dtype},
+        )
+        for value in graph.inputs
+    ]
+
+
+def _edges(graph: Graph) -> list[tuple[Any, Any, dict[str, Any]]]:
+    """Edges between operations, from outside to operations, and from either to the results."""
+    found: list[tuple[Any, Any, int, int]] = list(
+        zip(*(column.tolist() for column in graph.edges()), strict=True)
+    )
+    entry = graph.value_producer[graph.in_value] < 0
+    rows = (graph.in_node[entry], graph.in_value[entry], graph.in_kind[entry])
+    for node, value, kind in zip(*(column.tolist() for column in rows), strict=True):
+        found.append((f"value:{value}", node, value, kind))
+    for value in np.flatnonzero(graph.value_carries >= 0).tolist():
+        below = int(graph.value_carries[value])
+        if graph.value_producer[below] < 0 <= graph.value_producer[value]:  # laid over a tensor from outside
+            found.append((f"value:{below}", int(graph.value_producer[value]), below, int(Kind.WHOLE)))
+    for result in graph.outcomes:
+        for value, kind in result.sources():
+            producer = int(graph.value_producer[value])
+            found.append(
+                (producer if producer >= 0 else f"value:{value}", f"result:{result.index}", value, kind)
+            )
+    kinds = [kind.name.lower() for kind in Kind]
+    types = [graph.types[number] for number in graph.value_type]
+    return [
+        (
+            source,
+            target,
+            {"value": value, "kind": kinds[kind], "shape": types[value].shape, "dtype": types[value].dtype},
+        )
+        for source, target, value, kind in found
+    ]

@@ -1,0 +1,81 @@
+"""Files read whole and written whole: a reader never sees half a file, and a failed write leaves the old one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from torch_vis.errors import FileError
+
+PathLike = str | os.PathLike[str]
+
+
+@contextmanager
+def replacing(path: PathLike) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of ``path`` only once all of it is on the disk.
+
+    It is a hidden neighbour of ``path`` until then. On any error, Ctrl-C included, the neighbour is removed and what
+    was at ``path`` stays as it was. The new file keeps the permissions of the old one.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp(), "note.txt")
+    >>> with replacing(target) as file:
+    ...     _ = file.write(b"done")
+    >>> target.read_text()
+    'done'
+    """
+    target = Path(
+        os.path.realpath(path)
+    )  # through a symbolic link, the file it names is replaced, not the link
+    if target.is_dir():
+        raise FileError(f"cannot write {path}: it is a directory; name a file in it")
+    if target.exists() and not target.is_file():
+        raise FileError(f"cannot write {path}: it is not a regular file")
+    draft = target.parent / f".torch_vis-{secrets.token_hex(8)}.part"
+    try:
+        with _open_draft(draft) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            os.chmod(draft, target.stat().st_mode & 0o7777)
+        os.replace(draft, target)
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(FileNotFoundError):  # it is gone when the write succeeded
+            draft.unlink()
+    _sync_folder(target.parent)
+
+
+def read_whole(path: PathLike) -> bytes:
+    """The bytes of a file; ``FileError`` says why there are none."""
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise FileError(f"cannot read {path}: there is no such file") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _open_draft(draft: Path) -> BinaryIO:
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_EXCL, 0o666)  # the umask has its say, unlike with tempfile
+
+    return open(draft, "wb", opener=opener)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself last through a power cut, where the system can."""
+    with suppress(OSError):  # Windows cannot open a folder; the file's own bytes are safe by now
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

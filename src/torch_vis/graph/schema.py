@@ -1,0 +1,107 @@
+"""What a graph consists of, as one table: every column, its type, its length and what it points to.
+
+The builder fills these columns, the verifier checks them against this table, and the file format writes them as
+they are. A new column is one more row here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Phase(IntEnum):
+    """When an operation ran."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+
+
+class Role(IntEnum):
+    """What a value is to the run."""
+
+    ACTIVATION = 0
+    INPUT = 1
+    PARAMETER = 2
+    BUFFER = 3
+    CONSTANT = 4
+    GRADIENT = 5
+    OPTIMIZER_STATE = 6
+    OUTPUT = 7
+
+
+class Kind(IntEnum):
+    """What an operation takes from an input value.
+
+    ``DATA``: the bytes this value's own producer wrote. ``WHOLE``: those and all that the value carries along from
+    earlier versions of its buffer. ``SHAPE``: the tensor's geometry or identity only, none of its bytes.
+    """
+
+    DATA = 0
+    WHOLE = 1
+    SHAPE = 2
+
+
+class Flag(IntEnum):
+    """Marks on a node, as bits."""
+
+    ESCAPE = 1  # a value left for Python here
+    RANDOM = 2  # draws from a random generator
+    OPAQUE = 4  # stands for code that could not be looked into
+    RECOMPUTE = 8  # a forward operation run again during backward
+    VIEW = 16  # writes nothing: its outputs alias its inputs
+
+
+class Spec(NamedTuple):
+    """One column: its element type, the table it runs along, and the table its numbers point into."""
+
+    dtype: type[np.generic]
+    along: str
+    refers: str | None = None
+    optional: bool = False  # -1 allowed, meaning "none"
+
+
+COLUMNS: dict[str, Spec] = {
+    # one row per operation, in execution order
+    "node_call": Spec(np.int32, "node", "call"),
+    "node_scope": Spec(np.int32, "node", "scope"),
+    "node_site": Spec(np.int32, "node", "site", optional=True),
+    "node_link": Spec(np.int32, "node", "node", optional=True),
+    "node_phase": Spec(np.int8, "node"),
+    "node_flags": Spec(np.uint8, "node"),
+    "in_start": Spec(np.int64, "node+1"),
+    "out_start": Spec(np.int64, "node+1"),
+    # one row per tensor that an operation reads; slot -1 is a read through an alias, named by no argument
+    "in_value": Spec(np.int32, "input", "value"),
+    "in_slot": Spec(np.int32, "input"),
+    "in_kind": Spec(np.int8, "input"),
+    # one row per value that an operation makes; slot >= 0 counts the returned tensors, -1-k means argument k was written
+    "out_value": Spec(np.int32, "output", "value"),
+    "out_slot": Spec(np.int32, "output"),
+    # one row per version of a tensor
+    "value_producer": Spec(np.int32, "value", "node", optional=True),
+    "value_type": Spec(np.int32, "value", "type"),
+    "value_storage": Spec(np.int32, "value", "storage"),
+    "value_offset": Spec(np.int64, "value"),
+    "value_carries": Spec(np.int32, "value", "value", optional=True),
+    "value_name": Spec(np.int32, "value", "name", optional=True),
+    "value_role": Spec(np.int8, "value"),
+    # one row per block of memory
+    "storage_bytes": Spec(np.int64, "storage"),
+    "storage_birth": Spec(np.int32, "storage", "node", optional=True),
+    "storage_death": Spec(np.int32, "storage"),
+    "storage_device": Spec(np.int16, "storage", "device"),
+    # one row per call of a module or function; row 0 is the whole run
+    "scope_parent": Spec(np.int32, "scope", "scope", optional=True),
+    "scope_module": Spec(np.int32, "scope", "module"),
+    "scope_call": Spec(np.int32, "scope"),
+    # what the run gave back: outputs, gradients and changed state, each resting on one or more values
+    "result_start": Spec(np.int64, "result+1"),
+    "result_value": Spec(np.int32, "result_input", "value"),
+    "result_kind": Spec(np.int8, "result_input"),
+}
+
+TABLES = ("calls", "types", "sites", "modules", "names", "devices", "results")

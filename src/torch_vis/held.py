@@ -1,0 +1,47 @@
+"""The tensors and other live objects that a trace holds, from which a replay starts and with which it compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Seed(NamedTuple):
+    """The state of a random generator that an operation found, where it was not what the one before left behind."""
+
+    generator: torch.Generator | None
+    device: str
+    state: torch.Tensor
+
+
+@dataclass
+class Held:
+    """What a live trace keeps beside its graph; a file holds none of it."""
+
+    storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    """Memory that came from outside, by storage number."""
+    originals: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    """Its contents from before the run first wrote to it."""
+    opaque: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Tensors from outside that have no plain memory (sparse, nested, quantized), by value number."""
+    results: dict[int, torch.Tensor] = field(default_factory=dict)
+    """What the run gave back, by result number."""
+    given: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    """Outputs of operations that could not be looked into, by node number."""
+    seeds: dict[int, Seed] = field(default_factory=dict)
+    """Random states, by node number."""
+    objects: dict[str, Any] = field(default_factory=dict)
+    """Arguments with no literal form (generators, functions), by the text that stands for them."""
+    versions: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)
+    """The version counters at the end of the run, to see what was changed since."""
+
+    def changed(self) -> list[str]:
+        """The names of the tensors that were written to since the run ended."""
+        return [name for name, tensor, version in self.versions if version_of(tensor) != version]
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """A tensor's version counter, -1 where it has none (inference tensors)."""
+    return -1 if tensor.is_inference() else tensor._version

@@ -1,0 +1,1 @@
+"""A graph and its tensors, executed again."""

@@ -1,0 +1,334 @@
+"""Replay: the recorded operations run again on memory of their own.
+
+A replay knows blocks of memory and nothing else. An argument is built from the geometry that the graph says and the block
+it says; a block that no executed operation has made is there, but filled with nonsense. So an edge that the graph
+lacks shows as a wrong result, whatever aliasing the original program had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_vis.errors import CheckFailed, TensorsMissing
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Flag, Kind
+from torch_vis.held import Held
+from torch_vis.run.literals import Prepared
+
+POISON = 0xFF
+
+
+class Replay:
+    """One execution of (some of) a graph's nodes, from the inputs and state that a trace holds."""
+
+    def __init__(self, graph: Graph, held: Held, plan: ReplayPlan) -> None:
+        self.graph = graph
+        self.held = held
+        self.plan = plan
+        self.memory: dict[int, torch.UntypedStorage] = {}
+        self.objects: dict[int, torch.Tensor] = {}
+        self.digests: dict[int, str] | None = None
+        for value, tensor in held.opaque.items():
+            storage = int(graph.value_storage[value])
+            self.objects[storage] = tensor.clone() if plan.written[storage] else tensor
+        for storage in held.storages:
+            if not plan.given[storage]:
+                self.restore(storage)
+
+    def restore(self, storage: int) -> None:
+        """Put a block from outside back to what it was before the run."""
+        source = self.held.originals.get(storage, self.held.storages[storage])
+        self.memory[storage] = copy_of(source) if self.plan.written[storage] else source
+
+    def run(self, nodes: Iterable[int], *, states: dict[int, Any] | None = None, digests: bool = False) -> None:
+        """Execute nodes in the given order; ``states`` are the random states to use, filled in if it is empty."""
+        if digests:
+            self.digests = {}
+        with quiet(self.plan.generators):
+            for node in nodes:
+                self._run_node(node, states)
+
+    def _run_node(self, node: int, states: dict[int, Any] | None) -> None:
+        graph = self.graph
+        if graph.node_flags[node] & Flag.OPAQUE:
+            for value in graph.out_value[slice(*graph.output_span(node))]:
+                storage = int(graph.value_storage[value])
+                if storage not in self.memory and storage in self.held.storages:
+                    self.restore(storage)
+            return
+        prepared = self.plan.prepared(node)
+        tensors = [self.tensor(value) for value in self.plan.arguments(node)]
+        args, kwargs = prepared.arguments(tensors)
+        if graph.node_flags[node] & Flag.RANDOM and states is not None:
+            self._seed(node, states)
+        try:
+            result = prepared.run(*args, **kwargs)
+        except Exception as error:
+            raise CheckFailed(f"replay of {where(graph, node)} raised {type(error).__name__}: {error}") from error
+        self._bind(node, tensors, result)
+        if self.digests is not None:
+            values = graph.out_value[slice(*graph.output_span(node))]
+            self.digests[node] = "".join(digest(self.tensor(int(value))) for value in values)
+
+    def _bind(self, node: int, tensors: Sequence[torch.Tensor], result: Any) -> None:
+        graph = self.graph
+        rows = range(*graph.output_span(node))
+        written = [tensors[-1 - graph.out_slot[row]] for row in rows if graph.out_slot[row] < 0]
+        fresh = [t for t in flat(result) if not any(t is other for other in written)]
+        if len(fresh) + len(written) != len(rows):
+            raise CheckFailed(
+                f"replay of {where(graph, node)} returned {len(fresh)} tensors where {len(rows) - len(written)} were recorded"
+            )
+        for row in rows:
+            slot, value = int(graph.out_slot[row]), int(graph.out_value[row])
+            tensor = tensors[-1 - slot] if slot < 0 else fresh[slot]
+            self._place(node, value, tensor, is_write=slot < 0)
+
+    def _place(self, node: int, value: int, tensor: torch.Tensor, *, is_write: bool) -> None:
+        graph = self.graph
+        storage = int(graph.value_storage[value])
+        row = graph.types[graph.value_type[value]]
+        if row.layout != "strided":
+            self.objects[storage] = tensor
+            return
+        found = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+        expected = (row.shape, row.stride, int(graph.value_offset[value]))
+        if found != expected or str(tensor.dtype) != f"torch.{row.dtype}":
+            raise CheckFailed(f"replay of {where(graph, node)} gave {tensor.dtype} {found} where {row.dtype} {expected} was recorded")
+        born_here = graph.storage_birth[storage] == node
+        if born_here or storage not in self.memory:
+            self.memory[storage] = tensor.untyped_storage()
+        elif tensor.untyped_storage().data_ptr() != self.memory[storage].data_ptr():
+            if is_write:
+                self.memory[storage] = tensor.untyped_storage()
+            elif tensor.numel():
+                raise CheckFailed(f"replay of {where(graph, node)} returned new memory where a view was recorded")
+
+    def tensor(self, value: int) -> torch.Tensor:
+        """A value as a tensor on the replay's memory."""
+        graph = self.graph
+        storage = int(graph.value_storage[value])
+        row = graph.types[graph.value_type[value]]
+        if row.layout != "strided":
+            if storage not in self.objects:
+                raise CheckFailed(f"value {value} ({row}) is needed before it is made")
+            return self.objects[storage]
+        block = self.memory.get(storage)
+        if block is None:
+            block = self.memory[storage] = poisoned(int(graph.storage_bytes[storage]), graph.devices[graph.storage_device[storage]])
+        dtype = getattr(torch, row.dtype)
+        needed = (int(graph.value_offset[value]) + extent(row.shape, row.stride)) * dtype.itemsize
+        if block.nbytes() < needed:
+            block.resize_(needed)
+        tensor = torch.empty(0, dtype=dtype, device=block.device).set_(block, int(graph.value_offset[value]), row.shape, row.stride)
+        if row.conj:
+            tensor = torch._conj(tensor)
+        return torch._neg_view(tensor) if row.neg else tensor
+
+    def _seed(self, node: int, states: dict[int, Any]) -> None:
+        generator = self.plan.generator(node)
+        if generator is None:
+            return
+        if node in states:
+            generator.set_state(states[node])
+        else:
+            if node in self.held.seeds:
+                generator.set_state(self.held.seeds[node].state)
+            states[node] = generator.get_state()
+
+
+class ReplayPlan:
+    """What every replay of one trace shares: prepared calls, argument lists, which blocks are written."""
+
+    def __init__(self, graph: Graph, held: Held) -> None:
+        self.graph = graph
+        self.held = held
+        self._prepared: dict[int, Prepared] = {}
+        self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
+        self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
+        self.given = graph.storage_birth >= 0
+        self.generators = {seed.generator for seed in held.seeds.values() if seed.generator is not None}
+        missing = (graph.value_producer < 0) & ~self._supplied()
+        if missing.any():
+            value = graph.values[int(np.flatnonzero(missing)[0])]
+            raise TensorsMissing(f"{value!r} is not held by this trace, so it cannot be replayed; trace with keep=True")
+
+    def _supplied(self) -> Any:
+        graph, held = self.graph, self.held
+        storages = np.zeros(len(graph.storage_bytes), dtype=bool)
+        storages[list(held.storages)] = True
+        storages[graph.value_storage[list(held.opaque)]] = True
+        storages |= graph.storage_birth >= 0
+        return storages[graph.value_storage]
+
+    def prepared(self, node: int) -> Prepared:
+        """The node's call, decoded once per template."""
+        call = int(self.graph.node_call[node])
+        found = self._prepared.get(call)
+        if found is None:
+            found = self._prepared[call] = Prepared(self.graph.calls[call], self.held.objects)
+        return found
+
+    def arguments(self, node: int) -> list[int]:
+        """The values in a node's slots, in slot order."""
+        graph = self.graph
+        start, stop = graph.input_span(node)
+        slots = graph.in_slot[start:stop]
+        named = slots >= 0
+        return [int(v) for v in graph.in_value[start:stop][named][np.argsort(slots[named], kind="stable")]]
+
+    def generator(self, node: int) -> torch.Generator | None:
+        """The generator that a random node draws from."""
+        graph = self.graph
+        prepared = self.prepared(node)
+        explicit = prepared.kwargs.get("generator")
+        if explicit is not None:
+            return explicit  # type: ignore[no-any-return]
+        start, stop = graph.output_span(node)
+        values = graph.out_value[start:stop]
+        if not len(values):
+            return None
+        device = torch.device(graph.devices[graph.storage_device[graph.value_storage[values[0]]]])
+        if device.type == "cuda":
+            return torch.cuda.default_generators[device.index or 0]
+        return torch.default_generator if device.type == "cpu" else None
+
+    def orderings(self) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+        """Every "must come before" that the graph knows: reads after writes, writes after reads, writes after writes."""
+        graph = self.graph
+        reads = graph.in_kind != Kind.SHAPE
+        opaque = np.array([row.layout != "strided" for row in graph.types], dtype=bool)
+        if opaque.any():
+            reads = reads | opaque[graph.value_type[graph.in_value]]
+        source = graph.value_producer[graph.in_value[reads]]
+        target = graph.in_node[reads]
+        made = source >= 0
+        before, after = [source[made]], [target[made]]
+        made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        is_write = graph.out_slot < 0
+        births = graph.storage_birth[graph.value_storage[graph.out_value]] == made_by
+        writes = self.written[graph.value_storage[graph.out_value]] & (is_write | births)
+        touched = self.written[graph.value_storage[graph.in_value]] & reads
+        storage = np.concatenate([graph.value_storage[graph.in_value[touched]], graph.value_storage[graph.out_value[writes]]])
+        node = np.concatenate([graph.in_node[touched], made_by[writes]])
+        kind = np.concatenate([np.zeros(int(touched.sum()), dtype=bool), np.ones(int(writes.sum()), dtype=bool)])
+        pairs: list[tuple[int, int]] = []
+        last_storage, last_write, readers = -1, -1, []
+        for row in np.lexsort((kind, node, storage)).tolist():
+            where_, who = int(storage[row]), int(node[row])
+            if where_ != last_storage:
+                last_storage, last_write, readers = where_, -1, []
+            if not kind[row]:
+                readers.append(who)
+                continue
+            pairs.extend((reader, who) for reader in readers if reader != who)
+            if last_write >= 0 and last_write != who:
+                pairs.append((last_write, who))
+            last_write, readers = who, []
+        if pairs:
+            extra = np.array(pairs, dtype=np.int64)
+            before.append(extra[:, 0])
+            after.append(extra[:, 1])
+        return np.concatenate(before), np.concatenate(after)
+
+
+@contextlib.contextmanager
+def quiet(generators: Iterable[torch.Generator]) -> Iterator[None]:
+    """No gradients, no autocast, and every random generator put back afterwards."""
+    kept = [(generator, generator.get_state()) for generator in generators]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            try:
+                yield
+            finally:
+                for generator, state in kept:
+                    generator.set_state(state)
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements from its offset on a strided tensor reaches."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A block with the same contents."""
+    copy = torch.UntypedStorage(storage.nbytes(), device=storage.device)
+    copy.copy_(storage)
+    return copy
+
+
+def poisoned(size: int, device: str) -> torch.UntypedStorage:
+    """A block that holds nonsense: NaN for floating types, -1 for integers."""
+    return torch.UntypedStorage(size, device=torch.device(device)).fill_(POISON)
+
+
+def flat(result: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an operator's result, in order."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from flat(part)
+    elif isinstance(result, dict):
+        for part in result.values():
+            yield from flat(part)
+
+
+def plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's contents as a flat row of bytes."""
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return dense.view(torch.uint8) if dense.numel() else dense.new_empty(0, dtype=torch.uint8)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """A short text that changes with any bit of a tensor."""
+    return "".join(
+        hashlib.blake2b(plain_bytes(part).cpu().numpy().tobytes(), digest_size=8).hexdigest() for part in plain_parts(tensor)
+    )
+
+
+def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The strided tensors that make up a sparse, nested or quantized one."""
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.is_quantized:
+        if tensor.qscheme() in (torch.per_channel_affine, torch.per_channel_affine_float_qparams):
+            return [tensor.int_repr(), tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
+        return [tensor.int_repr(), torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64)]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.layout is torch._mkldnn:
+        return [tensor.to_dense()]
+    return [tensor]
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors agree in shape, type and every bit; NaN equals itself, 0.0 does not equal -0.0."""
+    if a.dtype != b.dtype or (not a.is_nested and a.shape != b.shape):
+        return False
+    left, right = plain_parts(a), plain_parts(b)
+    return len(left) == len(right) and all(
+        x.shape == y.shape and x.dtype == y.dtype and torch.equal(plain_bytes(x), plain_bytes(y))
+        for x, y in zip(left, right, strict=True)
+    )
+
+
+def where(graph: Graph, node: int) -> str:
+    """A node as an error names it: operation, module and line."""
+    row = graph.nodes[node]
+    module = f" in {row.path!r}" if row.path else ""
+    line = f" at {row.site}" if row.site else ""
+    return f"node {node}, {row.format()}{module}{line}"

@@ -1,0 +1,272 @@
+"""The front door: ``trace``, ``record``, ``load`` and the ``Trace`` they give."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.errors import NotTraceable, TensorsMissing, UsageError, no_match
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Metrics
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
+    import torch
+
+    from torch_vis.capture.eager import Capture
+    from torch_vis.held import Held
+    from torch_vis.run.check import Report
+
+PathLike = str | os.PathLike[str]
+
+
+class Trace:
+    """One recorded run: its graph, its measurements, what was not captured, and what the model returned.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
+    >>> t.graph
+    <Graph: 10 operations, 14 values, 2 scopes>
+    >>> t.output.shape, t.limits
+    (torch.Size([1, 2]), ())
+    """
+
+    graph: Graph
+    metrics: Metrics
+    limits: tuple[str, ...]
+    """What could not be captured, in sentences."""
+    meta: dict[str, Any]
+    """The circumstances: versions, devices, wall time."""
+    output: Any
+    """What the traced callable returned."""
+    error: BaseException | None
+    """The exception that ended the run, if one did."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        metrics: Metrics,
+        limits: tuple[str, ...] = (),
+        meta: Mapping[str, Any] | None = None,
+        *,
+        output: Any = None,
+        held: Held | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        self.graph = graph
+        self.metrics = metrics
+        self.limits = tuple(limits)
+        self.meta = dict(meta or {})
+        self.output = output
+        self.error = error
+        self._held = held
+
+    def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> Report:
+        """Prove the graph: run it again and compare every output, gradient and changed state bit for bit.
+
+        The recording is replayed in order, pruned to the operations that the edges say lead to the results, and in
+        ``shuffles`` random orders that respect only the graph's own dependences. With ``inputs=True``, every input is
+        perturbed as well: the outputs it is connected to must be able to change, the others must not.
+        Raises ``CheckFailed`` with the first operation that differs, its line and its module.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
+        >>> print(t.check(inputs=True))
+        3 results equal bit for bit: 10 operations in order, 9 pruned, 2 random orders; 1 input-output pairs proved
+        """
+        if self._held is None:
+            raise TensorsMissing("this trace holds no tensors (it was loaded from a file, or released); trace again to check it")
+        from torch_vis.run.check import check
+
+        return check(self.graph, self._held, inputs=inputs, shuffles=shuffles, seed=seed)
+
+    def release(self) -> None:
+        """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.ReLU(), torch.ones(2))
+        >>> t.release()
+        >>> t.output is None
+        True
+        """
+        self._held = None
+        self.output = None
+
+    def save(self, path: PathLike) -> None:
+        """Write the trace; the ending chooses the format (``.tvz`` or ``.json``). Tensors are not written.
+
+        >>> import os, tempfile, torch, torch_vis as tv
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.tvz")
+        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).save(path)
+        >>> tv.load(path).graph
+        <Graph: 1 operations, 2 values, 2 scopes>
+        """
+        _format(path).save(path, self.graph, self.metrics, self.limits, self.meta)
+
+    def table(self, *, depth: int | None = 3, width: int | None = None) -> str:
+        """The module tree with shapes, parameters, operations, time and memory, as ``print`` shows it.
+
+        >>> import torch, torch_vis as tv
+        >>> print(tv.trace(torch.nn.ReLU(), torch.ones(2)).table().splitlines()[0].split()[0])
+        ReLU
+        """
+        from torch_vis.views.text import table
+
+        return table(self.graph, self.metrics, self.limits, self.meta, depth=depth, width=width)
+
+    def to_networkx(self) -> networkx.MultiDiGraph[Any]:
+        """The graph as a networkx ``MultiDiGraph``.
+
+        >>> import torch, torch_vis as tv
+        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).to_networkx().nodes[0]["name"]
+        'relu'
+        """
+        from torch_vis.exporters.networkx import to_networkx
+
+        return to_networkx(self.graph, self.metrics)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per operation, with every metric, as a pandas ``DataFrame``.
+
+        >>> import torch, torch_vis as tv
+        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).to_pandas()["name"].tolist()
+        ['relu']
+        """
+        from torch_vis.exporters.pandas import to_pandas
+
+        return to_pandas(self.graph, self.metrics)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        name = self.meta.get("model") or "run"
+        return f"<Trace of {name}: {len(self.graph):,} operations>"
+
+
+class Recording(Trace):
+    """A trace of a block of code; it is empty until the block ends, and holds the part that ran if the block raises."""
+
+    def __init__(self, capture: Capture) -> None:
+        from torch_vis.graph.builder import GraphBuilder
+
+        super().__init__(GraphBuilder().build(), Metrics())
+        self._capture = capture
+
+    def __enter__(self) -> Recording:
+        self._capture.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._capture.__exit__()
+        self.error = error
+        self._fill(self._capture)
+
+    def _fill(self, capture: Capture) -> None:
+        self.graph, self.metrics, held, self.limits, self.meta = capture.finish()
+        self._held = held if capture.recorder.keep else None
+
+
+def record(*modules: torch.nn.Module, keep: bool = True) -> Recording:
+    """Record whatever a block of code does.
+
+    The modules are optional: given, they name the scopes, and their calls on other threads are recorded as well.
+    If the block raises, the exception goes on and the trace holds what ran until then.
+
+    >>> import torch, torch_vis as tv
+    >>> with tv.record() as t:
+    ...     y = torch.ones(2) * 3
+    >>> [node.name for node in t.graph.nodes]
+    ['ones', 'mul']
+    """
+    import torch
+
+    from torch_vis.capture.eager import Capture
+
+    for module in modules:
+        if not isinstance(module, torch.nn.Module):
+            raise NotTraceable(f"record() takes modules, not {_describe(module)}")
+    return Recording(Capture(*modules, keep=keep))
+
+
+def trace(
+    model: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    backward: bool = False,
+    loss: Callable[[Any], Any] | None = None,
+    keep: bool = True,
+    partial: bool = False,
+) -> Trace:
+    """Run a model (or any callable) once and return the graph of everything that it did.
+
+    ``args`` and ``kwargs`` are the model's. ``backward=True`` goes on with a backward pass from the sum of the floating
+    outputs, ``loss=callable`` from ``loss(output)``; gradients are left in ``.grad`` as a backward pass leaves them.
+    ``keep=False`` holds no tensors, so that ``check`` is not possible. With ``partial=True``, a model that raises gives
+    the trace of what ran until then, with the exception in ``error``, in the place of raising.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    >>> t = tv.trace(model, torch.ones(1, 3))
+    >>> [(node.path, node.name) for node in t.graph.nodes]
+    [('0', 't'), ('0', 'addmm'), ('1', 'relu')]
+    """
+    if not callable(model):
+        raise NotTraceable(f"trace() takes a module or a callable, not {_describe(model)}")
+    if loss is not None and not callable(loss):
+        raise UsageError(f"loss must be a callable of the output, not {_describe(loss)}")
+    import torch
+
+    from torch_vis.capture.eager import Capture, name_inputs, run_backward
+
+    named = dict(kwargs or {})
+    capture = Capture(*([model] if isinstance(model, torch.nn.Module) else []), keep=keep)
+    capture.inputs = name_inputs(model, args, named)
+    capture.has_output = True
+    error: BaseException | None = None
+    try:
+        with capture:
+            capture.output = model(*args, **named)
+            if backward or loss is not None:
+                run_backward(capture.output, loss)
+    except Exception as raised:
+        if not partial:
+            raise
+        error = raised
+    graph, metrics, held, limits, meta = capture.finish()
+    meta["backward"] = backward or loss is not None
+    return Trace(graph, metrics, limits, meta, output=capture.output, held=held if keep else None, error=error)
+
+
+def load(path: PathLike) -> Trace:
+    """Read a trace that ``save`` wrote.
+
+    >>> import os, tempfile, torch, torch_vis as tv
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.json")
+    >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).save(path)
+    >>> tv.load(path)
+    <Trace of ReLU: 1 operations>
+    """
+    return Trace(*_format(path).load(path))
+
+
+FORMATS = {".tvz": "torch_vis.graph.tvz", ".json": "torch_vis.exporters.json"}
+
+
+def _format(path: PathLike) -> Any:
+    from importlib import import_module
+
+    ending = os.path.splitext(os.fspath(path))[1].lower()
+    if ending not in FORMATS:
+        raise no_match("file format", ending, FORMATS)
+    return import_module(FORMATS[ending])
+
+
+def _describe(item: object) -> str:
+    text = repr(item)
+    return f"{type(item).__name__} {text if len(text) <= 60 else text[:57] + '…'}"

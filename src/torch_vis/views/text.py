@@ -1,0 +1,217 @@
+"""The table that ``print(trace)`` shows: the module tree with shapes, parameters, operations, time and memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from textwrap import wrap
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from torch_vis.errors import UsageError
+from torch_vis.graph import Column, Graph, Metrics, TensorType
+from torch_vis.graph.schema import Phase
+from torch_vis.views.layout import Row, layout
+from torch_vis.views.outline import Block, Line, Outline, Sums
+from torch_vis.views.units import count, duration, size
+
+MOST_ROWS = 60  # by default; what lies deeper is folded away
+
+
+def table(
+    graph: Graph,
+    metrics: Metrics,
+    limits: Sequence[str],
+    meta: Mapping[str, Any],
+    *,
+    depth: int | Literal["auto"] | None = "auto",
+    width: int | None = None,
+) -> str:
+    """The module tree of a run as text, with totals and what was not captured below it.
+
+    Each line counts what happened in the module and in all that it called; ``self`` is the time without the modules it
+    called, ``allocated`` the bytes of the tensors its operations made. Neighbours that do the same are one line with
+    their sum (``0-11 × 12``). ``depth`` is how many levels to show, None for all; by default as many as fit in 60 rows.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    >>> print(tv.trace(model, torch.ones(1, 3)).table(width=110).splitlines()[2].split())
+    ['module', 'class', 'output', 'params', 'ops', 'time', 'self', 'allocated']
+    """
+    if depth is not None and depth != "auto" and (type(depth) is not int or depth < 1):
+        raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")
+    outline = Outline(graph, metrics)
+    width = max(48, width or min(140, shutil.get_terminal_size((110, 24)).columns))
+    levels, rows, hidden = _rows(outline, depth)
+    title = _title(meta)
+    lines = [*([title, ""] if title else []), *layout(rows, outline.run.sums, width)]
+    if hidden:
+        deeper = f" below level {levels}" if levels else ""
+        lines.append(f"… {hidden:,} more rows{deeper}; t.table(depth=None) shows all")
+    lines += ["", *_totals(graph, metrics, meta, outline), *_footnotes(metrics, limits, width)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+# ---------------------------------------------------------------- rows
+
+
+class Item(NamedTuple):
+    """A place in the tree: a module's line or, where that is None, a row that sums up its parent's own operations."""
+
+    line: Line | None
+    row: Row | None
+    depth: int
+    stem: str  # the box characters before it
+    below: str  # and before what is inside it
+
+
+def _rows(outline: Outline, depth: int | Literal["auto"] | None) -> tuple[int | None, list[Row], int]:
+    """How many levels are shown, their rows, and how many rows are not shown."""
+    items = list(_walk(outline))
+    levels = max((item.depth for item in items), default=0) + 1
+    most = len(items)
+    if depth == "auto":
+        most = MOST_ROWS
+        per_level = Counter(item.depth for item in items)
+        while levels > 1 and sum(per_level[level] for level in range(levels)) > MOST_ROWS:
+            levels -= 1
+    elif depth is not None:
+        levels = min(levels, depth)
+    inside = [item for item in items if item.depth < levels]
+    shown = inside[:most]
+    rows = [_row(outline, item, folded=item.depth == levels - 1) for item in shown]
+    cut = len(inside) > most  # even the outermost level has more rows than fit
+    return (None if cut else levels), rows, len(items) - len(shown)
+
+
+def _walk(outline: Outline) -> Iterator[Item]:
+    """Everything that the tree could show, in reading order."""
+    stack = _inside(outline, None, "")[::-1]
+    while stack:
+        item = stack.pop()
+        yield item
+        if item.line is not None:
+            stack.extend(reversed(_inside(outline, item.line, item.below)))
+
+
+def _inside(outline: Outline, line: Line | None, stem: str) -> list[Item]:
+    """A line's modules, then one row for the operations that are its own."""
+    lines = outline.children(line)
+    depth = 0 if line is None else line.depth + 1
+    rows: list[Row] = []
+    if line is not None and lines:
+        rows = _own_rows(line.block, line.own, len(line.members))
+    elif line is None and outline.run.kind == "run":
+        run = outline.run
+        rows = (
+            _own_rows(run, run.own, 1) if lines else [Row(name, sums) for name, sums in outline.by_operator()]
+        )
+    entries: list[tuple[Line | None, Row | None]] = [(child, None) for child in lines] + [
+        (None, row) for row in rows
+    ]
+    last = len(entries) - 1
+    found = []
+    for place, (child, row) in enumerate(entries):
+        here, below = ("", "") if line is None else ("└─ ", "   ") if place == last else ("├─ ", "│  ")
+        found.append(Item(child, row, depth, stem + here, stem + below))
+    return found
+
+
+def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
+    if item.row is not None:
+        return replace(item.row, name=item.stem + item.row.name)
+    line = item.line
+    assert line is not None
+    more = " ▸" if folded and line.block.children else ""
+    numel = sum(outline.parameters[number].type.numel for number in line.parameters)
+    return Row(
+        name=f"{item.stem}{line.label}{more}",
+        figures=line.sums,
+        type=line.block.type,
+        output=_shape(list(line.block.outputs)),
+        calls=f"{line.block.calls:,}",
+        parameters=count(numel) if numel else "",
+    )
+
+
+def _own_rows(block: Block, own: Sums, times: int) -> list[Row]:
+    """A row that names a block's own operations: ``· add ×2, relu``."""
+    ops = block.own_ops or block.own_backward_ops
+    named = (name if number * times == 1 else f"{name} ×{number * times:,}" for name, number in ops.items())
+    return [Row("· " + ", ".join(named), own)] if ops else []
+
+
+def _shape(types: Sequence[TensorType]) -> str:
+    """The shape of what a module gives; where its calls differ, the range that each size runs through."""
+    if len(types) < 2:
+        return "".join(map(str, types))
+    if len({(type_.dtype, len(type_.shape)) for type_ in types}) > 1:
+        return f"{types[-1]} …"
+    sizes = [sorted(set(column)) for column in zip(*(type_.shape for type_ in types), strict=True)]
+    shape = ", ".join(str(column[0]) if len(column) == 1 else f"{column[0]}-{column[-1]}" for column in sizes)
+    return f"{str(types[0]).partition('[')[0]}[{shape}]"
+
+
+# ---------------------------------------------------------------- above and below the rows
+
+
+def _title(meta: Mapping[str, Any]) -> str:
+    return " · ".join(str(meta[key]) for key in ("model", "torch", "device") if meta.get(key))
+
+
+def _totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> list[str]:
+    """What the run comes to, one fact to a line."""
+    facts = {"operations": _operations(graph), "parameters": _parameters(outline), "input": _inputs(graph)}
+    if "live_bytes" in metrics and len(graph):
+        facts["peak memory"] = _peak(graph, metrics["live_bytes"])
+    if meta.get("wall_ns"):
+        facts["wall time"] = duration(meta["wall_ns"])
+    wide = max(map(len, facts))
+    return [f"{name.ljust(wide)}  {fact}" for name, fact in facts.items() if fact]
+
+
+def _operations(graph: Graph) -> str:
+    phases = Counter(graph.node_phase.tolist())
+    parts = [f"{number:,} {Phase(phase).name.lower()}" for phase, number in sorted(phases.items())]
+    return f"{len(graph):,}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+
+
+def _parameters(outline: Outline) -> str:
+    numel = sum(parameter.type.numel for parameter in outline.parameters)
+    nbytes = [parameter.type.nbytes for parameter in outline.parameters]
+    known = sum(number for number in nbytes if number is not None)
+    least = "at least " if None in nbytes else ""
+    tensors = "1 tensor" if len(nbytes) == 1 else f"{len(nbytes):,} tensors"
+    return f"{numel:,} in {tensors} ({least}{size(known)})" if nbytes else ""
+
+
+def _inputs(graph: Graph) -> str:
+    values = [value for value in graph.inputs if value.role == "input"]
+    shown = [f"{value.name} {value.type}" if value.name else str(value.type) for value in values[:4]]
+    return ", ".join(shown) + (f" and {len(values) - 4:,} more" if len(values) > 4 else "")
+
+
+def _peak(graph: Graph, live: Column) -> str:
+    values = live.values if live.known is None else np.where(live.known, live.values, -1)
+    node = graph.nodes[int(values.argmax())]
+    where = f" in {node.path}" if node.path else ""
+    return f"{size(int(values.max()))} in live tensors, after {node.name}{where}"
+
+
+def _footnotes(metrics: Metrics, limits: Sequence[str], width: int) -> list[str]:
+    """What the figures leave out, and what the capture could not see."""
+    notes = [
+        f"{name} is not known for {column.uncovered:,} of {len(column):,} operations; sums leave them out"
+        for name, column in metrics.items()
+        if name in ("time_ns", "alloc_bytes", "live_bytes") and column.uncovered
+    ]
+    lines = []
+    for title, sentences in (("", notes), ("not captured", limits)):
+        if sentences:
+            lines += ["", title] if title else [""]
+            for sentence in sentences:
+                lines += wrap(sentence, width, initial_indent="• ", subsequent_indent="  ")
+    return lines

@@ -1,0 +1,52 @@
+"""Numbers as a person reads them: three digits and a unit."""
+
+from __future__ import annotations
+
+
+def duration(time_ns: int) -> str:
+    """A time.
+
+    >>> duration(845), duration(12_345), duration(2_500_000_000), duration(3_723_000_000_000)
+    ('845 ns', '12.3 µs', '2.50 s', '1 h 02 min')
+    """
+    if time_ns < 1000:
+        return f"{time_ns} ns"
+    for unit, size in (("µs", 1e3), ("ms", 1e6), ("s", 1e9)):
+        if time_ns / size < (999.5 if unit != "s" else 99.95):
+            return f"{_three_digits(time_ns / size)} {unit}"
+    minutes = round(time_ns / 6e10)
+    return f"{time_ns / 6e10:.1f} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes.
+
+    >>> size(0), size(1000), size(4 * 1024**2), size(13_000_000_000)
+    ('0 B', '1000 B', '4.00 MiB', '12.1 GiB')
+    """
+    amount = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 999.5 or (unit == "B" and abs(amount) < 1024):
+            return f"{nbytes} B" if unit == "B" else f"{_three_digits(amount)} {unit}"
+        amount /= 1024
+    return f"{amount:,.1f} PiB"
+
+
+def count(number: int) -> str:
+    """A number of things: exact while it is short.
+
+    >>> count(0), count(9999), count(25_557_032), count(405_853_388_800)
+    ('0', '9,999', '25.6 M', '406 G')
+    """
+    if abs(number) < 10_000:
+        return f"{number:,}"
+    amount = float(number)
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(amount) < 999.5:
+            return f"{_three_digits(amount)} {unit}"
+        amount /= 1000
+    return f"{amount:,.1f} P"
+
+
+def _three_digits(amount: float) -> str:
+    return f"{amount:.2f}" if amount < 9.995 else f"{amount:.1f}" if amount < 99.95 else f"{amount:.0f}"
