@@ -91,7 +91,7 @@ class _Assembly:
                 self._mark_shapes(number, shapes)
 
     def _mark_shapes(self, call: int, slots: Iterable[int]) -> None:
-        if not hasattr(self, "_by_call"):
+        if not hasattr(self, "_by_call") or len(self._by_call) != self.count:
             self._by_call = np.argsort(self.call, kind="stable")
             self._call_sorted = self.call[self._by_call]
             self._in_start = np.searchsorted(self.in_node, np.arange(self.count))
@@ -128,6 +128,10 @@ class _Assembly:
         for _, _, tensor in self.finding.results:
             entry = rec.seen.get(id(tensor))
             numbers.append(entry[1] if entry is not None and entry[0]() is tensor else rec.meet(tensor)[1])
+            if numbers[-1] in rec.blank and rec.keep:
+                numbers[-1] = rec.fill(tensor, numbers[-1])
+        if len(rec.log) > self.count:
+            self._read_log()
         if len(rec.values) > len(self.value_storage):
             self._read_values()
         self.result_value = np.array(numbers, dtype=np.int64)

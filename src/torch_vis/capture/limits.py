@@ -22,9 +22,10 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
         limits.append(f"{call} took a value to Python at {where}{often}; what was done with it there is not in the graph")
         if short in ("numpy", "__array__", "__dlpack__"):
             limits.append(f"the array made by {call} at {where} shares the tensor's memory; writes through it cannot be seen")
-    if rec.opaque_nodes:
+    compiled = len(rec.opaque_nodes) - rec.unseen.get("filled", 0)
+    if compiled:
         limits.append(
-            f"{len(rec.opaque_nodes):,} compiled calls are shown as one node each (torch_vis::compiled); "
+            f"{compiled:,} compiled calls are shown as one node each (torch_vis::compiled); "
             "what ran inside them cannot be seen, and a replay takes their outputs as recorded"
         )
     if rec.unseen.get("compiled"):
@@ -33,6 +34,11 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
         limits.append(
             f"{rec.unseen['appeared']:,} tensors appeared during backward from code that cannot be seen; "
             "a replay takes them as recorded"
+        )
+    if rec.unseen.get("filled"):
+        limits.append(
+            f"{rec.unseen['filled']:,} tensors were read though no operation had written to them (torch_vis::unseen_write): "
+            "C++ code filled them unseen, or they were never initialised; a replay takes them as recorded"
         )
     if rec.unseen.get("threads"):
         limits.append(f"{rec.unseen['threads']:,} module calls ran on other threads and were not recorded")

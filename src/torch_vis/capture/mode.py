@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_vis.capture.operators import Plan
+from torch_vis.capture.operators import INLINED, Plan
 from torch_vis.capture.sites import Code, resolve
 from torch_vis.capture.templates import encode
 from torch_vis.graph.rows import Site, TensorType
@@ -91,6 +91,8 @@ class Recorder:
         self.random_states: dict[Any, bytes] = {}
         self.escapes: list[tuple[str, int, int, int]] = []
         self.opaque_nodes: list[int] = []
+        self.blank: dict[int, int] = {}
+        self.fill_call = -1
         self.unseen: dict[str, int] = {}
         self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
         self.wrapper_types: dict[type, bool] = {}
@@ -314,6 +316,29 @@ class Recorder:
         self.opaque_nodes.append(birth)
         self.log.append((call, scope, -1, sequence_number(), -1, thread, self.scopes[scope][2], now, *numbers))
 
+    def fill(self, tensor: Tensor, number: int) -> int:
+        """Note that unseen code has put something into memory that was made without contents."""
+        del self.blank[number]
+        address = self.seen[id(tensor)][2]
+        if address is None or self.storages[address].number in self.dirty or tensor.device.type == "meta":
+            return number
+        if self.fill_call < 0:
+            plan = Plan(None)
+            plan.name = "torch_vis::unseen_write"
+            self.fill_call = len(self.calls)
+            template, _ = encode(plan.name, (tensor,), {}, self.held.objects)
+            self.calls.append(CallInfo(template, 1, (0,), frozenset({0}), frozenset(), plan))
+        node = len(self.log)
+        with torch._C._DisableTorchDispatch():
+            self.held.given[node] = [tensor.detach().clone()]
+        filled = self.note(tensor, node)
+        self.check_size(tensor, node)
+        thread, now = get_ident(), clock()
+        self.opaque_nodes.append(node)
+        self.unseen["filled"] = self.unseen.get("filled", 0) + 1
+        self.log.append((self.fill_call, self.current.get(thread, 0), -1, sequence_number(), -1, thread, now, now, number, filled))
+        return filled
+
     def knows(self, tensor: Tensor) -> bool:
         """Whether this very tensor has been seen."""
         entry = self.seen.get(id(tensor))
@@ -420,6 +445,10 @@ class RecordMode(TorchDispatchMode):
             if wrapper:
                 return NotImplemented
 
+        if plan.takes_storage:
+            func, args = storage_as_tensor(args)
+            plan = rec.plans.get(id(func)) or rec.plan(func)
+
         # where: the first frame of the user's
         codes = rec.codes
         site = -1
@@ -486,11 +515,13 @@ class RecordMode(TorchDispatchMode):
             written = [tensors[slot] for slot in writes]
         seed = rec.seed(kwargs, args) if plan.random and rec.keep else None
 
+        if rec.blank and rec.keep and not plan.is_view:
+            self._fill_blanks(call, numbers, args, kwargs)
         if plan.is_hop:
+            name = plan.name.rpartition("::")[2]
+            if name in INLINED:
+                return self._higher_order(plan, name, args, kwargs)
             started = clock()
-            out = self._higher_order(plan, args, kwargs)
-            if out is not MISSING:
-                return out
             out = plan.run(*args, **kwargs)
         else:
             started = clock()
@@ -524,6 +555,8 @@ class RecordMode(TorchDispatchMode):
         else:
             for tensor in flat_tensors((out,)):
                 numbers.append(rec.note(tensor, birth))
+        if plan.blank:
+            rec.blank[numbers[-1]] = birth
         if seed is not None:
             self._seeded(seed, birth)
         if plan.escape:
@@ -578,15 +611,23 @@ class RecordMode(TorchDispatchMode):
         rec.unseen["compiled"] = rec.unseen.get("compiled", 0) + 1
         return plan.run(*args, **(kwargs or {}))
 
-    def _higher_order(self, plan: Plan, args: Any, kwargs: Any) -> Any:
+    def _fill_blanks(self, call: int, numbers: list[int], args: Any, kwargs: Any) -> None:
+        """Before memory without contents is read: if no operation wrote to it, code that cannot be seen did."""
+        rec = self.recorder
+        info = rec.calls[call]
+        tensors: list[Tensor] | None = None
+        for slot, number in enumerate(numbers):
+            if number not in rec.blank or slot in info.writes or slot in info.shape_only:
+                continue
+            if tensors is None:
+                tensors = list(flat_tensors((*args, *kwargs.values())))
+            numbers[slot] = rec.fill(tensors[slot], number)
+
+    def _higher_order(self, plan: Plan, name: str, args: Any, kwargs: Any) -> Any:
         """Run a higher-order operator's own eager kernel with the mode on, so that what it calls is recorded."""
-        kernels = getattr(plan.func, "py_kernels", {})
-        kernel = kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
-        if kernel is None:
-            return MISSING
+        kernel = choose if name == "cond" else plan.func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
         rec = self.recorder
         thread = get_ident()
-        name = plan.name.rpartition("::")[2]
         number = rec.enter(rec.module_number(plan.func, name, name, "operator"), thread)
         try:
             with self:
@@ -595,7 +636,21 @@ class RecordMode(TorchDispatchMode):
             rec.leave(number, thread)
 
 
-MISSING = object()
+def storage_as_tensor(args: Any) -> tuple[Any, Any]:
+    """``set_`` from a bare storage as the same ``set_`` from a tensor on that storage, which the graph can connect."""
+    target, storage, *geometry = args
+    with torch._C._DisableTorchDispatch():
+        source = torch.empty(0, dtype=target.dtype, device=target.device).set_(storage)
+    if not geometry:
+        geometry = [0, list(source.shape), list(source.stride())]
+    elif len(geometry) == 2:
+        geometry.append(torch.empty(geometry[1], device="meta").stride())
+    return torch.ops.aten.set_.source_Tensor_storage_offset, (target, source, *geometry)
+
+
+def choose(condition: Any, if_true: Any, if_false: Any, operands: Any = ()) -> Any:
+    """What ``torch.cond`` does in eager mode; its own kernel refuses to run under a mode."""
+    return if_true(*operands) if condition else if_false(*operands)
 
 
 def backward_number(node: Any) -> int:

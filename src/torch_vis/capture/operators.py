@@ -38,6 +38,12 @@ UNDECLARED: dict[str, tuple[tuple[int, ...], int | None]] = {
     "instance_norm": ((3, 4), 5),
 }
 
+# Operators that give memory without contents. What is read from it before any operation wrote to it was put there unseen.
+BLANK = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
+
+# Higher-order operators whose eager kernel runs under a mode, so that what they call is recorded; the others are one node.
+INLINED = frozenset({"cond", "while_loop", "flex_attention", "flex_attention_backward"})
+
 # Operators whose result is a Python value computed from a tensor's contents.
 ESCAPES = frozenset("_local_scalar_dense item is_nonzero equal allclose".split())
 
@@ -49,16 +55,19 @@ class Plan:
     """What the recorder needs to know of one operator, worked out at its first call."""
 
     __slots__ = (
+        "blank",
         "calls",
         "escape",
         "func",
         "is_hop",
+        "is_view",
         "name",
         "overwrites",
         "random",
         "run",
         "shape_only",
         "skip",
+        "takes_storage",
         "undeclared",
         "writes",
     )
@@ -71,7 +80,7 @@ class Plan:
         self.shape_only: tuple[int, ...] = ()
         self.writes: tuple[int | str, ...] = ()
         self.overwrites: frozenset[int | str] = frozenset()
-        self.random = self.escape = self.skip = False
+        self.random = self.escape = self.skip = self.blank = self.is_view = self.takes_storage = False
         self.is_hop = isinstance(func, torch._ops.HigherOrderOperator)
         if isinstance(func, torch._ops.OpOverload):
             self._read_schema(func)
@@ -87,7 +96,10 @@ class Plan:
         writes: list[int | str] = []
         overwrites: list[int | str] = []
         for position, argument in enumerate(schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
+            if argument.alias_info is None:
+                continue
+            if not argument.alias_info.is_write:
+                self.is_view = True
                 continue
             key: int | str = argument.name if argument.kwarg_only else position
             writes.append(key)
@@ -101,6 +113,8 @@ class Plan:
             self.undeclared = UNDECLARED.get(short)
             self.shape_only = SHAPE_ONLY_OVERLOADS.get(self.name, SHAPE_ONLY.get(short, ()))
             self.escape = short in ESCAPES
+            self.blank = short in BLANK
+            self.takes_storage = self.name.startswith("aten::set_.source_Storage")
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...]:
         """The arguments that a call with these arguments writes, by position or name."""

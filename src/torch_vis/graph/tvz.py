@@ -68,7 +68,6 @@ DAMAGE = (
     TypeError,
     ValueError,  # bad JSON and bad text encoding are ValueErrors
     RuntimeError,  # "encrypted", "unknown compression method", nested too deep
-    MemoryError,  # a size that no file of this length can have
 )
 
 

@@ -46,6 +46,8 @@ def check(
         raise TensorsMissing(f"changed since the trace: {names}; check() has to come before they are written to again")
     if not held.results and graph.results:
         raise TensorsMissing("this trace holds no tensors (loaded from a file, or traced with keep=False); trace again to check it")
+    if any(tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor" for tensor in held.results.values()):
+        raise TensorsMissing("the run used meta or fake tensors, which hold no data to replay; trace with real tensors to check")
     oracle = _Oracle(graph, held, progress or (lambda _: None))
     oracle.in_order()
     pruned = oracle.pruned()
@@ -144,7 +146,10 @@ class _Oracle:
             replay.run(range(len(self.graph)), states=self.states, digests=True)
             assert replay.digests is not None
             runs.append(replay.digests)
-        unsteady = next((n for n in runs[0] if runs[0][n] != runs[1][n]), None)
+        names_of = self.graph.calls
+        unsteady = next(
+            (n for n in runs[0] if runs[0][n] != runs[1][n] and "empty" not in names_of[self.graph.node_call[n]].op), None
+        )
         names = self._names(wrong)
         if unsteady is not None:
             raise CheckFailed(f"{names} differ, because an operation gives other bits each time: {where(self.graph, unsteady)}")

@@ -30,13 +30,13 @@ FIGURES = {
     "backward memory": Figure("allocated", lambda sums: sums.backward_bytes, size, backward=True),
 }
 NARROW = ("backward memory", "self", "memory", "backward ops", "calls", "backward time", "time")
-LEAST = {"module": 26, "class": 10, "output": 14}  # text columns are not cut below this
+LEAST = {"module": 26, "operation": 20, "class": 12, "output": 22}  # text columns are not cut below this
 GAP = "  "
 
 
 @dataclass
 class Row:
-    """One row of the table; a row without class and output lets its name run on over their columns."""
+    """One row of the table."""
 
     name: str
     figures: Sums
@@ -48,20 +48,22 @@ class Row:
 
 def layout(rows: Sequence[Row], total: Sums, width: int) -> list[str]:
     """Header and rows, with columns left out and text cut short until they fit."""
+    modules = any(row.type for row in rows)
     texts = {
-        "module": [row.name for row in rows if row.type] or [row.name for row in rows],
+        "module" if modules else "operation": [row.name for row in rows if row.type or not modules],
         "class": [row.type for row in rows],
         "output": [row.output for row in rows],
     }
-    texts = {name: cells for name, cells in texts.items() if name == "module" or any(cells)}
+    texts = {name: cells for name, cells in texts.items() if name in ("module", "operation") or any(cells)}
     numbers: dict[str, list[str]] = {}
     if any(row.calls not in ("", "1") for row in rows):
         numbers["calls"] = [row.calls for row in rows]
     if any(row.parameters for row in rows):
         numbers["params"] = [row.parameters for row in rows]
     for name, figure in FIGURES.items():
-        if _is_measured(figure, total):
-            numbers[name] = [_figure(figure, row.figures) for row in rows]
+        cells = [_figure(figure, row.figures) for row in rows]
+        if any(cells) and (total.backward_ops or not figure.backward):
+            numbers[name] = cells
     wanted = {name: max(map(len, [name, *cells])) for name, cells in texts.items()}
     least = sum(min(wanted[name], LEAST[name]) for name in wanted) + len(GAP) * (len(wanted) - 1)
     for name in NARROW:
@@ -87,17 +89,27 @@ def _header(numbers: Mapping[str, list[str]], widths: Mapping[str, int]) -> list
 
 
 def _body(rows: Sequence[Row], numbers: Mapping[str, list[str]], widths: Mapping[str, int]) -> list[str]:
-    whole = sum(widths.values()) + len(GAP) * (len(widths) - 1)
     lines = []
     for place, row in enumerate(rows):
-        if row.type or row.output:
-            cells = {"module": row.name, "class": row.type, "output": row.output}
-            text = GAP.join(_cut(cells[name], wide).ljust(wide) for name, wide in widths.items())
-        else:
-            text = _cut(row.name, whole).ljust(whole)
         right = (GAP + column[place].rjust(_number_width(name, column)) for name, column in numbers.items())
-        lines.append(text + "".join(right))
+        lines.append(_text(row, widths) + "".join(right))
     return lines
+
+
+def _text(row: Row, widths: Mapping[str, int]) -> str:
+    """A row's left part; a cell runs on over the empty ones that follow it."""
+    cells = dict.fromkeys(widths, "") | {next(iter(widths)): row.name}
+    cells |= {name: cell for name, cell in (("class", row.type), ("output", row.output)) if name in widths}
+    text = ""
+    filled = end = 0
+    for name, wide in widths.items():
+        if cells[name]:
+            text = text.ljust(end)
+            filled = end
+            content = cells[name]
+        text = text[:filled] + _cut(content, end + wide - filled)
+        end += wide + len(GAP)
+    return text.ljust(end - len(GAP))
 
 
 def _wide(numbers: Mapping[str, list[str]]) -> int:
@@ -122,12 +134,6 @@ def _share(wanted: Mapping[str, int], room: int) -> dict[str, int]:
             break
         widths[name] -= min(excess, max(1, spare[name] // 2))
     return widths
-
-
-def _is_measured(figure: Figure, total: Sums) -> bool:
-    if figure.backward and not total.backward_ops:
-        return False
-    return figure.cell(total) is not None
 
 
 def _figure(figure: Figure, sums: Sums) -> str:

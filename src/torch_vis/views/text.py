@@ -46,7 +46,7 @@ def table(
     outline = Outline(graph, metrics)
     width = max(48, width or min(140, shutil.get_terminal_size((110, 24)).columns))
     levels, rows, hidden = _rows(outline, depth)
-    title = _title(meta)
+    title = _title(graph, meta)
     lines = [*([title, ""] if title else []), *layout(rows, outline.run.sums, width)]
     if hidden:
         deeper = f" below level {levels}" if levels else ""
@@ -130,8 +130,8 @@ def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
     return Row(
         name=f"{item.stem}{line.label}{more}",
         figures=line.sums,
-        type=line.block.type,
-        output=_shape(list(line.block.outputs)),
+        type=line.block.type if line.label != line.block.type else "",
+        output=_shape(list(line.block.outputs)) if line.block.kind != "optimizer" else "",
         calls=f"{line.block.calls:,}",
         parameters=count(numel) if numel else "",
     )
@@ -158,8 +158,18 @@ def _shape(types: Sequence[TensorType]) -> str:
 # ---------------------------------------------------------------- above and below the rows
 
 
-def _title(meta: Mapping[str, Any]) -> str:
-    return " · ".join(str(meta[key]) for key in ("model", "torch", "device") if meta.get(key))
+def _title(graph: Graph, meta: Mapping[str, Any]) -> str:
+    """What ran, and where: ``ResNet · forward and backward · torch 2.13.0 · cpu · 2 threads``."""
+    phases = [Phase(number).name.lower() for number in sorted(set(graph.node_phase.tolist()))]
+    threads = meta.get("threads")
+    parts = [
+        meta.get("model"),
+        " and ".join(filter(None, [", ".join(phases[:-1]), *phases[-1:]])),
+        f"torch {meta['torch']}" if meta.get("torch") else "",
+        ", ".join(meta.get("devices") or ()),
+        "" if not threads else "1 thread" if threads == 1 else f"{threads} threads",
+    ]
+    return " · ".join(part for part in parts if part)
 
 
 def _totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> list[str]:
@@ -168,7 +178,10 @@ def _totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Ou
     if "live_bytes" in metrics and len(graph):
         facts["peak memory"] = _peak(graph, metrics["live_bytes"])
     if meta.get("wall_ns"):
-        facts["wall time"] = duration(meta["wall_ns"])
+        overhead = meta.get("overhead_ns")
+        facts["wall time"] = duration(meta["wall_ns"]) + (
+            f", {duration(overhead)} of it to record" if overhead else ""
+        )
     wide = max(map(len, facts))
     return [f"{name.ljust(wide)}  {fact}" for name, fact in facts.items() if fact]
 
