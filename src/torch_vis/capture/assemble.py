@@ -20,7 +20,7 @@ from torch_vis.graph.rows import Module, ResultRow
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 
 Ints = NDArray[np.int64]
-FIXED = 8  # numbers in a log row before the values
+FIXED = 9  # numbers in a log row before the values
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what a log row says in the place of a backward sequence number
 
 
@@ -70,7 +70,8 @@ class _Assembly:
         flat = np.fromiter(chain.from_iterable(log), dtype=np.int64, count=int(lengths.sum()))
         starts = np.cumsum(lengths) - lengths
         fixed = [flat[starts + i] for i in range(FIXED)]
-        self.call, self.scope, self.site, self.sequence, self.backward, self.thread, self.begun, self.ended = fixed
+        self.call, self.scope, self.site, self.sequence, self.backward, self.thread = fixed[:6]
+        self.grad_mode, self.begun, self.ended = fixed[6:]
         calls = self.rec.calls
         slots = np.array([info.slots for info in calls], dtype=np.int64)
         writes = np.array([len(info.writes) for info in calls], dtype=np.int64)
@@ -388,6 +389,7 @@ class _Assembly:
         flags = (escape | random)[self.call] if plans else np.zeros(0, dtype=np.int64)
         flags[self.rec.opaque_nodes] |= Flag.OPAQUE
         flags[self.recomputed] |= Flag.RECOMPUTE
+        flags[self.grad_mode == 1] |= Flag.GRAD_MODE
         fresh = (self.out_slot < 0) | (self.storage_birth[self.value_storage[self.out_value]] >= self.out_node)
         makes = np.bincount(self.out_node[fresh], minlength=self.count)
         flags[(makes == 0) & (self.out_count > 0)] |= Flag.VIEW

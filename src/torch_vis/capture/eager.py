@@ -216,7 +216,7 @@ def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
     parts = []
     for _, tensor in named_tensors(output):
         if tensor.requires_grad and tensor.is_complex():
-            parts.append(torch.view_as_real(tensor).sum())
+            parts.append(tensor.real.sum() + tensor.imag.sum())
         elif tensor.requires_grad and tensor.is_floating_point():
             parts.append(tensor.sum())
     if not parts:

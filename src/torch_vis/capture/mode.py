@@ -15,6 +15,7 @@ import weakref
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture.operators import INLINED, Plan
@@ -26,6 +27,7 @@ from torch_vis.held import Held, Seed
 
 current_autograd_node = torch._C._current_autograd_node
 sequence_number = torch._C._autograd._get_sequence_nr
+grad_enabled = torch.is_grad_enabled
 get_ident = threading.get_ident
 clock = time.perf_counter_ns
 getframe = sys._getframe
@@ -34,6 +36,10 @@ ref = weakref.ref
 
 SLOT = object()
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+
+
+class Unrecordable(Exception):
+    """An operation on something that is no tensor yet, such as a lazy parameter being given its shape."""
 
 
 class StorageRef(weakref.ref):  # type: ignore[type-arg]
@@ -147,10 +153,13 @@ class Recorder:
             return self._note_opaque(tensor, birth)
         known = self.storages.get(address)
         if known is None:
+            size = storage.nbytes()
+            if tensor._is_zerotensor() or (not size and tensor.numel()):
+                return self._note_opaque(tensor, birth)  # a tensor that is known to be zero has no memory
             known = StorageRef(storage, self._dead)
             known.number = next(self.storage_numbers)
             known.address = address
-            known.size = storage.nbytes()
+            known.size = size
             self.storages[address] = known
             self.storage_rows.append((known.number, known.size, birth, self._device(tensor.device)))
         number = next(self.value_numbers)
@@ -170,7 +179,11 @@ class Recorder:
             known.size = size
 
     def _note_opaque(self, tensor: Tensor, birth: int) -> int:
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise Unrecordable
         layout = str(tensor.layout).removeprefix("torch.")
+        if layout == "strided":
+            layout = "zero"
         if tensor.dtype in QUANTIZED:
             layout = "quantized"
         elif tensor.is_nested:
@@ -314,7 +327,7 @@ class Recorder:
         scope = self.current.get(thread, 0)
         now = clock()
         self.opaque_nodes.append(birth)
-        self.log.append((call, scope, -1, sequence_number(), -1, thread, self.scopes[scope][2], now, *numbers))
+        self.log.append((call, scope, -1, sequence_number(), -1, thread, False, self.scopes[scope][2], now, *numbers))
 
     def fill(self, tensor: Tensor, number: int) -> int:
         """Note that unseen code has put something into memory that was made without contents."""
@@ -336,7 +349,7 @@ class Recorder:
         thread, now = get_ident(), clock()
         self.opaque_nodes.append(node)
         self.unseen["filled"] = self.unseen.get("filled", 0) + 1
-        self.log.append((self.fill_call, self.current.get(thread, 0), -1, sequence_number(), -1, thread, now, now, number, filled))
+        self.log.append((self.fill_call, self.current.get(thread, 0), -1, sequence_number(), -1, thread, False, now, now, number, filled))
         return filled
 
     def knows(self, tensor: Tensor) -> bool:
@@ -478,28 +491,31 @@ class RecordMode(TorchDispatchMode):
         tensor_types = rec.tensor_types
         key: list[Any] = []
         numbers: list[int] = []
-        for arg in args:
-            kind = type(arg)
-            if kind in tensor_types:
-                entry = seen.get(id(arg))
-                if (
-                    entry is None
-                    or entry[0]() is not arg
-                    or (entry[2] is not None and entry[2] != arg.untyped_storage()._cdata)
-                ):
-                    entry = rec.meet(arg)
-                numbers.append(entry[1])
-                key.append(SLOT)
-            elif kind is int or arg is None:
-                key.append(arg)
+        try:
+            for arg in args:
+                kind = type(arg)
+                if kind in tensor_types:
+                    entry = seen.get(id(arg))
+                    if (
+                        entry is None
+                        or entry[0]() is not arg
+                        or (entry[2] is not None and entry[2] != arg.untyped_storage()._cdata)
+                    ):
+                        entry = rec.meet(arg)
+                    numbers.append(entry[1])
+                    key.append(SLOT)
+                elif kind is int or arg is None:
+                    key.append(arg)
+                else:
+                    self._other(arg, kind, key, numbers)
+            if kwargs:
+                for name, arg in kwargs.items():
+                    key.append(name)
+                    self._other(arg, type(arg), key, numbers)
             else:
-                self._other(arg, kind, key, numbers)
-        if kwargs:
-            for name, arg in kwargs.items():
-                key.append(name)
-                self._other(arg, type(arg), key, numbers)
-        else:
-            kwargs = {}
+                kwargs = {}
+        except Unrecordable:
+            return plan.run(*args, **(kwargs or {}))
         try:
             call = plan.calls.get(tuple(key))
         except TypeError:
@@ -561,7 +577,7 @@ class RecordMode(TorchDispatchMode):
             self._seeded(seed, birth)
         if plan.escape:
             rec.escapes.append((plan.name, numbers[0], site, birth))
-        log.append((call, scope, site, sequence, backward, thread, started, ended, *numbers))
+        log.append((call, scope, site, sequence, backward, thread, grad_enabled(), started, ended, *numbers))
         rec.overhead += clock() - entered - (ended - started)
         return out
 

@@ -16,6 +16,8 @@ from torch_vis.graph.rows import Module, ResultRow, Site, TensorType
 from torch_vis.graph.template import Call, from_plain, to_plain
 
 FORMAT = "torch_vis.graph"
+LENIENT = json.JSONEncoder(separators=(",", ":"))
+STRICT = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
 def call_to_plain(call: Call) -> list[Any]:
@@ -128,6 +130,6 @@ def damaged(path: PathLike, what: object) -> CorruptFile:
 def to_json(what: str, item: Any, *, strict: bool = False) -> str:
     """Text of JSON data on one line; ``strict`` refuses what only Python calls JSON (NaN, Infinity)."""
     try:
-        return json.dumps(item, allow_nan=not strict, separators=(",", ":"))
+        return (STRICT if strict else LENIENT).encode(item)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{what} cannot be written as JSON: {error}") from error

@@ -53,6 +53,7 @@ class Flag(IntEnum):
     OPAQUE = 4  # stands for code that could not be looked into
     RECOMPUTE = 8  # a forward operation run again during backward
     VIEW = 16  # writes nothing: its outputs alias its inputs
+    GRAD_MODE = 32  # gradients were being recorded, which a few kernels look at
 
 
 class Spec(NamedTuple):

@@ -72,7 +72,8 @@ class Replay:
         if graph.node_flags[node] & Flag.RANDOM and states is not None:
             self._seed(node, states)
         try:
-            result = prepared.run(*args, **kwargs)
+            with torch.set_grad_enabled(bool(graph.node_flags[node] & Flag.GRAD_MODE)):
+                result = prepared.run(*args, **kwargs)
         except Exception as error:
             raise CheckFailed(f"replay of {where(graph, node)} raised {type(error).__name__}: {error}") from error
         self._bind(node, tensors, result)
@@ -108,7 +109,7 @@ class Replay:
         born_here = graph.storage_birth[storage] == node
         if born_here or storage not in self.memory:
             self.memory[storage] = tensor.untyped_storage()
-        elif tensor.untyped_storage().data_ptr() != self.memory[storage].data_ptr():
+        elif tensor.untyped_storage()._cdata != self.memory[storage]._cdata:
             if is_write:
                 self.memory[storage] = tensor.untyped_storage()
             elif tensor.numel():
@@ -289,8 +290,10 @@ def flat(result: Any) -> Iterator[torch.Tensor]:
 
 def plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's contents as a flat row of bytes."""
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return dense.view(torch.uint8) if dense.numel() else dense.new_empty(0, dtype=torch.uint8)
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if not dense.numel():
+        return dense.new_empty(0, dtype=torch.uint8)
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -302,6 +305,8 @@ def digest(tensor: torch.Tensor) -> str:
 
 def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The strided tensors that make up a sparse, nested or quantized one."""
+    if tensor._is_zerotensor():
+        return [tensor.clone()]
     if tensor.is_nested:
         return list(tensor.unbind())
     if tensor.is_quantized:

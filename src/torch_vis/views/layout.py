@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from torch_vis.views.units import duration, size
 
 
 class Figure(NamedTuple):
-    """One column of numbers."""
+    """One column of figures."""
 
     title: str
     cell: Callable[[Sums], int | None]
@@ -29,14 +29,24 @@ FIGURES = {
     "backward time": Figure("time", lambda sums: sums.backward_ns, duration, backward=True),
     "backward memory": Figure("allocated", lambda sums: sums.backward_bytes, size, backward=True),
 }
-NARROW = ("backward memory", "self", "memory", "backward ops", "calls", "backward time", "time")
-LEAST = {"module": 26, "operation": 20, "class": 12, "output": 22}  # text columns are not cut below this
+NARROW = (
+    "backward memory",
+    "self",
+    "memory",
+    "backward ops",
+    "backward time",
+    "calls",
+    "class",
+    "time",
+    "output",
+)
+LEAST = {"name": 26, "class": 12, "output": 22}  # text columns are not cut below this before figures go
 GAP = "  "
 
 
 @dataclass
 class Row:
-    """One row of the table."""
+    """One row of the table: a module's has a number of calls, one of bare operations has none."""
 
     name: str
     figures: Sums
@@ -46,36 +56,59 @@ class Row:
     parameters: str = ""
 
 
-def layout(rows: Sequence[Row], total: Sums, width: int) -> list[str]:
+def layout(rows: Sequence[Row], width: int) -> list[str]:
     """Header and rows, with columns left out and text cut short until they fit."""
-    modules = any(row.type for row in rows)
-    texts = {
-        "module" if modules else "operation": [row.name for row in rows if row.type or not modules],
-        "class": [row.type for row in rows],
-        "output": [row.output for row in rows],
-    }
-    texts = {name: cells for name, cells in texts.items() if name in ("module", "operation") or any(cells)}
-    numbers: dict[str, list[str]] = {}
-    if any(row.calls not in ("", "1") for row in rows):
-        numbers["calls"] = [row.calls for row in rows]
-    if any(row.parameters for row in rows):
-        numbers["params"] = [row.parameters for row in rows]
-    for name, figure in FIGURES.items():
-        cells = [_figure(figure, row.figures) for row in rows]
-        if any(cells) and (total.backward_ops or not figure.backward):
-            numbers[name] = cells
-    wanted = {name: max(map(len, [name, *cells])) for name, cells in texts.items()}
-    least = sum(min(wanted[name], LEAST[name]) for name in wanted) + len(GAP) * (len(wanted) - 1)
+    titles = {"name": "module" if any(row.calls for row in rows) else "operation"}
+    titles |= {name: name for name in ("class", "output") if any(_cell(row, name) for row in rows)}
+    numbers = _numbers(rows)
     for name in NARROW:
-        if least + _wide(numbers) <= width:
+        wanted = _wanted(rows, titles)
+        if _total(min(wide, LEAST[name]) for name, wide in wanted.items()) + _number_widths(numbers) <= width:
             break
         numbers.pop(name, None)
-    widths = _share(wanted, width - _wide(numbers) - len(GAP) * (len(wanted) - 1))
-    return _header(numbers, widths) + _body(rows, numbers, widths)
+        titles.pop(name, None)
+    wanted = _wanted(rows, titles)
+    room = width - _number_widths(numbers)
+    widths = _share(wanted, room)
+    longest = max((len(row.name) for row in rows if len(_spans(row, titles)) == 1), default=0)
+    widths["name"] += max(0, min(room, longest) - _total(widths.values()))
+    return _header(titles, numbers, widths) + _body(rows, numbers, widths)
 
 
-def _header(numbers: Mapping[str, list[str]], widths: Mapping[str, int]) -> list[str]:
-    header = GAP.join(name.ljust(wide) for name, wide in widths.items())
+def _wanted(rows: Sequence[Row], titles: Mapping[str, str]) -> dict[str, int]:
+    """How wide each text column would be if nothing had to be cut."""
+    wanted = {name: len(title) for name, title in titles.items()}
+    for row in rows:
+        for text, names in _spans(row, titles):
+            if len(names) == 1:
+                wanted[names[0]] = max(wanted[names[0]], len(text))
+    return wanted
+
+
+def _total(widths: Iterable[int]) -> int:
+    found = list(widths)
+    return sum(found) + len(GAP) * (len(found) - 1)
+
+
+def _numbers(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The columns of figures that have something to say."""
+    found: dict[str, list[str]] = {}
+    if any(row.calls not in ("", "1") for row in rows):
+        found["calls"] = [row.calls for row in rows]
+    if any(row.parameters for row in rows):
+        found["params"] = [row.parameters for row in rows]
+    some_backward = any(row.figures.backward_ops for row in rows)
+    for name, figure in FIGURES.items():
+        cells = [_figure(figure, row.figures) for row in rows]
+        if any(cells) and (some_backward or not figure.backward):
+            found[name] = cells
+    return found
+
+
+def _header(
+    titles: Mapping[str, str], numbers: Mapping[str, list[str]], widths: Mapping[str, int]
+) -> list[str]:
+    header = GAP.join(titles[name].ljust(wide) for name, wide in widths.items())
     backward = 0
     for name, cells in numbers.items():
         wide = _number_width(name, cells)
@@ -91,28 +124,31 @@ def _header(numbers: Mapping[str, list[str]], widths: Mapping[str, int]) -> list
 def _body(rows: Sequence[Row], numbers: Mapping[str, list[str]], widths: Mapping[str, int]) -> list[str]:
     lines = []
     for place, row in enumerate(rows):
-        right = (GAP + column[place].rjust(_number_width(name, column)) for name, column in numbers.items())
-        lines.append(_text(row, widths) + "".join(right))
+        cells = []
+        for text, names in _spans(row, widths):
+            wide = _total(widths[name] for name in names)
+            cells.append(_cut(text, wide).ljust(wide))
+        cells += [column[place].rjust(_number_width(name, column)) for name, column in numbers.items()]
+        lines.append(GAP.join(cells))
     return lines
 
 
-def _text(row: Row, widths: Mapping[str, int]) -> str:
-    """A row's left part; a cell runs on over the empty ones that follow it."""
-    cells = dict.fromkeys(widths, "") | {next(iter(widths)): row.name}
-    cells |= {name: cell for name, cell in (("class", row.type), ("output", row.output)) if name in widths}
-    text = ""
-    filled = end = 0
-    for name, wide in widths.items():
-        if cells[name]:
-            text = text.ljust(end)
-            filled = end
-            content = cells[name]
-        text = text[:filled] + _cut(content, end + wide - filled)
-        end += wide + len(GAP)
-    return text.ljust(end - len(GAP))
+def _spans(row: Row, names: Mapping[str, object]) -> list[tuple[str, list[str]]]:
+    """A row's texts, each with the columns that it may fill: its own and the empty ones that follow."""
+    found: list[tuple[str, list[str]]] = []
+    for name in names:
+        if not found or _cell(row, name):
+            found.append((_cell(row, name), [name]))
+        else:
+            found[-1][1].append(name)
+    return found
 
 
-def _wide(numbers: Mapping[str, list[str]]) -> int:
+def _cell(row: Row, name: str) -> str:
+    return row.type if name == "class" else row.output if name == "output" else row.name
+
+
+def _number_widths(numbers: Mapping[str, list[str]]) -> int:
     return sum(len(GAP) + _number_width(name, cells) for name, cells in numbers.items())
 
 
@@ -127,12 +163,12 @@ def _heading(name: str) -> str:
 def _share(wanted: Mapping[str, int], room: int) -> dict[str, int]:
     """Widths for the text columns: what they want, less what is too much, taken where there is most to spare."""
     widths = dict(wanted)
-    while (excess := sum(widths.values()) - room) > 0:
+    while _total(widths.values()) > room and max(widths.values()) > 1:
         spare = {name: widths[name] - min(LEAST[name], wanted[name]) for name in widths}
         name = max(spare, key=lambda column: spare[column])
-        if spare[name] <= 0:
-            break
-        widths[name] -= min(excess, max(1, spare[name] // 2))
+        if spare[name] <= 0:  # even the least is too much
+            name = max(widths, key=lambda column: widths[column])
+        widths[name] -= 1
     return widths
 
 

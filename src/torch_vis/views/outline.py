@@ -93,7 +93,7 @@ class Outline:
         self.blocks, self._block_of_scope = _merge_calls(graph)
         self._block_of_node = self._block_of_scope[graph.node_scope]
         self._measure()
-        for scope, number in _output_values(graph).items():
+        for scope, number in sorted(_output_values(graph).items()):
             self.blocks[self._block_of_scope[scope]].outputs[graph.types[graph.value_type[number]]] = None
         self._attribute_parameters()
         _sign(self.blocks)
@@ -278,14 +278,14 @@ def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: An
     place = value - graph.out_value[graph.out_start[producer]]  # 0 for the first output of its operation
     order = np.lexsort((-place, producer))
     value, reader = value[order], reader[order]
-    scope = graph.node_scope[producer[order]]
+    scope, rank = graph.node_scope[producer[order]], np.arange(len(value))
     latest = np.full(len(graph.scope_call), -1, dtype=np.int64)
-    while len(value):
+    while len(rank):
         outside = (scope >= 0) & ~((enter[scope] <= reader) & (reader < leave[scope]))
-        value, reader, scope = value[outside], reader[outside], scope[outside]
-        latest[scope] = value  # rows are in the order of making, so the last assignment stays
+        reader, scope, rank = reader[outside], scope[outside], rank[outside]
+        np.maximum.at(latest, scope, rank)
         scope = graph.scope_parent[scope]
-    return {int(row): int(latest[row]) for row in np.flatnonzero(latest >= 0)}
+    return {int(row): int(value[latest[row]]) for row in np.flatnonzero(latest >= 0)}
 
 
 def _intervals(graph: Graph) -> tuple[Any, Any]:

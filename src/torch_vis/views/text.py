@@ -19,6 +19,7 @@ from torch_vis.views.outline import Block, Line, Outline, Sums
 from torch_vis.views.units import count, duration, size
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
+MOST_LIMITS = 8
 
 
 def table(
@@ -47,7 +48,7 @@ def table(
     width = max(48, width or min(140, shutil.get_terminal_size((110, 24)).columns))
     levels, rows, hidden = _rows(outline, depth)
     title = _title(graph, meta)
-    lines = [*([title, ""] if title else []), *layout(rows, outline.run.sums, width)]
+    lines = [*([title, ""] if title else []), *layout(rows, width)]
     if hidden:
         deeper = f" below level {levels}" if levels else ""
         lines.append(f"… {hidden:,} more rows{deeper}; t.table(depth=None) shows all")
@@ -130,7 +131,7 @@ def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
     return Row(
         name=f"{item.stem}{line.label}{more}",
         figures=line.sums,
-        type=line.block.type if line.label != line.block.type else "",
+        type=line.block.type if item.depth or line.label != line.block.type else "",
         output=_shape(list(line.block.outputs)) if line.block.kind != "optimizer" else "",
         calls=f"{line.block.calls:,}",
         parameters=count(numel) if numel else "",
@@ -221,10 +222,14 @@ def _footnotes(metrics: Metrics, limits: Sequence[str], width: int) -> list[str]
         for name, column in metrics.items()
         if name in ("time_ns", "alloc_bytes", "live_bytes") and column.uncovered
     ]
+    if len(limits) > MOST_LIMITS:
+        limits = [*limits[:MOST_LIMITS], f"… and {len(limits) - MOST_LIMITS:,} more in t.limits"]
     lines = []
     for title, sentences in (("", notes), ("not captured", limits)):
         if sentences:
             lines += ["", title] if title else [""]
             for sentence in sentences:
-                lines += wrap(sentence, width, initial_indent="• ", subsequent_indent="  ")
+                lines += wrap(
+                    sentence, width, initial_indent="• ", subsequent_indent="  ", break_on_hyphens=False
+                )
     return lines
