@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from torch_vis import errors as errors
     from torch_vis.graph.graph import Graph as Graph
     from torch_vis.graph.metrics import Metrics as Metrics
-    from torch_vis.trace import Trace as Trace
-    from torch_vis.trace import load as load
-    from torch_vis.trace import record as record
-    from torch_vis.trace import trace as trace
+    from torch_vis.tracing import Trace as Trace
+    from torch_vis.tracing import load as load
+    from torch_vis.tracing import record as record
+    from torch_vis.tracing import trace as trace
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "Graph": "torch_vis.graph.graph",
     "Metrics": "torch_vis.graph.metrics",
-    "Trace": "torch_vis.trace",
+    "Trace": "torch_vis.tracing",
     "errors": "torch_vis",
-    "load": "torch_vis.trace",
-    "record": "torch_vis.trace",
-    "trace": "torch_vis.trace",
+    "load": "torch_vis.tracing",
+    "record": "torch_vis.tracing",
+    "trace": "torch_vis.tracing",
 }
 __all__ = ["Graph", "Metrics", "Trace", "errors", "load", "record", "trace"]
 

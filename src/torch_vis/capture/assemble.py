@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from torch_vis.capture import dataflow
-from torch_vis.capture.mode import Recorder
+from torch_vis.capture.recorder import Recorder
 from torch_vis.graph.builder import GraphBuilder
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
@@ -20,7 +20,7 @@ from torch_vis.graph.rows import Module, ResultRow
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 
 Ints = NDArray[np.int64]
-FIXED = 9  # numbers in a log row before the values
+FIXED = 11  # numbers in a log row before the values
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what a log row says in the place of a backward sequence number
 
 
@@ -65,11 +65,16 @@ class _Assembly:
 
     def _read_log(self) -> None:
         log = self.rec.log
-        self.count = len(log)
-        lengths = np.fromiter(map(len, log), dtype=np.int64, count=len(log))
-        flat = np.fromiter(chain.from_iterable(log), dtype=np.int64, count=int(lengths.sum()))
-        starts = np.cumsum(lengths) - lengths
-        fixed = [flat[starts + i] for i in range(FIXED)]
+        places, place = [], 0
+        while place < len(log):
+            places.append(place)
+            place += log[place]
+        flat = np.array(log, dtype=np.int64)
+        starts = np.array(places, dtype=np.int64)
+        starts = starts[np.argsort(flat[starts + 1], kind="stable")]
+        self.count = len(starts)
+        lengths = flat[starts]
+        fixed = [flat[starts + i] for i in range(2, FIXED)]
         self.call, self.scope, self.site, self.sequence, self.backward, self.thread = fixed[:6]
         self.grad_mode, self.begun, self.ended = fixed[6:]
         calls = self.rec.calls
@@ -103,16 +108,20 @@ class _Assembly:
 
     def _read_values(self) -> None:
         rec = self.rec
-        values = table(rec.values, 4)
+        values = np.array(rec.values, dtype=np.int64).reshape(-1, 4)
         values = values[np.argsort(values[:, 0], kind="stable")]
         self.value_storage, self.value_offset, self.value_type = values[:, 1], values[:, 2], values[:, 3]
         self.maker = np.full(len(values), -1, dtype=np.int64)
         self.maker[self.out_value] = self.out_node
         self.written = np.zeros(len(values), dtype=bool)
         self.written[self.out_value[self.out_slot < 0]] = True
-        storages = table(rec.storage_rows, 4)
+        storages = np.array(rec.storage_rows, dtype=np.int64).reshape(-1, 4)
         storages = storages[np.argsort(storages[:, 0], kind="stable")]
-        self.storage_bytes, self.storage_birth, self.storage_device = storages[:, 1].copy(), storages[:, 2], storages[:, 3]
+        self.storage_bytes, self.storage_birth, self.storage_device = (
+            storages[:, 1].copy(),
+            storages[:, 2],
+            storages[:, 3],
+        )
         self.first_bytes = storages[:, 1]
         for storage, size, _ in rec.resizes:
             self.storage_bytes[storage] = max(self.storage_bytes[storage], size)
@@ -128,25 +137,27 @@ class _Assembly:
         numbers = []
         for _, _, tensor in self.finding.results:
             entry = rec.seen.get(id(tensor))
-            numbers.append(entry[1] if entry is not None and entry[0]() is tensor else rec.meet(tensor)[1])
+            numbers.append(entry.number if entry is not None and entry() is tensor else rec.meet(tensor).number)
             if numbers[-1] in rec.blank and rec.keep:
                 numbers[-1] = rec.fill(tensor, numbers[-1])
-        if len(rec.log) > self.count:
+        if rec.count > self.count:
             self._read_log()
-        if len(rec.values) > len(self.value_storage):
+        if len(rec.values) > 4 * len(self.value_storage):
             self._read_values()
         self.result_value = np.array(numbers, dtype=np.int64)
 
     def _live_results(self) -> list[tuple[str, str, torch.Tensor]]:
         """What a block leaves behind: tensors it made that are alive and that no forward operation went on to use."""
         plans = [info.plan.escape for info in self.rec.calls]
-        passing = (np.array(plans, dtype=bool)[self.call] if plans else np.zeros(0, dtype=bool)) | (self.backward != FORWARD)
+        passing = (np.array(plans, dtype=bool)[self.call] if plans else np.zeros(0, dtype=bool)) | (
+            self.backward != FORWARD
+        )
         consumed = np.zeros(len(self.value_storage), dtype=bool)
         consumed[self.in_value[~passing[self.in_node]]] = True
         taken = {id(tensor) for _, _, tensor in self.finding.results}
         found = []
-        for alive, number, _ in list(self.rec.seen.values()):
-            tensor = alive()
+        for entry in list(self.rec.seen.values()):
+            tensor, number = entry(), entry.number
             if tensor is None or consumed[number] or self.maker[number] < 0 or id(tensor) in taken:
                 continue
             if self.backward[self.maker[number]] == FORWARD:
@@ -216,7 +227,9 @@ class _Assembly:
             return []
         first, last = self._out_first[node], self._out_first[node + 1]
         values = self.out_value[first:last]
-        return [int(v) for v in values if not self.written[v] and self.storage_birth[self.value_storage[v]] < node]
+        return [
+            int(v) for v in values if not self.written[v] and self.storage_birth[self.value_storage[v]] < node
+        ]
 
     def _inert(self, value: int) -> bool:
         maker = int(self.maker[value])
@@ -249,14 +262,18 @@ class _Assembly:
         the engine's, which makes no nodes of its own unless a graph of the backward is asked for.
         """
         owners: dict[tuple[int, int], int] = {}
-        changes = np.flatnonzero((np.diff(self.sequence, prepend=-1) != 0) | (np.diff(self.thread, prepend=-1) != 0))
+        changes = np.flatnonzero(
+            (np.diff(self.sequence, prepend=-1) != 0) | (np.diff(self.thread, prepend=-1) != 0)
+        )
         for node, thread, number in zip(
             changes.tolist(), self.thread[changes].tolist(), self.sequence[changes].tolist(), strict=True
         ):
             owners.setdefault((thread, number), node)
         threads = list(dict.fromkeys(self.thread[changes].tolist()))
         links = []
-        for thread, number in zip(self.thread[backward].tolist(), self.backward[backward].tolist(), strict=True):
+        for thread, number in zip(
+            self.thread[backward].tolist(), self.backward[backward].tolist(), strict=True
+        ):
             found = owners.get((thread, number + 1), -1)
             if found < 0:
                 found = next((owners[t, number + 1] for t in threads if (t, number + 1) in owners), -1)
@@ -296,13 +313,17 @@ class _Assembly:
         for name, tensor, role in self.finding.named:
             entry = self.rec.seen.get(id(tensor))
             number = self.builder.names.intern(name)
-            if entry is not None and entry[0]() is tensor:
-                own.setdefault(entry[1], (role, number))
+            if entry is not None and entry() is tensor:
+                own.setdefault(entry.number, (role, number))
             storage = self._storage_number(tensor)
             if storage is not None:
                 of_storage.setdefault(storage, (role, number))
         if of_storage:
-            keep = ~made | self.written | np.isin(self.value_storage, [s for s, (r, _) in of_storage.items() if r == Role.GRADIENT])
+            keep = (
+                ~made
+                | self.written
+                | np.isin(self.value_storage, [s for s, (r, _) in of_storage.items() if r == Role.GRADIENT])
+            )
             for value in np.flatnonzero(keep & np.isin(self.value_storage, list(of_storage))).tolist():
                 self.role[value], self.name[value] = of_storage[int(self.value_storage[value])]
         for value, (role, number) in own.items():
@@ -313,8 +334,8 @@ class _Assembly:
 
     def _storage_number(self, tensor: torch.Tensor) -> int | None:
         entry = self.rec.seen.get(id(tensor))
-        if entry is not None and entry[0]() is tensor:
-            return int(self.value_storage[entry[1]])
+        if entry is not None and entry() is tensor:
+            return int(self.value_storage[entry.number])
         try:
             known = self.rec.storages.get(tensor.untyped_storage()._cdata)
         except (RuntimeError, NotImplementedError):
@@ -390,7 +411,9 @@ class _Assembly:
         flags[self.rec.opaque_nodes] |= Flag.OPAQUE
         flags[self.recomputed] |= Flag.RECOMPUTE
         flags[self.grad_mode == 1] |= Flag.GRAD_MODE
-        fresh = (self.out_slot < 0) | (self.storage_birth[self.value_storage[self.out_value]] >= self.out_node)
+        fresh = (self.out_slot < 0) | (
+            self.storage_birth[self.value_storage[self.out_value]] >= self.out_node
+        )
         makes = np.bincount(self.out_node[fresh], minlength=self.count)
         flags[(makes == 0) & (self.out_count > 0)] |= Flag.VIEW
         return flags
@@ -401,7 +424,9 @@ class _Assembly:
         n = self.count
         origin = self.rec.scopes[0][2]
         born = np.flatnonzero(self.storage_birth >= 0)
-        alloc = np.bincount(self.storage_birth[born], weights=self.first_bytes[born], minlength=n)[:n].astype(np.int64)
+        alloc = np.bincount(self.storage_birth[born], weights=self.first_bytes[born], minlength=n)[:n].astype(
+            np.int64
+        )
         dead = np.flatnonzero((self.storage_death < n) & (self.storage_death > 0))
         last = self.storage_death[dead] - 1
         free = np.bincount(last, weights=self.storage_bytes[dead], minlength=n)[:n].astype(np.int64)
@@ -429,7 +454,9 @@ class _Assembly:
         inclusive = np.where(rows[:, 3] > 0, rows[:, 3] - rows[:, 2] - rows[:, 4], 0)
         timeless = np.flatnonzero(rows[:, 3] == 0)
         if len(timeless):
-            spent = np.bincount(graph.node_scope, weights=self.ended - self.begun, minlength=len(rows)).astype(np.int64)
+            spent = np.bincount(
+                graph.node_scope, weights=self.ended - self.begun, minlength=len(rows)
+            ).astype(np.int64)
             inclusive[timeless] = spent[timeless]
         inclusive[0] = self.finding.ended - rows[0, 2] - self.rec.overhead
         own = inclusive.copy()

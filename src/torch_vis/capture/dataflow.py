@@ -102,7 +102,9 @@ class _Follower:
         self.buffers: dict[int, Buffer] = {}
         self.made_from: dict[int, tuple[int, ...] | None] = {}
         self.first = np.full(len(memory.size), -1, dtype=np.int64)
-        self.first[memory.storage[::-1]] = np.arange(len(memory.storage))[::-1]  # the last to be assigned is the first value
+        self.first[memory.storage[::-1]] = np.arange(len(memory.storage))[
+            ::-1
+        ]  # the last to be assigned is the first value
         self.guessed = 0
 
     def area(self, value: int) -> Region | None:

@@ -11,7 +11,8 @@ import torch
 
 from torch_vis.capture.assemble import Finding, assemble
 from torch_vis.capture.limits import describe
-from torch_vis.capture.mode import Recorder, RecordMode, clock
+from torch_vis.capture.mode import RecordMode
+from torch_vis.capture.recorder import Recorder, clock
 from torch_vis.capture.scopes import Following
 from torch_vis.capture.tree import named_tensors
 from torch_vis.errors import NothingToDifferentiate
@@ -28,7 +29,9 @@ class Capture:
         self.recorder = Recorder(keep=keep)
         self.roots: list[tuple[str, torch.nn.Module]] = []
         for place, module in enumerate(modules):
-            self.roots.append(("" if len(modules) == 1 else f"{type(module).__name__.lower()}{place}", module))
+            self.roots.append(
+                ("" if len(modules) == 1 else f"{type(module).__name__.lower()}{place}", module)
+            )
         inside = frozenset(id(part) for module in modules for part in module.modules())
         self._following = Following(self.recorder, inside)
         self._mode = RecordMode(self.recorder)
@@ -188,7 +191,9 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
 
 
-def name_inputs(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+def name_inputs(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[tuple[str, torch.Tensor]]:
     """The input tensors under the names that the callable gives its parameters.
 
     >>> [name for name, _ in name_inputs(lambda a, b: None, (torch.ones(1), [torch.ones(1)]), {})]
@@ -207,8 +212,14 @@ def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
     if loss is not None:
         total = loss(output)
         if not isinstance(total, torch.Tensor) or total.numel() != 1:
-            what = f"a tensor of shape {tuple(total.shape)}" if isinstance(total, torch.Tensor) else type(total).__name__
-            raise NothingToDifferentiate(f"loss must return a scalar tensor, not {what}; reduce it, e.g. with .mean()")
+            what = (
+                f"a tensor of shape {tuple(total.shape)}"
+                if isinstance(total, torch.Tensor)
+                else type(total).__name__
+            )
+            raise NothingToDifferentiate(
+                f"loss must return a scalar tensor, not {what}; reduce it, e.g. with .mean()"
+            )
         if not total.requires_grad:
             raise NothingToDifferentiate("the loss does not depend on anything that requires a gradient")
         total.backward()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from torch_vis.capture.mode import Recorder
+from torch_vis.capture.recorder import Recorder
 from torch_vis.capture.sites import Code
 
 METHODS = ("numpy", "tolist", "__array__", "__dlpack__")
@@ -54,7 +54,7 @@ def _wrapper(name: str, original: Any) -> Any:
 
 def _note(recorder: Recorder, name: str, tensor: torch.Tensor) -> None:
     entry = recorder.seen.get(id(tensor))
-    value = entry[1] if entry is not None and entry[0]() is tensor else -1
+    value = entry.number if entry is not None and entry() is tensor else -1
     frame: Any = sys._getframe(2)
     while frame is not None:
         info = recorder.codes.get(id(frame.f_code))

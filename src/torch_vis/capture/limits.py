@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from torch_vis.capture.mode import Recorder
+from torch_vis.capture.recorder import Recorder
 from torch_vis.graph.graph import Graph
 
 CALLS = {"_local_scalar_dense": "item()"}
@@ -19,9 +19,13 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
         call = CALLS.get(short, f"{short}()")
         where = str(rec.sites[site]) if site >= 0 else "an unknown line"
         often = f", {times:,} times" if times > 1 else ""
-        limits.append(f"{call} took a value to Python at {where}{often}; what was done with it there is not in the graph")
+        limits.append(
+            f"{call} took a value to Python at {where}{often}; what was done with it there is not in the graph"
+        )
         if short in ("numpy", "__array__", "__dlpack__"):
-            limits.append(f"the array made by {call} at {where} shares the tensor's memory; writes through it cannot be seen")
+            limits.append(
+                f"the array made by {call} at {where} shares the tensor's memory; writes through it cannot be seen"
+            )
     compiled = len(rec.opaque_nodes) - rec.unseen.get("filled", 0)
     if compiled:
         limits.append(
@@ -48,10 +52,18 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
             "the assignment itself is not in the graph"
         )
     if any(rec.type_opaque):
-        kinds = sorted({row.layout for row, opaque in zip(rec.type_rows, rec.type_opaque, strict=True) if opaque})
-        limits.append(f"the memory of {', '.join(kinds)} tensors is not counted, and views into them are not followed")
+        kinds = sorted(
+            {row.layout for row, opaque in zip(rec.type_rows, rec.type_opaque, strict=True) if opaque}
+        )
+        limits.append(
+            f"the memory of {', '.join(kinds)} tensors is not counted, and views into them are not followed"
+        )
     if guessed:
-        limits.append(f"{guessed:,} writes through overlapping or irregular views were taken to touch all they could")
+        limits.append(
+            f"{guessed:,} writes through overlapping or irregular views were taken to touch all they could"
+        )
     if any(device.startswith("cuda") for device in graph.devices):
-        limits.append("times of CUDA operations are those of the host: they do not include the kernels' own run time")
+        limits.append(
+            "times of CUDA operations are those of the host: they do not include the kernels' own run time"
+        )
     return tuple(limits)

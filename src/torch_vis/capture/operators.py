@@ -5,13 +5,17 @@ Most of it is in the operator's schema and is read from there once. The tables b
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 
 # Operators that look only at the geometry of the tensor at these argument positions.
 SHAPE_ONLY: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"], (0,)),
+    **dict.fromkeys(
+        ["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"],
+        (0,),
+    ),
     **dict.fromkeys(["new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"], (0,)),
     **dict.fromkeys(["expand_as", "view_as", "reshape_as", "type_as", "resize_as_"], (1,)),
     **dict.fromkeys(["avg_pool1d_backward", "avg_pool2d_backward", "avg_pool3d_backward"], (1,)),
@@ -115,6 +119,12 @@ class Plan:
             self.escape = short in ESCAPES
             self.blank = short in BLANK
             self.takes_storage = self.name.startswith("aten::set_.source_Storage")
+
+    def fresh(self) -> Plan:
+        """The same plan with no calls numbered yet."""
+        plan = copy.copy(self)
+        plan.calls = {}
+        return plan
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...]:
         """The arguments that a call with these arguments writes, by position or name."""

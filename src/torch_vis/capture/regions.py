@@ -40,7 +40,9 @@ def region(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], itemsiz
     """
     if 0 in shape:
         return None
-    steps = sorted((step * itemsize, size) for step, size in zip(stride, shape, strict=True) if size > 1 and step)
+    steps = sorted(
+        (step * itemsize, size) for step, size in zip(stride, shape, strict=True) if size > 1 and step
+    )
     dims = [(1, itemsize)]
     for step, size in steps:
         last, count = dims[-1]
@@ -58,7 +60,9 @@ def radices(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> t
     (12, 4, 1)
     """
     found = [1]
-    for step in sorted({s * itemsize for s, size in zip(stride, shape, strict=True) if size > 1 and s} | {itemsize}):
+    for step in sorted(
+        {s * itemsize for s, size in zip(stride, shape, strict=True) if size > 1 and s} | {itemsize}
+    ):
         if step > found[-1] and step % found[-1] == 0:
             found.append(step)
     return tuple(reversed(found))
@@ -222,7 +226,9 @@ class Buffer:
         elif self.hull is None:
             self.hull = box if self.chain == 1 else None
         else:
-            self.hull = tuple((min(a[0], b[0]), max(a[1], b[1]), 1) for a, b in zip(self.hull, box, strict=True))
+            self.hull = tuple(
+                (min(a[0], b[0]), max(a[1], b[1]), 1) for a, b in zip(self.hull, box, strict=True)
+            )
         return True
 
     def origins(self, area: Region | None) -> tuple[int, ...] | None:
@@ -295,7 +301,11 @@ class Buffer:
             if under is not self.bottom:
                 return over.area == under.area
             return self._fills(over.box)
-        return all(range_holds(a, b) for i, (a, b) in enumerate(zip(over.box, under.box, strict=True)) if i != self.key)
+        return all(
+            range_holds(a, b)
+            for i, (a, b) in enumerate(zip(over.box, under.box, strict=True))
+            if i != self.key
+        )
 
     def _fills(self, box: Box) -> bool:
         """Whether a box takes every byte of the cells in its key range."""
@@ -307,7 +317,7 @@ class Buffer:
                 return False
         return True
 
-    def _clip(self, box: Box | None, low: int, high: int) -> Box | None | bool:
+    def _clip(self, box: Box | None, low: int, high: int) -> Box | bool | None:
         """The part of a box in one cell: None if it is no box, False if nothing of it lies there."""
         if box is None or self.key < 0:
             return None
@@ -319,12 +329,12 @@ class Buffer:
             return False
         return (*box[: self.key], (first, last, step), *box[self.key + 1 :])
 
-    def _meets(self, piece: Write, area: Region, here: Box | None | bool) -> bool:
+    def _meets(self, piece: Write, area: Region, here: Box | bool | None) -> bool:
         if piece is self.bottom:
             return True
         if piece.box is not None and isinstance(here, tuple):
             return boxes_meet(piece.box, here)
         return regions_meet(piece.area, area)
 
-    def _covers(self, piece: Write, here: Box | None | bool) -> bool:
+    def _covers(self, piece: Write, here: Box | bool | None) -> bool:
         return piece.box is not None and isinstance(here, tuple) and box_holds(piece.box, here)

@@ -15,7 +15,8 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from torch_vis.capture import escapes
-from torch_vis.capture.mode import Recorder, RecordMode, get_ident
+from torch_vis.capture.mode import RecordMode
+from torch_vis.capture.recorder import Recorder, get_ident
 
 _lock = threading.Lock()
 _active: dict[int, list[Recorder]] = {}

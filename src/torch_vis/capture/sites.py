@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from types import CodeType
+from typing import NamedTuple
 
 import torch
 
@@ -12,35 +13,56 @@ from torch_vis.graph.rows import Site
 TORCH = os.path.dirname(torch.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 INDUCTOR = f"{os.sep}torchinductor_"
+PROMPTS = ("<stdin>", "<ipython", "<doctest", "<string>")
 AUTOGRAD = os.path.join(TORCH, "autograd", "__init__.py")
 
 
-class Code:
-    """What the recorder remembers of a code object: whether it is the user's, and the sites seen in it."""
+class CodeKind(NamedTuple):
+    """What a code object is to us: worked out once, whoever records."""
 
-    __slots__ = ("code", "compiled", "function", "seeding", "sites", "special", "user")
+    code: CodeType  # held, so that its id stays its own
+    user: bool
+    compiled: bool
+    seeding: bool
+    function: type | None
+
+
+_kinds: dict[int, CodeKind] = {}
+
+
+def kind_of(code: CodeType) -> CodeKind:
+    """The user's, torch's, a compiler's output, or the forward of an autograd.Function."""
+    kind = _kinds.get(id(code))
+    if kind is None:
+        file = code.co_filename
+        compiled = INDUCTOR in file
+        user = not (file.startswith((TORCH, OURS, "<")) or compiled) or file.startswith(PROMPTS)
+        seeding = file == AUTOGRAD and code.co_name in ("_make_grads", "backward", "grad")
+        function = function_of(code) if code.co_name == "forward" else None
+        kind = _kinds[id(code)] = CodeKind(code, user, compiled, seeding, function)
+    return kind
+
+
+class Code:
+    """A code object in one recording: its kind, and the numbers of the sites seen in it."""
+
+    __slots__ = ("code", "compiled", "function", "notable", "seeding", "sites", "user")
 
     def __init__(self, code: CodeType) -> None:
-        self.code = code  # held, so that its id stays its own
+        self.code, self.user, self.compiled, self.seeding, self.function = kind_of(code)
         self.sites: dict[int, int] = {}
-        file = code.co_filename
-        self.compiled = INDUCTOR in file
-        self.user = not (file.startswith((TORCH, OURS, "<")) or self.compiled) or file.startswith(
-            ("<stdin>", "<ipython", "<doctest", "<string>")
-        )
-        self.function: type | None = None
-        if code.co_argcount and code.co_name == "forward":
-            self.function = function_of(code)
-        self.seeding = file == AUTOGRAD and code.co_name in ("_make_grads", "backward", "grad")
-        self.special = self.compiled or self.seeding or self.function is not None
+        self.notable = self.user or self.compiled or self.seeding or self.function is not None
 
 
 def function_of(code: CodeType) -> type | None:
     """The autograd.Function whose ``forward`` this code is, if it is one."""
+    owner = getattr(code, "co_qualname", "").rpartition(".")[0].rpartition(".")[2]
     stack = list(torch.autograd.Function.__subclasses__())
     while stack:
         kind = stack.pop()
         stack.extend(kind.__subclasses__())
+        if owner and kind.__name__ != owner:
+            continue
         forward = kind.__dict__.get("forward")
         forward = getattr(forward, "__func__", forward)
         while hasattr(forward, "__wrapped__"):

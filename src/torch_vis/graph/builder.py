@@ -78,7 +78,9 @@ class GraphBuilder:
                 columns[name] = np.zeros(1 if spec.along.endswith("+1") else 0, dtype=spec.dtype)
         if not len(columns["scope_call"]) and "scope_call" not in self._columns:
             columns["scope_parent"] = np.array([-1], dtype=np.int32)
-            columns["scope_module"] = np.array([self.modules.intern(Module("", "run", "run"))], dtype=np.int32)
+            columns["scope_module"] = np.array(
+                [self.modules.intern(Module("", "run", "run"))], dtype=np.int32
+            )
             columns["scope_call"] = np.array([0], dtype=np.int32)
         graph = Graph(columns, self._tables())
         graph.check()

@@ -58,7 +58,9 @@ def _check_references(graph: Graph) -> None:
         low = -1 if spec.optional else 0
         if column.min() < low or column.max() >= sizes[spec.refers]:
             row = int(np.flatnonzero((column < low) | (column >= sizes[spec.refers]))[0])
-            raise GraphError(f"{_row_name(graph, spec.along, row)}: {name} is {column[row]}, and there is no such {spec.refers}")
+            raise GraphError(
+                f"{_row_name(graph, spec.along, row)}: {name} is {column[row]}, and there is no such {spec.refers}"
+            )
 
 
 def _row_name(graph: Graph, along: str, row: int) -> str:
@@ -97,10 +99,17 @@ def _spans_are_ordered(graph: Graph) -> None:
 
 def _every_value_is_made_once(graph: Graph) -> None:
     made_by = np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(graph.out_start))
-    _fail(graph, graph.value_producer[graph.out_value] != made_by, "makes a value that names another producer", "output")
+    _fail(
+        graph,
+        graph.value_producer[graph.out_value] != made_by,
+        "makes a value that names another producer",
+        "output",
+    )
     counts = np.bincount(graph.out_value, minlength=len(graph.value_type))
     _fail(graph, counts > 1, "is made more than once", "value")
-    _fail(graph, (counts == 0) & (graph.value_producer >= 0), "names a producer that does not make it", "value")
+    _fail(
+        graph, (counts == 0) & (graph.value_producer >= 0), "names a producer that does not make it", "value"
+    )
 
 
 def _inputs_come_before(graph: Graph) -> None:
@@ -134,7 +143,9 @@ def _links_point_back(graph: Graph) -> None:
 def _scopes_nest(graph: Graph) -> None:
     if not len(graph.scope_call):
         raise GraphError("a graph needs scope 0, the whole run")
-    _fail(graph, graph.scope_parent >= np.arange(len(graph.scope_parent)), "is nested in a later scope", "scope")
+    _fail(
+        graph, graph.scope_parent >= np.arange(len(graph.scope_parent)), "is nested in a later scope", "scope"
+    )
     roots = graph.scope_parent < 0
     roots = roots.copy()
     roots[0] = not roots[0]
@@ -158,7 +169,12 @@ def _codes_are_known(graph: Graph) -> None:
         (graph.result_kind, Kind, "result input"),
     ):
         if len(column) and (column.min() < 0 or column.max() >= len(codes)):
-            _fail(graph, (column < 0) | (column >= len(codes)), f"has an unknown {codes.__name__.lower()}", along)
+            _fail(
+                graph,
+                (column < 0) | (column >= len(codes)),
+                f"has an unknown {codes.__name__.lower()}",
+                along,
+            )
 
 
 RULES: tuple[Callable[[Graph], None], ...] = (

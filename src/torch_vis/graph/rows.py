@@ -50,7 +50,9 @@ class TensorType(NamedTuple):
 
 ITEMSIZE = {
     **dict.fromkeys(["bool", "uint8", "int8", "qint8", "quint8", "bits8"], 1),
-    **dict.fromkeys(["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"], 1),
+    **dict.fromkeys(
+        ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"], 1
+    ),
     **dict.fromkeys(["float16", "bfloat16", "int16", "uint16", "bits16"], 2),
     **dict.fromkeys(["float32", "int32", "uint32", "qint32", "complex32"], 4),
     **dict.fromkeys(["float64", "int64", "uint64", "complex64"], 8),
@@ -184,7 +186,8 @@ class Node(Row):
         """Every value it depends on with what it takes: ``"data"``, ``"whole"`` or ``"shape"``; aliases included."""
         graph, span = self.graph, self.graph.input_span(self.index)
         return tuple(
-            (Value(graph, int(graph.in_value[row])), Kind(graph.in_kind[row]).name.lower()) for row in range(*span)
+            (Value(graph, int(graph.in_value[row])), Kind(graph.in_kind[row]).name.lower())
+            for row in range(*span)
         )
 
     @property
@@ -355,5 +358,3 @@ class Result(Row):
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r}: {self.value.type}>"
-
-

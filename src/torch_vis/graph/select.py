@@ -70,5 +70,3 @@ def _code(codes: type[Phase] | type[Flag], name: str, kind: str) -> int:
 def _matcher(pattern: str) -> Callable[[str], bool]:
     compiled = re.compile(translate(pattern))
     return lambda text: compiled.match(text) is not None
-
-

@@ -37,17 +37,32 @@ class Report(NamedTuple):
 
 
 def check(
-    graph: Graph, held: Held, *, inputs: bool = False, shuffles: int = 2, seed: int = 0, progress: Progress | None = None
+    graph: Graph,
+    held: Held,
+    *,
+    inputs: bool = False,
+    shuffles: int = 2,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Report:
     """Replay in order, pruned and shuffled, and compare; raises ``CheckFailed`` at the first difference."""
     changed = held.changed()
     if changed:
         names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
-        raise TensorsMissing(f"changed since the trace: {names}; check() has to come before they are written to again")
+        raise TensorsMissing(
+            f"changed since the trace: {names}; check() has to come before they are written to again"
+        )
     if not held.results and graph.results:
-        raise TensorsMissing("this trace holds no tensors (loaded from a file, or traced with keep=False); trace again to check it")
-    if any(tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor" for tensor in held.results.values()):
-        raise TensorsMissing("the run used meta or fake tensors, which hold no data to replay; trace with real tensors to check")
+        raise TensorsMissing(
+            "this trace holds no tensors (loaded from a file, or traced with keep=False); trace again to check it"
+        )
+    if any(
+        tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor"
+        for tensor in held.results.values()
+    ):
+        raise TensorsMissing(
+            "the run used meta or fake tensors, which hold no data to replay; trace with real tensors to check"
+        )
     oracle = _Oracle(graph, held, progress or (lambda _: None))
     oracle.in_order()
     pruned = oracle.pruned()
@@ -87,7 +102,11 @@ class _Oracle:
 
     def shuffled(self, chance: random.Random) -> None:
         self.progress("replay in a random order")
-        self._run_and_compare(random_order(len(self.graph), self.plan, chance), self.everything, "in a random order that its edges allow")
+        self._run_and_compare(
+            random_order(len(self.graph), self.plan, chance),
+            self.everything,
+            "in a random order that its edges allow",
+        )
 
     def inputs(self) -> int:
         """Perturb every input and see that exactly the connected outputs can change."""
@@ -108,12 +127,18 @@ class _Oracle:
                 moved = {r for r in outputs if not same_bits(self._result(replay, r), base[r])}
                 stray = moved - connected
                 if stray:
-                    raise CheckFailed(self._pair(value, min(stray)) + " are not connected in the graph, yet the one changes the other")
+                    raise CheckFailed(
+                        self._pair(value, min(stray))
+                        + " are not connected in the graph, yet the one changes the other"
+                    )
                 unproved -= moved
                 if not unproved:
                     break
             if unproved:
-                raise CheckFailed(self._pair(value, min(unproved)) + " are connected in the graph, yet no change of the one changed the other")
+                raise CheckFailed(
+                    self._pair(value, min(unproved))
+                    + " are connected in the graph, yet no change of the one changed the other"
+                )
             pairs += len(outputs)
         return pairs
 
@@ -136,8 +161,12 @@ class _Oracle:
         first = next((n for n in sorted(nodes) if truth.digests[n] != again.digests[n]), None)
         names = self._names(wrong)
         if first is None:
-            raise CheckFailed(f"replayed {how}, {names} differ, though every operation gave the same: the result's own edges are wrong")
-        raise CheckFailed(f"replayed {how}, {names} differ; the first operation that differs is {where(self.graph, first)}")
+            raise CheckFailed(
+                f"replayed {how}, {names} differ, though every operation gave the same: the result's own edges are wrong"
+            )
+        raise CheckFailed(
+            f"replayed {how}, {names} differ; the first operation that differs is {where(self.graph, first)}"
+        )
 
     def _explain_in_order(self, wrong: list[int]) -> None:
         runs = []
@@ -148,14 +177,25 @@ class _Oracle:
             runs.append(replay.digests)
         names_of = self.graph.calls
         unsteady = next(
-            (n for n in runs[0] if runs[0][n] != runs[1][n] and "empty" not in names_of[self.graph.node_call[n]].op), None
+            (
+                n
+                for n in runs[0]
+                if runs[0][n] != runs[1][n] and "empty" not in names_of[self.graph.node_call[n]].op
+            ),
+            None,
         )
         names = self._names(wrong)
         if unsteady is not None:
-            raise CheckFailed(f"{names} differ, because an operation gives other bits each time: {where(self.graph, unsteady)}")
+            raise CheckFailed(
+                f"{names} differ, because an operation gives other bits each time: {where(self.graph, unsteady)}"
+            )
         makers = [self.graph.outcomes[r].value.producer for r in wrong]
         nodes = sorted(maker.index for maker in makers if maker is not None)
-        culprit = f"; the first operation whose result is known to differ is {where(self.graph, nodes[0])}" if nodes else ""
+        culprit = (
+            f"; the first operation whose result is known to differ is {where(self.graph, nodes[0])}"
+            if nodes
+            else ""
+        )
         raise CheckFailed(f"replayed in order, {names} differ from what the run gave{culprit}")
 
     def _differing(self, replay: Replay, results: list[int]) -> list[int]:
@@ -178,7 +218,11 @@ class _Oracle:
     def _input_values(self) -> list[int]:
         graph = self.graph
         rows = np.flatnonzero((graph.value_role == Role.INPUT) & (graph.value_producer < 0))
-        return [int(v) for v in rows if graph.types[graph.value_type[v]].layout == "strided" and graph.types[graph.value_type[v]].numel]
+        return [
+            int(v)
+            for v in rows
+            if graph.types[graph.value_type[v]].layout == "strided" and graph.types[graph.value_type[v]].numel
+        ]
 
     def _replay_all(self, change: tuple[int, Callable[[torch.Tensor], torch.Tensor]] | None) -> Replay:
         replay = Replay(self.graph, self.held, self.plan)
@@ -243,7 +287,9 @@ def _scatter(tensor: torch.Tensor) -> torch.Tensor:
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor.device)
         return (noise * 8.0).to(tensor.dtype)
     high = int(tensor.max()) + 1
-    return torch.randint(0, max(high, 2), tensor.shape, generator=generator).to(tensor.dtype).to(tensor.device)
+    return (
+        torch.randint(0, max(high, 2), tensor.shape, generator=generator).to(tensor.dtype).to(tensor.device)
+    )
 
 
 PERTURBATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (_nudge, _scatter, _negate, _shrink)

@@ -46,7 +46,9 @@ class Replay:
         source = self.held.originals.get(storage, self.held.storages[storage])
         self.memory[storage] = copy_of(source) if self.plan.written[storage] else source
 
-    def run(self, nodes: Iterable[int], *, states: dict[int, Any] | None = None, digests: bool = False) -> None:
+    def run(
+        self, nodes: Iterable[int], *, states: dict[int, Any] | None = None, digests: bool = False
+    ) -> None:
         """Execute nodes in the given order; ``states`` are the random states to use, filled in if it is empty."""
         if digests:
             self.digests = {}
@@ -75,7 +77,9 @@ class Replay:
             with torch.set_grad_enabled(bool(graph.node_flags[node] & Flag.GRAD_MODE)):
                 result = prepared.run(*args, **kwargs)
         except Exception as error:
-            raise CheckFailed(f"replay of {where(graph, node)} raised {type(error).__name__}: {error}") from error
+            raise CheckFailed(
+                f"replay of {where(graph, node)} raised {type(error).__name__}: {error}"
+            ) from error
         self._bind(node, tensors, result)
         if self.digests is not None:
             values = graph.out_value[slice(*graph.output_span(node))]
@@ -105,7 +109,9 @@ class Replay:
         found = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
         expected = (row.shape, row.stride, int(graph.value_offset[value]))
         if found != expected or str(tensor.dtype) != f"torch.{row.dtype}":
-            raise CheckFailed(f"replay of {where(graph, node)} gave {tensor.dtype} {found} where {row.dtype} {expected} was recorded")
+            raise CheckFailed(
+                f"replay of {where(graph, node)} gave {tensor.dtype} {found} where {row.dtype} {expected} was recorded"
+            )
         born_here = graph.storage_birth[storage] == node
         if born_here or storage not in self.memory:
             self.memory[storage] = tensor.untyped_storage()
@@ -113,7 +119,9 @@ class Replay:
             if is_write:
                 self.memory[storage] = tensor.untyped_storage()
             elif tensor.numel():
-                raise CheckFailed(f"replay of {where(graph, node)} returned new memory where a view was recorded")
+                raise CheckFailed(
+                    f"replay of {where(graph, node)} returned new memory where a view was recorded"
+                )
 
     def tensor(self, value: int) -> torch.Tensor:
         """A value as a tensor on the replay's memory."""
@@ -126,12 +134,16 @@ class Replay:
             return self.objects[storage]
         block = self.memory.get(storage)
         if block is None:
-            block = self.memory[storage] = poisoned(int(graph.storage_bytes[storage]), graph.devices[graph.storage_device[storage]])
+            block = self.memory[storage] = poisoned(
+                int(graph.storage_bytes[storage]), graph.devices[graph.storage_device[storage]]
+            )
         dtype = getattr(torch, row.dtype)
         needed = (int(graph.value_offset[value]) + extent(row.shape, row.stride)) * dtype.itemsize
         if block.nbytes() < needed:
             block.resize_(needed)
-        tensor = torch.empty(0, dtype=dtype, device=block.device).set_(block, int(graph.value_offset[value]), row.shape, row.stride)
+        tensor = torch.empty(0, dtype=dtype, device=block.device).set_(
+            block, int(graph.value_offset[value]), row.shape, row.stride
+        )
         if row.conj:
             tensor = torch._conj(tensor)
         return torch._neg_view(tensor) if row.neg else tensor
@@ -162,7 +174,9 @@ class ReplayPlan:
         missing = (graph.value_producer < 0) & ~self._supplied()
         if missing.any():
             value = graph.values[int(np.flatnonzero(missing)[0])]
-            raise TensorsMissing(f"{value!r} is not held by this trace, so it cannot be replayed; trace with keep=True")
+            raise TensorsMissing(
+                f"{value!r} is not held by this trace, so it cannot be replayed; trace with keep=True"
+            )
 
     def _supplied(self) -> Any:
         graph, held = self.graph, self.held
@@ -220,9 +234,13 @@ class ReplayPlan:
         births = graph.storage_birth[graph.value_storage[graph.out_value]] == made_by
         writes = self.written[graph.value_storage[graph.out_value]] & (is_write | births)
         touched = self.written[graph.value_storage[graph.in_value]] & reads
-        storage = np.concatenate([graph.value_storage[graph.in_value[touched]], graph.value_storage[graph.out_value[writes]]])
+        storage = np.concatenate(
+            [graph.value_storage[graph.in_value[touched]], graph.value_storage[graph.out_value[writes]]]
+        )
         node = np.concatenate([graph.in_node[touched], made_by[writes]])
-        kind = np.concatenate([np.zeros(int(touched.sum()), dtype=bool), np.ones(int(writes.sum()), dtype=bool)])
+        kind = np.concatenate(
+            [np.zeros(int(touched.sum()), dtype=bool), np.ones(int(writes.sum()), dtype=bool)]
+        )
         pairs: list[tuple[int, int]] = []
         last_storage, last_write, readers = -1, -1, []
         for row in np.lexsort((kind, node, storage)).tolist():
@@ -247,7 +265,11 @@ class ReplayPlan:
 def quiet(generators: Iterable[torch.Generator]) -> Iterator[None]:
     """No gradients, no autocast, and every random generator put back afterwards."""
     kept = [(generator, generator.get_state()) for generator in generators]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    devices = (
+        list(range(torch.cuda.device_count()))
+        if torch.cuda.is_available() and torch.cuda.is_initialized()
+        else []
+    )
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             try:
@@ -299,7 +321,8 @@ def plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def digest(tensor: torch.Tensor) -> str:
     """A short text that changes with any bit of a tensor."""
     return "".join(
-        hashlib.blake2b(plain_bytes(part).cpu().numpy().tobytes(), digest_size=8).hexdigest() for part in plain_parts(tensor)
+        hashlib.blake2b(plain_bytes(part).cpu().numpy().tobytes(), digest_size=8).hexdigest()
+        for part in plain_parts(tensor)
     )
 
 
@@ -312,7 +335,10 @@ def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.is_quantized:
         if tensor.qscheme() in (torch.per_channel_affine, torch.per_channel_affine_float_qparams):
             return [tensor.int_repr(), tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
-        return [tensor.int_repr(), torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64)]
+        return [
+            tensor.int_repr(),
+            torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64),
+        ]
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

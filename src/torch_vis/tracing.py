@@ -78,7 +78,9 @@ class Trace:
         3 results equal bit for bit: 10 operations in order, 9 pruned, 2 random orders; 1 input-output pairs proved
         """
         if self._held is None:
-            raise TensorsMissing("this trace holds no tensors (it was loaded from a file, or released); trace again to check it")
+            raise TensorsMissing(
+                "this trace holds no tensors (it was loaded from a file, or released); trace again to check it"
+            )
         from torch_vis.run.check import check
 
         return check(self.graph, self._held, inputs=inputs, shuffles=shuffles, seed=seed)
@@ -240,7 +242,9 @@ def trace(
         error = raised
     graph, metrics, held, limits, meta = capture.finish()
     meta["backward"] = backward or loss is not None
-    return Trace(graph, metrics, limits, meta, output=capture.output, held=held if keep else None, error=error)
+    return Trace(
+        graph, metrics, limits, meta, output=capture.output, held=held if keep else None, error=error
+    )
 
 
 def load(path: PathLike) -> Trace:

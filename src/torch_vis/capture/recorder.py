@@ -1,0 +1,461 @@
+"""What a run has done so far: the log of operations, and the tables of tensors, memory, calls and scopes it refers to.
+
+Much of this runs once per operation, so it only looks things up and appends. What is appended holds no tensor and, but
+for a few interned tables, nothing the garbage collector has to visit. ``assemble`` makes a graph of it afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import time
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.parameter import UninitializedTensorMixin
+
+from torch_vis.capture.operators import Plan
+from torch_vis.capture.sites import Code, resolve
+from torch_vis.capture.templates import encode
+from torch_vis.graph.rows import Site, TensorType
+from torch_vis.graph.template import Call
+from torch_vis.held import Held
+
+current_autograd_node = torch._C._current_autograd_node
+sequence_number = torch._C._autograd._get_sequence_nr
+
+get_ident = threading.get_ident
+clock = time.perf_counter_ns
+
+Tensor = torch.Tensor
+ref = weakref.ref
+
+
+QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+
+
+class Unrecordable(Exception):
+    """An operation on something that is no tensor yet, such as a lazy parameter being given its shape."""
+
+
+class StorageRef(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to a block of memory that knows its number, address and size."""
+
+    __slots__ = ("address", "number", "size")
+    address: int
+    number: int
+    size: int
+
+
+_schemas: dict[int, Plan] = {}  # read once per process; a recorder takes copies, to number its own calls
+
+
+class TensorRef(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to a tensor that knows the number of its newest version and the address of its memory."""
+
+    __slots__ = ("address", "number")
+    address: int | None
+    number: int
+
+
+class CallInfo(NamedTuple):
+    """A call template and what it means for the dataflow."""
+
+    call: Call
+    slots: int
+    writes: tuple[int, ...]
+    overwrites: frozenset[int]
+    shape_only: frozenset[int]
+    plan: Plan
+
+
+class Recorder:
+    """What a run has done so far: the log of operations and the tables that the log refers to."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self.keep = keep
+        self.held = Held()
+        self.log: list[int] = []  # rows on end, each headed by its length and its number
+        self.node_numbers = itertools.count()
+        self.count = 0
+        self.plans: dict[int, Plan] = {}
+        self.calls: list[CallInfo] = []
+        self.codes: dict[int, Code] = {}
+        self.sites: list[Site] = []
+        self.types: dict[Any, int] = {}
+        self.type_rows: list[TensorType] = []
+        self.type_opaque: list[bool] = []
+        self.seen: dict[int, TensorRef] = {}
+        self.values: list[int] = []  # number, storage, offset and type of each, on end
+        self.value_numbers = itertools.count()
+        self.storages: dict[int, StorageRef] = {}
+        self.storage_rows: list[int] = []  # number, bytes, birth and device of each, on end
+        self.storage_numbers = itertools.count()
+        self.resizes: list[tuple[int, int, int]] = []
+        self.devices: dict[torch.device, int] = {}
+        self.deaths: list[tuple[int, int]] = []
+        self.opaque_refs: dict[int, Any] = {}
+        self.outside: set[int] = set()
+        self.dirty: set[int] = set()
+        self.external_refs: dict[int, Any] = {}
+        self.aliases: list[int] = []
+        self.scopes: list[list[int]] = [[0, -1, clock(), 0, 0, 0]]
+        self.current: dict[int, int] = {}
+        self.modules: list[tuple[Any, str, str, str]] = [(None, "", "run", "run")]
+        self.function_scopes: dict[tuple[int, int, int], int] = {}
+        self.random_states: dict[Any, bytes] = {}
+        self.escapes: list[tuple[str, int, int, int]] = []
+        self.opaque_nodes: list[int] = []
+        self.blank: dict[int, int] = {}
+        self.fill_call = -1
+        self.unseen: dict[str, int] = {}
+        self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
+        self.wrapper_types: dict[type, bool] = {}
+        self.overhead = 0
+        self.dead = self._dead  # bound once: each binding is an object of its own
+        self.module_numbers: dict[int, int] = {}
+
+    # ---------------------------------------------------------------- tensors
+
+    def meet(self, tensor: Tensor) -> TensorRef:
+        """Note a tensor that was not made by a recorded operation: from outside, or an alias torch made unseen."""
+        known = self.seen.get(id(tensor))
+        before = len(self.storage_rows)
+        number = self.note(tensor, -1)
+        if known is not None and known() is tensor and known.address is not None:
+            self.unseen["reassigned"] = self.unseen.get("reassigned", 0) + 1
+        if len(self.storage_rows) > before:
+            self._hold(tensor, number)
+            if current_autograd_node() is not None:
+                self.unseen["appeared"] = self.unseen.get("appeared", 0) + 1
+        else:
+            self.aliases.append(number)
+        return self.seen[id(tensor)]
+
+    def _hold(self, tensor: Tensor, number: int) -> None:
+        storage_number = self._storage_of(number)
+        self.outside.add(storage_number)
+        self.external_refs[number] = ref(tensor)
+        if not self.keep:
+            return
+        entry = self.seen[id(tensor)]
+        if entry.address is None:
+            self.held.opaque[number] = tensor
+        else:
+            self.held.storages[storage_number] = tensor.untyped_storage()
+
+    def _storage_of(self, number: int) -> int:
+        rows = self.values
+        place = len(rows) - 4
+        while rows[place] != number:  # threads may have appended in another order than they counted
+            place -= 4
+        return rows[place + 1]
+
+    def note(self, tensor: Tensor, birth: int) -> int:
+        """Number a new version of a tensor; ``birth`` is the operation that makes it, -1 if none does."""
+        try:
+            storage = tensor.untyped_storage()
+            address = storage._cdata
+            key = (tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+            offset = tensor.storage_offset()
+        except (RuntimeError, NotImplementedError):
+            return self._note_opaque(tensor, birth)
+        kind = self.types.get(key)
+        if kind is None:
+            kind = self._new_type(tensor, key)
+        if self.type_opaque[kind]:
+            return self._note_opaque(tensor, birth)
+        known = self.storages.get(address)
+        if known is None:
+            size = storage.nbytes()
+            if tensor._is_zerotensor() or (not size and tensor.numel()):
+                return self._note_opaque(tensor, birth)  # a tensor that is known to be zero has no memory
+            known = StorageRef(storage, self.dead)
+            known.number = next(self.storage_numbers)
+            known.address = address
+            known.size = size
+            self.storages[address] = known
+            self.storage_rows += (known.number, size, birth, self._device(tensor.device))
+        number = next(self.value_numbers)
+        self.values += (number, known.number, offset, kind)
+        entry = self.seen[id(tensor)] = TensorRef(tensor)
+        entry.number = number
+        entry.address = address
+        return number
+
+    def check_size(self, tensor: Tensor, node: int) -> None:
+        """Note that a write made a block of memory larger or smaller."""
+        address = self.seen[id(tensor)].address
+        if address is None:
+            return
+        known, size = self.storages[address], tensor.untyped_storage().nbytes()
+        self.dirty.add(known.number)
+        if size != known.size:
+            self.resizes.append((known.number, size, node))
+            known.size = size
+
+    def _note_opaque(self, tensor: Tensor, birth: int) -> int:
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise Unrecordable
+        layout = str(tensor.layout).removeprefix("torch.")
+        if layout == "strided":
+            layout = "zero"
+        if tensor.dtype in QUANTIZED:
+            layout = "quantized"
+        elif tensor.is_nested:
+            layout = "nested"
+        try:
+            shape = tuple(int(size) for size in tensor.shape)
+        except RuntimeError:  # a nested tensor has no one shape
+            shape = ()
+        key = (shape, layout, tensor.dtype)
+        kind = self.types.get(key)
+        if kind is None:
+            kind = self.types[key] = len(self.type_rows)
+            self.type_opaque.append(True)
+            self.type_rows.append(TensorType(str(tensor.dtype).removeprefix("torch."), shape, (), layout))
+        known = self.seen.get(id(tensor))
+        if known is not None and known() is tensor and known.address is None:
+            storage_number = self._storage_of(known.number)
+        else:
+            storage_number = next(self.storage_numbers)
+            self.storage_rows += (storage_number, 0, birth, self._device(tensor.device))
+            watch = ref(tensor, lambda _: self.deaths.append((storage_number, self.count)))
+            self.opaque_refs[storage_number] = watch
+        number = next(self.value_numbers)
+        self.values += (number, storage_number, 0, kind)
+        entry = self.seen[id(tensor)] = TensorRef(tensor)
+        entry.number = number
+        entry.address = None
+        return number
+
+    def _new_type(self, tensor: Tensor, key: Any) -> int:
+        shape, stride, dtype, conj, neg = key
+        row = TensorType(
+            str(dtype).removeprefix("torch."),
+            tuple(int(size) for size in shape),
+            tuple(int(step) for step in stride),
+            "strided",
+            conj,
+            neg,
+        )
+        kind = self.types[key] = len(self.type_rows)
+        plain = tensor.layout is torch.strided and dtype not in QUANTIZED and not tensor.is_nested
+        self.type_opaque.append(not plain)
+        self.type_rows.append(row)
+        return kind
+
+    def _device(self, device: torch.device) -> int:
+        number = self.devices.get(device)
+        if number is None:
+            number = self.devices[device] = len(self.devices)
+        return number
+
+    def _dead(self, storage: StorageRef) -> None:
+        if self.storages.get(storage.address) is storage:
+            del self.storages[storage.address]
+        self.deaths.append((storage.number, self.count))
+
+    # ---------------------------------------------------------------- nodes
+
+    def next_node(self) -> int:
+        """The number of the operation that is about to be noted."""
+        number = next(self.node_numbers)
+        self.count = number + 1
+        return number
+
+    def write(self, number: int, *row: int) -> None:
+        """Append a row to the log."""
+        self.log += (len(row) + 2, number, *row)
+
+    # ---------------------------------------------------------------- calls and sites
+
+    def plan(self, func: Any) -> Plan:
+        """The plan of an operator, made at its first call."""
+        schema = _schemas.get(id(func))
+        if schema is None:
+            schema = _schemas[id(func)] = Plan(func)
+        plan = self.plans[id(func)] = schema.fresh()
+        return plan
+
+    def new_call(self, plan: Plan, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Number a call template that was not seen before."""
+        template, slots_of = encode(plan.name, args, kwargs, self.held.objects)
+        writes = plan.written(args, kwargs)
+        written = tuple(slot for argument in writes for slot in slots_of.get(argument, ()))
+        over = frozenset(slot for argument in plan.overwrites for slot in slots_of.get(argument, ()))
+        shape = frozenset(slot for argument in plan.shape_only for slot in slots_of.get(argument, ()))
+        slots = sum(1 for _ in template.slots())
+        number = len(self.calls)
+        self.calls.append(CallInfo(template, slots, written, over, shape, plan))
+        if key is not None:
+            plan.calls[key] = number
+        return number
+
+    def new_site(self, info: Code, instruction: int) -> int:
+        """Number a source position that was not seen before."""
+        number = info.sites[instruction] = len(self.sites)
+        self.sites.append(resolve(info.code, instruction))
+        return number
+
+    # ---------------------------------------------------------------- scopes
+
+    def enter(self, module: int, thread: int) -> int:
+        """Open a scope on this thread and return its number."""
+        number = len(self.scopes)
+        again = 0 if current_autograd_node() is None else 1
+        self.scopes.append([module, self.current.get(thread, 0), clock(), 0, self.overhead, again])
+        self.current[thread] = number
+        return number
+
+    def leave(self, number: int, thread: int) -> None:
+        """Close a scope, with any left open inside it by an exception."""
+        row = self.scopes[number]
+        row[3] = clock()
+        row[4] = self.overhead - row[4]
+        self.current[thread] = row[1]
+
+    def function_scope(self, info: Code, sequence: int, thread: int) -> int:
+        """The scope of the running call of an autograd.Function: one per class and sequence number."""
+        parent = self.current.get(thread, 0)
+        key = (id(info), sequence, parent)
+        number = self.function_scopes.get(key)
+        if number is None:
+            assert info.function is not None
+            name = info.function.__name__
+            module = self.module_number(info.function, name, name, "function")
+            number = self.function_scopes[key] = len(self.scopes)
+            self.scopes.append([module, parent, 0, 0, 0, 0])
+        return number
+
+    def module_number(self, owner: Any, path: str, type_name: str, kind: str) -> int:
+        """The number of what a scope is a call of."""
+        number = self.module_numbers.get(id(owner))
+        if number is None:
+            number = self.module_numbers[id(owner)] = len(self.modules)
+            self.modules.append((owner, path, type_name, kind))
+        return number
+
+    def opaque_call(self, module: Any, arguments: Any, result: Any) -> None:
+        """Stand one node for a compiled module whose outputs came from code that cannot be seen."""
+        fresh = [tensor for tensor in flat_tensors((result,)) if not self.knows(tensor)]
+        if not fresh:
+            return
+        inputs = list(flat_tensors((arguments,))) + list(module.parameters()) + list(module.buffers())
+        numbers = [self.seen[id(t)].number if self.knows(t) else self.meet(t).number for t in inputs]
+        plan = self.plans.setdefault(id(module), Plan(None))
+        plan.name = "torch_vis::compiled"
+        template, _ = encode(plan.name, tuple(inputs), {}, self.held.objects)
+        call = len(self.calls)
+        self.calls.append(CallInfo(template, len(inputs), (), frozenset(), frozenset(), plan))
+        birth = self.next_node()
+        for tensor in fresh:
+            before = len(self.storage_rows)
+            number = self.note(tensor, birth)
+            numbers.append(number)
+            if len(self.storage_rows) > before:
+                self._hold(tensor, number)
+        thread = get_ident()
+        scope = self.current.get(thread, 0)
+        now = clock()
+        self.opaque_nodes.append(birth)
+        self.write(birth, call, scope, -1, sequence_number(), -1, thread, False, self.scopes[scope][2], now, *numbers)
+
+    def fill(self, tensor: Tensor, number: int) -> int:
+        """Note that unseen code has put something into memory that was made without contents."""
+        del self.blank[number]
+        address = self.seen[id(tensor)].address
+        if address is None or self.storages[address].number in self.dirty or tensor.device.type == "meta":
+            return number
+        if self.fill_call < 0:
+            plan = Plan(None)
+            plan.name = "torch_vis::unseen_write"
+            self.fill_call = len(self.calls)
+            template, _ = encode(plan.name, (tensor,), {}, self.held.objects)
+            self.calls.append(CallInfo(template, 1, (0,), frozenset({0}), frozenset(), plan))
+        node = self.next_node()
+        with torch._C._DisableTorchDispatch():
+            self.held.given[node] = [tensor.detach().clone()]
+        filled = self.note(tensor, node)
+        self.check_size(tensor, node)
+        thread, now = get_ident(), clock()
+        self.opaque_nodes.append(node)
+        self.unseen["filled"] = self.unseen.get("filled", 0) + 1
+        self.write(node, self.fill_call, self.current.get(thread, 0), -1, sequence_number(), -1, thread, False, now, now, number, filled)
+        return filled
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether this very tensor has been seen."""
+        entry = self.seen.get(id(tensor))
+        return entry is not None and entry() is tensor
+
+    def was_written(self, tensor: Tensor) -> bool:
+        """Whether an operation wrote to the memory of this tensor."""
+        entry = self.seen.get(id(tensor))
+        if entry is None or entry() is not tensor:
+            return False
+        if entry.address is None:
+            return any(info.writes for info in self.calls)
+        known = self.storages.get(entry.address)
+        return known is not None and known.number in self.dirty
+
+    # ---------------------------------------------------------------- state
+
+    def save_originals(self, tensors: list[Tensor], slots: tuple[int, ...]) -> None:
+        """Copy outside memory that is about to be written for the first time."""
+        for slot in slots:
+            entry = self.seen[id(tensors[slot])]
+            if entry.address is None:
+                continue
+            number = self.storages[entry.address].number
+            if number in self.outside and number not in self.held.originals:
+                with torch._C._DisableTorchDispatch():
+                    self.held.originals[number] = copy_storage(tensors[slot].untyped_storage())
+
+    def seed(
+        self, kwargs: dict[str, Any], args: tuple[Any, ...]
+    ) -> tuple[Any, str, torch.Tensor, bytes] | None:
+        """The generator that a random operation is about to draw from, and its state."""
+        generator = kwargs.get("generator")
+        device = "cpu"
+        if generator is None:
+            found = kwargs.get("device")
+            if found is None:
+                tensors = [arg for arg in args if isinstance(arg, Tensor)]
+                found = tensors[0].device if tensors else torch.device("cpu")
+            found = torch.device(found)
+            if found.type == "cuda":
+                index = torch.cuda.current_device() if found.index is None else found.index
+                generator = torch.cuda.default_generators[index]
+                device = f"cuda:{index}"
+            elif found.type == "cpu":
+                generator = torch.default_generator
+            else:
+                return None
+        state = generator.get_state()
+        return generator, device, state, state_bytes(state)
+
+
+def state_bytes(state: torch.Tensor) -> bytes:
+    """A generator's state as bytes, read without an operation."""
+    return ctypes.string_at(state.data_ptr(), state.numel())
+
+
+def copy_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A block of memory with the same contents."""
+    copy = torch.UntypedStorage(storage.nbytes(), device=storage.device)
+    copy.copy_(storage)
+    return copy
+
+
+def flat_tensors(items: Any) -> Any:
+    """The tensors in nested tuples, lists and dictionaries, in order."""
+    for item in items:
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (tuple, list)):
+            yield from flat_tensors(item)
+        elif isinstance(item, dict):
+            yield from flat_tensors(item.values())
