@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import NotTraceable, TensorsMissing, UsageError, no_match
+from torch_vis.errors import NothingToDifferentiate, NotTraceable, TensorsMissing, UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 
@@ -108,7 +108,7 @@ class Trace:
         """
         _format(path).save(path, self.graph, self.metrics, self.limits, self.meta)
 
-    def table(self, *, depth: int | None = 3, width: int | None = None) -> str:
+    def table(self, *, depth: int | str | None = "auto", width: int | None = None) -> str:
         """The module tree with shapes, parameters, operations, time and memory, as ``print`` shows it.
 
         >>> import torch, torch_vis as tv
@@ -237,7 +237,7 @@ def trace(
             if backward or loss is not None:
                 run_backward(capture.output, loss)
     except Exception as raised:
-        if not partial:
+        if not partial or isinstance(raised, NothingToDifferentiate):
             raise
         error = raised
     graph, metrics, held, limits, meta = capture.finish()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from torch_vis.capture import dataflow
 from torch_vis.capture.recorder import Recorder
+from torch_vis.capture.sites import resolve
 from torch_vis.graph.builder import GraphBuilder
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
@@ -125,7 +126,7 @@ class _Assembly:
         self.first_bytes = storages[:, 1]
         for storage, size, _ in rec.resizes:
             self.storage_bytes[storage] = max(self.storage_bytes[storage], size)
-        self.storage_death = np.full(len(storages), self.count, dtype=np.int64)
+        self.storage_death = np.full(len(storages), self.count + 1, dtype=np.int64)
         deaths = table(rec.deaths, 2)
         self.storage_death[deaths[:, 0]] = np.maximum(deaths[:, 1], self.storage_birth[deaths[:, 0]])
 
@@ -349,7 +350,7 @@ class _Assembly:
         builder.calls = [info.call for info in rec.calls]
         for row in rec.type_rows:
             builder.types.rows.append(row)
-        sites = np.array([builder.sites.intern(site) for site in rec.sites] + [-1], dtype=np.int64)
+        sites = np.array([builder.sites.intern(resolve(*site)) for site in rec.sites] + [-1], dtype=np.int64)
         for device in rec.devices:
             builder.devices.intern(str(device))
         modules = [
@@ -427,7 +428,7 @@ class _Assembly:
         alloc = np.bincount(self.storage_birth[born], weights=self.first_bytes[born], minlength=n)[:n].astype(
             np.int64
         )
-        dead = np.flatnonzero((self.storage_death < n) & (self.storage_death > 0))
+        dead = np.flatnonzero((self.storage_death <= n) & (self.storage_death > 0))
         last = self.storage_death[dead] - 1
         free = np.bincount(last, weights=self.storage_bytes[dead], minlength=n)[:n].astype(np.int64)
         size = {}

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from torch_vis.capture.assemble import Finding, assemble
@@ -51,6 +52,7 @@ class Capture:
 
     def __exit__(self, *exception: object) -> None:
         self.ended = clock()
+        self.recorder.closed = True
         try:
             self._mode.__exit__(None, None, None)
         finally:
@@ -125,18 +127,23 @@ class Capture:
                         label = f"{name}.{known.get(id(parameter), 'parameter')}.{key}"
                         named.append((label, tensor, Role.OPTIMIZER_STATE))
         named.extend((name, tensor, Role.INPUT) for name, tensor in self.inputs)
-        for name, tensor, _ in list(named):
+        for name, tensor in self._leaves():
             gradient = _gradient(tensor)
             if gradient is not None:
                 named.extend(_named_parts(f"{name}.grad", gradient, Role.GRADIENT))
         return named
+
+    def _leaves(self) -> list[tuple[str, torch.Tensor]]:
+        """Every parameter and input by name, wrappers (a DTensor, say) left whole."""
+        found = [(_join(prefix, name), p) for prefix, root in self.roots for name, p in root.named_parameters()]
+        return found + self.inputs
 
     def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:
         rec = self.recorder
         results = [(name, "output", tensor) for name, tensor in named_tensors(self.output, "output")]
         names = {id(tensor): name for name, tensor, _ in finding.named}
         gradients: set[int] = set()
-        leaves = [(name, tensor) for name, tensor, _ in finding.named]
+        leaves = self._leaves()
         for number, found in rec.external_refs.items():
             tensor = found()
             if tensor is not None and id(tensor) not in names:
@@ -172,7 +179,7 @@ class Capture:
             "python": platform.python_version(),
             "machine": platform.machine(),
             "threads": torch.get_num_threads(),
-            "devices": list(graph.devices),
+            "devices": [graph.devices[number] for number in np.unique(graph.storage_device)],
             "model": type(self.roots[0][1]).__name__ if self.roots else None,
             "wall_ns": self.ended - self.recorder.scopes[0][2],
             "overhead_ns": self.recorder.overhead,

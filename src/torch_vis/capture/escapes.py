@@ -13,7 +13,6 @@ import torch
 from torch.compiler import is_compiling
 
 from torch_vis.capture.recorder import Recorder
-from torch_vis.capture.sites import Code
 
 METHODS = ("numpy", "tolist", "__array__", "__dlpack__")
 _MISSING = object()
@@ -57,9 +56,7 @@ def _note(recorder: Recorder, name: str, tensor: torch.Tensor) -> None:
     value = entry.number if entry is not None and entry() is tensor else -1
     frame: Any = sys._getframe(2)
     while frame is not None:
-        info = recorder.codes.get(id(frame.f_code))
-        if info is None:
-            info = recorder.codes[id(frame.f_code)] = Code(frame.f_code)
+        info = recorder.codes.get(id(frame.f_code)) or recorder.new_code(frame.f_code)
         if info.user:
             site = info.sites.get(frame.f_lasti)
             site = recorder.new_site(info, frame.f_lasti) if site is None else site

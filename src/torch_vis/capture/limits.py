@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from torch_vis.capture.recorder import Recorder
+from torch_vis.capture.sites import resolve
 from torch_vis.graph.graph import Graph
 
 CALLS = {"_local_scalar_dense": "item()"}
@@ -17,7 +18,7 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
     for (name, site), times in left.items():
         short = name.rpartition("::")[2].partition(".")[0]
         call = CALLS.get(short, f"{short}()")
-        where = str(rec.sites[site]) if site >= 0 else "an unknown line"
+        where = str(resolve(*rec.sites[site])) if site >= 0 else "an unknown line"
         often = f", {times:,} times" if times > 1 else ""
         limits.append(
             f"{call} took a value to Python at {where}{often}; what was done with it there is not in the graph"

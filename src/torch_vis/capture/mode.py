@@ -13,6 +13,7 @@ from torch_vis.capture.recorder import (
     Recorder,
     Tensor,
     Unrecordable,
+    backward_number,
     clock,
     current_autograd_node,
     flat_tensors,
@@ -20,7 +21,6 @@ from torch_vis.capture.recorder import (
     sequence_number,
     state_bytes,
 )
-from torch_vis.capture.sites import Code
 from torch_vis.held import Seed
 
 getframe = sys._getframe
@@ -55,6 +55,8 @@ class RecordMode(TorchDispatchMode):
             plan = rec.plan(func)
         if plan.skip:
             return plan.run(*args, **(kwargs or {}))
+        if types and plan.is_detach and types[0] in (Tensor, torch.nn.Parameter):
+            return plan.run(*args)  # torch's own shallow copy: it calls detach only because a mode is there
         for kind in types:
             wrapper = rec.wrapper_types.get(kind)
             if wrapper is None:
@@ -67,22 +69,20 @@ class RecordMode(TorchDispatchMode):
             plan = rec.plans.get(id(func)) or rec.plan(func)
 
         # where: the first frame of the user's
-        codes = rec.codes
+        boring = rec.boring
         site = -1
         function = None
         seeding = False
         frame: Any = getframe(1)
         while frame is not None:
             code = frame.f_code
-            info = codes.get(id(code))
-            if info is None:
-                info = codes[id(code)] = Code(code)
-            if info.notable:
+            if id(code) not in boring:
+                info = rec.codes.get(id(code)) or rec.new_code(code)
                 if info.compiled:
                     return self._unseen(plan, args, kwargs)
                 if info.seeding:
                     seeding = True
-                elif function is None and info.function is not None:
+                elif info.function is not None and function is None:
                     function = info
                 if info.user:
                     found = info.sites.get(frame.f_lasti)
@@ -110,6 +110,9 @@ class RecordMode(TorchDispatchMode):
                     key.append(SLOT)
                 elif kind is int or arg is None:
                     key.append(arg)
+                elif kind is list and arg and type(arg[0]) is int:
+                    key.append((kind, len(arg)))
+                    key += arg
                 else:
                     self._other(arg, kind, key, numbers)
             if kwargs:
@@ -145,7 +148,11 @@ class RecordMode(TorchDispatchMode):
             out = plan.run(*args, **kwargs)
         else:
             started = clock()
-            out = plan.run(*args, **kwargs) if kwargs else plan.run(*args)
+            if rec.foreign:
+                with torch._C.DisableTorchFunctionSubclass():
+                    out = plan.run(*args, **kwargs)
+            else:
+                out = plan.run(*args, **kwargs) if kwargs else plan.run(*args)
         ended = clock()
 
         # whose: module, autograd node, thread
@@ -164,6 +171,9 @@ class RecordMode(TorchDispatchMode):
         birth = next(rec.node_numbers)
         rec.count = birth + 1
         if written:
+            if rec.blank:
+                for slot in writes:
+                    rec.blank.pop(numbers[slot], None)
             for tensor in written:
                 numbers.append(rec.note(tensor, birth))
                 rec.check_size(tensor, birth)
@@ -216,6 +226,8 @@ class RecordMode(TorchDispatchMode):
         elif isinstance(arg, Tensor):
             rec = self.recorder
             rec.tensor_types.add(kind)
+            if kind.__torch_function__ is not torch._C._disabled_torch_function_impl and kind is not Tensor:
+                rec.foreign = True
             entry = rec.seen.get(id(arg))
             if (
                 entry is None
@@ -300,9 +312,3 @@ def storage_as_tensor(args: Any) -> tuple[Any, Any]:
 def choose(condition: Any, if_true: Any, if_false: Any, operands: Any = ()) -> Any:
     """What ``torch.cond`` does in eager mode; its own kernel refuses to run under a mode."""
     return if_true(*operands) if condition else if_false(*operands)
-
-
-def backward_number(node: Any) -> int:
-    """The sequence number of a backward node; -2 for the ones that accumulate into ``.grad``."""
-    number: int = node._sequence_nr()
-    return number if number < 1 << 62 else -2

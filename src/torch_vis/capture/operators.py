@@ -45,6 +45,9 @@ UNDECLARED: dict[str, tuple[tuple[int, ...], int | None]] = {
 # Operators that give memory without contents. What is read from it before any operation wrote to it was put there unseen.
 BLANK = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
 
+# Operators whose result may carry a conjugate or negative bit.
+FLIPS = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H positive".split())
+
 # Higher-order operators whose eager kernel runs under a mode, so that what they call is recorded; the others are one node.
 INLINED = frozenset({"cond", "while_loop", "flex_attention", "flex_attention_backward"})
 
@@ -62,7 +65,9 @@ class Plan:
         "blank",
         "calls",
         "escape",
+        "flips",
         "func",
+        "is_detach",
         "is_hop",
         "is_view",
         "name",
@@ -84,7 +89,8 @@ class Plan:
         self.shape_only: tuple[int, ...] = ()
         self.writes: tuple[int | str, ...] = ()
         self.overwrites: frozenset[int | str] = frozenset()
-        self.random = self.escape = self.skip = self.blank = self.is_view = self.takes_storage = False
+        self.random = self.escape = self.skip = self.blank = self.is_view = self.takes_storage = self.flips = False
+        self.is_detach = func is torch.ops.aten.detach.default
         self.is_hop = isinstance(func, torch._ops.HigherOrderOperator)
         if isinstance(func, torch._ops.OpOverload):
             self._read_schema(func)
@@ -118,6 +124,7 @@ class Plan:
             self.shape_only = SHAPE_ONLY_OVERLOADS.get(self.name, SHAPE_ONLY.get(short, ()))
             self.escape = short in ESCAPES
             self.blank = short in BLANK
+            self.flips = short in FLIPS
             self.takes_storage = self.name.startswith("aten::set_.source_Storage")
 
     def fresh(self) -> Plan:

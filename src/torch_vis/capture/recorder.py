@@ -11,15 +11,16 @@ import itertools
 import threading
 import time
 import weakref
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parameter import UninitializedTensorMixin
 
 from torch_vis.capture.operators import Plan
-from torch_vis.capture.sites import Code, resolve
+from torch_vis.capture.sites import Code
 from torch_vis.capture.templates import encode
-from torch_vis.graph.rows import Site, TensorType
+from torch_vis.graph.rows import TensorType
 from torch_vis.graph.template import Call
 from torch_vis.held import Held
 
@@ -83,7 +84,8 @@ class Recorder:
         self.plans: dict[int, Plan] = {}
         self.calls: list[CallInfo] = []
         self.codes: dict[int, Code] = {}
-        self.sites: list[Site] = []
+        self.boring: set[int] = set()  # ids of code that is torch's or ours, and nothing special
+        self.sites: list[tuple[CodeType, int]] = []
         self.types: dict[Any, int] = {}
         self.type_rows: list[TensorType] = []
         self.type_opaque: list[bool] = []
@@ -94,7 +96,7 @@ class Recorder:
         self.storage_rows: list[int] = []  # number, bytes, birth and device of each, on end
         self.storage_numbers = itertools.count()
         self.resizes: list[tuple[int, int, int]] = []
-        self.devices: dict[torch.device, int] = {}
+        self.devices: dict[torch.device, int] = {torch.device("cpu"): 0}
         self.deaths: list[tuple[int, int]] = []
         self.opaque_refs: dict[int, Any] = {}
         self.outside: set[int] = set()
@@ -114,6 +116,9 @@ class Recorder:
         self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
         self.wrapper_types: dict[type, bool] = {}
         self.overhead = 0
+        self.closed = False
+        self.flips = False  # a tensor with a conjugate or negative bit has been seen
+        self.foreign = False  # a tensor type with a __torch_function__ of its own has been seen
         self.dead = self._dead  # bound once: each binding is an object of its own
         self.module_numbers: dict[int, int] = {}
 
@@ -121,6 +126,7 @@ class Recorder:
 
     def meet(self, tensor: Tensor) -> TensorRef:
         """Note a tensor that was not made by a recorded operation: from outside, or an alias torch made unseen."""
+        self.flips = self.flips or tensor.is_conj() or tensor.is_neg()
         known = self.seen.get(id(tensor))
         before = len(self.storage_rows)
         number = self.note(tensor, -1)
@@ -158,7 +164,9 @@ class Recorder:
         try:
             storage = tensor.untyped_storage()
             address = storage._cdata
-            key = (tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+            key: Any = (tensor.shape, tensor.stride(), tensor.dtype)
+            if self.flips:
+                key += (tensor.is_conj(), tensor.is_neg())
             offset = tensor.storage_offset()
         except (RuntimeError, NotImplementedError):
             return self._note_opaque(tensor, birth)
@@ -177,7 +185,7 @@ class Recorder:
             known.address = address
             known.size = size
             self.storages[address] = known
-            self.storage_rows += (known.number, size, birth, self._device(tensor.device))
+            self.storage_rows += (known.number, size, birth, 0 if tensor.is_cpu else self._device(tensor.device))
         number = next(self.value_numbers)
         self.values += (number, known.number, offset, kind)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
@@ -222,7 +230,7 @@ class Recorder:
         else:
             storage_number = next(self.storage_numbers)
             self.storage_rows += (storage_number, 0, birth, self._device(tensor.device))
-            watch = ref(tensor, lambda _: self.deaths.append((storage_number, self.count)))
+            watch = ref(tensor, lambda _: self.closed or self.deaths.append((storage_number, self.count)))
             self.opaque_refs[storage_number] = watch
         number = next(self.value_numbers)
         self.values += (number, storage_number, 0, kind)
@@ -232,7 +240,7 @@ class Recorder:
         return number
 
     def _new_type(self, tensor: Tensor, key: Any) -> int:
-        shape, stride, dtype, conj, neg = key
+        shape, stride, dtype, conj, neg = key if self.flips else (*key, False, False)
         row = TensorType(
             str(dtype).removeprefix("torch."),
             tuple(int(size) for size in shape),
@@ -254,6 +262,8 @@ class Recorder:
         return number
 
     def _dead(self, storage: StorageRef) -> None:
+        if self.closed:
+            return
         if self.storages.get(storage.address) is storage:
             del self.storages[storage.address]
         self.deaths.append((storage.number, self.count))
@@ -278,6 +288,7 @@ class Recorder:
         if schema is None:
             schema = _schemas[id(func)] = Plan(func)
         plan = self.plans[id(func)] = schema.fresh()
+        self.flips = self.flips or plan.flips
         return plan
 
     def new_call(self, plan: Plan, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -297,8 +308,15 @@ class Recorder:
     def new_site(self, info: Code, instruction: int) -> int:
         """Number a source position that was not seen before."""
         number = info.sites[instruction] = len(self.sites)
-        self.sites.append(resolve(info.code, instruction))
+        self.sites.append((info.code, instruction))
         return number
+
+    def new_code(self, code: CodeType) -> Code:
+        """What a code object is, at its first appearance."""
+        info = self.codes[id(code)] = Code(code)
+        if not info.notable:
+            self.boring.add(id(code))
+        return info
 
     # ---------------------------------------------------------------- scopes
 
@@ -338,30 +356,43 @@ class Recorder:
             self.modules.append((owner, path, type_name, kind))
         return number
 
-    def opaque_call(self, module: Any, arguments: Any, result: Any) -> None:
-        """Stand one node for a compiled module whose outputs came from code that cannot be seen."""
-        fresh = [tensor for tensor in flat_tensors((result,)) if not self.knows(tensor)]
-        if not fresh:
-            return
-        inputs = list(flat_tensors((arguments,))) + list(module.parameters()) + list(module.buffers())
-        numbers = [self.seen[id(t)].number if self.knows(t) else self.meet(t).number for t in inputs]
-        plan = self.plans.setdefault(id(module), Plan(None))
-        plan.name = "torch_vis::compiled"
-        template, _ = encode(plan.name, tuple(inputs), {}, self.held.objects)
+    def opaque_begins(self, tensors: list[Tensor], writes: tuple[int, ...]) -> list[int]:
+        """Note the inputs of code that cannot be seen, before it runs."""
+        numbers = [self.seen[id(t)].number if self.knows(t) else self.meet(t).number for t in tensors]
+        if self.keep:
+            self.save_originals(tensors, writes)
+        return numbers
+
+    def opaque_ends(
+        self, name: str, inputs: list[Tensor], numbers: list[int], writes: tuple[int, ...], outputs: list[Tensor]
+    ) -> None:
+        """Stand one node for code that cannot be seen; a replay takes what it gave as recorded."""
+        plan = Plan(None)
+        plan.name = name
+        template, _ = encode(name, tuple(inputs), {}, self.held.objects)
         call = len(self.calls)
-        self.calls.append(CallInfo(template, len(inputs), (), frozenset(), frozenset(), plan))
+        self.calls.append(CallInfo(template, len(inputs), writes, frozenset(), frozenset(), plan))
         birth = self.next_node()
-        for tensor in fresh:
+        if self.keep and writes:
+            with torch._C._DisableTorchDispatch():
+                self.held.given[birth] = [inputs[slot].detach().clone() for slot in writes]
+        made = []
+        for slot in writes:
+            made.append(self.note(inputs[slot], birth))
+            self.check_size(inputs[slot], birth)
+        for tensor in outputs:
+            if any(tensor is inputs[slot] for slot in writes):
+                continue
             before = len(self.storage_rows)
             number = self.note(tensor, birth)
-            numbers.append(number)
+            made.append(number)
             if len(self.storage_rows) > before:
                 self._hold(tensor, number)
-        thread = get_ident()
-        scope = self.current.get(thread, 0)
-        now = clock()
+        thread, now, node = get_ident(), clock(), current_autograd_node()
+        backward = -1 if node is None else backward_number(node)
         self.opaque_nodes.append(birth)
-        self.write(birth, call, scope, -1, sequence_number(), -1, thread, False, self.scopes[scope][2], now, *numbers)
+        scope = self.current.get(thread, 0)
+        self.write(birth, call, scope, -1, sequence_number(), backward, thread, False, now, now, *numbers, *made)
 
     def fill(self, tensor: Tensor, number: int) -> int:
         """Note that unseen code has put something into memory that was made without contents."""
@@ -436,6 +467,12 @@ class Recorder:
                 return None
         state = generator.get_state()
         return generator, device, state, state_bytes(state)
+
+
+def backward_number(node: Any) -> int:
+    """The sequence number of a backward node; -2 for the ones that accumulate into ``.grad``."""
+    number: int = node._sequence_nr()
+    return number if number < 1 << 62 else -2
 
 
 def state_bytes(state: torch.Tensor) -> bytes:

@@ -7,6 +7,7 @@ a recorder is active; Dynamo looks through the wrapper and guards on nothing of 
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from torch_vis.capture import escapes
+from torch_vis.capture import compiled, escapes
 from torch_vis.capture.mode import RecordMode
 from torch_vis.capture.recorder import Recorder, get_ident
 
@@ -23,6 +24,8 @@ _active: dict[int, list[Recorder]] = {}
 _adopting: list[tuple[Recorder, frozenset[int]]] = []
 _module_call = torch.nn.Module.__call__
 _hooks: list[Any] = []
+_thresholds = (gc.get_threshold(), gc.get_threshold())
+OBJECTS = 4  # what the collector has to visit for each tensor: the tensor itself, its storage, a reference to each
 
 
 def recorders_here() -> list[Recorder] | None:
@@ -67,6 +70,8 @@ def _install() -> None:
     _hooks.append(register_optimizer_step_pre_hook(_step_begins))
     _hooks.append(register_optimizer_step_post_hook(_step_ends))
     escapes.install(recorders_here)
+    compiled.install()
+    _slow_collector()
 
 
 def _uninstall() -> None:
@@ -75,6 +80,22 @@ def _uninstall() -> None:
     while _hooks:
         _hooks.pop().remove()
     escapes.uninstall()
+    compiled.uninstall()
+    _restore_collector()
+
+
+def _slow_collector() -> None:
+    """Let the garbage collector run about as often as it would without us: we make some objects for each of the program's."""
+    global _thresholds
+    before = gc.get_threshold()
+    after = (before[0] * OBJECTS, *before[1:])
+    gc.set_threshold(*after)
+    _thresholds = (before, after)
+
+
+def _restore_collector() -> None:
+    if gc.get_threshold() == _thresholds[1]:  # else the program has set its own meanwhile
+        gc.set_threshold(*_thresholds[0])
 
 
 def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -85,13 +106,24 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     recorders = _active.get(thread)
     if recorders is None:
         return _call_elsewhere(self, args, kwargs)
-    entered = [(recorder, recorder.enter(_number(recorder, self), thread)) for recorder in recorders]
+    if len(recorders) > 1:
+        return _call_nested(self, args, kwargs, recorders, thread)
+    recorder = recorders[0]
+    module = recorder.module_numbers.get(id(self))
+    scope = recorder.enter(_number(recorder, self) if module is None else module, thread)
     try:
-        result = _module_call(self, *args, **kwargs)
-        if type(self).__name__ == "OptimizedModule":
-            for recorder, _ in entered:
-                recorder.opaque_call(self, (args, kwargs), result)
-        return result
+        return _module_call(self, *args, **kwargs)
+    finally:
+        recorder.leave(scope, thread)
+
+
+def _call_nested(
+    module: torch.nn.Module, args: Any, kwargs: Any, recorders: list[Recorder], thread: int
+) -> Any:
+    """A call that several recorders follow: a trace inside a trace."""
+    entered = [(recorder, recorder.enter(_number(recorder, module), thread)) for recorder in recorders]
+    try:
+        return _module_call(module, *args, **kwargs)
     finally:
         for recorder, scope in reversed(entered):
             recorder.leave(scope, thread)

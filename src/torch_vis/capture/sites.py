@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from types import CodeType
 from typing import NamedTuple
@@ -85,6 +86,7 @@ def line_of(code: CodeType, instruction: int) -> int:
     return line
 
 
+@functools.lru_cache(maxsize=65536)
 def resolve(code: CodeType, instruction: int) -> Site:
     """The site of an instruction, for the table of sites."""
     name = getattr(code, "co_qualname", code.co_name)

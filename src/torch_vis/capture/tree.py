@@ -47,6 +47,8 @@ def _parts(item: Any) -> list[tuple[str, Any]]:
         return [(str(key), part) for key, part in item.items()]
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         return [(str(key), part) for key, part in zip(item._fields, item, strict=False)]
+    if isinstance(item, tuple) and hasattr(item, "n_sequence_fields"):  # torch.return_types
+        return list(zip(type(item).__match_args__, item, strict=False))  # type: ignore[attr-defined]
     if isinstance(item, (list, tuple)):
         return [(str(index), part) for index, part in enumerate(item)]
     if dataclasses.is_dataclass(item) and not isinstance(item, type):

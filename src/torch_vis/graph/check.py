@@ -14,6 +14,7 @@ from torch_vis.graph.schema import COLUMNS, Kind, Phase, Role
 def check(graph: Graph) -> None:
     """Raise ``GraphError`` at the first rule that the graph breaks, naming the node, value or scope."""
     _check_lengths(graph)
+    _spans_are_ordered(graph)
     _check_references(graph)
     for rule in RULES:
         rule(graph)
@@ -155,7 +156,7 @@ def _scopes_nest(graph: Graph) -> None:
 def _storages_live(graph: Graph) -> None:
     _fail(graph, graph.storage_bytes < 0, "has a negative size", "storage")
     _fail(graph, graph.storage_death < graph.storage_birth, "dies before it is made", "storage")
-    _fail(graph, graph.storage_death > len(graph), "dies after the end", "storage")
+    _fail(graph, graph.storage_death > len(graph) + 1, "dies after the end", "storage")
     birth = graph.storage_birth[graph.value_storage]
     born_late = (graph.value_producer >= 0) & (birth > graph.value_producer)
     _fail(graph, born_late, "lies in a storage that is made later", "value")
@@ -178,7 +179,6 @@ def _codes_are_known(graph: Graph) -> None:
 
 
 RULES: tuple[Callable[[Graph], None], ...] = (
-    _spans_are_ordered,
     _codes_are_known,
     _every_value_is_made_once,
     _inputs_come_before,

@@ -90,7 +90,7 @@ COLUMNS: dict[str, Spec] = {
     "value_carries": Spec(np.int32, "value", "value", optional=True),
     "value_name": Spec(np.int32, "value", "name", optional=True),
     "value_role": Spec(np.int8, "value"),
-    # one row per block of memory
+    # one row per block of memory; it dies before the node of that number, or with number of nodes + 1 not at all
     "storage_bytes": Spec(np.int64, "storage"),
     "storage_birth": Spec(np.int32, "storage", "node", optional=True),
     "storage_death": Spec(np.int32, "storage"),

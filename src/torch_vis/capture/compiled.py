@@ -1,0 +1,66 @@
+"""Calls of code that Inductor generated: each becomes one node, with the tensors that go in and come out.
+
+What such code does inside is invisible to a dispatch mode. Its boundary is one Python method, which is wrapped while a
+recorder is active; it is called at run time only, so nothing that Dynamo compiles or guards on sees the wrapper.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_dispatch_stack_at, _len_torch_dispatch_stack
+
+from torch_vis.capture.mode import RecordMode
+from torch_vis.capture.recorder import Recorder, flat_tensors
+
+_original: Any = None
+
+
+def install() -> None:
+    """Wrap the boundary now if Inductor is loaded, and otherwise as soon as something has been compiled."""
+    _wrap()
+    callbacks = sys.modules.get("torch._dynamo.callback")
+    if callbacks is not None:
+        callbacks.callback_handler.register_end_callback(_wrap)
+
+
+def uninstall() -> None:
+    """Undo ``install``."""
+    global _original
+    callbacks = sys.modules.get("torch._dynamo.callback")
+    if callbacks is not None and _wrap in callbacks.callback_handler.end_callbacks:
+        callbacks.callback_handler.remove_end_callback(_wrap)
+    if _original is not None:
+        sys.modules["torch._inductor.output_code"].CompiledFxGraph.__call__ = _original  # type: ignore[attr-defined]
+        _original = None
+
+
+def _wrap(*_: Any) -> None:
+    global _original
+    module = sys.modules.get("torch._inductor.output_code")
+    if module is not None and _original is None:
+        _original = module.CompiledFxGraph.__call__
+        module.CompiledFxGraph.__call__ = _call  # type: ignore[attr-defined]
+
+
+def _call(self: Any, inputs: Any) -> Any:
+    """Stands for ``CompiledFxGraph.__call__`` while a recorder is active."""
+    recorders = list(_recorders())
+    if not recorders:
+        return _original(self, inputs)
+    changed = {position for position in self.mutated_input_idxs if isinstance(inputs[position], torch.Tensor)}
+    tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
+    writes = [t for position, t in enumerate(inputs) if position in changed]
+    slots = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in writes)
+    begun = [recorder.opaque_begins(tensors, slots) for recorder in recorders]
+    result = _original(self, inputs)
+    for recorder, numbers in zip(recorders, begun, strict=True):
+        recorder.opaque_ends("torch_vis::compiled", tensors, numbers, slots, list(flat_tensors((result,))))
+    return result
+
+
+def _recorders() -> list[Recorder]:
+    modes = [_get_dispatch_stack_at(place) for place in range(_len_torch_dispatch_stack())]
+    return [mode.recorder for mode in modes if isinstance(mode, RecordMode)]
