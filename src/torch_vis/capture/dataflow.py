@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_vis.capture.regions import Buffer, Region, radices, region
+from torch_vis.capture.regions import SMALL_BYTES, Buffer, Region, SmallBuffer, radices, region
 from torch_vis.graph.rows import TensorType
 from torch_vis.graph.schema import Kind
 
@@ -99,7 +99,7 @@ class _Follower:
         self.carries = carries
         self.views = views
         self.inert = inert
-        self.buffers: dict[int, Buffer] = {}
+        self.buffers: dict[int, Buffer | SmallBuffer] = {}
         self.made_from: dict[int, tuple[int, ...] | None] = {}
         self.first = np.full(len(memory.size), -1, dtype=np.int64)
         self.first[memory.storage[::-1]] = np.arange(len(memory.storage))[
@@ -113,7 +113,7 @@ class _Follower:
             return Region(0, ((1, 1),))  # a tensor without plain memory is read and written as one piece
         return region(int(self.memory.offset[value]), row.shape, row.stride, row.itemsize or 1)
 
-    def buffer(self, value: int) -> Buffer:
+    def buffer(self, value: int) -> Buffer | SmallBuffer:
         storage = int(self.memory.storage[value])
         buffer = self.buffers.get(storage)
         if buffer is None:
@@ -121,7 +121,11 @@ class _Follower:
             row = self.memory.types[self.memory.type[base]]
             size = int(self.memory.size[storage]) if row.layout == "strided" else 1
             places = radices(row.shape, row.stride, row.itemsize or 1) if row.layout == "strided" else (1,)
-            buffer = self.buffers[storage] = Buffer(base, places, size, inert=self.inert(base))
+            if size <= SMALL_BYTES:
+                buffer = SmallBuffer(base, size, inert=self.inert(base))
+            else:
+                buffer = Buffer(base, places, size, inert=self.inert(base))
+            self.buffers[storage] = buffer
         return buffer
 
     def write(self, value: int) -> None:

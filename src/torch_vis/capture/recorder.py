@@ -398,7 +398,7 @@ class Recorder:
         """Note that unseen code has put something into memory that was made without contents."""
         del self.blank[number]
         address = self.seen[id(tensor)].address
-        if address is None or self.storages[address].number in self.dirty or tensor.device.type == "meta":
+        if address is None or self.storages[address].number in self.dirty or tensor.untyped_storage().device.type == "meta":
             return number
         if self.fill_call < 0:
             plan = Plan(None)
@@ -482,6 +482,8 @@ def state_bytes(state: torch.Tensor) -> bytes:
 
 def copy_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A block of memory with the same contents."""
+    if storage.device.type == "meta":
+        return storage
     copy = torch.UntypedStorage(storage.nbytes(), device=storage.device)
     copy.copy_(storage)
     return copy

@@ -15,6 +15,7 @@ import numpy as np
 Range = tuple[int, int, int]  # first, last, step
 Box = tuple[Range, ...]
 ENUMERATE_BYTES = 1 << 18
+SMALL_BYTES = 1 << 14
 MANY = 8
 
 
@@ -154,8 +155,15 @@ def _bytes(area: Region) -> np.ndarray | None:  # type: ignore[type-arg]
     total = 1
     for _, count in area.dims:
         total *= count
-    if total > ENUMERATE_BYTES:
-        return None
+    return None if total > ENUMERATE_BYTES else every_byte(area)
+
+
+def every_byte(area: Region) -> np.ndarray:  # type: ignore[type-arg]
+    """The address of every byte of a region.
+
+    >>> every_byte(Region(4, ((1, 2), (8, 2)))).tolist()
+    [4, 12, 5, 13]
+    """
     found = np.array([area.start], dtype=np.int64)
     for step, count in area.dims:
         found = (found[:, None] + np.arange(count, dtype=np.int64) * step).reshape(-1)
@@ -168,6 +176,41 @@ class Write(NamedTuple):
     value: int
     area: Region
     box: Box | None
+
+
+class SmallBuffer:
+    """A small block of memory written piece by piece: the writer of every byte, which is exact whatever the views."""
+
+    def __init__(self, base: int, size: int, *, inert: bool) -> None:
+        self.base = self.newest = base
+        self.inert = inert
+        self.guessed = 0
+        self.chain = 0
+        self.owner = np.full(max(size, 1), base, dtype=np.int64)
+
+    def write(self, value: int, area: Region | None) -> bool:
+        """Note a write; whether it left part of the buffer as it was."""
+        if area is None:
+            return False
+        self.newest = value
+        if area.stop > len(self.owner):  # the block was made larger
+            grown = np.full(area.stop - len(self.owner), self.base, dtype=np.int64)
+            self.owner = np.concatenate([self.owner, grown])
+        self.owner[every_byte(area)] = value
+        partial = bool((self.owner != value).any())
+        self.chain = self.chain + 1 if partial else 0
+        self.inert = self.inert and partial
+        return partial
+
+    def origins(self, area: Region | None) -> tuple[int, ...] | None:
+        """The values whose bytes the region holds, oldest first; None means the newest version with all it carries."""
+        if area is None:
+            return ()
+        touched = every_byte(area)
+        found = np.unique(self.owner[touched[touched < len(self.owner)]])
+        if len(found) > MANY and len(found) >= self.chain + (0 if self.inert else 1):
+            return None
+        return tuple(found.tolist())
 
 
 class Buffer:

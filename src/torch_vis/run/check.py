@@ -92,9 +92,9 @@ class _Oracle:
 
     def pruned(self) -> int:
         outputs = [r for r in self.everything if self.graph.results[r].kind == "output"]
-        groups = [self.everything, outputs, *([r] for r in outputs[:SINGLE_RESULTS])]
+        groups = {tuple(group) for group in (outputs, *([r] for r in outputs[:SINGLE_RESULTS]))} - {()}
         fewest = len(self.graph)
-        for group in groups:
+        for group in (self.everything, *map(list, sorted(groups))):
             self.progress("replay pruned to what the edges say matters")
             needed, taken = self._ancestors(group)
             nodes = np.flatnonzero(needed).tolist()

@@ -31,7 +31,7 @@ def passes(replay: Replay, start: int, goals: Sequence[int], changes: Sequence[C
             reads = _reached_reads(graph, node, reached)
             if reads and (graph.node_flags[node] & Flag.OPAQUE or _moves(replay, node, reads, changes, states)):
                 reached[graph.out_value[slice(*graph.output_span(node))]] = True
-        replay.run([node], states=states)
+        replay.run([node], states=states, release=False)
     return {goal for goal in goals if _holds(graph, graph.outcomes[goal].sources(), reached)}
 
 

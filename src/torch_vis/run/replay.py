@@ -47,14 +47,26 @@ class Replay:
         self.memory[storage] = copy_of(source) if self.plan.written[storage] else source
 
     def run(
-        self, nodes: Iterable[int], *, states: dict[int, Any] | None = None, digests: bool = False
+        self,
+        nodes: Sequence[int],
+        *,
+        states: dict[int, Any] | None = None,
+        digests: bool = False,
+        release: bool = True,
     ) -> None:
-        """Execute nodes in the given order; ``states`` are the random states to use, filled in if it is empty."""
+        """Execute nodes in the given order; ``states`` are the random states to use, filled in if it is empty.
+
+        Memory that no later one of these nodes and no result needs is let go, unless ``release`` is off.
+        """
         if digests:
             self.digests = {}
+        done = self.plan.last_uses(nodes) if release and not digests else {}
         with quiet(self.plan.generators):
             for node in nodes:
                 self._run_node(node, states)
+                for storage in done.get(node, ()):
+                    self.memory.pop(storage, None)
+                    self.objects.pop(storage, None)
 
     def _run_node(self, node: int, states: dict[int, Any] | None) -> None:
         graph = self.graph
@@ -194,6 +206,22 @@ class ReplayPlan:
             found = self._prepared[call] = Prepared(self.graph.calls[call], self.held.objects)
         return found
 
+    def last_uses(self, nodes: Sequence[int]) -> dict[int, list[int]]:
+        """For each node, the blocks of memory that are needed no more after it, when nodes run in this order."""
+        graph = self.graph
+        order = np.asarray(nodes, dtype=np.int64)
+        turn = np.full(len(graph), -1, dtype=np.int64)
+        turn[order] = np.arange(len(order))
+        last = np.full(len(graph.storage_bytes), -1, dtype=np.int64)
+        np.maximum.at(last, graph.value_storage[graph.in_value], turn[graph.in_node])
+        made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        np.maximum.at(last, graph.value_storage[graph.out_value], turn[made_by])
+        last[graph.value_storage[graph.result_value]] = -1
+        done: dict[int, list[int]] = {}
+        for storage in np.flatnonzero(last >= 0).tolist():
+            done.setdefault(int(order[last[storage]]), []).append(storage)
+        return done
+
     def arguments(self, node: int) -> list[int]:
         """The values in a node's slots, in slot order."""
         graph = self.graph
@@ -288,6 +316,8 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A block with the same contents."""
+    if storage.device.type == "meta":
+        return storage
     copy = torch.UntypedStorage(storage.nbytes(), device=storage.device)
     copy.copy_(storage)
     return copy
@@ -295,7 +325,8 @@ def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 def poisoned(size: int, device: str) -> torch.UntypedStorage:
     """A block that holds nonsense: NaN for floating types, -1 for integers."""
-    return torch.UntypedStorage(size, device=torch.device(device)).fill_(POISON)
+    block = torch.UntypedStorage(size, device=torch.device(device))
+    return block if device == "meta" else block.fill_(POISON)
 
 
 def flat(result: Any) -> Iterator[torch.Tensor]:

@@ -176,8 +176,8 @@ def _title(graph: Graph, meta: Mapping[str, Any]) -> str:
 def _totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> list[str]:
     """What the run comes to, one fact to a line."""
     facts = {"operations": _operations(graph), "parameters": _parameters(outline), "input": _inputs(graph)}
-    if "live_bytes" in metrics and len(graph):
-        facts["peak memory"] = _peak(graph, metrics["live_bytes"])
+    if {"live_bytes", "free_bytes"} <= set(metrics) and len(graph):
+        facts["peak memory"] = _peak(graph, metrics["live_bytes"], metrics["free_bytes"])
     if meta.get("wall_ns"):
         overhead = meta.get("overhead_ns")
         facts["wall time"] = duration(meta["wall_ns"]) + (
@@ -208,11 +208,13 @@ def _inputs(graph: Graph) -> str:
     return ", ".join(shown) + (f" and {len(values) - 4:,} more" if len(values) > 4 else "")
 
 
-def _peak(graph: Graph, live: Column) -> str:
-    values = live.values if live.known is None else np.where(live.known, live.values, -1)
+def _peak(graph: Graph, live: Column, freed: Column) -> str:
+    """The most that was alive at once: what an operation leaves and what it or its end lets go."""
+    values = live.values + freed.values
+    values = values if live.known is None else np.where(live.known, values, -1)
     node = graph.nodes[int(values.argmax())]
     where = f" in {node.path}" if node.path else ""
-    return f"{size(int(values.max()))} in live tensors, after {node.name}{where}"
+    return f"{size(int(values.max()))} in live tensors, at {node.name}{where}"
 
 
 def _footnotes(metrics: Metrics, limits: Sequence[str], width: int) -> list[str]:
