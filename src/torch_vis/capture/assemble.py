@@ -21,6 +21,7 @@ from torch_vis.graph.rows import Module, ResultRow
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 
 Ints = NDArray[np.int64]
+LATE_NODES = 4  # how many nodes one write to a view makes, at the most
 FIXED = 11  # numbers in a log row before the values
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what a log row says in the place of a backward sequence number
 
@@ -85,6 +86,7 @@ class _Assembly:
         self.out_count = lengths - FIXED - in_count
         self.in_node, self.in_slot = spans(in_count)
         self.in_value = flat[np.repeat(starts + FIXED, in_count) + self.in_slot]
+        self.is_write = writes[self.call] > 0 if len(calls) else np.zeros(0, dtype=bool)
         self.out_node, out_place = spans(self.out_count)
         self.out_value = flat[np.repeat(starts + FIXED + in_count, self.out_count) + out_place]
         write_count = writes[self.call[self.out_node]] if len(calls) else out_place
@@ -138,7 +140,9 @@ class _Assembly:
         numbers = []
         for _, _, tensor in self.finding.results:
             entry = rec.seen.get(id(tensor))
-            numbers.append(entry.number if entry is not None and entry() is tensor else rec.meet(tensor).number)
+            numbers.append(
+                entry.number if entry is not None and entry() is tensor else rec.meet(tensor).number
+            )
             if numbers[-1] in rec.blank and rec.keep:
                 numbers[-1] = rec.fill(tensor, numbers[-1])
         if rec.count > self.count:
@@ -223,14 +227,16 @@ class _Assembly:
         self.result_rows, self.result_kinds = reads.value[outside], reads.kind[outside]
         return guessed
 
-    def _views(self, node: int) -> list[int]:
+    def _views(self, node: int) -> dict[int, list[int]]:
+        """The values a node returns that alias its inputs, by the memory they lie in."""
         if node >= self.count:
-            return []
-        first, last = self._out_first[node], self._out_first[node + 1]
-        values = self.out_value[first:last]
-        return [
-            int(v) for v in values if not self.written[v] and self.storage_birth[self.value_storage[v]] < node
-        ]
+            return {}
+        values = self.out_value[self._out_first[node] : self._out_first[node + 1]]
+        storages = self.value_storage[values]
+        views: dict[int, list[int]] = {}
+        for row in np.flatnonzero(~self.written[values] & (self.storage_birth[storages] < node)):
+            views.setdefault(int(storages[row]), []).append(int(values[row]))
+        return views
 
     def _inert(self, value: int) -> bool:
         maker = int(self.maker[value])
@@ -262,24 +268,23 @@ class _Assembly:
         Sequence numbers belong to the thread that made the node. A CPU backward runs on that thread, a CUDA backward on
         the engine's, which makes no nodes of its own unless a graph of the backward is asked for.
         """
-        owners: dict[tuple[int, int], int] = {}
-        changes = np.flatnonzero(
-            (np.diff(self.sequence, prepend=-1) != 0) | (np.diff(self.thread, prepend=-1) != 0)
-        )
-        for node, thread, number in zip(
-            changes.tolist(), self.thread[changes].tolist(), self.sequence[changes].tolist(), strict=True
-        ):
-            owners.setdefault((thread, number), node)
-        threads = list(dict.fromkeys(self.thread[changes].tolist()))
-        links = []
-        for thread, number in zip(
-            self.thread[backward].tolist(), self.backward[backward].tolist(), strict=True
-        ):
-            found = owners.get((thread, number + 1), -1)
-            if found < 0:
-                found = next((owners[t, number + 1] for t in threads if (t, number + 1) in owners), -1)
-            links.append(found)
-        return np.array(links, dtype=np.int64)
+        links = np.full(len(backward), -1, dtype=np.int64)
+        wanted = self.backward[backward] + 1
+        for thread in dict.fromkeys(self.thread.tolist()):
+            own = np.flatnonzero(self.thread == thread)
+            numbers = self.sequence[own]  # a thread's numbers only grow
+            place = np.searchsorted(numbers, wanted)
+            found = own[np.minimum(place, len(own) - 1)]
+            exact = (place < len(own)) & (self.sequence[found] == wanted)
+            # a write to a view makes its nodes when it is done, and no later operation sees their numbers first
+            before = own[np.maximum(place - 1, 0)]
+            late = (
+                ~exact & (place > 0) & self.is_write[before] & (self.sequence[before] >= wanted - LATE_NODES)
+            )
+            mine = self.thread[backward] == thread
+            take = (links < 0) | mine
+            links = np.where(take & exact, found, np.where(take & late & (links < 0), before, links))
+        return links
 
     def _scopes(self) -> None:
         rec = self.rec

@@ -16,6 +16,12 @@ from torch_vis.capture.regions import SMALL_BYTES, Buffer, Region, SmallBuffer, 
 from torch_vis.graph.rows import TensorType
 from torch_vis.graph.schema import Kind
 
+DATA, WHOLE, SHAPE = (
+    int(Kind.DATA),
+    int(Kind.WHOLE),
+    int(Kind.SHAPE),
+)  # plain numbers: enums are slow to look up
+
 Ints = NDArray[np.int64]
 
 
@@ -43,13 +49,13 @@ class Memory(NamedTuple):
 def resolve(
     memory: Memory,
     reads: Reads,
-    views: Callable[[int], list[int]],
+    views: Callable[[int], dict[int, list[int]]],
     inert: Callable[[int], bool],
     aliases: Ints,
 ) -> tuple[Reads, Ints, int]:
     """The reads with hidden ones added, what each value carries, and how many writes could only be guessed at.
 
-    ``views(node)`` gives the values a node returns that alias its inputs; ``inert(value)`` whether nothing leads to it;
+    ``views(node)`` gives the values a node returns that alias its inputs, by storage; ``inert(value)`` whether nothing leads to it;
     ``aliases`` are values that lie in known memory though no operation made them.
     """
     carries = np.full(len(memory.storage), -1, dtype=np.int64)
@@ -72,7 +78,7 @@ def resolve(
             follower.write(item)
         else:
             node = time >> 1
-            if kind[item] == Kind.SHAPE:
+            if kind[item] == SHAPE:
                 continue
             taken, others = follower.read(node, int(reads.value[item]))
             kind[item] = taken
@@ -93,7 +99,11 @@ def resolve(
 
 class _Follower:
     def __init__(
-        self, memory: Memory, carries: Ints, views: Callable[[int], list[int]], inert: Callable[[int], bool]
+        self,
+        memory: Memory,
+        carries: Ints,
+        views: Callable[[int], dict[int, list[int]]],
+        inert: Callable[[int], bool],
     ) -> None:
         self.memory = memory
         self.carries = carries
@@ -106,6 +116,8 @@ class _Follower:
             ::-1
         ]  # the last to be assigned is the first value
         self.guessed = 0
+        self.viewer = -1
+        self.viewed: dict[int, list[int]] = {}
 
     def area(self, value: int) -> Region | None:
         row = self.memory.types[self.memory.type[value]]
@@ -120,11 +132,11 @@ class _Follower:
             base = int(self.first[storage])
             row = self.memory.types[self.memory.type[base]]
             size = int(self.memory.size[storage]) if row.layout == "strided" else 1
-            places = radices(row.shape, row.stride, row.itemsize or 1) if row.layout == "strided" else (1,)
             if size <= SMALL_BYTES:
-                buffer = SmallBuffer(base, size, inert=self.inert(base))
+                buffer = SmallBuffer(base, size, lambda: self.inert(base))
             else:
-                buffer = Buffer(base, places, size, inert=self.inert(base))
+                places = lambda: radices(row.shape, row.stride, row.itemsize or 1)  # noqa: E731
+                buffer = Buffer(base, size, lambda: self.inert(base), places)
             self.buffers[storage] = buffer
         return buffer
 
@@ -138,19 +150,21 @@ class _Follower:
     def read(self, node: int, value: int) -> tuple[int, list[tuple[int, int]]]:
         """What the node takes of the value it names, and what it takes from others."""
         buffer = self.buffer(value)
-        views = [v for v in self.views(node) if self.memory.storage[v] == self.memory.storage[value]]
+        if node != self.viewer:
+            self.viewer, self.viewed = node, self.views(node)
+        views = self.viewed.get(int(self.memory.storage[value]), ())
         if len(views) > 1:
-            return Kind.SHAPE, []
+            return SHAPE, []
         origins = buffer.origins(self.area(views[0] if views else value))
         if views:
             self.made_from[views[0]] = origins
         if value in self.made_from and self.made_from[value] == origins and not views:
             if origins is not None or buffer.newest < value:
-                return Kind.DATA, []
+                return DATA, []
         if origins is None:
             newest = buffer.newest
-            return (Kind.WHOLE, []) if newest == value else (Kind.SHAPE, [(newest, Kind.WHOLE)])
+            return (WHOLE, []) if newest == value else (SHAPE, [(newest, WHOLE)])
         outside = self.memory.maker[value] < 0 and self.memory.maker[buffer.base] < 0
         others = [o for o in origins if o != value and not (outside and o == buffer.base)]
-        kind = Kind.DATA if len(others) < len(origins) else Kind.SHAPE
-        return kind, [(other, Kind.DATA) for other in others]
+        kind = DATA if len(others) < len(origins) else SHAPE
+        return kind, [(other, DATA) for other in others]

@@ -135,7 +135,9 @@ class Capture:
 
     def _leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Every parameter and input by name, wrappers (a DTensor, say) left whole."""
-        found = [(_join(prefix, name), p) for prefix, root in self.roots for name, p in root.named_parameters()]
+        found = [
+            (_join(prefix, name), p) for prefix, root in self.roots for name, p in root.named_parameters()
+        ]
         return found + self.inputs
 
     def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:

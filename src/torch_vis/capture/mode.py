@@ -73,7 +73,7 @@ class RecordMode(TorchDispatchMode):
         site = -1
         function = None
         seeding = False
-        frame: Any = getframe(1)
+        frame: Any = getframe().f_back  # none at all on a thread of the autograd engine's
         while frame is not None:
             code = frame.f_code
             if id(code) not in boring:

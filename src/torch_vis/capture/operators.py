@@ -89,7 +89,9 @@ class Plan:
         self.shape_only: tuple[int, ...] = ()
         self.writes: tuple[int | str, ...] = ()
         self.overwrites: frozenset[int | str] = frozenset()
-        self.random = self.escape = self.skip = self.blank = self.is_view = self.takes_storage = self.flips = False
+        self.random = self.escape = self.skip = self.blank = self.is_view = self.takes_storage = (
+            self.flips
+        ) = False
         self.is_detach = func is torch.ops.aten.detach.default
         self.is_hop = isinstance(func, torch._ops.HigherOrderOperator)
         if isinstance(func, torch._ops.OpOverload):

@@ -185,7 +185,12 @@ class Recorder:
             known.address = address
             known.size = size
             self.storages[address] = known
-            self.storage_rows += (known.number, size, birth, 0 if tensor.is_cpu else self._device(tensor.device))
+            self.storage_rows += (
+                known.number,
+                size,
+                birth,
+                0 if tensor.is_cpu else self._device(tensor.device),
+            )
         number = next(self.value_numbers)
         self.values += (number, known.number, offset, kind)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
@@ -364,7 +369,12 @@ class Recorder:
         return numbers
 
     def opaque_ends(
-        self, name: str, inputs: list[Tensor], numbers: list[int], writes: tuple[int, ...], outputs: list[Tensor]
+        self,
+        name: str,
+        inputs: list[Tensor],
+        numbers: list[int],
+        writes: tuple[int, ...],
+        outputs: list[Tensor],
     ) -> None:
         """Stand one node for code that cannot be seen; a replay takes what it gave as recorded."""
         plan = Plan(None)
@@ -392,13 +402,19 @@ class Recorder:
         backward = -1 if node is None else backward_number(node)
         self.opaque_nodes.append(birth)
         scope = self.current.get(thread, 0)
-        self.write(birth, call, scope, -1, sequence_number(), backward, thread, False, now, now, *numbers, *made)
+        self.write(
+            birth, call, scope, -1, sequence_number(), backward, thread, False, now, now, *numbers, *made
+        )
 
     def fill(self, tensor: Tensor, number: int) -> int:
         """Note that unseen code has put something into memory that was made without contents."""
         del self.blank[number]
         address = self.seen[id(tensor)].address
-        if address is None or self.storages[address].number in self.dirty or tensor.untyped_storage().device.type == "meta":
+        if (
+            address is None
+            or self.storages[address].number in self.dirty
+            or tensor.untyped_storage().device.type == "meta"
+        ):
             return number
         if self.fill_call < 0:
             plan = Plan(None)
@@ -414,7 +430,20 @@ class Recorder:
         thread, now = get_ident(), clock()
         self.opaque_nodes.append(node)
         self.unseen["filled"] = self.unseen.get("filled", 0) + 1
-        self.write(node, self.fill_call, self.current.get(thread, 0), -1, sequence_number(), -1, thread, False, now, now, number, filled)
+        self.write(
+            node,
+            self.fill_call,
+            self.current.get(thread, 0),
+            -1,
+            sequence_number(),
+            -1,
+            thread,
+            False,
+            now,
+            now,
+            number,
+            filled,
+        )
         return filled
 
     def knows(self, tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ fit that form is compared byte by byte while it is small, and otherwise taken to
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -178,39 +179,59 @@ class Write(NamedTuple):
     box: Box | None
 
 
+def bytes_of(area: Region) -> slice | np.ndarray:  # type: ignore[type-arg]
+    """The region as an index into an array of bytes."""
+    if len(area.dims) == 1 and area.dims[0][0] == 1:
+        return slice(area.start, area.stop)
+    return every_byte(area)
+
+
 class SmallBuffer:
     """A small block of memory written piece by piece: the writer of every byte, which is exact whatever the views."""
 
-    def __init__(self, base: int, size: int, *, inert: bool) -> None:
+    def __init__(self, base: int, size: int, inert: Callable[[], bool]) -> None:
         self.base = self.newest = base
-        self.inert = inert
+        self.inert = False
+        self._base_inert = inert
         self.guessed = 0
         self.chain = 0
-        self.owner = np.full(max(size, 1), base, dtype=np.int64)
+        self.size = max(size, 1)
+        self.sole: int | None = base  # who wrote all of it, if it was one write
+        self.owner: np.ndarray | None = None  # type: ignore[type-arg]
 
     def write(self, value: int, area: Region | None) -> bool:
         """Note a write; whether it left part of the buffer as it was."""
         if area is None:
             return False
         self.newest = value
-        if area.stop > len(self.owner):  # the block was made larger
-            grown = np.full(area.stop - len(self.owner), self.base, dtype=np.int64)
+        if area.start == 0 and len(area.dims) == 1 and area.stop >= self.size:
+            self.sole, self.owner, self.size = value, None, area.stop
+            self.chain, self.inert = 0, False
+            return False
+        if self.owner is None:
+            self.inert = self.sole == self.base and self._base_inert()
+            self.owner = np.full(self.size, self.sole, dtype=np.int64)
+            self.sole = None
+        if area.stop > self.size:  # the block was made larger
+            grown = np.full(area.stop - self.size, self.base, dtype=np.int64)
             self.owner = np.concatenate([self.owner, grown])
-        self.owner[every_byte(area)] = value
-        partial = bool((self.owner != value).any())
-        self.chain = self.chain + 1 if partial else 0
-        self.inert = self.inert and partial
-        return partial
+            self.size = area.stop
+        self.owner[bytes_of(area)] = value
+        self.chain += 1
+        return True
 
     def origins(self, area: Region | None) -> tuple[int, ...] | None:
         """The values whose bytes the region holds, oldest first; None means the newest version with all it carries."""
         if area is None:
             return ()
-        touched = every_byte(area)
-        found = np.unique(self.owner[touched[touched < len(self.owner)]])
+        if self.owner is None:
+            assert self.sole is not None
+            return (self.sole,)
+        held = self.owner[bytes_of(area)] if area.stop <= self.size else self.owner
+        found = sorted(set(held.tolist()))
         if len(found) > MANY and len(found) >= self.chain + (0 if self.inert else 1):
             return None
-        return tuple(found.tolist())
+        return tuple(found)
 
 
 class Buffer:
@@ -220,13 +241,18 @@ class Buffer:
     rows, columns or positions finds its pieces by bisection.
     """
 
-    def __init__(self, base: int, places: tuple[int, ...], size: int, *, inert: bool) -> None:
-        self.places = places
+    def __init__(
+        self, base: int, size: int, inert: Callable[[], bool], places: Callable[[], tuple[int, ...]]
+    ) -> None:
         self.size = size
-        self.inert = inert  # nothing leads to the base, so that naming it costs no precision
-        self.base = base
-        self.newest = base
+        self.base = self.newest = base
         self.guessed = 0
+        self.inert = False  # nothing leads to the base, so that naming it costs no precision
+        self.places: tuple[int, ...] = ()
+        self._base_inert, self._places = (
+            inert,
+            places,
+        )  # asked at the first partial write: most buffers never see one
         self._reset(Write(base, Region(0, ((1, max(size, 1)),)), None))
 
     def _reset(self, write: Write) -> None:
@@ -247,6 +273,9 @@ class Buffer:
             self.newest = value
             self.inert = False
             return False
+        if not self.places:
+            self.places = self._places()
+            self.inert = self.bottom.value == self.base and self._base_inert()
         box = box_of(area, self.places)
         write = Write(value, area, box)
         if self.key < 0 and box is not None:

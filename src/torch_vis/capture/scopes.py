@@ -25,7 +25,9 @@ _adopting: list[tuple[Recorder, frozenset[int]]] = []
 _module_call = torch.nn.Module.__call__
 _hooks: list[Any] = []
 _thresholds = (gc.get_threshold(), gc.get_threshold())
-OBJECTS = 4  # what the collector has to visit for each tensor: the tensor itself, its storage, a reference to each
+OBJECTS = (
+    4  # what the collector has to visit for each tensor: the tensor itself, its storage, a reference to each
+)
 
 
 def recorders_here() -> list[Recorder] | None:

@@ -119,7 +119,9 @@ class _Oracle:
         pairs = 0
         for value in self._input_values():
             self.progress(f"perturb {graph.values[value].name or value}")
-            alike = np.flatnonzero((graph.value_storage == graph.value_storage[value]) & (graph.value_producer < 0))
+            alike = np.flatnonzero(
+                (graph.value_storage == graph.value_storage[value]) & (graph.value_producer < 0)
+            )
             connected = {r for r in outputs if taken[r][alike].any()}
             unproved = set(connected)
             for change in PERTURBATIONS:
@@ -142,7 +144,9 @@ class _Oracle:
                 unproved -= passes(replay, value, sorted(unproved), PERTURBATIONS, self.states)
             if unproved:
                 pair = self._pair(value, min(unproved))
-                raise CheckFailed(f"{pair} are connected in the graph, yet no operation on the way passes a change on")
+                raise CheckFailed(
+                    f"{pair} are connected in the graph, yet no operation on the way passes a change on"
+                )
             pairs += len(outputs)
         return pairs
 

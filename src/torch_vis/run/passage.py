@@ -20,7 +20,9 @@ from torch_vis.run.replay import Replay, flat, quiet, same_bits
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-def passes(replay: Replay, start: int, goals: Sequence[int], changes: Sequence[Change], states: dict[int, Any]) -> set[int]:
+def passes(
+    replay: Replay, start: int, goals: Sequence[int], changes: Sequence[Change], states: dict[int, Any]
+) -> set[int]:
     """Which of the results ``goals`` a change of the value ``start`` reaches, operation by operation."""
     graph = replay.graph
     reached = np.zeros(len(graph.value_type), dtype=bool)
@@ -29,7 +31,9 @@ def passes(replay: Replay, start: int, goals: Sequence[int], changes: Sequence[C
     for node in range(len(graph)):
         if wanted[node]:
             reads = _reached_reads(graph, node, reached)
-            if reads and (graph.node_flags[node] & Flag.OPAQUE or _moves(replay, node, reads, changes, states)):
+            if reads and (
+                graph.node_flags[node] & Flag.OPAQUE or _moves(replay, node, reads, changes, states)
+            ):
                 reached[graph.out_value[slice(*graph.output_span(node))]] = True
         replay.run([node], states=states, release=False)
     return {goal for goal in goals if _holds(graph, graph.outcomes[goal].sources(), reached)}
@@ -53,11 +57,17 @@ def _holds(graph: Graph, pairs: Sequence[tuple[int, int]], reached: Any) -> bool
 
 
 def _moves(
-    replay: Replay, node: int, reads: Sequence[tuple[int, int]], changes: Sequence[Change], states: dict[int, Any]
+    replay: Replay,
+    node: int,
+    reads: Sequence[tuple[int, int]],
+    changes: Sequence[Change],
+    states: dict[int, Any],
 ) -> bool:
     plain = _results(replay, node, states, scramble=None, changed=())
     for change in changes:
-        if plain is not None and _differ(plain, _results(replay, node, states, scramble=None, changed=reads, change=change)):
+        if plain is not None and _differ(
+            plain, _results(replay, node, states, scramble=None, changed=reads, change=change)
+        ):
             return True
         for seed in range(2):
             base = _results(replay, node, states, scramble=seed, changed=())

@@ -1,0 +1,98 @@
+"""What to run once on a machine with a GPU: the CUDA tests, the zoo on that torch, and the cost of a trace there.
+
+python -m tests.cuda_session
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+
+import torch
+
+import torch_vis as tv
+from tests import test_cuda, zoo
+
+
+def attempt(name: str, run: Callable[[], object]) -> bool:
+    """Run one test and print how it went."""
+    try:
+        run()
+    except Exception as error:
+        print(f"FAILED {name}: {type(error).__name__}: {str(error)[:300]}")
+        print("".join(traceback.format_tb(error.__traceback__)[-3:]))
+        return False
+    return True
+
+
+def cost_of_a_step() -> None:
+    """A BERT-base training step on the GPU, plain and traced, interleaved."""
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig()).cuda().train()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    ids = torch.randint(0, 30000, (8, 128), device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(ids).last_hidden_state.square().mean().backward()
+        optimizer.step()
+
+    plain, traced = [], []
+    for _ in range(12):
+        for run, into in ((step, plain), (lambda: tv.trace(step, keep=False), traced)):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            run()
+            torch.cuda.synchronize()
+            into.append(time.perf_counter() - start)
+    a, b = statistics.median(plain), statistics.median(traced)
+    print(
+        f"BERT-base step, batch 8 x 128: plain {a * 1e3:.1f} ms, trace() {b * 1e3:.1f} ms, ratio {b / a:.2f}"
+    )
+    t = tv.trace(step)
+    print(t.check(shuffles=1))
+    backward = [n for n in t.graph.nodes if n.phase == "backward"]
+    print(f"backward operations linked: {sum(n.link is not None for n in backward)} of {len(backward)}")
+
+
+def main() -> None:
+    """Run everything and print a line for each failure and a total."""
+    print(torch.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
+    passed = total = 0
+    for training in (True, False):
+        total += 1
+        passed += attempt(
+            "replay", lambda training=training: test_cuda.test_forward_and_backward_replay(training)
+        )
+    for name in dir(test_cuda):
+        if name.startswith("test_") and name != "test_forward_and_backward_replay":
+            total += 1
+            passed += attempt(name, getattr(test_cuda, name))
+    print(f"CUDA tests: {passed} of {total} passed")
+    attempt("cost", cost_of_a_step)
+    passed = total = 0
+    for case in zoo.ZOO.values():
+
+        def run(case: zoo.Case = case) -> None:
+            target, args, kwargs = case.make()
+            trace = tv.trace(target, *args, kwargs=kwargs, backward=case.backward)
+            try:
+                trace.check()
+            except (tv.errors.TensorsMissing, tv.errors.CheckFailed):
+                if not case.tags & {"fake", "meta", "unseen"} and case.name not in (
+                    "fake_tensor_input",
+                    "meta_tensor_input",
+                    "numpy_write",
+                ):
+                    raise
+
+        total += 1
+        passed += attempt(case.name, run)
+    print(f"zoo on the CPU of torch {torch.__version__}: {passed} of {total} passed")
+
+
+if __name__ == "__main__":
+    main()
