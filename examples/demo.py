@@ -1,6 +1,6 @@
 """Trace a vision model and a transformer, forward and backward, prove both graphs, and leave files to open.
 
-    python examples/demo.py [--out FOLDER]
+python examples/demo.py [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def bert() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return BertModel(config).train(), (torch.randint(0, config.vocab_size, (1, 64)),)
 
 
-def show(name: str, make: Callable[[], tuple[torch.nn.Module, tuple[torch.Tensor, ...]]], folder: Path) -> None:
+def show(
+    name: str, make: Callable[[], tuple[torch.nn.Module, tuple[torch.Tensor, ...]]], folder: Path
+) -> None:
     """Trace one model, print its table, check it and write its files."""
     torch.manual_seed(0)
     model, inputs = make()

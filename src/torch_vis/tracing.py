@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch_vis.errors import NothingToDifferentiate, NotTraceable, TensorsMissing, UsageError, no_match
 from torch_vis.graph.graph import Graph
@@ -29,7 +29,7 @@ class Trace:
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
     >>> t.graph
-    <Graph: 10 operations, 14 values, 2 scopes>
+    <Graph: 13 operations, 16 values, 2 scopes>
     >>> t.output.shape, t.limits
     (torch.Size([1, 2]), ())
     """
@@ -75,7 +75,7 @@ class Trace:
         >>> import torch, torch_vis as tv
         >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
         >>> print(t.check(inputs=True))
-        3 results equal bit for bit: 10 operations in order, 9 pruned, 2 random orders; 1 input-output pairs proved
+        3 results equal bit for bit: 13 operations in order, 12 pruned, 2 random orders; 1 input-output pairs proved
         """
         if self._held is None:
             raise TensorsMissing(
@@ -108,7 +108,7 @@ class Trace:
         """
         _format(path).save(path, self.graph, self.metrics, self.limits, self.meta)
 
-    def table(self, *, depth: int | str | None = "auto", width: int | None = None) -> str:
+    def table(self, *, depth: int | Literal["auto"] | None = "auto", width: int | None = None) -> str:
         """The module tree with shapes, parameters, operations, time and memory, as ``print`` shows it.
 
         >>> import torch, torch_vis as tv

@@ -40,7 +40,7 @@ class Finding:
 
 
 def assemble(rec: Recorder, finding: Finding) -> tuple[Graph, Metrics, int, Ints]:
-    """The graph, its metrics, the number of writes whose region could only be guessed at, and the values' new numbers."""
+    """The graph, its metrics, how many writes had a region that could only be guessed, and the values' new numbers."""
     return _Assembly(rec, finding).build()
 
 
@@ -49,6 +49,8 @@ class _Assembly:
         self.rec = rec
         self.finding = finding
         self.builder = GraphBuilder()
+        self._by_call: Ints | None = None
+        self.unseen_aliases = np.zeros(0, dtype=np.int64)
 
     def build(self) -> tuple[Graph, Metrics, int, Ints]:
         self._read_log()
@@ -100,7 +102,7 @@ class _Assembly:
                 self._mark_shapes(number, shapes)
 
     def _mark_shapes(self, call: int, slots: Iterable[int]) -> None:
-        if not hasattr(self, "_by_call") or len(self._by_call) != self.count:
+        if self._by_call is None or len(self._by_call) != self.count:
             self._by_call = np.argsort(self.call, kind="stable")
             self._call_sorted = self.call[self._by_call]
             self._in_start = np.searchsorted(self.in_node, np.arange(self.count))
@@ -206,7 +208,6 @@ class _Assembly:
         )
         follow = self.written.copy()
         self._out_first = np.concatenate([[0], np.cumsum(self.out_count)])
-        aliased = getattr(self, "unseen_aliases", np.zeros(0, dtype=np.int64))
         memory = dataflow.Memory(
             self.value_storage,
             self.value_offset,
@@ -216,7 +217,9 @@ class _Assembly:
             self.storage_bytes,
             self.rec.type_rows,
         )
-        reads, self.carries, guessed = dataflow.resolve(memory, reads, self._views, self._inert, aliased)
+        reads, self.carries, guessed = dataflow.resolve(
+            memory, reads, self._views, self._inert, self.unseen_aliases
+        )
         order = np.lexsort((np.where(reads.slot < 0, 1 << 30, reads.slot), reads.node))
         reads = dataflow.Reads(*(column[order] for column in reads))
         inside = reads.node < self.count
@@ -243,7 +246,7 @@ class _Assembly:
         if maker < 0:
             return False
         info = self.rec.calls[self.call[maker]]
-        return info.slots == len(info.shape_only)
+        return bool(info.slots == len(info.shape_only))
 
     # ---------------------------------------------------------------- links, scopes, phases
 
@@ -436,7 +439,7 @@ class _Assembly:
         dead = np.flatnonzero((self.storage_death <= n) & (self.storage_death > 0))
         last = self.storage_death[dead] - 1
         free = np.bincount(last, weights=self.storage_bytes[dead], minlength=n)[:n].astype(np.int64)
-        size = {}
+        size: dict[int, int] = {}
         for storage, now, node in self.rec.resizes:
             before = size.get(storage, int(self.first_bytes[storage]))
             alloc[node] += max(now - before, 0)

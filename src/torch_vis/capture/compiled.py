@@ -33,7 +33,7 @@ def uninstall() -> None:
     if callbacks is not None and _wrap in callbacks.callback_handler.end_callbacks:
         callbacks.callback_handler.remove_end_callback(_wrap)
     if _original is not None:
-        sys.modules["torch._inductor.output_code"].CompiledFxGraph.__call__ = _original  # type: ignore[attr-defined]
+        sys.modules["torch._inductor.output_code"].CompiledFxGraph.__call__ = _original
         _original = None
 
 
@@ -42,7 +42,7 @@ def _wrap(*_: Any) -> None:
     module = sys.modules.get("torch._inductor.output_code")
     if module is not None and _original is None:
         _original = module.CompiledFxGraph.__call__
-        module.CompiledFxGraph.__call__ = _call  # type: ignore[attr-defined]
+        module.CompiledFxGraph.__call__ = _call
 
 
 def _call(self: Any, inputs: Any) -> Any:

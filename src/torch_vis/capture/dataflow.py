@@ -1,7 +1,7 @@
 """Who reads whose bytes: exact edges through views, aliases and in-place writes.
 
-Memory that is written once, by the operation that made it, needs no thought: every reader depends on the value it names.
-Only buffers that were written again are followed write by write.
+Memory that is written once, by the operation that made it, needs no thought: every reader depends on the value it
+names. Only buffers that were written again are followed write by write.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reads(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The values of a run and where they lie, as columns; ``maker`` is the node that made or wrote each, -1 for none."""
+    """The values of a run and where they lie; ``maker`` is the node that made or wrote each, -1 for none."""
 
     storage: Ints
     offset: Ints
@@ -55,8 +55,8 @@ def resolve(
 ) -> tuple[Reads, Ints, int]:
     """The reads with hidden ones added, what each value carries, and how many writes could only be guessed at.
 
-    ``views(node)`` gives the values a node returns that alias its inputs, by storage; ``inert(value)`` whether nothing leads to it;
-    ``aliases`` are values that lie in known memory though no operation made them.
+    ``views(node)`` gives the values a node returns that alias its inputs, by storage; ``inert(value)`` tells whether
+    nothing leads to it; ``aliases`` are values that lie in known memory though no operation made them.
     """
     carries = np.full(len(memory.storage), -1, dtype=np.int64)
     dirty = np.unique(memory.storage[np.concatenate([np.flatnonzero(memory.writes), aliases])])

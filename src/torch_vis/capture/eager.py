@@ -43,7 +43,7 @@ class Capture:
     def __enter__(self) -> Capture:
         self._following.__enter__()
         try:
-            self._mode.__enter__()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
         except BaseException:
             self._following.__exit__()
             raise
@@ -54,7 +54,7 @@ class Capture:
         self.ended = clock()
         self.recorder.closed = True
         try:
-            self._mode.__exit__(None, None, None)
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         finally:
             self._following.__exit__()
 
@@ -78,7 +78,7 @@ class Capture:
     # ---------------------------------------------------------------- who is who
 
     def _paths(self) -> dict[int, str]:
-        """A path for every module that was called, from the roots given or, without them, from the outermost modules."""
+        """A path for every module that was called, from the roots given or else from the outermost modules."""
         rec = self.recorder
         called = {id(owner): number for number, (owner, *_) in enumerate(rec.modules) if number}
         roots = list(self.roots)
@@ -91,7 +91,7 @@ class Capture:
                 number = called.get(id(module))
                 if number is not None:
                     paths.setdefault(number, ".".join(part for part in (prefix, name) if part))
-        for number, (owner, path, kind_name, kind) in enumerate(rec.modules):
+        for number, (_, path, kind_name, kind) in enumerate(rec.modules):
             if number and number not in paths:
                 paths[number] = path or (kind_name if kind == "module" else path)
         return paths
@@ -241,7 +241,7 @@ def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
             parts.append(tensor.sum())
     if not parts:
         raise NothingToDifferentiate(
-            "backward=True, but no output requires a gradient; are the parameters frozen, or is the model under no_grad?"
+            "backward=True, but no output requires a gradient; are the parameters frozen, or is it under no_grad?"
         )
     total = parts[0]
     for part in parts[1:]:

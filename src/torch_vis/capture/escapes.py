@@ -17,7 +17,7 @@ from torch_vis.capture.recorder import Recorder
 METHODS = ("numpy", "tolist", "__array__", "__dlpack__")
 _MISSING = object()
 _saved: dict[str, Any] = {}
-_recorders: Callable[[], list[Recorder] | None] = lambda: None
+_recorders: Callable[[], list[Recorder] | None] = list
 
 
 def install(recorders: Callable[[], list[Recorder] | None]) -> None:

@@ -42,8 +42,9 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
         )
     if rec.unseen.get("filled"):
         limits.append(
-            f"{rec.unseen['filled']:,} tensors were read though no operation had written to them (torch_vis::unseen_write): "
-            "C++ code filled them unseen, or they were never initialised; a replay takes them as recorded"
+            f"{rec.unseen['filled']:,} tensors were read though no operation had written to them "
+            "(torch_vis::unseen_write): C++ code filled them unseen, or they were never initialised; "
+            "a replay takes them as recorded"
         )
     if rec.unseen.get("threads"):
         limits.append(f"{rec.unseen['threads']:,} module calls ran on other threads and were not recorded")

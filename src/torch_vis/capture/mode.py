@@ -43,7 +43,7 @@ class RecordMode(TorchDispatchMode):
         return True  # or compiled functions called under the mode would stay eager after it
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -96,6 +96,7 @@ class RecordMode(TorchDispatchMode):
         key: list[Any] = []
         numbers: list[int] = []
         try:
+            arg: Any
             for arg in args:
                 kind = type(arg)
                 if kind in tensor_types:
@@ -103,7 +104,7 @@ class RecordMode(TorchDispatchMode):
                     if (
                         entry is None
                         or entry() is not arg
-                        or (entry.address is not None and entry.address != arg.untyped_storage()._cdata)
+                        or (entry.address and entry.address != arg.untyped_storage()._cdata)  # type: ignore[union-attr]
                     ):
                         entry = rec.meet(arg)
                     numbers.append(entry.number)
@@ -226,13 +227,14 @@ class RecordMode(TorchDispatchMode):
         elif isinstance(arg, Tensor):
             rec = self.recorder
             rec.tensor_types.add(kind)
-            if kind.__torch_function__ is not torch._C._disabled_torch_function_impl and kind is not Tensor:
+            own: Any = kind
+            if own.__torch_function__ is not torch._C._disabled_torch_function_impl:
                 rec.foreign = True
             entry = rec.seen.get(id(arg))
             if (
                 entry is None
                 or entry() is not arg
-                or (entry.address is not None and entry.address != arg.untyped_storage()._cdata)
+                or (entry.address and entry.address != arg.untyped_storage()._cdata)  # type: ignore[union-attr]
             ):
                 entry = rec.meet(arg)
             numbers.append(entry.number)

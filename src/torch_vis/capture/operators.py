@@ -42,13 +42,13 @@ UNDECLARED: dict[str, tuple[tuple[int, ...], int | None]] = {
     "instance_norm": ((3, 4), 5),
 }
 
-# Operators that give memory without contents. What is read from it before any operation wrote to it was put there unseen.
+# Operators that give memory without contents. What is read from it before an operation wrote to it came unseen.
 BLANK = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
 
 # Operators whose result may carry a conjugate or negative bit.
 FLIPS = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H positive".split())
 
-# Higher-order operators whose eager kernel runs under a mode, so that what they call is recorded; the others are one node.
+# Higher-order operators whose eager kernel runs under a mode, so that what they call is recorded; others are one node.
 INLINED = frozenset({"cond", "while_loop", "flex_attention", "flex_attention_backward"})
 
 # Operators whose result is a Python value computed from a tensor's contents.

@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from torch_vis.capture.operators import Plan
 from torch_vis.capture.sites import Code
@@ -167,7 +167,7 @@ class Recorder:
             key: Any = (tensor.shape, tensor.stride(), tensor.dtype)
             if self.flips:
                 key += (tensor.is_conj(), tensor.is_neg())
-            offset = tensor.storage_offset()
+            offset = int(tensor.storage_offset())
         except (RuntimeError, NotImplementedError):
             return self._note_opaque(tensor, birth)
         kind = self.types.get(key)
@@ -235,8 +235,7 @@ class Recorder:
         else:
             storage_number = next(self.storage_numbers)
             self.storage_rows += (storage_number, 0, birth, self._device(tensor.device))
-            watch = ref(tensor, lambda _: self.closed or self.deaths.append((storage_number, self.count)))
-            self.opaque_refs[storage_number] = watch
+            self.opaque_refs[storage_number] = ref(tensor, lambda _: self._opaque_dead(storage_number))
         number = next(self.value_numbers)
         self.values += (number, storage_number, 0, kind)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
@@ -272,6 +271,10 @@ class Recorder:
         if self.storages.get(storage.address) is storage:
             del self.storages[storage.address]
         self.deaths.append((storage.number, self.count))
+
+    def _opaque_dead(self, storage: int) -> None:
+        if not self.closed:
+            self.deaths.append((storage, self.count))
 
     # ---------------------------------------------------------------- nodes
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+Addresses = NDArray[np.int64]
 Range = tuple[int, int, int]  # first, last, step
 Box = tuple[Range, ...]
 ENUMERATE_BYTES = 1 << 18
@@ -152,14 +154,14 @@ def regions_meet(a: Region, b: Region) -> bool:
     return bool(np.isin(left, right, assume_unique=False).any())
 
 
-def _bytes(area: Region) -> np.ndarray | None:  # type: ignore[type-arg]
+def _bytes(area: Region) -> Addresses | None:
     total = 1
     for _, count in area.dims:
         total *= count
     return None if total > ENUMERATE_BYTES else every_byte(area)
 
 
-def every_byte(area: Region) -> np.ndarray:  # type: ignore[type-arg]
+def every_byte(area: Region) -> Addresses:
     """The address of every byte of a region.
 
     >>> every_byte(Region(4, ((1, 2), (8, 2)))).tolist()
@@ -179,7 +181,7 @@ class Write(NamedTuple):
     box: Box | None
 
 
-def bytes_of(area: Region) -> slice | np.ndarray:  # type: ignore[type-arg]
+def bytes_of(area: Region) -> slice | Addresses:
     """The region as an index into an array of bytes."""
     if len(area.dims) == 1 and area.dims[0][0] == 1:
         return slice(area.start, area.stop)
@@ -197,7 +199,7 @@ class SmallBuffer:
         self.chain = 0
         self.size = max(size, 1)
         self.sole: int | None = base  # who wrote all of it, if it was one write
-        self.owner: np.ndarray | None = None  # type: ignore[type-arg]
+        self.owner: Addresses | None = None
 
     def write(self, value: int, area: Region | None) -> bool:
         """Note a write; whether it left part of the buffer as it was."""
@@ -237,8 +239,8 @@ class SmallBuffer:
 class Buffer:
     """A block of memory written piece by piece, in time order.
 
-    The pieces are kept by one digit of their address (the one in which the first partial write is smallest), so that a loop over
-    rows, columns or positions finds its pieces by bisection.
+    The pieces are kept by one digit of their address (the one in which the first partial write is
+    smallest), so that a loop over rows, columns or positions finds its pieces by bisection.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Which module an operation runs in: the calls of modules and optimizers, followed while a recorder is active.
 
 Module hooks would serve, but for compiled modules: hooks that are there while Dynamo compiles are compiled in and
-guarded on, so the user's next call without us would compile again. ``Module.__call__`` is wrapped instead, for as long as
-a recorder is active; Dynamo looks through the wrapper and guards on nothing of it.
+guarded on, so the user's next call without us would compile again. ``Module.__call__`` is wrapped instead, for as
+long as a recorder is active; Dynamo looks through the wrapper and guards on nothing of it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _uninstall() -> None:
 
 
 def _slow_collector() -> None:
-    """Let the garbage collector run about as often as it would without us: we make some objects for each of the program's."""
+    """Let the garbage collector run about as often as without us, who make some objects for each tensor."""
     global _thresholds
     before = gc.get_threshold()
     after = (before[0] * OBJECTS, *before[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -64,7 +64,7 @@ def function_of(code: CodeType) -> type | None:
         stack.extend(kind.__subclasses__())
         if owner and kind.__name__ != owner:
             continue
-        forward = kind.__dict__.get("forward")
+        forward: Any = kind.__dict__.get("forward")
         forward = getattr(forward, "__func__", forward)
         while hasattr(forward, "__wrapped__"):
             forward = forward.__wrapped__

@@ -26,24 +26,24 @@ class Rows(Sequence[RowType], Generic[RowType]):
     (1, 'relu')
     """
 
-    __slots__ = ("_graph", "_row", "index")
+    __slots__ = ("_graph", "_row", "numbers")
 
-    def __init__(self, graph: Graph, row: type[RowType], index: Ints | range) -> None:
+    def __init__(self, graph: Graph, row: type[RowType], numbers: Ints | range) -> None:
         self._graph = graph
         self._row = row
-        self.index = index
+        self.numbers = numbers
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.numbers)
 
     def __getitem__(self, item: Any) -> Any:
         if isinstance(item, slice):
-            return Rows(self._graph, self._row, self.index[item])
-        return self._row(self._graph, int(self.index[item]))
+            return Rows(self._graph, self._row, self.numbers[item])
+        return self._row(self._graph, int(self.numbers[item]))
 
     def __iter__(self) -> Iterator[RowType]:
-        for index in self.index:
-            yield self._row(self._graph, int(index))
+        for number in self.numbers:
+            yield self._row(self._graph, int(number))
 
     def __repr__(self) -> str:
         shown = ",\n ".join(repr(row) for row in self[:20])
@@ -54,9 +54,9 @@ class Rows(Sequence[RowType], Generic[RowType]):
 class Graph:
     """Everything one run did, as columns.
 
-    A graph is made by ``GraphBuilder`` and never changed. Bulk data is numpy (``graph.node_scope``), repeated records are
-    interned tables (``graph.calls``), and ``graph.nodes``, ``graph.values`` and ``graph.scopes`` give rows to read.
-    Edges are derived: nothing is kept in two places.
+    A graph is made by ``GraphBuilder`` and never changed. Bulk data is numpy (``graph.node_scope``), repeated
+    records are interned tables (``graph.calls``), and ``graph.nodes``, ``graph.values`` and ``graph.scopes`` give rows
+    to read. Edges are derived: nothing is kept in two places.
 
     >>> import torch, torch_vis as tv
     >>> graph = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3)).graph

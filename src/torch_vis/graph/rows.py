@@ -109,7 +109,7 @@ class Row:
         self.index = index
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.graph is self.graph and other.index == self.index  # type: ignore[attr-defined]
+        return type(other) is type(self) and other.graph is self.graph and other.index == self.index
 
     def __hash__(self) -> int:
         return hash((id(self.graph), self.index))
@@ -129,7 +129,7 @@ class Node(Row):
     @property
     def call(self) -> Call:
         """Operator and argument template."""
-        return self.graph.calls[self.graph.node_call[self.index]]
+        return self.graph.calls[int(self.graph.node_call[self.index])]
 
     @property
     def op(self) -> str:
@@ -226,7 +226,7 @@ class Value(Row):
     @property
     def type(self) -> TensorType:
         """Shape, strides and element type."""
-        return self.graph.types[self.graph.value_type[self.index]]
+        return self.graph.types[int(self.graph.value_type[self.index])]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -241,7 +241,7 @@ class Value(Row):
     @property
     def device(self) -> str:
         """Where its memory is."""
-        return self.graph.devices[self.graph.storage_device[self.storage]]
+        return self.graph.devices[int(self.graph.storage_device[self.storage])]
 
     @property
     def producer(self) -> Node | None:
@@ -319,7 +319,7 @@ class Scope(Row):
 
     @property
     def _module(self) -> Module:
-        return self.graph.modules[self.graph.scope_module[self.index]]
+        return self.graph.modules[int(self.graph.scope_module[self.index])]
 
     def __repr__(self) -> str:
         again = f" call {self.call}" if self.call else ""

@@ -79,7 +79,7 @@ COLUMNS: dict[str, Spec] = {
     "in_value": Spec(np.int32, "input", "value"),
     "in_slot": Spec(np.int32, "input"),
     "in_kind": Spec(np.int8, "input"),
-    # one row per value that an operation makes; slot >= 0 counts the returned tensors, -1-k means argument k was written
+    # one row per value that an operation makes; slot >= 0 counts returned tensors, -1-k means argument k was written
     "out_value": Spec(np.int32, "output", "value"),
     "out_slot": Spec(np.int32, "output"),
     # one row per version of a tensor

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 
 class Slot(NamedTuple):
-    """The place of the ``index``-th tensor among a call's arguments."""
+    """The place of the tensor of that number among a call's arguments."""
 
-    index: int
+    number: int
 
 
 class Special(NamedTuple):
@@ -61,14 +61,14 @@ def _slots(item: Any) -> Iterator[int]:
     while stack:
         top = stack.pop()
         if isinstance(top, Slot):
-            yield top.index
+            yield top.number
         elif type(top) is tuple:
             stack.extend(reversed(top))
 
 
 def _show(item: Any, name: Callable[[int], str]) -> str:
     if isinstance(item, Slot):
-        return name(item.index)
+        return name(item.number)
     if isinstance(item, Special):
         return item.text
     if type(item) is tuple:
@@ -83,7 +83,7 @@ def to_plain(item: Any) -> Any:
     [{'tensor': 0}, 1.0, {'dtype': 'float32'}, {'float': 'inf'}]
     """
     if isinstance(item, Slot):
-        return {"tensor": item.index}
+        return {"tensor": item.number}
     if isinstance(item, Special):
         return {item.kind: item.text}
     if type(item) is tuple:
@@ -99,7 +99,7 @@ def from_plain(item: Any) -> Any:
     """The inverse of ``to_plain``.
 
     >>> from_plain([{"tensor": 0}, {"complex": "(1+2j)"}])
-    (Slot(index=0), (1+2j))
+    (Slot(number=0), (1+2j))
     """
     if isinstance(item, list):
         return tuple(from_plain(part) for part in item)

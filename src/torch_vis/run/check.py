@@ -170,7 +170,7 @@ class _Oracle:
         names = self._names(wrong)
         if first is None:
             raise CheckFailed(
-                f"replayed {how}, {names} differ, though every operation gave the same: the result's own edges are wrong"
+                f"replayed {how}, {names} differ, though every operation gave the same: the result's edges are wrong"
             )
         raise CheckFailed(
             f"replayed {how}, {names} differ; the first operation that differs is {where(self.graph, first)}"

@@ -28,8 +28,8 @@ def operator(name: str) -> Callable[..., Any]:
     base, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), base)
     if namespace == "higher_order":
-        return packet  # type: ignore[no-any-return]
-    return getattr(packet, overload or "default")  # type: ignore[no-any-return]
+        return packet
+    return getattr(packet, overload or "default")
 
 
 class Prepared:
@@ -58,7 +58,7 @@ class Prepared:
 
 def _fill(item: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(item, Slot):
-        return tensors[item.index]
+        return tensors[item.number]
     if isinstance(item, list):
         return [_fill(part, tensors) for part in item]
     if isinstance(item, dict):

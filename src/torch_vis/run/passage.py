@@ -1,8 +1,8 @@
 """Does a change pass from an input to a result, one operation at a time?
 
-A whole run can hide a true connection: a value is added and subtracted again, or stacked and not selected. So each operation
-on the way is asked alone whether a change of what it reads changes what it makes, first as it ran and then, since
-a mask or a comparison may happen to block it, with its other inputs scrambled too.
+A whole run can hide a true connection: a value is added and subtracted again, or stacked and not selected. So each
+operation on the way is asked alone whether a change of what it reads changes what it makes, first as it ran and then,
+since a mask or a comparison may happen to block it, with its other inputs scrambled too.
 """
 
 from __future__ import annotations

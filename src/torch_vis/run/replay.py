@@ -1,7 +1,7 @@
 """Replay: the recorded operations run again on memory of their own.
 
-A replay knows blocks of memory and nothing else. An argument is built from the geometry that the graph says and the block
-it says; a block that no executed operation has made is there, but filled with nonsense. So an edge that the graph
+A replay knows blocks of memory and nothing else. An argument is built from the geometry and the block that the graph
+names; a block that no executed operation has made is there, but filled with nonsense. So an edge that the graph
 lacks shows as a wrong result, whatever aliasing the original program had.
 """
 
@@ -103,8 +103,9 @@ class Replay:
         written = [tensors[-1 - graph.out_slot[row]] for row in rows if graph.out_slot[row] < 0]
         fresh = [t for t in flat(result) if not any(t is other for other in written)]
         if len(fresh) + len(written) != len(rows):
+            recorded = len(rows) - len(written)
             raise CheckFailed(
-                f"replay of {where(graph, node)} returned {len(fresh)} tensors where {len(rows) - len(written)} were recorded"
+                f"replay of {where(graph, node)} returned {len(fresh)} tensors where {recorded} were recorded"
             )
         for row in rows:
             slot, value = int(graph.out_slot[row]), int(graph.out_value[row])
@@ -236,7 +237,7 @@ class ReplayPlan:
         prepared = self.prepared(node)
         explicit = prepared.kwargs.get("generator")
         if explicit is not None:
-            return explicit  # type: ignore[no-any-return]
+            return explicit
         start, stop = graph.output_span(node)
         values = graph.out_value[start:stop]
         if not len(values):
@@ -246,8 +247,8 @@ class ReplayPlan:
             return torch.cuda.default_generators[device.index or 0]
         return torch.default_generator if device.type == "cpu" else None
 
-    def orderings(self) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-        """Every "must come before" that the graph knows: reads after writes, writes after reads, writes after writes."""
+    def orderings(self) -> tuple[Any, Any]:
+        """Every "must come before" that the graph knows: read after write, write after read, write after write."""
         graph = self.graph
         reads = graph.in_kind != Kind.SHAPE
         opaque = np.array([row.layout != "strided" for row in graph.types], dtype=bool)
@@ -270,7 +271,8 @@ class ReplayPlan:
             [np.zeros(int(touched.sum()), dtype=bool), np.ones(int(writes.sum()), dtype=bool)]
         )
         pairs: list[tuple[int, int]] = []
-        last_storage, last_write, readers = -1, -1, []
+        last_storage, last_write = -1, -1
+        readers: list[int] = []
         for row in np.lexsort((kind, node, storage)).tolist():
             where_, who = int(storage[row]), int(node[row])
             if where_ != last_storage:
@@ -326,7 +328,7 @@ def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 def poisoned(size: int, device: str) -> torch.UntypedStorage:
     """A block that holds nonsense: NaN for floating types, -1 for integers."""
     block = torch.UntypedStorage(size, device=torch.device(device))
-    return block if device == "meta" else block.fill_(POISON)
+    return block if device == "meta" else block.fill_(POISON)  # type: ignore[attr-defined]
 
 
 def flat(result: Any) -> Iterator[torch.Tensor]:
@@ -376,7 +378,7 @@ def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    if tensor.layout is torch._mkldnn:
+    if tensor.is_mkldnn:
         return [tensor.to_dense()]
     return [tensor]
 

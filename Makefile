@@ -1,0 +1,51 @@
+# One command per chore; `make` alone lists them. Everything runs in .venv, which the first chore makes.
+
+PYTHON ?= python3
+RUN := .venv/bin/python
+ARGS ?=
+# Always .venv, whatever environment the shell has active.
+unexport PYTHONHOME
+unexport PYTHONPATH
+
+.PHONY: help demo test check corpus bench clean env bench-env python
+
+help:
+	@echo 'make demo      trace a vision model and a transformer, check both, leave files to open'
+	@echo 'make test      run the tests'
+	@echo 'make check     lint, formatting and types'
+	@echo 'make corpus    trace and check every model the installed libraries can build'
+	@echo 'make bench     print the speed and memory figures, each beside its peer'
+	@echo 'make clean     remove .venv and everything else that was generated'
+	@echo
+	@echo 'Each one sets up .venv when needed. ARGS="..." is passed on: make test ARGS="-x -k layout"'
+
+demo: env
+	@$(RUN) examples/demo.py $(ARGS)
+
+test: env
+	@$(RUN) -m pytest -q $(ARGS)
+
+check: env
+	@failed=0; for tool in 'ruff check .' 'ruff format --check .' 'mypy'; do \
+	$(RUN) -m $$tool || failed=1; done; exit $$failed
+
+corpus: env
+	@$(RUN) -m tests.corpus $(ARGS)
+
+bench: bench-env
+	@$(RUN) -m bench $(ARGS)
+
+clean:
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist out
+	@find . -name node_modules -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo 'clean'
+
+env: python
+	@$(PYTHON) tools/setup_env.py
+
+bench-env: python
+	@$(PYTHON) tools/setup_env.py bench
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	{ echo "torch_vis needs Python 3.10 or newer as $(PYTHON); name another one: make PYTHON=python3.12 ..." >&2; exit 1; }

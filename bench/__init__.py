@@ -1,0 +1,12 @@
+"""The speed and memory figures, each measured beside its peer in one run: ``python -m bench``."""
+
+from __future__ import annotations
+
+FIGURES = {
+    "overhead": "time added per operation, against an empty dispatch mode",
+    "torchlens": "time added by the whole trace(), against TorchLens",
+    "slowdown": "trace() of real models, against the plain run",
+    "scaling": "a million operations: time, memory, file",
+    "imports": "import torch_vis beyond import torch",
+    "memory": "peak process memory, against the plain run",
+}

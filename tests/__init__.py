@@ -1,0 +1,1 @@
+"""Tests of torch_vis; the layout mirrors src."""

@@ -1,0 +1,56 @@
+"""What every test starts from: no network, no deadlines, a known seed, and torch left as it was found."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Before any test imports transformers or timm: models come from configurations, never from a download.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# And before any imports torch: with tensors this small, threads that wait for each other cost more than they bring.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# An operation takes as long as the machine is busy, so no deadline; CI draws the same examples every time.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(autouse=True)
+def torch_is_left_as_it_was() -> Iterator[None]:
+    """Seed torch, and fail a test that leaves a mode, a global hook or a setting of torch behind."""
+    if "torch" not in sys.modules:  # tests of graph/ run without it
+        yield
+        return
+    import torch
+
+    torch.manual_seed(0)
+    before = torch_settings()
+    yield
+    after = torch_settings()
+    assert after == before, "the test left torch changed"
+
+
+def torch_settings() -> dict[str, Any]:
+    import torch
+    from torch.nn.modules import module
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    hooks = [name for name in vars(module) if name.startswith("_global_") and name.endswith("_hooks")]
+    return {
+        "dispatch modes": _get_current_dispatch_mode_stack(),
+        "function modes": _get_current_function_mode_stack(),
+        "global module hooks": {name: list(getattr(module, name)) for name in hooks},
+        "grad enabled": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "default dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+    }

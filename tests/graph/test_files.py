@@ -1,0 +1,81 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from torch_vis.errors import FileError
+from torch_vis.graph.files import read_whole, replacing
+
+
+def write(path: Path, data: bytes = b"new") -> None:
+    with replacing(path) as file:
+        file.write(data)
+
+
+def test_nothing_is_at_the_path_before_all_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "run.tvz"
+    with replacing(path) as file:
+        file.write(b"half")
+        file.flush()
+        assert not path.exists()
+    assert path.read_bytes() == b"half"
+    assert os.listdir(tmp_path) == ["run.tvz"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, MemoryError])
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "run.tvz"
+    path.write_bytes(b"old")
+    with pytest.raises(error), replacing(path) as file:
+        file.write(b"new")
+        raise error
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["run.tvz"]
+
+
+def test_a_full_disk_is_a_file_error(tmp_path: Path) -> None:
+    path = tmp_path / "run.tvz"
+    with pytest.raises(FileError, match=r"cannot write .*run.tvz: No space left on device"), replacing(path):
+        raise OSError(28, "No space left on device")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_permissions_of_a_new_file_follow_the_umask_and_of_an_old_one_stay(tmp_path: Path) -> None:
+    write(tmp_path / "new")
+    (tmp_path / "plain").write_bytes(b"")
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    (tmp_path / "new").chmod(0o640)
+    write(tmp_path / "new")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_paths_that_cannot_be_written_say_why(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="it is a directory; name a file in it"):
+        write(tmp_path)
+    with pytest.raises(FileError, match=r"cannot write .*nowhere.*: No such file or directory"):
+        write(tmp_path / "nowhere" / "run.tvz")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="not a regular file"):
+        write(tmp_path / "pipe")
+    with pytest.raises(FileError, match="not a regular file"):
+        write(Path(os.devnull))
+
+
+def test_paths_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="there is no such file"):
+        read_whole(tmp_path / "run.tvz")
+    with pytest.raises(FileError, match="Is a directory"):
+        read_whole(tmp_path)

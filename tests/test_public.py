@@ -1,0 +1,134 @@
+"""The public surface: names, signatures, and a docstring with a working example for each."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import torch_vis as tv
+
+tv.trace
+
+NAMES = ["Graph", "Metrics", "Trace", "__version__", "errors", "load", "record", "trace"]
+SIGNATURES = {
+    "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False)",
+    "record": "(*modules, keep=True)",
+    "load": "(path)",
+    "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
+    "Trace.save": "(self, path)",
+    "Trace.release": "(self)",
+    "Trace.table": "(self, *, depth='auto', width=None)",
+    "Trace.to_networkx": "(self)",
+    "Trace.to_pandas": "(self)",
+    "Graph.find": "(self, path=None, *, op=None, phase=None, dtype=None, flag=None)",
+    "Graph.check": "(self)",
+    "Graph.ancestors": "(self, values)",
+    "Graph.edges": "(self, *, shape=True)",
+    "Metrics.with_column": "(self, column)",
+}
+MEMBERS = {
+    "Trace": "check error graph limits load meta metrics output release save table to_networkx to_pandas".split(),
+}
+
+
+def find(name: str) -> Any:
+    item: Any = tv
+    for part in name.split("."):
+        item = getattr(item, part)
+    return item
+
+
+def plain_signature(item: Any) -> str:
+    signature = inspect.signature(item)
+    bare = [
+        parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()
+    ]
+    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(tv.__path__, "torch_vis.")
+    return ["torch_vis", *(info.name for info in found)]
+
+
+def test_names() -> None:
+    assert dir(tv) == NAMES
+    assert sorted([*tv.__all__, "__version__"]) == NAMES
+    for name in NAMES:
+        assert getattr(tv, name) is not None
+    with pytest.raises(AttributeError, match="tracee"):
+        tv.tracee
+
+
+@pytest.mark.parametrize("first", ["tv.load", "tv.Trace", "tv.record", "import torch_vis.trace", "tv.errors"])
+def test_names_mean_the_same_whatever_was_used_first(first: str) -> None:
+    """A submodule must not take the place of the function that has its name."""
+    code = (
+        f"import torch_vis as tv\n{first}\nassert callable(tv.trace), tv.trace\nfrom torch_vis import trace\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    if "No module named 'torch_vis.trace'" in done.stderr:
+        return
+    assert done.returncode == 0, done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name: str) -> None:
+    assert plain_signature(find(name)) == SIGNATURES[name]
+
+
+def test_what_a_trace_offers() -> None:
+    public = {name for name in dir(tv.Trace) if not name.startswith("_")} | set(tv.Trace.__annotations__)
+    assert sorted(public - {"load"}) == sorted(set(MEMBERS["Trace"]) - {"load"})
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in SIGNATURES if "with_column" not in n] + ["Graph", "Metrics", "Trace"]
+)
+def test_every_public_name_has_a_docstring_with_an_example(name: str) -> None:
+    text = inspect.getdoc(find(name)) or ""
+    first = text.partition("\n")[0]
+    assert first.endswith((".", ":")) or text.partition("\n\n")[0].rstrip().endswith("."), name
+    assert ">>> " in text, f"{name} has no example"
+
+
+def test_every_error_has_a_docstring() -> None:
+    for name, item in vars(tv.errors).items():
+        if isinstance(item, type) and issubclass(item, tv.errors.TorchVisError):
+            assert item.__dict__.get("__doc__"), name
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_module_says_its_subject_and_its_examples_run(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__ and len(module.__doc__.split()) > 3, f"{name} does not say what it is"
+    failed, _ = doctest.testmod(module, optionflags=doctest.REPORT_ONLY_FIRST_FAILURE)
+    assert not failed, f"{failed} examples of {name} fail; see above"
+
+
+def test_the_version_is_the_installed_one() -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("torch-vis")
+    except PackageNotFoundError:
+        pytest.skip("torch-vis is on the path and not installed")
+    assert tv.__version__ == installed
+
+
+def test_importing_is_light() -> None:
+    """`import torch_vis` brings in neither torch nor any optional library, and no stage of its own."""
+    code = (
+        "import sys; before = set(sys.modules); import torch_vis; "
+        "print(sorted(m.partition('.')[0] for m in set(sys.modules) - before))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for heavy in ("'torch'", "networkx", "pandas", "rich", "numpy"):
+        assert heavy not in out, f"import torch_vis imports {heavy}"

@@ -1,0 +1,281 @@
+"""The table that print(trace) shows."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torch_vis as tv
+from tests.graph.graphs import (
+    LIMITS,
+    META,
+    empty_graph,
+    one_node_graph,
+    synthetic,
+    training_graph,
+    training_metrics,
+)
+from torch_vis.errors import UsageError
+from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.views.outline import Outline
+from torch_vis.views.text import MOST_ROWS, table
+
+TABLE = """\
+Net · forward and backward · torch 2.13.0 · 2 threads
+
+                                                                 ───── backward ─────
+module  class   output     params  ops   time   self  allocated  ops  time  allocated
+─────────────────────────────────────────────────────────────────────────────────────
+Net             f32[]          12    4  80 ns  55 ns       36 B    1  5 ns          0
+├─ fc   Linear  f32[2, 4]      12    2  25 ns  25 ns       32 B    0     0          0
+└─ · fill_, sum                      2  20 ns               4 B    1  5 ns          0
+
+operations   5 (4 forward, 1 backward)
+parameters   12 in 1 tensor (48 B)
+input        x f32[2, 3]
+peak memory  108 B in live tensors, at sum
+wall time    81.0 µs
+
+not captured
+• 1 value left for Python at model.py:7"""
+
+
+class Block(nn.Module):
+    """Two linear layers and a sum of its own."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(size, 2 * size)
+        self.down = nn.Linear(2 * size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.up(x).relu())
+
+
+class Tied(nn.Module):
+    """A decoder that shares the weight of the embedding, and a block that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.block = Block(4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.block(self.block(self.embed(x))))
+
+
+def show(trace: tv.Trace, **options: object) -> str:
+    return table(trace.graph, trace.metrics, trace.limits, trace.meta, **{"width": 110, **options})  # type: ignore[arg-type]
+
+
+def row(text: str, label: str) -> list[str]:
+    """The cells of the row that begins with a label."""
+    found = [line for line in body(text) if line.lstrip("│├└─ ").startswith(label)]
+    assert len(found) == 1, (label, text)
+    return re.split(r"\s{2,}", found[0].lstrip("│├└─ ").strip())
+
+
+def body(text: str) -> list[str]:
+    """The rows between the header's line and the first empty one."""
+    lines = text.splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("──"))
+    return lines[start + 1 : lines.index("", start)]
+
+
+def test_the_whole_table() -> None:
+    assert table(training_graph(), training_metrics(), LIMITS, META, width=110) == TABLE
+
+
+def test_columns_that_were_not_measured_are_left_out() -> None:
+    header = table(training_graph(), Metrics(), (), {}, width=110).splitlines()[3].split()
+    assert header == ["module", "class", "output", "params", "ops", "ops"]
+    forward = tv.trace(nn.ReLU(), torch.ones(2))
+    assert "backward" not in show(forward)
+
+
+def test_small_graphs_have_tables_too() -> None:
+    assert "operations  0" in table(empty_graph(), Metrics(), (), {})
+    text = table(one_node_graph(), Metrics(), (), {})
+    assert row(text, "relu") == ["relu", "1"]
+
+
+def test_neighbours_that_do_the_same_are_one_row_with_their_sum() -> None:
+    text = show(tv.trace(nn.Sequential(*(Block(4) for _ in range(5))), torch.ones(2, 4)))
+    assert row(text, "0-4 × 5")[:5] == ["0-4 × 5", "Block", "f32[2, 4]", "380", "30"]
+    assert row(text, "up")[:5] == ["up", "Linear", "f32[2, 8]", "200", "10"]
+    assert len(body(text)) == 5
+
+
+def test_neighbours_that_differ_stay_apart() -> None:
+    text = show(
+        tv.trace(nn.Sequential(Block(4), Block(4), nn.Linear(4, 6), Block(6), Block(6)), torch.ones(2, 4))
+    )
+    assert row(text, "0-1 × 2")[1] == "Block" and row(text, "3-4 × 2")[1] == "Block"
+    assert row(text, "2 ")[1] == "Linear"
+
+
+def test_calls_of_a_shared_module_are_one_row_and_tied_parameters_count_once() -> None:
+    model = Tied()
+    text = show(tv.trace(model, torch.arange(3)))
+    assert row(text, "block")[:5] == ["block", "Block", "f32[3, 4]", "2", "76"]
+    assert row(text, "head")[:5] == ["head", "Linear", "f32[3, 10]", "1", "40"]
+    total = sum(parameter.numel() for parameter in model.parameters())
+    assert f"parameters   {total} in {len(list(model.parameters()))} tensors" in text
+    assert row(text, "Tied")[3] == str(total)
+
+
+def test_calls_with_different_shapes_show_the_range() -> None:
+    layer = nn.Linear(4, 2)
+    text = show(tv.trace(lambda *inputs: [layer(x) for x in inputs], torch.ones(3, 4), torch.ones(8, 4)))
+    assert row(text, "Linear")[1] == "f32[3-8, 2]"
+
+
+def test_a_module_shows_what_it_hands_out_and_not_what_it_made_last() -> None:
+    class Side(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.reshape(2, 6) + 1
+            self.statistic = x.sum()
+            return y
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.side = Side()
+            self.relu = nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.relu(self.side(x))
+            return y.mean(0), y
+
+    text = show(tv.trace(Outer(), torch.ones(3, 4)))
+    assert row(text, "side")[2] == "f32[2, 6]"
+    assert row(text, "Outer")[1] == "f32[6]"
+
+
+def test_operations_outside_of_modules_are_named() -> None:
+    text = show(tv.trace(nn.Sequential(Block(4), nn.ReLU()), torch.ones(2, 4)))
+    assert re.fullmatch(r"· relu, .*add", row(text, "· ")[0])
+
+
+def test_a_function_without_modules_is_shown_by_operator() -> None:
+    text = show(tv.trace(lambda x: (x + 1).relu() + x, torch.ones(3)))
+    assert [re.split(r"\s{2,}", line)[:2] for line in body(text)] == [["add", "2"], ["relu", "1"]]
+    assert "operation  ops" in text
+
+
+def test_a_training_step_shows_its_optimizer() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    text = show(tv.trace(step, torch.ones(2, 3)))
+    assert "forward, backward and optimizer" in text
+    assert row(text, "SGD")
+
+
+def test_by_default_deep_levels_are_folded_and_it_says_so() -> None:
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(4, 4), nn.Sequential(Block(4), nn.Linear(4, n))) for n in [4] * 2)
+    )
+    wide = nn.Sequential(*(nn.Sequential(Block(n), nn.Linear(n, n + 1)) for n in range(1, 25)))
+    assert "more rows" not in show(tv.trace(model, torch.ones(2, 4)))
+    trace = tv.trace(wide, torch.ones(2, 1))
+    text = show(trace)
+    assert len(body(text)) <= MOST_ROWS + 1
+    assert "more rows below level 2; t.table(depth=None) shows all" in text
+    assert "0 ▸" in text
+    everything = show(trace, depth=None)
+    assert "more rows" not in everything and "▸" not in everything
+    hidden = re.search(r"… ([\d,]+) more rows", text)
+    assert hidden and len(body(everything)) == len(body(text)) - 1 + int(hidden[1])
+
+
+def test_more_rows_than_fit_on_one_level_are_cut() -> None:
+    wide = nn.Sequential(*(nn.Linear(n, n + 1) for n in range(1, 100)))
+    trace = tv.trace(lambda x: [layer(x[:, : layer.in_features]) for layer in wide], torch.ones(2, 100))
+    text = show(trace)
+    assert len(body(text)) == MOST_ROWS + 1
+    assert "more rows; t.table(depth=None) shows all" in text
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_depth_is_the_number_of_levels(depth: int) -> None:
+    text = show(tv.trace(nn.Sequential(Block(4), nn.ReLU()), torch.ones(2, 4)), depth=depth)
+    assert {len(line) - len(line.lstrip("│├└─ ")) for line in body(text) if "…" not in line} == {
+        3 * level for level in range(depth)
+    }
+
+
+@pytest.mark.parametrize("depth", [0, -1, 1.5, "deep", True])
+def test_a_depth_that_is_none_is_refused(depth: object) -> None:
+    with pytest.raises(UsageError, match="depth is a number of levels"):
+        table(training_graph(), Metrics(), (), {}, depth=depth)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [1, 48, 60, 80, 100, 120, 200])
+def test_it_fits_the_width(width: int) -> None:
+    model = nn.Sequential(*(Block(4) for _ in range(3)), nn.Linear(4, 1_000))
+    trace = tv.trace(model, torch.ones(2, 4), backward=True)
+    assert max(map(len, body(show(trace, width=width)))) <= max(48, width)
+
+
+def test_the_outermost_rows_add_up_to_the_whole_graph() -> None:
+    trace = tv.trace(nn.Sequential(*(Block(4) for _ in range(3))), torch.ones(2, 4), backward=True)
+    outline = Outline(trace.graph, trace.metrics)
+    parts = [line.sums for line in outline.children(None)] + [outline.run.own]
+    assert sum(part.ops for part in parts) == len(trace.graph.find(phase="forward"))
+    assert sum(part.backward_ops for part in parts) == len(trace.graph.find(phase="backward"))
+    allocated = sum((part.alloc_bytes or 0) + (part.backward_bytes or 0) for part in parts)
+    assert allocated == trace.metrics["alloc_bytes"].total()
+
+
+def test_a_measure_with_gaps_says_so() -> None:
+    column = Column("time_ns", np.array([5, 15, 10, 10, 5]), known=np.array([1, 0, 1, 1, 1], dtype=bool))
+    text = table(training_graph(), Metrics({"time_ns": column}), (), {})
+    assert "• time_ns is not known for 1 of 5 operations; sums leave them out" in text
+    nothing = Column("time_ns", np.zeros(5), known=np.zeros(5, dtype=bool))
+    header = table(training_graph(), Metrics({"time_ns": nothing}), (), {}).splitlines()[3]
+    assert header.split() == ["module", "class", "output", "params", "ops", "ops"]
+
+
+def test_many_limits_are_cut_short() -> None:
+    text = table(training_graph(), Metrics(), [f"limit {n}" for n in range(12)], {})
+    assert "• limit 7" in text and "limit 8" not in text and "• … and 4 more in t.limits" in text
+
+
+def test_modules_nested_deeper_than_the_recursion_limit() -> None:
+    assert sys.getrecursionlimit() < 5_000
+    graph = chain_of_scopes(5_000)
+    assert len(body(table(graph, Metrics(), (), {}, depth=None))) == 5_000
+
+
+def chain_of_scopes(count: int) -> Graph:
+    """One operation, inside modules nested ``count`` deep."""
+    from torch_vis.graph import GraphBuilder
+    from torch_vis.graph.rows import Module
+
+    builder = GraphBuilder()
+    builder.modules.intern(Module("", "run", "run"))
+    builder.modules.intern(Module("a", "Again"))
+    builder.set(
+        scope_parent=range(-1, count),
+        scope_module=[0] + [1] * count,
+        scope_call=[0, *range(count)],
+    )
+    return builder.build()
+
+
+def test_a_large_graph_is_a_short_table() -> None:
+    graph, metrics = synthetic(100_000)
+    text = table(graph, metrics, LIMITS, META)
+    assert len(body(text)) <= MOST_ROWS + 1 and "100,000" in text
