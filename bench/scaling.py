@@ -30,7 +30,7 @@ def run(quick: bool) -> list[Row]:
     if not quick:
         held = child.call("bench.scaling:measure", big=big, rounds=1, keep=True, files=False)
         rows.extend(map(for_information, _rows(held, big, "keep=True")))
-        trained = child.call("bench.scaling:train", few=30, many=600, rounds=2)
+        trained = child.call("bench.scaling:train", few=30, many=500, rounds=1)
         rows.append(for_information(_training_row(**trained)))
     return rows
 

@@ -6,9 +6,9 @@ import gc
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-Action = Callable[[], object]
+Action = Callable[[], Any]
 cpu = time.process_time
 wall = time.perf_counter
 

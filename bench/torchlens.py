@@ -13,7 +13,7 @@ from bench.row import Row, at_least
 from bench.timing import Samples, Side, interleave
 
 # Everything that TorchLens can leave out; the cheapest of the sets tried (structure_only=True adds checks of its own).
-LEAST = {
+LEAST: dict[str, Any] = {
     "layers_to_save": "none",
     "save_code_context": False,
     "save_rng_states": False,

@@ -298,7 +298,10 @@ class _Assembly:
         in_optimizer = np.array([kind == "optimizer" for kind in kinds], dtype=bool)[self.scope_module]
         for scope in range(1, len(rows)):
             in_optimizer[scope] |= in_optimizer[rows[scope, 1]]
-        again = rows[:, 5].astype(bool)
+        again = (
+            rows[:, 5].astype(bool)
+            & np.array([kind == "module" for kind in kinds], dtype=bool)[self.scope_module]
+        )
         for scope in range(1, len(rows)):
             again[scope] |= again[rows[scope, 1]]
         is_backward = self.backward != FORWARD
@@ -424,7 +427,7 @@ class _Assembly:
             self.storage_birth[self.value_storage[self.out_value]] >= self.out_node
         )
         makes = np.bincount(self.out_node[fresh], minlength=self.count)
-        flags[(makes == 0) & (self.out_count > 0)] |= Flag.VIEW
+        flags[(makes == 0) & (self.out_count > 0) & (flags & Flag.OPAQUE == 0)] |= Flag.VIEW
         return flags
 
     # ---------------------------------------------------------------- metrics

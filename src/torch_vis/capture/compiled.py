@@ -56,8 +56,11 @@ def _call(self: Any, inputs: Any) -> Any:
     slots = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in writes)
     begun = [recorder.opaque_begins(tensors, slots) for recorder in recorders]
     result = _original(self, inputs)
-    for recorder, numbers in zip(recorders, begun, strict=True):
-        recorder.opaque_ends("torch_vis::compiled", tensors, numbers, slots, list(flat_tensors((result,))))
+    for recorder, start in zip(recorders, begun, strict=True):
+        site = recorder.site_of(sys._getframe().f_back)
+        recorder.opaque_ends(
+            "torch_vis::compiled", start, tensors, slots, list(flat_tensors((result,))), site
+        )
     return result
 
 

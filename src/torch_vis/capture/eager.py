@@ -71,6 +71,9 @@ class Capture:
         held.opaque = {int(numbers[value]): tensor for value, tensor in held.opaque.items()}
         if rec.keep:
             self._hold_results(finding)
+        roles = graph.value_role[numbers[rec.appeared]] if rec.appeared else np.zeros(0)
+        rec.unseen["appeared"] = int((roles == Role.CONSTANT).sum())
+        rec.steps.clear()
         meta = self._meta(graph)
         limits = describe(rec, graph, guessed)
         return graph, metrics, held, limits, meta

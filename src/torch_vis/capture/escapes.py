@@ -54,13 +54,4 @@ def _wrapper(name: str, original: Any) -> Any:
 def _note(recorder: Recorder, name: str, tensor: torch.Tensor) -> None:
     entry = recorder.seen.get(id(tensor))
     value = entry.number if entry is not None and entry() is tensor else -1
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        info = recorder.codes.get(id(frame.f_code)) or recorder.new_code(frame.f_code)
-        if info.user:
-            site = info.sites.get(frame.f_lasti)
-            site = recorder.new_site(info, frame.f_lasti) if site is None else site
-            recorder.escapes.append((name, value, site, -1))
-            return
-        frame = frame.f_back
-    recorder.escapes.append((name, value, -1, -1))
+    recorder.escapes.append((name, value, recorder.site_of(sys._getframe(2)), -1))

@@ -27,42 +27,30 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
             limits.append(
                 f"the array made by {call} at {where} shares the tensor's memory; writes through it cannot be seen"
             )
-    compiled = len(rec.opaque_nodes) - rec.unseen.get("filled", 0)
-    if compiled:
-        limits.append(
-            f"{compiled:,} compiled calls are shown as one node each (torch_vis::compiled); "
-            "what ran inside them cannot be seen, and a replay takes their outputs as recorded"
-        )
-    if rec.unseen.get("compiled"):
-        limits.append(f"{rec.unseen['compiled']:,} operations inside compiled code were left out")
-    if rec.unseen.get("appeared"):
-        limits.append(
-            f"{rec.unseen['appeared']:,} tensors appeared during backward from code that cannot be seen; "
-            "a replay takes them as recorded"
-        )
-    if rec.unseen.get("filled"):
-        limits.append(
-            f"{rec.unseen['filled']:,} tensors were read though no operation had written to them "
-            "(torch_vis::unseen_write): C++ code filled them unseen, or they were never initialised; "
-            "a replay takes them as recorded"
-        )
-    if rec.unseen.get("threads"):
-        limits.append(f"{rec.unseen['threads']:,} module calls ran on other threads and were not recorded")
-    if rec.unseen.get("reassigned"):
-        limits.append(
-            f"{rec.unseen['reassigned']:,} tensors were given other memory without an operation (.data = …); "
-            "the assignment itself is not in the graph"
-        )
+    unseen = rec.unseen.get
+    compiled = len(rec.opaque_nodes) - unseen("filled", 0)
+    counted = {
+        "calls of compiled code, shown as one node each (torch_vis::compiled) since what runs inside cannot be seen; "
+        "a replay takes their outputs as recorded": compiled,
+        "operations inside compiled code that were left out": unseen("compiled", 0),
+        "tensors that appeared during backward from code that cannot be seen; a replay takes them as recorded": unseen(
+            "appeared", 0
+        ),
+        "tensors that were read before any operation wrote to them (torch_vis::unseen_write): filled by C++ code, "
+        "or never initialised; a replay takes them as recorded": unseen("filled", 0),
+        "module calls on other threads that were not recorded": unseen("threads", 0),
+        "tensors that were given other memory without an operation (.data = …), which is not in the graph": unseen(
+            "reassigned", 0
+        ),
+        "writes through overlapping or irregular views that were taken to touch all they could": guessed,
+    }
+    limits.extend(f"{count:,} × {what}" for what, count in counted.items() if count)
     if any(rec.type_opaque):
         kinds = sorted(
             {row.layout for row, opaque in zip(rec.type_rows, rec.type_opaque, strict=True) if opaque}
         )
         limits.append(
             f"the memory of {', '.join(kinds)} tensors is not counted, and views into them are not followed"
-        )
-    if guessed:
-        limits.append(
-            f"{guessed:,} writes through overlapping or irregular views were taken to touch all they could"
         )
     if any(device.startswith("cuda") for device in graph.devices):
         limits.append(

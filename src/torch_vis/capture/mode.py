@@ -56,7 +56,10 @@ class RecordMode(TorchDispatchMode):
         if plan.skip:
             return plan.run(*args, **(kwargs or {}))
         if types and plan.is_detach and types[0] in (Tensor, torch.nn.Parameter):
-            return plan.run(*args)  # torch's own shallow copy: it calls detach only because a mode is there
+            with (
+                torch._C._DisableTorchDispatch()
+            ):  # torch's own shallow copy, a call only because a mode is there
+                return plan.run(*args)
         for kind in types:
             wrapper = rec.wrapper_types.get(kind)
             if wrapper is None:
@@ -64,6 +67,8 @@ class RecordMode(TorchDispatchMode):
             if wrapper:
                 return NotImplemented
 
+        if rec.steps and get_ident() in rec.steps:
+            rec.end_lost_step(get_ident(), getframe())
         if plan.takes_storage:
             func, args = storage_as_tensor(args)
             plan = rec.plans.get(id(func)) or rec.plan(func)

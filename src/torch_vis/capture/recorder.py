@@ -116,6 +116,10 @@ class Recorder:
         self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
         self.wrapper_types: dict[type, bool] = {}
         self.overhead = 0
+        self.steps: dict[
+            int, tuple[int, Any]
+        ] = {}  # by thread: an open optimizer step and the frame it runs in
+        self.appeared: list[int] = []
         self.closed = False
         self.flips = False  # a tensor with a conjugate or negative bit has been seen
         self.foreign = False  # a tensor type with a __torch_function__ of its own has been seen
@@ -135,7 +139,7 @@ class Recorder:
         if len(self.storage_rows) > before:
             self._hold(tensor, number)
             if current_autograd_node() is not None:
-                self.unseen["appeared"] = self.unseen.get("appeared", 0) + 1
+                self.appeared.append(number)
         else:
             self.aliases.append(number)
         return self.seen[id(tensor)]
@@ -319,6 +323,16 @@ class Recorder:
         self.sites.append((info.code, instruction))
         return number
 
+    def site_of(self, frame: Any) -> int:
+        """The number of the user's source line that a frame was called from, -1 if there is none."""
+        while frame is not None:
+            info = self.codes.get(id(frame.f_code)) or self.new_code(frame.f_code)
+            if info.user:
+                found = info.sites.get(frame.f_lasti)
+                return self.new_site(info, frame.f_lasti) if found is None else found
+            frame = frame.f_back
+        return -1
+
     def new_code(self, code: CodeType) -> Code:
         """What a code object is, at its first appearance."""
         info = self.codes[id(code)] = Code(code)
@@ -343,6 +357,15 @@ class Recorder:
         row[4] = self.overhead - row[4]
         self.current[thread] = row[1]
 
+    def end_lost_step(self, thread: int, frame: Any) -> None:
+        """Close an optimizer step that an exception ended: its frame is no longer below the one that runs now."""
+        scope, step = self.steps[thread]
+        while frame is not None and frame is not step:
+            frame = frame.f_back
+        if frame is None:
+            del self.steps[thread]
+            self.leave(scope, thread)
+
     def function_scope(self, info: Code, sequence: int, thread: int) -> int:
         """The scope of the running call of an autograd.Function: one per class and sequence number."""
         parent = self.current.get(thread, 0)
@@ -364,22 +387,25 @@ class Recorder:
             self.modules.append((owner, path, type_name, kind))
         return number
 
-    def opaque_begins(self, tensors: list[Tensor], writes: tuple[int, ...]) -> list[int]:
-        """Note the inputs of code that cannot be seen, before it runs."""
+    def opaque_begins(self, tensors: list[Tensor], writes: tuple[int, ...]) -> tuple[int, list[int]]:
+        """Note the inputs of code that cannot be seen, before it runs; when it begins, and their numbers."""
         numbers = [self.seen[id(t)].number if self.knows(t) else self.meet(t).number for t in tensors]
         if self.keep:
             self.save_originals(tensors, writes)
-        return numbers
+        return clock(), numbers
 
     def opaque_ends(
         self,
         name: str,
+        begun: tuple[int, list[int]],
         inputs: list[Tensor],
-        numbers: list[int],
         writes: tuple[int, ...],
         outputs: list[Tensor],
+        site: int,
     ) -> None:
         """Stand one node for code that cannot be seen; a replay takes what it gave as recorded."""
+        ended = clock()
+        started, numbers = begun
         plan = Plan(None)
         plan.name = name
         template, _ = encode(name, tuple(inputs), {}, self.held.objects)
@@ -401,13 +427,12 @@ class Recorder:
             made.append(number)
             if len(self.storage_rows) > before:
                 self._hold(tensor, number)
-        thread, now, node = get_ident(), clock(), current_autograd_node()
+        thread, node = get_ident(), current_autograd_node()
         backward = -1 if node is None else backward_number(node)
         self.opaque_nodes.append(birth)
         scope = self.current.get(thread, 0)
-        self.write(
-            birth, call, scope, -1, sequence_number(), backward, thread, False, now, now, *numbers, *made
-        )
+        row = (call, scope, site, sequence_number(), backward, thread, False, started, ended)
+        self.write(birth, *row, *numbers, *made)
 
     def fill(self, tensor: Tensor, number: int) -> int:
         """Note that unseen code has put something into memory that was made without contents."""

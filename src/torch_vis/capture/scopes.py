@@ -8,6 +8,7 @@ long as a recorder is active; Dynamo looks through the wrapper and guards on not
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from typing import Any
 
@@ -156,7 +157,8 @@ def _step_begins(optimizer: Any, *_: Any) -> None:
     thread = get_ident()
     for recorder in _active.get(thread, ()):
         name = type(optimizer).__name__
-        recorder.enter(recorder.module_number(optimizer, name, name, "optimizer"), thread)
+        scope = recorder.enter(recorder.module_number(optimizer, name, name, "optimizer"), thread)
+        recorder.steps[thread] = (scope, sys._getframe().f_back)
 
 
 def _step_ends(optimizer: Any, *_: Any) -> None:
@@ -164,9 +166,6 @@ def _step_ends(optimizer: Any, *_: Any) -> None:
         return
     thread = get_ident()
     for recorder in _active.get(thread, ()):
-        number = recorder.module_numbers.get(id(optimizer))
-        scope = recorder.current.get(thread, 0)
-        while scope > 0 and recorder.scopes[scope][0] != number:
-            scope = recorder.scopes[scope][1]
-        if scope > 0:
-            recorder.leave(scope, thread)
+        step = recorder.steps.pop(thread, None)
+        if step is not None:
+            recorder.leave(step[0], thread)

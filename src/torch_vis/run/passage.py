@@ -36,7 +36,14 @@ def passes(
             ):
                 reached[graph.out_value[slice(*graph.output_span(node))]] = True
         replay.run([node], states=states, release=False)
-    return {goal for goal in goals if _holds(graph, graph.outcomes[goal].sources(), reached)}
+    return {goal for goal in goals if _holds(graph, _own_sources(graph, goal), reached)}
+
+
+def _own_sources(graph: Graph, goal: int) -> list[tuple[int, int]]:
+    """What a result rests on, as far as it lies in the result's own memory: it cannot rest on anything else."""
+    sources = graph.outcomes[goal].sources()
+    home = graph.value_storage[sources[0][0]]
+    return [pair for pair in sources if graph.value_storage[pair[0]] == home]
 
 
 def _reached_reads(graph: Graph, node: int, reached: Any) -> list[tuple[int, int]]:
@@ -64,7 +71,7 @@ def _moves(
     states: dict[int, Any],
 ) -> bool:
     plain = _results(replay, node, states, scramble=None, changed=())
-    for change in changes:
+    for change in (*changes, *EXTREMES):
         if plain is not None and _differ(
             plain, _results(replay, node, states, scramble=None, changed=reads, change=change)
         ):
@@ -116,6 +123,20 @@ def _results(
     finally:
         for storage, block in saved.items():
             replay.memory[storage].copy_(block)
+
+
+def _filled(number: float) -> Change:
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(tensor, number) if tensor.is_floating_point() else tensor
+
+    return fill
+
+
+EXTREMES = (
+    _filled(float("nan")),
+    _filled(1e30),
+    _filled(-1e30),
+)  # get past what cancels, and past any threshold
 
 
 def _scramble(tensor: torch.Tensor, generator: torch.Generator) -> None:
