@@ -8,7 +8,6 @@ import inspect
 import threading
 from typing import Any, NamedTuple
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -211,7 +210,6 @@ def test_calls_outside_forward_have_their_modules() -> None:
     assert {v.name for v in t.graph.values if v.role == "parameter"} >= {"encoder.weight", "head.bias"}
 
 
-@pytest.mark.xfail(strict=True, reason="an optimizer step that raises leaves its scope open")
 def test_a_step_that_raises_ends_its_scope() -> None:
     parameter = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)

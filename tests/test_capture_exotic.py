@@ -132,7 +132,6 @@ def test_cond_is_a_scope_with_the_branch_taken_inside(grad: bool) -> None:
     t.check(inputs=True)
 
 
-@pytest.mark.xfail(strict=True, reason="what cond runs in backward is called recomputed, and has no link")
 def test_the_backward_of_cond_is_linked() -> None:
     t = tv.trace(sine_or_cosine, torch.ones(3, requires_grad=True), backward=True)
     torch._dynamo.reset()

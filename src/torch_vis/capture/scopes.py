@@ -146,9 +146,16 @@ def _call_elsewhere(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
 def _number(recorder: Recorder, module: torch.nn.Module) -> int:
     number = recorder.module_numbers.get(id(module))
     if number is None:
-        kind = "compiled" if type(module).__name__ == "OptimizedModule" else "module"
-        number = recorder.module_number(module, "", type(module).__name__, kind)
+        name = type(module).__name__
+        kind = "compiled" if name == "OptimizedModule" else "module"
+        if isinstance(module, torch.fx.GraphModule) and not _is_traced(recorder, module):
+            kind = "function"  # the body of a higher-order operator, say: no module of the user's
+        number = recorder.module_number(module, name if kind == "function" else "", name, kind)
     return number
+
+
+def _is_traced(recorder: Recorder, module: torch.nn.Module) -> bool:
+    return any(id(module) in modules for other, modules in _adopting if other is recorder)
 
 
 def _step_begins(optimizer: Any, *_: Any) -> None:
