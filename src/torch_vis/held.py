@@ -42,6 +42,13 @@ class Held:
         return [name for name, tensor, version in self.versions if version_of(tensor) != version]
 
 
+def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A block of memory with the same contents."""
+    if storage.device.type == "meta":
+        return storage  # it has none
+    return torch.UntypedStorage(storage.nbytes(), device=storage.device).copy_(storage)
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """A tensor's version counter, -1 where it has none (inference tensors)."""
     return -1 if tensor.is_inference() else tensor._version

@@ -44,6 +44,7 @@ class Running:
 
 def run_all(cases: list[tuple[str, str]], limits: Limits) -> Iterator[Running | Result]:
     """Yield each case as it starts and its result as it ends; closing the iterator kills what still runs."""
+    threads = torch.get_num_threads()
     _warm_up({group for group, _ in cases})
     waiting, under_way = list(reversed(cases)), {}
     try:
@@ -64,6 +65,8 @@ def run_all(cases: list[tuple[str, str]], limits: Limits) -> Iterator[Running | 
         for running in under_way.values():
             _kill(running)
             _finish(running, limits)
+        torch.set_num_threads(threads)
+        gc.unfreeze()
 
 
 def _warm_up(groups: set[str]) -> None:

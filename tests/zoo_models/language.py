@@ -56,7 +56,11 @@ class GreedyGeneration(nn.Module):
 def _gpt2(*, full: bool, positions: int) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config() if full else GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2)
+    config = (
+        GPT2Config()
+        if full
+        else GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+    )
     config.n_positions = max(positions, 1024 if full else 32)
     return GPT2LMHeadModel(config).eval()
 

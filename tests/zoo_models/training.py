@@ -88,7 +88,7 @@ def adam_fused_step() -> Built:
 
 
 @case("adversarial", "optimizer", "mutates", backward=False)
-def adam_amsgrad_capturable_step() -> Built:
+def adam_amsgrad_step() -> Built:
     """A step of Adam with amsgrad and weight decay, whose step counters are tensors read by `.item()`."""
     return _step(
         lambda params: torch.optim.Adam(params, lr=0.01, amsgrad=True, weight_decay=0.1, foreach=False)

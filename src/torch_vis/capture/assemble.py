@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_vis.capture import dataflow
+from torch_vis.capture import dataflow, unseen
+from torch_vis.capture.columns import Ints, call_numbers, offsets, spans, table
 from torch_vis.capture.recorder import Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.graph.builder import GraphBuilder
@@ -20,7 +19,6 @@ from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.rows import Module, ResultRow
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 
-Ints = NDArray[np.int64]
 LATE_NODES = 4  # how many nodes one write to a view makes, at the most
 FIXED = 11  # numbers in a log row before the values
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what a log row says in the place of a backward sequence number
@@ -141,12 +139,9 @@ class _Assembly:
             self.finding.results.extend(self._live_results())
         numbers = []
         for _, _, tensor in self.finding.results:
-            entry = rec.seen.get(id(tensor))
-            numbers.append(
-                entry.number if entry is not None and entry() is tensor else rec.meet(tensor).number
-            )
+            numbers.append(rec.number_of(tensor))
             if numbers[-1] in rec.blank and rec.keep:
-                numbers[-1] = rec.fill(tensor, numbers[-1])
+                numbers[-1] = unseen.fill(rec, tensor, numbers[-1])
         if rec.count > self.count:
             self._read_log()
         if len(rec.values) > 4 * len(self.value_storage):
@@ -474,42 +469,3 @@ class _Assembly:
         own = inclusive.copy()
         np.subtract.at(own, rows[1:, 1], inclusive[1:])
         return np.maximum(inclusive, 0), np.maximum(own, 0)
-
-
-def spans(counts: Ints) -> tuple[Ints, Ints]:
-    """For rows grouped by owner: the owner of each row, and its place within the owner's rows.
-
-    >>> [column.tolist() for column in spans(np.array([2, 0, 1]))]
-    [[0, 0, 2], [0, 1, 0]]
-    """
-    owner = np.repeat(np.arange(len(counts)), counts)
-    first = np.cumsum(counts) - counts
-    return owner, np.arange(len(owner)) - first[owner]
-
-
-def offsets(owner: Ints, count: int) -> Ints:
-    """Where each owner's rows begin, and at the end their number.
-
-    >>> offsets(np.array([0, 0, 2]), 3).tolist()
-    [0, 2, 2, 3]
-    """
-    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=count)[:count])]).astype(np.int64)
-
-
-def table(rows: list[Any], width: int) -> Ints:
-    """A list of equal tuples as a two-dimensional array."""
-    return np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width).reshape(-1, width)
-
-
-def call_numbers(module: Ints) -> Ints:
-    """For each scope, how many calls of the same module came before it.
-
-    >>> call_numbers(np.array([0, 1, 1, 2, 1])).tolist()
-    [0, 0, 1, 0, 2]
-    """
-    order = np.argsort(module, kind="stable")
-    ranked = module[order]
-    first = np.searchsorted(ranked, ranked)
-    numbers = np.empty(len(module), dtype=np.int64)
-    numbers[order] = np.arange(len(module)) - first
-    return numbers

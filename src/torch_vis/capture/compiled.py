@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_dispatch_stack_at, _len_torch_dispatch_stack
 
+from torch_vis.capture import unseen
 from torch_vis.capture.mode import RecordMode
 from torch_vis.capture.recorder import Recorder, flat_tensors
 
@@ -54,12 +55,12 @@ def _call(self: Any, inputs: Any) -> Any:
     tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
     writes = [t for position, t in enumerate(inputs) if position in changed]
     slots = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in writes)
-    begun = [recorder.opaque_begins(tensors, slots) for recorder in recorders]
+    begun = [unseen.begins(recorder, tensors, slots) for recorder in recorders]
     result = _original(self, inputs)
     for recorder, start in zip(recorders, begun, strict=True):
         site = recorder.site_of(sys._getframe().f_back)
-        recorder.opaque_ends(
-            "torch_vis::compiled", start, tensors, slots, list(flat_tensors((result,))), site
+        unseen.ends(
+            recorder, "torch_vis::compiled", start, tensors, slots, list(flat_tensors((result,))), site
         )
     return result
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_vis.capture import unseen
 from torch_vis.capture.operators import INLINED, Plan
 from torch_vis.capture.recorder import (
     Recorder,
@@ -235,14 +236,7 @@ class RecordMode(TorchDispatchMode):
             own: Any = kind
             if own.__torch_function__ is not torch._C._disabled_torch_function_impl:
                 rec.foreign = True
-            entry = rec.seen.get(id(arg))
-            if (
-                entry is None
-                or entry() is not arg
-                or (entry.address and entry.address != arg.untyped_storage()._cdata)  # type: ignore[union-attr]
-            ):
-                entry = rec.meet(arg)
-            numbers.append(entry.number)
+            numbers.append(rec.number_of(arg))
             key.append(SLOT)
         elif isinstance(arg, dict):
             key.append((kind, tuple(arg)))
@@ -276,7 +270,7 @@ class RecordMode(TorchDispatchMode):
                 continue
             if tensors is None:
                 tensors = list(flat_tensors((*args, *kwargs.values())))
-            numbers[slot] = rec.fill(tensors[slot], number)
+            numbers[slot] = unseen.fill(rec, tensors[slot], number)
 
     def _higher_order(self, plan: Plan, name: str, args: Any, kwargs: Any) -> Any:
         """Run a higher-order operator's own eager kernel with the mode on, so that what it calls is recorded."""

@@ -22,7 +22,7 @@ from torch_vis.capture.sites import Code
 from torch_vis.capture.templates import encode
 from torch_vis.graph.rows import TensorType
 from torch_vis.graph.template import Call
-from torch_vis.held import Held
+from torch_vis.held import Held, copy_of
 
 current_autograd_node = torch._C._current_autograd_node
 sequence_number = torch._C._autograd._get_sequence_nr
@@ -137,14 +137,23 @@ class Recorder:
         if known is not None and known() is tensor and known.address is not None:
             self.unseen["reassigned"] = self.unseen.get("reassigned", 0) + 1
         if len(self.storage_rows) > before:
-            self._hold(tensor, number)
+            self.hold(tensor, number)
             if current_autograd_node() is not None:
                 self.appeared.append(number)
         else:
             self.aliases.append(number)
         return self.seen[id(tensor)]
 
-    def _hold(self, tensor: Tensor, number: int) -> None:
+    def number_of(self, tensor: Tensor) -> int:
+        """The number of a tensor's newest version, noted now if it was not known."""
+        entry = self.seen.get(id(tensor))
+        if entry is None or entry() is not tensor:
+            return self.meet(tensor).number
+        if entry.address is not None and entry.address != tensor.untyped_storage()._cdata:
+            return self.meet(tensor).number
+        return entry.number
+
+    def hold(self, tensor: Tensor, number: int) -> None:
         storage_number = self._storage_of(number)
         self.outside.add(storage_number)
         self.external_refs[number] = ref(tensor)
@@ -387,93 +396,6 @@ class Recorder:
             self.modules.append((owner, path, type_name, kind))
         return number
 
-    def opaque_begins(self, tensors: list[Tensor], writes: tuple[int, ...]) -> tuple[int, list[int]]:
-        """Note the inputs of code that cannot be seen, before it runs; when it begins, and their numbers."""
-        numbers = [self.seen[id(t)].number if self.knows(t) else self.meet(t).number for t in tensors]
-        if self.keep:
-            self.save_originals(tensors, writes)
-        return clock(), numbers
-
-    def opaque_ends(
-        self,
-        name: str,
-        begun: tuple[int, list[int]],
-        inputs: list[Tensor],
-        writes: tuple[int, ...],
-        outputs: list[Tensor],
-        site: int,
-    ) -> None:
-        """Stand one node for code that cannot be seen; a replay takes what it gave as recorded."""
-        ended = clock()
-        started, numbers = begun
-        plan = Plan(None)
-        plan.name = name
-        template, _ = encode(name, tuple(inputs), {}, self.held.objects)
-        call = len(self.calls)
-        self.calls.append(CallInfo(template, len(inputs), writes, frozenset(), frozenset(), plan))
-        birth = self.next_node()
-        if self.keep and writes:
-            with torch._C._DisableTorchDispatch():
-                self.held.given[birth] = [inputs[slot].detach().clone() for slot in writes]
-        made = []
-        for slot in writes:
-            made.append(self.note(inputs[slot], birth))
-            self.check_size(inputs[slot], birth)
-        for tensor in outputs:
-            if any(tensor is inputs[slot] for slot in writes):
-                continue
-            before = len(self.storage_rows)
-            number = self.note(tensor, birth)
-            made.append(number)
-            if len(self.storage_rows) > before:
-                self._hold(tensor, number)
-        thread, node = get_ident(), current_autograd_node()
-        backward = -1 if node is None else backward_number(node)
-        self.opaque_nodes.append(birth)
-        scope = self.current.get(thread, 0)
-        row = (call, scope, site, sequence_number(), backward, thread, False, started, ended)
-        self.write(birth, *row, *numbers, *made)
-
-    def fill(self, tensor: Tensor, number: int) -> int:
-        """Note that unseen code has put something into memory that was made without contents."""
-        del self.blank[number]
-        address = self.seen[id(tensor)].address
-        if (
-            address is None
-            or self.storages[address].number in self.dirty
-            or tensor.untyped_storage().device.type == "meta"
-        ):
-            return number
-        if self.fill_call < 0:
-            plan = Plan(None)
-            plan.name = "torch_vis::unseen_write"
-            self.fill_call = len(self.calls)
-            template, _ = encode(plan.name, (tensor,), {}, self.held.objects)
-            self.calls.append(CallInfo(template, 1, (0,), frozenset({0}), frozenset(), plan))
-        node = self.next_node()
-        with torch._C._DisableTorchDispatch():
-            self.held.given[node] = [tensor.detach().clone()]
-        filled = self.note(tensor, node)
-        self.check_size(tensor, node)
-        thread, now = get_ident(), clock()
-        self.opaque_nodes.append(node)
-        self.unseen["filled"] = self.unseen.get("filled", 0) + 1
-        self.write(
-            node,
-            self.fill_call,
-            self.current.get(thread, 0),
-            -1,
-            sequence_number(),
-            -1,
-            thread,
-            False,
-            now,
-            now,
-            number,
-            filled,
-        )
-        return filled
-
     def knows(self, tensor: Tensor) -> bool:
         """Whether this very tensor has been seen."""
         entry = self.seen.get(id(tensor))
@@ -500,7 +422,7 @@ class Recorder:
             number = self.storages[entry.address].number
             if number in self.outside and number not in self.held.originals:
                 with torch._C._DisableTorchDispatch():
-                    self.held.originals[number] = copy_storage(tensors[slot].untyped_storage())
+                    self.held.originals[number] = copy_of(tensors[slot].untyped_storage())
 
     def seed(
         self, kwargs: dict[str, Any], args: tuple[Any, ...]
@@ -535,15 +457,6 @@ def backward_number(node: Any) -> int:
 def state_bytes(state: torch.Tensor) -> bytes:
     """A generator's state as bytes, read without an operation."""
     return ctypes.string_at(state.data_ptr(), state.numel())
-
-
-def copy_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """A block of memory with the same contents."""
-    if storage.device.type == "meta":
-        return storage
-    copy = torch.UntypedStorage(storage.nbytes(), device=storage.device)
-    copy.copy_(storage)
-    return copy
 
 
 def flat_tensors(items: Any) -> Any:

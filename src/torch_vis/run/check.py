@@ -12,7 +12,7 @@ import torch
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
-from torch_vis.held import Held
+from torch_vis.held import Held, copy_of
 from torch_vis.run.passage import passes
 from torch_vis.run.replay import Replay, ReplayPlan, same_bits, where
 
@@ -247,7 +247,7 @@ class _Oracle:
             value, perturb = change
             storage = int(self.graph.value_storage[value])
             source = self.held.originals.get(storage, self.held.storages[storage])
-            replay.memory[storage] = torch.UntypedStorage(source.nbytes(), device=source.device).copy_(source)
+            replay.memory[storage] = copy_of(source)
             tensor = replay.tensor(value)
             changed = perturb(tensor)
             if same_bits(changed, tensor):

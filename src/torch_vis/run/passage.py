@@ -15,6 +15,7 @@ import torch
 
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
+from torch_vis.held import copy_of
 from torch_vis.run.replay import Replay, flat, quiet, same_bits
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -98,7 +99,7 @@ def _results(
     arguments = plan.arguments(node)
     kept = {int(graph.value_storage[value]) for value, _ in changed}
     kept |= {int(graph.value_storage[value]) for value in arguments}
-    saved = {storage: _copy(replay.memory[storage]) for storage in kept if storage in replay.memory}
+    saved = {storage: copy_of(replay.memory[storage]) for storage in kept if storage in replay.memory}
     try:
         with quiet(plan.generators):
             if scramble is not None:
@@ -144,10 +145,6 @@ def _scramble(tensor: torch.Tensor, generator: torch.Generator) -> None:
         tensor.copy_(torch.randn(tensor.shape, generator=generator).to(tensor))
     elif tensor.dtype == torch.bool:
         tensor.copy_(torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5)
-
-
-def _copy(block: torch.UntypedStorage) -> torch.UntypedStorage:
-    return torch.UntypedStorage(block.nbytes(), device=block.device).copy_(block)
 
 
 def _differ(left: list[torch.Tensor], right: list[torch.Tensor] | None) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
-from torch_vis.held import Held
+from torch_vis.held import Held, copy_of
 from torch_vis.run.literals import Prepared
 
 POISON = 0xFF
@@ -314,15 +314,6 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-
-
-def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """A block with the same contents."""
-    if storage.device.type == "meta":
-        return storage
-    copy = torch.UntypedStorage(storage.nbytes(), device=storage.device)
-    copy.copy_(storage)
-    return copy
 
 
 def poisoned(size: int, device: str) -> torch.UntypedStorage:
