@@ -27,7 +27,7 @@ class Empty(TorchDispatchMode):
 def run(quick: bool) -> list[Row]:
     """Four figures: each target on the chain of additions and on the small BERT."""
     torch.set_num_threads(1)
-    rounds = 3 if quick else 21
+    rounds = 3 if quick else 11
     chain, inputs = models.loop(10_000)
     samples = compare(chain, inputs, False, rounds)
     rows = _rows("10,000 tiny adds", samples, 10_000)
@@ -66,7 +66,7 @@ def compare(model: torch.nn.Module, args: tuple[Any, ...], backward: bool, round
         "recording": recording,
         "whole": whole,
     }
-    return interleave({name: Side(run, before=fresh) for name, run in runs.items()}, rounds=rounds, warmups=2)
+    return interleave({name: Side(run, before=fresh, repeats=3) for name, run in runs.items()}, rounds=rounds)
 
 
 def _rows(what: str, samples: Samples, operations: int) -> list[Row]:

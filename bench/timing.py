@@ -18,11 +18,12 @@ def nothing() -> None:
 
 
 class Side(NamedTuple):
-    """What is timed, and what has to happen around it untimed."""
+    """What is timed, what has to happen around it untimed, and how often one sample repeats it."""
 
     run: Action
     before: Action = nothing
     after: Action = nothing
+    repeats: int = 1
 
 
 class Samples:
@@ -66,7 +67,7 @@ def interleave(
     """Time every side once a round, the first one of the round changing from round to round.
 
     The clock counts processor time unless told otherwise: the same work takes the same processor time whoever else uses
-    the machine. What a side returns is let go after the clock has stopped.
+    the machine.
     """
     whole = {name: side if isinstance(side, Side) else Side(side) for name, side in sides.items()}
     names = list(whole)
@@ -81,14 +82,21 @@ def interleave(
 
 
 def sample(side: Side, clock: Callable[[], float] = cpu) -> float:
-    """The seconds of one run."""
-    side.before()
-    gc.collect()
-    try:
-        start = clock()
-        kept = side.run()
-        took = clock() - start
-        del kept
-        return took
-    finally:
-        side.after()
+    """The seconds of one run, the middle one of its repeats; what it returns is let go after the clock has stopped.
+
+    Garbage is collected after ``before``, so that what that leaves behind is not charged to the run. Only the first
+    repeat gets a full collection: it walks through all memory, and a run of a few milliseconds after it would show
+    mostly how the processor's caches fill again. Sides that are compared need the same number of repeats.
+    """
+    took = []
+    for repeat in range(side.repeats):
+        side.before()
+        gc.collect(1 if repeat else 2)
+        try:
+            start = clock()
+            kept = side.run()
+            took.append(clock() - start)
+            del kept
+        finally:
+            side.after()
+    return median(took)

@@ -32,9 +32,9 @@ def run(quick: bool) -> list[Row]:
     torch.set_num_threads(1)
     operations = 1_000 if quick else 2_000
     chain, inputs = models.loop(operations)
-    rows = [_row(f"{operations:,}-operation loop", compare(chain, inputs, 2 if quick else 5), 100)]
+    rows = [_row(f"{operations:,}-operation loop", compare(chain, inputs, 2 if quick else 7), 100)]
     bert, ids = models.bert(1, 32 if quick else 128)
-    samples = compare(bert.eval(), (ids,), 2 if quick else 11)
+    samples = compare(bert.eval(), (ids,), 2 if quick else 15)
     return [*rows, _row("BERT-base forward", samples, 20)]
 
 

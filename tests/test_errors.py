@@ -218,11 +218,33 @@ def test_missing_files_and_unknown_endings(t: tv.Trace, tmp_path: Path) -> None:
         tv.load(tmp_path / "none.tvz")
     with pytest.raises(errors.NoMatch, match=r"\.tvz"):
         t.save(tmp_path / "run.tvs")
-    with pytest.raises(errors.NoMatch, match="no file format"):
+    with pytest.raises(errors.NotOurFile, match="is not a trace"):
         tv.load(tmp_path / "run.xyz")
     with pytest.raises(OSError, match=r"no such folder|No such file"):
         t.save(tmp_path / "no such folder" / "run.tvz")
     assert not list(tmp_path.iterdir()), "a failed save leaves nothing behind"
+
+
+def test_a_renamed_trace_is_known_by_its_contents(t: tv.Trace, tmp_path: Path) -> None:
+    t.save(tmp_path / "run.tvz")
+    (tmp_path / "run.tvz").rename(tmp_path / "run.bak")
+    assert len(tv.load(tmp_path / "run.bak").graph) == len(t.graph)
+    (tmp_path / "script.py").write_text("print('hello')\n")
+    with pytest.raises(errors.NotOurFile):
+        tv.load(tmp_path / "script.py")
+
+
+@pytest.mark.parametrize("kwargs", [[1], {1: 2}])
+def test_keyword_arguments_that_are_none(kwargs: object) -> None:
+    with pytest.raises(errors.UsageError, match="dictionary"):
+        tv.trace(torch.relu, torch.ones(1), kwargs=kwargs)  # type: ignore[arg-type]
+
+
+def test_check_inside_an_open_block() -> None:
+    with tv.record() as t:
+        torch.ones(1)
+        with pytest.raises(errors.UsageError, match="still recording"):
+            t.check()
 
 
 # ---------------------------------------------------------------- the model's own errors

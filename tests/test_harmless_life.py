@@ -303,3 +303,34 @@ def test_nothing_of_ours_stays_in_the_compilers() -> None:
     assert torch_globals() == before
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))
     torch._dynamo.reset()
+
+
+def test_a_thread_that_was_there_before_is_left_alone() -> None:
+    """A server that uses the traced model on a thread of its own is not part of the run."""
+    model, x, stop = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.rand(2, 4), threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            model(x)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        for _ in range(10):
+            t = tv.trace(model, x)
+            assert (len(t.graph), t.limits) == (3, ())
+            t.check()
+    finally:
+        stop.set()
+        server.join()
+
+
+def test_an_output_from_another_thread_is_listed() -> None:
+    def elsewhere(x: torch.Tensor) -> torch.Tensor:
+        made: list[torch.Tensor] = []
+        worker = threading.Thread(target=lambda: made.append(x * 2))
+        worker.start()
+        worker.join()
+        return made[0]
+
+    assert any("no recorded operation made" in limit for limit in tv.trace(elsewhere, torch.ones(2)).limits)

@@ -34,7 +34,7 @@ class Held:
     """Random states, by node number."""
     objects: dict[str, Any] = field(default_factory=dict)
     """Arguments with no literal form (generators, functions), by the text that stands for them."""
-    versions: list[tuple[str, torch.Tensor, int]] = field(default_factory=list)
+    versions: list[tuple[str, torch.Tensor, tuple[int, torch.dtype, int]]] = field(default_factory=list)
     """The version counters at the end of the run, to see what was changed since."""
 
     def changed(self) -> list[str]:
@@ -49,6 +49,10 @@ def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return torch.UntypedStorage(storage.nbytes(), device=storage.device).copy_(storage)
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """A tensor's version counter, -1 where it has none (inference tensors)."""
-    return -1 if tensor.is_inference() else tensor._version
+def version_of(tensor: torch.Tensor) -> tuple[int, torch.dtype, int]:
+    """What changes when a tensor is written to, cast or given other memory; inference tensors count no writes."""
+    try:
+        address = tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        address = 0
+    return (-1 if tensor.is_inference() else tensor._version), tensor.dtype, address

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_vis.errors import NothingToDifferentiate, NotTraceable, TensorsMissing, UsageError, no_match
+from torch_vis.errors import (
+    NothingToDifferentiate,
+    NotOurFile,
+    NotTraceable,
+    TensorsMissing,
+    UsageError,
+    no_match,
+)
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 
@@ -77,9 +85,12 @@ class Trace:
         >>> print(t.check(inputs=True))
         3 results equal bit for bit: 13 operations in order, 12 pruned, 2 random orders; 1 input-output pairs proved
         """
+        if isinstance(self, Recording) and self.is_open:
+            raise UsageError("the block is still recording; check after it has ended")
         if self._held is None:
             raise TensorsMissing(
-                "this trace holds no tensors (it was loaded from a file, or released); trace again to check it"
+                "this trace holds no tensors (loaded from a file, released, or traced with keep=False); "
+                "trace again to check it"
             )
         from torch_vis.run.check import check
 
@@ -157,15 +168,18 @@ class Recording(Trace):
 
         super().__init__(GraphBuilder().build(), Metrics())
         self._capture = capture
+        self.is_open = False
 
     def __enter__(self) -> Recording:
         self._capture.__enter__()
+        self.is_open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._capture.__exit__()
+        self.is_open = False
         self.error = error
         self._fill(self._capture)
 
@@ -222,6 +236,10 @@ def trace(
         raise NotTraceable(f"trace() takes a module or a callable, not {_describe(model)}")
     if loss is not None and not callable(loss):
         raise UsageError(f"loss must be a callable of the output, not {_describe(loss)}")
+    if kwargs is not None and not (
+        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
+    ):
+        raise UsageError(f"kwargs is a dictionary of the model's keyword arguments, not {_describe(kwargs)}")
     import torch
 
     from torch_vis.capture.eager import Capture, name_inputs, run_backward
@@ -242,6 +260,10 @@ def trace(
         error = raised
     graph, metrics, held, limits, meta = capture.finish()
     meta["backward"] = backward or loss is not None
+    if inspect.isgenerator(capture.output) or inspect.iscoroutine(capture.output):
+        limits += (
+            "the callable returned a generator or coroutine, and nothing in it has run; use record around it",
+        )
     return Trace(
         graph, metrics, limits, meta, output=capture.output, held=held if keep else None, error=error
     )
@@ -256,15 +278,33 @@ def load(path: PathLike) -> Trace:
     >>> tv.load(path)
     <Trace of ReLU: 1 operations>
     """
-    return Trace(*_format(path).load(path))
+    return Trace(*_reader(path).load(path))
 
 
 FORMATS = {".tvz": "torch_vis.graph.tvz", ".json": "torch_vis.exporters.json"}
 
 
+def _reader(path: PathLike) -> Any:
+    """The format that a file's ending or else its first byte says."""
+    from importlib import import_module
+
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"load() takes a path, not {_describe(path)}")
+    ending = os.path.splitext(os.fspath(path))[1].lower()
+    if ending not in FORMATS and os.path.isfile(path):
+        with open(path, "rb") as file:
+            start = file.read(1)
+        ending = {b"P": ".tvz", b"{": ".json"}.get(start, "")
+    if ending not in FORMATS:
+        raise NotOurFile(f"{os.fspath(path)} is not a trace: torch_vis writes {' and '.join(FORMATS)} files")
+    return import_module(FORMATS[ending])
+
+
 def _format(path: PathLike) -> Any:
     from importlib import import_module
 
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"save() takes a path, not {_describe(path)}")
     ending = os.path.splitext(os.fspath(path))[1].lower()
     if ending not in FORMATS:
         raise no_match("file format", ending, FORMATS)

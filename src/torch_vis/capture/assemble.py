@@ -67,12 +67,8 @@ class _Assembly:
 
     def _read_log(self) -> None:
         log = self.rec.log
-        places, place = [], 0
-        while place < len(log):
-            places.append(place)
-            place += log[place]
         flat = np.array(log, dtype=np.int64)
-        starts = np.array(places, dtype=np.int64)
+        starts = np.array(self.rec.row_places(), dtype=np.int64)
         starts = starts[np.argsort(flat[starts + 1], kind="stable")]
         self.count = len(starts)
         lengths = flat[starts]
@@ -164,6 +160,14 @@ class _Assembly:
                 continue
             if self.backward[self.maker[number]] == FORWARD:
                 found.append((number, tensor))
+        if not found:  # everything was looked at inside the block: then all that is alive counts
+            found = [
+                (entry.number, tensor)
+                for entry in list(self.rec.seen.values())
+                if (tensor := entry()) is not None
+                and self.maker[entry.number] >= 0
+                and id(tensor) not in taken
+            ]
         found.sort(key=lambda pair: pair[0])
         return [(f"output.{place}", "output", tensor) for place, (_, tensor) in enumerate(found)]
 

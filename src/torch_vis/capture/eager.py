@@ -61,6 +61,7 @@ class Capture:
     def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:
         """The graph of what was recorded, its metrics, the tensors held, the limits and the circumstances."""
         rec = self.recorder
+        rec.settle()
         finding = Finding(ended=self.ended)
         finding.paths = self._paths()
         finding.named = self._named()
@@ -74,6 +75,8 @@ class Capture:
         roles = graph.value_role[numbers[rec.appeared]] if rec.appeared else np.zeros(0)
         rec.unseen["appeared"] = int((roles == Role.CONSTANT).sum())
         rec.steps.clear()
+        made_outside = [r for r in graph.outcomes if r.kind == "output" and r.value.role == "constant"]
+        rec.unseen["outputs"] = len(made_outside)
         meta = self._meta(graph)
         limits = describe(rec, graph, guessed)
         return graph, metrics, held, limits, meta
@@ -178,6 +181,11 @@ class Capture:
                 kept = tensor.detach() if tensor.grad_fn is not None else tensor
                 held.versions.append((name, kept, version_of(tensor)))
 
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        """Every parameter of the roots, tied ones once, ones without a shape yet left out."""
+        found = {id(p): p for _, root in self.roots for p in root.parameters()}
+        return [p for p in found.values() if not isinstance(p, torch.nn.UninitializedParameter)]
+
     def _meta(self, graph: Graph) -> dict[str, Any]:
         return {
             "torch": torch.__version__,
@@ -186,6 +194,7 @@ class Capture:
             "threads": torch.get_num_threads(),
             "devices": [graph.devices[number] for number in np.unique(graph.storage_device)],
             "model": type(self.roots[0][1]).__name__ if self.roots else None,
+            "parameters": sum(p.numel() for p in self._parameters()) if self.roots else None,
             "wall_ns": self.ended - self.recorder.scopes[0][2],
             "overhead_ns": self.recorder.overhead,
         }

@@ -38,6 +38,8 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
         ),
         "tensors that were read before any operation wrote to them (torch_vis::unseen_write): filled by C++ code, "
         "or never initialised; a replay takes them as recorded": unseen("filled", 0),
+        "outputs that no recorded operation made: another thread's, or code's that cannot be seen; a replay takes them "
+        "as recorded": unseen("outputs", 0),
         "module calls on other threads that were not recorded": unseen("threads", 0),
         "tensors that were given other memory without an operation (.data = …), which is not in the graph": unseen(
             "reassigned", 0

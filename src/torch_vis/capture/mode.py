@@ -54,7 +54,7 @@ class RecordMode(TorchDispatchMode):
         plan = rec.plans.get(id(func))
         if plan is None:
             plan = rec.plan(func)
-        if plan.skip:
+        if plan.skip or rec.closed:
             return plan.run(*args, **(kwargs or {}))
         if types and plan.is_detach and types[0] in (Tensor, torch.nn.Parameter):
             with (
@@ -117,6 +117,8 @@ class RecordMode(TorchDispatchMode):
                     key.append(SLOT)
                 elif kind is int or arg is None:
                     key.append(arg)
+                elif kind is float:
+                    key.append((kind, arg or repr(arg)))
                 elif kind is list and arg and type(arg[0]) is int:
                     key.append((kind, len(arg)))
                     key += arg
@@ -161,6 +163,8 @@ class RecordMode(TorchDispatchMode):
             else:
                 out = plan.run(*args, **kwargs) if kwargs else plan.run(*args)
         ended = clock()
+        if rec.closed:
+            return out
 
         # whose: module, autograd node, thread
         thread = get_ident()

@@ -121,6 +121,8 @@ class Recorder:
         ] = {}  # by thread: an open optimizer step and the frame it runs in
         self.appeared: list[int] = []
         self.closed = False
+        self.shared = False  # operations of other threads are recorded as well
+        self.older_threads = frozenset(thread.ident for thread in threading.enumerate())
         self.flips = False  # a tensor with a conjugate or negative bit has been seen
         self.foreign = False  # a tensor type with a __torch_function__ of its own has been seen
         self.dead = self._dead  # bound once: each binding is an object of its own
@@ -296,6 +298,21 @@ class Recorder:
         number = next(self.node_numbers)
         self.count = number + 1
         return number
+
+    def settle(self) -> None:
+        """After closing: wait for an operation that another thread is just noting."""
+        waits = 1000 if self.shared else 0
+        while waits and len(self.row_places()) < self.count:
+            time.sleep(0.001)
+            waits -= 1
+
+    def row_places(self) -> list[int]:
+        """Where each row of the log begins."""
+        places, place = [], 0
+        while place < len(self.log):
+            places.append(place)
+            place += self.log[place]
+        return places
 
     def write(self, number: int, *row: int) -> None:
         """Append a row to the log."""

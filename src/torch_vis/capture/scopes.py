@@ -133,13 +133,16 @@ def _call_nested(
 
 
 def _call_elsewhere(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-    """A call on a thread without a recorder: if the module is one that is being traced, record it there too."""
+    """A call on a thread without a recorder: recorded too if the run started the thread and traces the module."""
     for recorder, modules in _adopting:
-        if id(module) in modules or id(module) in recorder.module_numbers:
+        ours = id(module) in modules or id(module) in recorder.module_numbers
+        if ours and get_ident() not in recorder.older_threads and not recorder.closed:
+            recorder.shared = True
             with Following(recorder), RecordMode(recorder):
                 return _call(module, *args, **kwargs)
     for recorder, _ in _adopting:
-        recorder.unseen["threads"] = recorder.unseen.get("threads", 0) + 1
+        if get_ident() not in recorder.older_threads:
+            recorder.unseen["threads"] = recorder.unseen.get("threads", 0) + 1
     return _module_call(module, *args, **kwargs)
 
 

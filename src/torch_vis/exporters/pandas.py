@@ -63,9 +63,12 @@ def _take(records: Sequence[Any], numbers: Any) -> Any:
 
 
 def _first_made(graph: Graph) -> Any:
-    """The type of the first tensor that each operation makes, -1 where it makes none."""
+    """The type of the first tensor that each operation returns, or else writes; -1 where it makes none."""
     found = np.full(len(graph), -1, dtype=np.int64)
-    some = np.diff(graph.out_start) > 0
+    made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+    for chosen in (graph.out_slot == -1, graph.out_slot == 0):  # the later one counts
+        found[made_by[chosen]] = graph.value_type[graph.out_value[chosen]]
+    some = (np.diff(graph.out_start) > 0) & (found < 0)
     found[some] = graph.value_type[graph.out_value[graph.out_start[:-1][some]]]
     return found
 

@@ -42,7 +42,9 @@ class Column:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: int | slice) -> Any:
+        if isinstance(row, slice):
+            return [self[number] for number in range(*row.indices(len(self)))]
         if self.known is not None and not self.known[row]:
             return None
         return self.values[row].item()

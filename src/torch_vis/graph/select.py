@@ -8,7 +8,7 @@ from fnmatch import translate
 
 import numpy as np
 
-from torch_vis.errors import no_match
+from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph, Ints
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.template import short_name
@@ -18,6 +18,9 @@ def find(
     graph: Graph, *, path: str | None, op: str | None, phase: str | None, dtype: str | None, flag: str | None
 ) -> Ints:
     """The numbers of the nodes that match every pattern given."""
+    for name, pattern in {"path": path, "op": op, "phase": phase, "dtype": dtype, "flag": flag}.items():
+        if pattern is not None and not isinstance(pattern, str):
+            raise UsageError(f"{name} is a pattern of text, not {pattern!r}")
     mask = np.ones(len(graph), dtype=bool)
     if path is not None:
         mask &= _scopes(graph, path)[graph.node_scope]

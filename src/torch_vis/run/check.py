@@ -30,6 +30,8 @@ class Report(NamedTuple):
     inputs: int | None
 
     def __str__(self) -> str:
+        if not self.results:
+            return f"nothing to compare: the run gave no tensor back; {self.operations:,} operations replayed in order"
         inputs = "" if self.inputs is None else f"; {self.inputs} input-output pairs proved"
         return (
             f"{self.results:,} results equal bit for bit: {self.operations:,} operations in order, "
@@ -213,7 +215,10 @@ class _Oracle:
             if nodes
             else ""
         )
-        raise CheckFailed(f"replayed in order, {names} differ from what the run gave{culprit}")
+        raise CheckFailed(
+            f"replayed in order, {names} differ from what the run gave{culprit} "
+            "(or a tensor was written after the run, through .data or numpy)"
+        )
 
     def _differing(self, replay: Replay, results: list[int]) -> list[int]:
         return [r for r in results if not same_bits(self._result(replay, r), self.held.results[r])]

@@ -175,7 +175,11 @@ def _title(graph: Graph, meta: Mapping[str, Any]) -> str:
 
 def _totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> list[str]:
     """What the run comes to, one fact to a line."""
-    facts = {"operations": _operations(graph), "parameters": _parameters(outline), "input": _inputs(graph)}
+    facts = {
+        "operations": _operations(graph),
+        "parameters": _parameters(outline, meta),
+        "input": _inputs(graph),
+    }
     if {"live_bytes", "free_bytes"} <= set(metrics) and len(graph):
         facts["peak memory"] = _peak(graph, metrics["live_bytes"], metrics["free_bytes"])
     if meta.get("wall_ns"):
@@ -193,13 +197,15 @@ def _operations(graph: Graph) -> str:
     return f"{len(graph):,}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
 
 
-def _parameters(outline: Outline) -> str:
+def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:
     numel = sum(parameter.type.numel for parameter in outline.parameters)
     nbytes = [parameter.type.nbytes for parameter in outline.parameters]
     known = sum(number for number in nbytes if number is not None)
     least = "at least " if None in nbytes else ""
     tensors = "1 tensor" if len(nbytes) == 1 else f"{len(nbytes):,} tensors"
-    return f"{numel:,} in {tensors} ({least}{size(known)})" if nbytes else ""
+    total = meta.get("parameters") or numel
+    unused = f"; the model has {total:,}, the rest were not used" if total > numel else ""
+    return f"{numel:,} in {tensors} ({least}{size(known)}){unused}" if nbytes else ""
 
 
 def _inputs(graph: Graph) -> str:
