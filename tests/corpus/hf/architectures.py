@@ -17,6 +17,7 @@ from tests.corpus.subject import Maker, NothingToRun, Subject
 from tests.zoo import seed_everything
 
 _MOST_PARAMETERS = 400_000_000
+_CHEAP_TO_COPY = 30_000_000
 # Heads to fall back on where an architecture has no bare model, most telling first.
 _HEADS = (
     "MODEL_MAPPING",
@@ -89,7 +90,7 @@ def _first_that_runs(name: str, failures: list[Exception]) -> tuple[str, Argumen
             try:
                 seed_everything()
                 with torch.no_grad():
-                    model(**copy.deepcopy(arguments))
+                    _expendable(model)(**copy.deepcopy(arguments))
             except Exception as error:  # nor do these inputs suit it
                 failures.append(error)
                 try:
@@ -101,11 +102,19 @@ def _first_that_runs(name: str, failures: list[Exception]) -> tuple[str, Argumen
     return None
 
 
+def _expendable(model: nn.Module) -> nn.Module:
+    """A copy to try inputs on, since a forward that fails may leave its module changed."""
+    small = sum(parameter.numel() for parameter in model.parameters()) < _CHEAP_TO_COPY
+    return copy.deepcopy(model) if small else model
+
+
 def _model(name: str, level: str) -> nn.Module:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     override = override_for(name)
     cls = override.find_class() if override.model else model_class(CONFIG_MAPPING[name])
+    if cls.forward is nn.Module.forward:
+        raise NothingToRun(f"{cls.__name__} has no forward of its own")
     seed_everything()
     config = LEVELS[level](CONFIG_MAPPING[name], override)
     try:

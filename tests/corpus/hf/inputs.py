@@ -72,6 +72,8 @@ def images(config: Any) -> list[Tensor]:
     """Batches of images, then of image sequences, then packed patches."""
     channels, frames = _channels(config), setting(config, "num_frames", "frames_per_clip", default=4)
     sides = list(dict.fromkeys([_side(config), (64, 64), (224, 224)]))
+    if max(sides[0]) > 128:
+        sides[:2] = sides[1::-1]  # a small picture first, for those that take any
     stills = [torch.randn(BATCH, channels, *side) for side in sides]
     sequences = [torch.randn(1, count, channels, *sides[0]) for count in dict.fromkeys((frames, 1, 2))]
     width = channels * _patch(config) ** 2

@@ -154,6 +154,7 @@ SENSES: dict[str, Override] = {
         }
     ),
     "inkling_audio": Override(inputs=lambda model: {"audio_input_ids": torch.randint(0, 8, (1, 20, 80))}),
+    "align": Override(config={"projection_dim": 640}),
     "blip-2": _IMAGE_TOKEN,
     "instructblip": _IMAGE_TOKEN,
     "chameleon": Override(config={"vocabulary_map": {"<image>": 100, "IMGIMGAZ": 4, "IMGIMGBZ": 5}}),

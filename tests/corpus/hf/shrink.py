@@ -36,6 +36,8 @@ _COUNTS: tuple[Rule, ...] = (
     (r"n_group|topk_group|num_expert_group|n_groups_experts", lambda v: 1),
     (r"max_position_embeddings|n_positions|max_seq_len|max_target_positions", lambda v: min(v, POSITIONS)),
     (r"max_source_positions", lambda v: min(v, 32)),
+    (r"upsample_initial_channel", lambda v: min(v, 64)),
+    (r"context_length", lambda v: min(v, 256)),
     (r"num_queries|num_denoising|train_num_points|num_negatives|num_query_tokens", lambda v: min(v, 10)),
 )
 _WIDTHS: tuple[Rule, ...] = (
@@ -231,8 +233,8 @@ def _rope(value: dict[str, Any]) -> dict[str, Any]:
     changed = {name: _rope(one) if isinstance(one, dict) else one for name, one in value.items()}
     if "rope_type" in value:
         pairs = int(HEAD_WIDTH * (value.get("partial_rotary_factor") or 1.0)) // 2
-        quarter = pairs // 4
-        changed["mrope_section"] = [pairs - 2 * quarter, quarter, quarter]
+        side = 3 * pairs // 8
+        changed["mrope_section"] = [side, side, pairs - 2 * side]
     return changed
 
 
