@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,10 +15,10 @@ from torch_vis.errors import (
     NotTraceable,
     TensorsMissing,
     UsageError,
-    no_match,
 )
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
+from torch_vis.registry import FORMATS, READABLE, writer
 
 if TYPE_CHECKING:
     import networkx
@@ -108,8 +109,12 @@ class Trace:
         self._held = None
         self.output = None
 
-    def save(self, path: PathLike) -> None:
-        """Write the trace; the ending chooses the format (``.tvz`` or ``.json``). Tensors are not written.
+    def save(self, path: PathLike, *, format: str | None = None) -> None:
+        """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
+
+        ``.tvz`` and ``.json`` can be loaded again. The others are for other tools: ``.onnx`` (Netron),
+        ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``, ``.csv``, ``.md``, and pictures: ``.svg``, ``.png``,
+        ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: its ``save(path, graph, metrics, limits, meta)`` writes.
 
         >>> import os, tempfile, torch, torch_vis as tv
         >>> path = os.path.join(tempfile.mkdtemp(), "run.tvz")
@@ -117,7 +122,7 @@ class Trace:
         >>> tv.load(path).graph
         <Graph: 1 operations, 2 values, 2 scopes>
         """
-        _format(path).save(path, self.graph, self.metrics, self.limits, self.meta)
+        writer(path, format).save(path, self.graph, self.metrics, self.limits, self.meta)
 
     def table(self, *, depth: int | Literal["auto"] | None = "auto", width: int | None = None) -> str:
         """The module tree with shapes, parameters, operations, time and memory, as ``print`` shows it.
@@ -281,34 +286,21 @@ def load(path: PathLike) -> Trace:
     return Trace(*_reader(path).load(path))
 
 
-FORMATS = {".tvz": "torch_vis.graph.tvz", ".json": "torch_vis.exporters.json"}
-
-
 def _reader(path: PathLike) -> Any:
     """The format that a file's ending or else its first byte says."""
-    from importlib import import_module
-
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"load() takes a path, not {_describe(path)}")
+    readable = {ending: name for name in READABLE for ending in FORMATS[name].endings}
     ending = os.path.splitext(os.fspath(path))[1].lower()
-    if ending not in FORMATS and os.path.isfile(path):
+    if ending not in readable and os.path.isfile(path):
         with open(path, "rb") as file:
             start = file.read(1)
         ending = {b"P": ".tvz", b"{": ".json"}.get(start, "")
-    if ending not in FORMATS:
-        raise NotOurFile(f"{os.fspath(path)} is not a trace: torch_vis writes {' and '.join(FORMATS)} files")
-    return import_module(FORMATS[ending])
-
-
-def _format(path: PathLike) -> Any:
-    from importlib import import_module
-
-    if not isinstance(path, (str, os.PathLike)):
-        raise UsageError(f"save() takes a path, not {_describe(path)}")
-    ending = os.path.splitext(os.fspath(path))[1].lower()
-    if ending not in FORMATS:
-        raise no_match("file format", ending, FORMATS)
-    return import_module(FORMATS[ending])
+    if ending not in readable:
+        raise NotOurFile(
+            f"{os.fspath(path)} is not a trace: torch_vis reads {' and '.join(readable)} files that it wrote"
+        )
+    return import_module(FORMATS[readable[ending]].target)
 
 
 def _describe(item: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,9 @@ class Column:
         return f"<column {self.name} along {self.along}: {len(self):,} rows{missing}>"
 
 
+Compute = Callable[[], Mapping[str, Column]]
+
+
 class Metrics(Mapping[str, Column]):
     """The columns of one trace, by name.
 
@@ -65,29 +68,49 @@ class Metrics(Mapping[str, Column]):
     8
     """
 
-    __slots__ = ("_columns",)
+    __slots__ = ("_columns", "_later")
 
-    def __init__(self, columns: Mapping[str, Column] | None = None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Column] | None = None, later: Mapping[str, Compute] | None = None
+    ) -> None:
         self._columns = dict(columns or {})
+        self._later = dict(later or {})
 
     def __getitem__(self, name: str) -> Column:
+        if name in self._later:
+            for column in self._later[name]().values():
+                self._later.pop(column.name, None)
+                self._columns[column.name] = column
         try:
             return self._columns[name]
         except KeyError:
-            raise no_match("metric", name, self._columns) from None
+            raise no_match("metric", name, [*self]) from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._columns
+        return name in self._columns or name in self._later
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
+        return iter([*self._columns, *self._later])
 
     def __len__(self) -> int:
-        return len(self._columns)
+        return len(self._columns) + len(self._later)
 
     def with_column(self, column: Column) -> Metrics:
         """These columns and one more; the original is left as it is."""
-        return Metrics({**self._columns, column.name: column})
+        return Metrics({**self._columns, column.name: column}, self._later)
+
+    def with_later(self, names: Iterable[str], compute: Compute) -> Metrics:
+        """These columns and others that ``compute`` makes when one of them is first asked for.
+
+        >>> metrics = Metrics().with_later(["flops"], lambda: {"flops": Column("flops", np.array([6]))})
+        >>> metrics["flops"].total()
+        6
+        """
+        return Metrics(self._columns, {**self._later, **{n: compute for n in names if n not in self._columns}})
+
+    def at_hand(self) -> Metrics:
+        """The columns that exist already: what was measured, and what has been computed since."""
+        return Metrics(self._columns)
 
     @property
     def nbytes(self) -> int:
@@ -95,4 +118,4 @@ class Metrics(Mapping[str, Column]):
         return sum(column.values.nbytes for column in self._columns.values())
 
     def __repr__(self) -> str:
-        return "\n".join(repr(column) for column in self._columns.values()) or "<no metrics>"
+        return "\n".join(repr(column) for column in self.values()) or "<no metrics>"

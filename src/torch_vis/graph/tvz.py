@@ -84,6 +84,7 @@ def save(
     >>> load(path)
     (<Graph: 0 operations, 0 values, 1 scopes>, <no metrics>, ('nothing ran',), {'model': 'Net'})
     """
+    metrics = metrics.at_hand()  # what can be computed from the graph need not be kept beside it
     check_metrics(graph, metrics)
     tables = to_json("the graph's tables", tables_to_plain(graph))
     with (
