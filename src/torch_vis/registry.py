@@ -32,8 +32,8 @@ FORMATS: dict[str, Format] = {
     "markdown": Format("torch_vis.views.markdown", (".md",)),
     "dot": Format("torch_vis.views.dot", (".dot", ".gv")),
     "svg": Format("torch_vis.views.svg", (".svg",)),
-    "png": Format("torch_vis.views.matplotlib:png", (".png",)),
-    "pdf": Format("torch_vis.views.matplotlib:pdf", (".pdf",)),
+    "png": Format("torch_vis.views.matplotlib:Png", (".png",)),
+    "pdf": Format("torch_vis.views.matplotlib:Pdf", (".pdf",)),
 }
 READABLE = ("tvz", "json")
 
@@ -76,7 +76,9 @@ def renderer(name: str) -> Any:
     if inspect.isclass(found):
         found = found()
     if not callable(found):
-        raise UsageError(f"{name!r} cannot draw: it is not a callable of (graph, metrics, limits, meta, look)")
+        raise UsageError(
+            f"{name!r} cannot draw: it is not a callable of (graph, metrics, limits, meta, look)"
+        )
     return found
 
 

@@ -1,0 +1,223 @@
+"""What a picture shows of one phase of a run: a tree of items, opened to a depth, with repeats folded into one.
+
+All instances of a fold are looked at side by side: an item holds the elements of every instance, and its children are
+found from the first, which stands for the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from torch_vis.graph import Graph
+from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.template import short_name
+from torch_vis.views.picture.repeats import Elements, Stretch, _mix, stretches
+
+Depth = int | Literal["auto"] | None
+ROOM = 44  # boxes that a person takes in at once; "auto" opens modules while they are no more
+MOST_IN_A_FRAME = 80  # beyond, neighbours are put together
+DEEPEST = 64  # levels that "auto" tries
+
+
+@dataclass(slots=True)
+class Item:
+    """A box or, when opened, a frame: a module, an operation, or a stretch of several."""
+
+    number: int
+    parent: int
+    kind: Literal["module", "operation", "repeat", "bundle", "input", "output"]
+    label: str
+    type: str
+    elements: Any  # nodes and ~scopes that it stands for, all instances
+    level: int = 0
+    count: int = 1
+    phase: int = Phase.FORWARD
+    children: list[int] | None = None  # None: closed
+    instances: Any = None  # for a stretch of several, its elements with one row for each instance
+    first: int = 0  # the number of the first operation in it, which gives the order
+    hidden: bool = False
+
+
+@dataclass(slots=True)
+class Tree:
+    """The items of one phase; those without children are boxes, the others frames."""
+
+    items: list[Item]
+    elements: Elements
+    depth: int | None
+    top: list[int] = field(default_factory=list)
+
+    @property
+    def boxes(self) -> int:
+        """How many boxes are drawn."""
+        return sum(item.children is None and not item.hidden for item in self.items)
+
+
+def grow(graph: Graph, phase: int, depth: Depth) -> Tree:
+    """The tree of one phase, opened to a depth: an integer, None for everything, "auto" for what is readable."""
+    elements = Elements(graph, phase)
+    if depth != "auto":
+        return _grow(graph, elements, phase, depth)
+    best = _grow(graph, elements, phase, 0)
+    for level in range(1, DEEPEST):
+        tree = _grow(graph, elements, phase, level)
+        if tree.boxes > ROOM and level > 1:
+            return best
+        if len(tree.items) == len(best.items) and level > 1:
+            return tree
+        best = tree
+    return best
+
+
+def _grow(graph: Graph, elements: Elements, phase: int, depth: int | None) -> Tree:
+    tree = Tree([], elements, depth)
+    if not len(elements.nodes):
+        return tree
+    whole = Item(-1, -1, "module", "", "", ~np.array([0]), level=0, phase=phase)
+    tree.top = _open(graph, tree, whole)
+    todo = list(tree.top)
+    # The model itself, when it is all there is, is no level of its own: the picture is of it.
+    modules = [number for number in tree.top if tree.items[number].kind == "module"]
+    lone = modules[0] if len(modules) == 1 and tree.items[modules[0]].count == 1 else -1
+    while todo:
+        item = tree.items[todo.pop()]
+        if not _opens(tree, item, depth, item.number == lone):
+            continue
+        item.children = _open(graph, tree, item)
+        todo.extend(item.children)
+    return tree
+
+
+def _opens(tree: Tree, item: Item, depth: int | None, lone: bool) -> bool:
+    """A repeat opens with what is around it; a module that calls no other opens only when everything is asked for."""
+    if item.kind == "repeat":
+        return depth is None or item.level <= depth
+    if item.kind != "module" or depth is None:
+        return item.kind == "module"
+    return item.level < depth and (lone or tree.elements.calls_modules(int(~item.elements[0])))
+
+
+def _open(graph: Graph, tree: Tree, item: Item) -> list[int]:
+    """Make the items inside one."""
+    if item.kind == "repeat":
+        rows = item.instances
+        groups = [Stretch(place, 1, 1) for place in range(rows.shape[1])]
+        level = item.level
+    else:
+        rows = tree.elements.of(~item.elements)
+        groups = _folds(graph, tree.elements, rows[0])
+        level = item.level + 1 if item.number >= 0 else 0
+    above = graph.scope_paths[~int(item.elements[0])] if item.kind == "module" else None
+    if len(groups) > MOST_IN_A_FRAME:
+        groups = _bundled(groups)
+    seen: Counter[int] = Counter()
+    made = []
+    for start, period, count in groups:
+        part = rows[:, start : start + period * count]
+        child = _item(graph, tree, item, part, period, count, above)
+        child.level = level
+        if child.kind == "module" and above is not None:
+            module = int(graph.scope_module[~int(part[0, 0])])
+            seen[module] += 1
+            if seen[module] > 1:
+                child.label += f" #{seen[module]}"
+        made.append(child.number)
+    return made
+
+
+def _folds(graph: Graph, elements: Elements, row: Any) -> list[Stretch]:
+    """A sequence of elements cut into single ones and repeated stretches."""
+    is_call = row < 0
+    keys = np.empty(len(row), dtype=np.uint64)
+    keys[~is_call] = elements.node_key[row[~is_call]]
+    scopes = ~row[is_call]
+    keys[is_call] = [_call_key(graph, elements, scope) for scope in scopes.tolist()]
+    found: list[Stretch] = []
+    place = 0
+    for stretch in [*stretches(keys, is_call), Stretch(len(row), 1, 1)]:
+        found.extend(Stretch(single, 1, 1) for single in range(place, stretch.start))
+        if stretch.start < len(row):
+            found.append(stretch)
+        place = stretch.start + stretch.period * stretch.times
+    return found
+
+
+def _call_key(graph: Graph, elements: Elements, scope: int) -> int:
+    """Equal for calls that may be folded: of one module, or of numbered neighbours with equal shapes inside."""
+    module = int(graph.scope_module[scope])
+    path = graph.modules[module].path
+    stem, _, number = path.rpartition(".")
+    if number.isdigit():
+        key, salt = elements.strict[scope], hash(stem)
+    else:
+        key, salt = elements.loose[scope], module
+    return int(_mix(np.array([key]) ^ np.array([salt & 0x7FFFFFFFFFFFFFFF], dtype=np.uint64))[0])
+
+
+def _bundled(groups: list[Stretch]) -> list[Stretch]:
+    """Neighbours put together, so that no more than ``MOST_IN_A_FRAME`` are left."""
+    size = -(-len(groups) // MOST_IN_A_FRAME)
+    found = []
+    for start in range(0, len(groups), size):
+        part = groups[start : start + size]
+        end = part[-1].start + part[-1].period * part[-1].times
+        found.append(part[0] if len(part) == 1 else Stretch(part[0].start, end - part[0].start, 1))
+    return found
+
+
+def _item(
+    graph: Graph, tree: Tree, parent: Item, part: Any, period: int, count: int, above: str | None
+) -> Item:
+    first = int(part[0, 0])
+    item = Item(len(tree.items), parent.number, "operation", "", "", part.ravel(), count=count)
+    item.phase = parent.phase
+    item.first = first if first >= 0 else int(tree.elements.first[~first])
+    if period > 1:
+        item.instances = part.reshape(-1, period)
+        item.kind = "repeat" if count > 1 else "bundle"
+        names = Counter(_name(graph, element) for element in part[0, :period].tolist())
+        item.label = ", ".join(name for name, _ in names.most_common(3)) + (" …" if len(names) > 3 else "")
+        item.type = f"{period * len(part) if count == 1 else period:,} steps"
+    elif first >= 0:
+        item.label = item.type = _name(graph, first)
+        flags = graph.node_flags[part[part >= 0]]
+        item.hidden = bool((flags & Flag.VIEW).all()) and not (flags & Flag.ESCAPE).any()
+    else:
+        module = graph.modules[int(graph.scope_module[~first])]
+        item.kind, item.type = "module", module.type
+        item.label = _label(module.path, module.type, above)
+        if count > 1:
+            item.label = _span(graph, part[0], above)
+    tree.items.append(item)
+    return item
+
+
+def _name(graph: Graph, element: int) -> str:
+    if element >= 0:
+        return short_name(graph.calls[graph.node_call[element]].op)
+    return graph.modules[int(graph.scope_module[~element])].type
+
+
+def _label(path: str, type: str, above: str | None) -> str:
+    if not path:
+        return type
+    return path[len(above) + 1 :] if above and path.startswith(above + ".") else path
+
+
+def _span(graph: Graph, row: Any, above: str | None) -> str:
+    """The label of several: ``layer.0–11``, or the one name that they share."""
+    labels = {
+        _label(module.path, module.type, above)
+        for module in (graph.modules[int(graph.scope_module[~int(element)])] for element in row)
+    }
+    if len(labels) == 1:
+        return labels.pop()
+    found = [re.fullmatch(r"(.*?)(\d+)", label) for label in labels]
+    numbers = sorted(int(match[2]) for match in found if match)
+    stem = next((match[1] for match in found if match), "")
+    return f"{stem}{numbers[0]}–{numbers[-1]}" if numbers else sorted(labels)[0]
