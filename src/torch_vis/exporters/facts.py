@@ -1,0 +1,134 @@
+"""What is known of an operation beside its data flow, in words: phase, source line, cost, marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from torch_vis.graph import Graph, Metrics, Site
+from torch_vis.graph.graph import Ints
+from torch_vis.graph.schema import Flag, Phase
+
+Fact = tuple[str, str]
+METRICS = {
+    "time_ns": ("time", "ns"),
+    "alloc_bytes": ("memory", "B"),
+    "live_bytes": ("live", "B"),
+    "flops": ("FLOPs", ""),
+    "macs": ("MACs", ""),
+    "moved_bytes": ("moved", "B"),
+}
+NOT_SUMMED = frozenset({"live_bytes"})  # a state of the run and no cost of the operation
+STEPS = {
+    "ns": (1000, ("ns", "µs", "ms", "s")),
+    "B": (1024, ("B", "KiB", "MiB", "GiB", "TiB")),
+    "": (1000, ("", "k", "M", "G", "T", "P")),
+}
+PHASES = [phase.name.lower() for phase in Phase]
+FLAGS = [
+    ", ".join(flag.name.lower() for flag in Flag if bits & flag and flag is not Flag.GRAD_MODE)
+    for bits in range(256)
+]
+
+
+class Facts:
+    """The facts of one graph; a figure that is not known is left out.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.ReLU(), torch.ones(2))
+    >>> dict(Facts(t.graph, t.metrics).of_node(0))["memory"]
+    '8 B'
+    """
+
+    def __init__(self, graph: Graph, metrics: Metrics) -> None:
+        self.graph = graph
+        names = [name for name in METRICS if name in metrics and not (name == "macs" and "flops" in metrics)]
+        self.columns = {name: metrics[name] for name in names if metrics[name].along == "node"}
+        self._figures = {
+            name: (
+                METRICS[name],
+                column.values.tolist(),
+                None if column.known is None else column.known.tolist(),
+            )
+            for name, column in self.columns.items()
+        }
+        self._sites = [site_text(site) for site in graph.sites]
+        self._site: list[int] = graph.node_site.tolist()
+        self._phase: list[int] = graph.node_phase.tolist()
+        self._flags: list[int] = graph.node_flags.tolist()
+
+    def of_node(self, node: int, *, site: bool = True) -> list[Fact]:
+        """What is known of one operation, the source line included or not."""
+        found = [("phase", PHASES[self._phase[node]])]
+        if site:
+            found += self.of_site(self._site[node])
+        for name, ((label, unit), values, known) in self._figures.items():
+            if known is None or known[node]:
+                found.append((label, with_unit(values[node], unit, exact=name not in NOT_SUMMED)))
+        flags = FLAGS[self._flags[node]]
+        return [*found, ("flags", flags)] if flags else found
+
+    def of_site(self, site: int) -> list[Fact]:
+        """A source line by its number in ``graph.sites``; nothing for -1."""
+        return [("source", self._sites[site])] if site >= 0 else []
+
+    def of_groups(self, group: Sequence[int], parent: Sequence[int]) -> list[list[Fact]]:
+        """The sums over nested groups: ``group`` is the group of each operation, ``parent`` the one around each group.
+
+        A group comes after the one around it. Where some of its operations are not known, the sum says how many.
+        """
+        count = len(parent)
+        operations = _sums(group, parent, np.ones(len(group), dtype=np.int64))
+        found = [[("operations", f"{operations[number]:,}")] for number in range(count)]
+        for name, column in self.columns.items():
+            if name in NOT_SUMMED:
+                continue
+            label, unit = METRICS[name]
+            known = np.ones(len(group), dtype=bool) if column.known is None else column.known
+            sums = _sums(group, parent, np.where(known, column.values, 0))
+            missing = _sums(group, parent, ~known)
+            for number, (total, unknown) in enumerate(zip(sums.tolist(), missing.tolist())):
+                if unknown < operations[number]:
+                    rest = f"; {unknown:,} operations not known" if unknown else ""
+                    found[number].append((label, with_unit(total, unit) + rest))
+        return found
+
+
+def _sums(group: Sequence[int], parent: Sequence[int], values: Ints) -> Ints:
+    sums = np.zeros(len(parent), dtype=values.dtype if values.dtype.kind == "f" else np.int64)
+    np.add.at(sums, np.asarray(group, dtype=np.int64), values)
+    for number in range(len(parent) - 1, 0, -1):
+        sums[parent[number]] += sums[number]
+    return sums
+
+
+def with_unit(number: float, unit: str, *, exact: bool = True) -> str:
+    """A figure as a person reads it and, unless told otherwise, exactly.
+
+    >>> with_unit(845, "ns"), with_unit(12_345, "ns"), with_unit(4 * 1024**2, "B"), with_unit(1_234_567, "B")
+    ('845 ns', '12.345 µs', '4 MiB', '1.18 MiB (1234567 B)')
+    """
+    step, units = STEPS[unit]
+    amount, place = float(number), 0
+    while abs(amount) >= (999.5 if place else step) and place < len(units) - 1:
+        amount /= step
+        place += 1
+    if not place:
+        return f"{number} {unit}".rstrip()
+    if unit == "ns" and exact:
+        return f"{amount:.{3 * place}f}".rstrip("0").rstrip(".") + f" {units[place]}"
+    text = f"{amount:.3g} {units[place]}"
+    return (
+        text if not exact or float(f"{amount:.3g}") == amount else f"{text} ({f'{number} {unit}'.rstrip()})"
+    )
+
+
+def site_text(site: Site) -> str:
+    """A line of the program; a file of an installed package goes by its path in there.
+
+    >>> site_text(Site("/usr/lib/python3/site-packages/timm/layers/mlp.py", 40, "forward"))
+    'timm/layers/mlp.py:40 in forward'
+    """
+    _, found, inside = site.file.replace("\\", "/").rpartition("/site-packages/")
+    return str(site._replace(file=inside)) if found else str(site)

@@ -1,0 +1,206 @@
+"""Which box an operation is drawn in: calls of modules, cut so that no graph of boxes has a cycle.
+
+A *box* becomes one node with a body. It holds the operations that one part of the run (forward, backward, …) did in one
+call of a module. Autograd may come back to a module after others have used what it made; where that would close a
+cycle, the module goes on in a further box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from torch_vis.graph import Graph
+from torch_vis.graph.schema import Flag, Phase
+
+DEPTH = 24  # of boxes in boxes: protobuf reads no deeper than 100 messages, and each box takes three
+
+
+class Part(IntEnum):
+    """What a box's operations were run for; a box has operations of one part only."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+    RECOMPUTE = 3
+
+
+@dataclass(slots=True)
+class Box:
+    """A call of a module, or as much of it as one part of the run did in one go; box 0 is the run."""
+
+    number: int
+    scope: int
+    part: Part
+    path: tuple[int, ...]  # the boxes around it from box 0 on, itself included
+    level: int = 0  # above the level of everything beside it that it depends on
+    first: int = 0  # its earliest operation
+    run: int = 0  # how many boxes this call had in the same place and part before
+    used: bool = False  # something beside it depends on it
+    tangled: bool = False  # its items depend on items that began later
+    items: list[int] = field(default_factory=list)  # operations, and boxes as ~number, as they begin
+    open: dict[tuple[int, Part], int] = field(default_factory=dict)
+
+    @property
+    def parent(self) -> int:
+        """The box around it."""
+        return self.path[-2]
+
+
+class Boxes:
+    """Every box of a graph, and for each operation the innermost one that it is in.
+
+    ``node_level`` orders the operations of a box, as ``Box.level`` does the boxes in it: what depends on something
+    beside it has the higher level, so no cycle is possible.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.root = main_scope(graph)
+        self.boxes = [Box(0, self.root, Part.FORWARD, (0,))]
+        self.home: list[int] = []
+        self.node_level: list[int] = []
+        self._chains: dict[int, tuple[int, ...]] = {}
+        self._scope_parent: list[int] = graph.scope_parent.tolist()
+        self._place_all()
+
+    def __getitem__(self, number: int) -> Box:
+        return self.boxes[number]
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def ordered(self, box: Box) -> list[int]:
+        """The items of a box so that each comes after what it depends on, else as they ran."""
+        if not box.tangled:
+            return box.items
+        return sorted(
+            box.items, key=lambda item: self.boxes[~item].level if item < 0 else self.node_level[item]
+        )
+
+    def _place_all(self) -> None:
+        graph = self.graph
+        scopes, parts = graph.node_scope.tolist(), node_parts(graph).tolist()
+        for node, (scope, part, sources) in enumerate(zip(scopes, parts, node_sources(graph))):
+            self._place(node, self._chain(scope), Part(part), sources)
+
+    def _place(self, node: int, chain: Sequence[int], part: Part, sources: list[int]) -> None:
+        """Walk from the run down to the operation's box, opening a box where the one at hand would close a cycle."""
+        box = self.boxes[0]
+        for scope in chain:
+            at_hand = box.open.get((scope, part), -1)
+            inside, outside = self._divide(box, sources, at_hand)
+            level, latest = self._above(box, outside)
+            if at_hand < 0 or (level > self.boxes[at_hand].level and self.boxes[at_hand].used):
+                if at_hand >= 0:
+                    self.boxes[at_hand].used = True
+                    level = max(level, self.boxes[at_hand].level + 1)
+                at_hand, inside = self._open(box, scope, part, node, level, at_hand), []
+            inner = self.boxes[at_hand]
+            inner.level = max(inner.level, level)
+            box.tangled |= latest > inner.first
+            box, sources = inner, inside
+        level, _ = self._above(box, sources)
+        box.items.append(node)
+        self.home.append(box.number)
+        self.node_level.append(level)
+
+    def _open(self, box: Box, scope: int, part: Part, node: int, level: int, before: int) -> int:
+        number = len(self.boxes)
+        run = self.boxes[before].run + 1 if before >= 0 else 0
+        self.boxes.append(Box(number, scope, part, (*box.path, number), level, node, run))
+        box.open[scope, part] = number
+        box.items.append(~number)
+        return number
+
+    def _divide(self, box: Box, sources: list[int], at_hand: int) -> tuple[list[int], list[int]]:
+        """The sources inside a box of this box, and the others in this box."""
+        inside: list[int] = []
+        outside: list[int] = []
+        depth = len(box.path)
+        for source in sources:
+            path = self.boxes[self.home[source]].path
+            (inside if len(path) > depth and path[depth] == at_hand else outside).append(source)
+        return inside, outside
+
+    def _above(self, box: Box, sources: list[int]) -> tuple[int, int]:
+        """The lowest level above all of the sources, and when the last of them began; marks the boxes as used."""
+        level, latest, depth = 0, -1, len(box.path)
+        for source in sources:
+            path = self.boxes[self.home[source]].path
+            if len(path) > depth:
+                beside = self.boxes[path[depth]]
+                beside.used = True
+                level, latest = max(level, beside.level + 1), max(latest, beside.first)
+            else:
+                level, latest = max(level, self.node_level[source] + 1), max(latest, source)
+        return level, latest
+
+    def _chain(self, scope: int) -> tuple[int, ...]:
+        """The scopes from the main graph's down to this one, the outermost first, as many as get boxes."""
+        found = self._chains.get(scope)
+        if found is None:
+            chain = []
+            above = scope
+            while above not in (self.root, 0):
+                chain.append(above)
+                above = self._scope_parent[above]
+            found = self._chains[scope] = tuple(reversed(chain[-DEPTH:]))
+        return found
+
+
+def main_scope(graph: Graph) -> int:
+    """The scope whose inside is the main graph: the run, or its one call of the traced module."""
+    outermost = np.flatnonzero(graph.scope_parent == 0).tolist()
+    modules = [(scope, graph.modules[graph.scope_module[scope]]) for scope in outermost]
+    traced = [scope for scope, module in modules if module.kind in ("module", "compiled") and not module.path]
+    return traced[0] if len(traced) == 1 else 0
+
+
+def node_parts(graph: Graph) -> np.ndarray:
+    """The part of the run that each operation belongs to."""
+    parts = np.array([Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER], dtype=np.int8)[graph.node_phase]
+    again = (graph.node_flags & Flag.RECOMPUTE != 0) & (graph.node_phase == Phase.BACKWARD)
+    return np.where(again, np.int8(Part.RECOMPUTE), parts)
+
+
+def node_reads(graph: Graph) -> list[list[tuple[int, int]]]:
+    """For each operation the values it depends on with the slots they fill; slot -1 is a read that no argument names.
+
+    The version that a partial write was laid over is such a read.
+    """
+    found: list[list[tuple[int, int]]] = [[] for _ in range(len(graph))]
+    for node, slot, value in zip(graph.in_node.tolist(), graph.in_slot.tolist(), graph.in_value.tolist()):
+        found[node].append((slot, value))
+    over = np.flatnonzero((graph.value_carries >= 0) & (graph.value_producer >= 0))
+    for value, node in zip(graph.value_carries[over].tolist(), graph.value_producer[over].tolist()):
+        if all(value != read for _, read in found[node]) and graph.value_producer[value] != node:
+            found[node].append((-1, value))
+    return found
+
+
+def node_sources(graph: Graph) -> list[list[int]]:
+    """For each operation the earlier ones that it depends on, each once."""
+    producers = graph.value_producer.tolist()
+    return [
+        list(dict.fromkeys(producers[value] for _, value in reads if producers[value] >= 0))
+        for reads in node_reads(graph)
+    ]
+
+
+def common_sites(boxes: Boxes) -> list[int]:
+    """For each box that did not run in forward, the one source line of all its operations; -1 where there is none.
+
+    All of backward was called from one line as a rule. Said once, it does not drown the lines of the model.
+    """
+    unseen, mixed = -2, -1
+    found = [unseen] * len(boxes)
+    for site, home in zip(boxes.graph.node_site.tolist(), boxes.home):
+        found[home] = site if found[home] in (unseen, site) else mixed
+    for number in range(len(boxes) - 1, 0, -1):
+        parent = boxes[number].parent
+        found[parent] = found[number] if found[parent] in (unseen, found[number]) else mixed
+    return [mixed if boxes[n].part == Part.FORWARD else site for n, site in enumerate(found)]
