@@ -41,6 +41,7 @@ RENDERERS: dict[str, str] = {
     "plotly": "torch_vis.views.plotly:draw",
     "matplotlib": "torch_vis.views.matplotlib:draw",
     "graphviz": "torch_vis.views.dot:draw",
+    "svg": "torch_vis.views.svg:draw",
 }
 
 
@@ -63,7 +64,7 @@ def writer(path: str | os.PathLike[str], format: str | None = None) -> Any:
     return found
 
 
-def renderer(name: str) -> Any:
+def drawer(name: str) -> Any:
     """What draws figures under a name: a callable of graph, metrics, limits, meta and the look of the picture."""
     if not isinstance(name, str):
         raise UsageError(f"a renderer is named by a string, not {type(name).__name__}")

@@ -18,7 +18,7 @@ from torch_vis.errors import (
 )
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
-from torch_vis.registry import FORMATS, READABLE, writer
+from torch_vis.registry import FORMATS, READABLE, drawer, writer
 
 if TYPE_CHECKING:
     import networkx
@@ -113,8 +113,9 @@ class Trace:
         """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
 
         ``.tvz`` and ``.json`` can be loaded again. The others are for other tools: ``.onnx`` (Netron),
-        ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``, ``.csv``, ``.md``, and pictures: ``.svg``, ``.png``,
-        ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: its ``save(path, graph, metrics, limits, meta)`` writes.
+        ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``, ``.csv``, ``.md``, and pictures: ``.svg``,
+        ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: the class, made without
+        arguments, needs ``save(path, graph, metrics, limits, meta)``.
 
         >>> import os, tempfile, torch, torch_vis as tv
         >>> path = os.path.join(tempfile.mkdtemp(), "run.tvz")
@@ -134,6 +135,32 @@ class Trace:
         from torch_vis.views.text import table
 
         return table(self.graph, self.metrics, self.limits, self.meta, depth=depth, width=width)
+
+    def figure(
+        self,
+        renderer: str = "plotly",
+        *,
+        depth: int | Literal["auto"] | None = "auto",
+        color: str = "type",
+        phase: str | None = None,
+    ) -> Any:
+        """Draw the run as a graph: layered, grouped by module, repeated blocks folded into one (``× 12``).
+
+        ``renderer`` is ``"plotly"``, ``"matplotlib"``, ``"graphviz"`` or ``"svg"``; what comes back is that library's
+        figure. ``"package.module:Object"`` names your own, a callable of ``(graph, metrics, limits, meta, look)``.
+        ``depth`` is how many levels of modules are opened (None: down to every operation; by default as many as can be
+        read). ``color`` is ``"type"``, ``"time"``, ``"memory"``, ``"flops"``, ``"bytes"`` or ``"none"``, and ``phase``
+        one of ``"forward"``, ``"backward"``, ``"optimizer"`` to draw only that.
+
+        >>> import torch, torch_vis as tv
+        >>> figure = tv.trace(torch.nn.ReLU(), torch.ones(2)).figure("svg", color="time")
+        >>> str(figure)[:4]
+        '<svg'
+        """
+        from torch_vis.views.picture.diagram import Look
+
+        draw = drawer(renderer)
+        return draw(self.graph, self.metrics, self.limits, self.meta, Look(depth, color, phase))
 
     def to_networkx(self) -> networkx.MultiDiGraph[Any]:
         """The graph as a networkx ``MultiDiGraph``.
@@ -156,6 +183,11 @@ class Trace:
         from torch_vis.exporters.pandas import to_pandas
 
         return to_pandas(self.graph, self.metrics)
+
+    def _repr_html_(self) -> str:
+        from torch_vis.views.notebook import html
+
+        return html(self.graph, self.metrics, self.limits, self.meta)
 
     def __str__(self) -> str:
         return self.table()

@@ -106,7 +106,9 @@ class Metrics(Mapping[str, Column]):
         >>> metrics["flops"].total()
         6
         """
-        return Metrics(self._columns, {**self._later, **{n: compute for n in names if n not in self._columns}})
+        return Metrics(
+            self._columns, {**self._later, **{n: compute for n in names if n not in self._columns}}
+        )
 
     def at_hand(self) -> Metrics:
         """The columns that exist already: what was measured, and what has been computed since."""

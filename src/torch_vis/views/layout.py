@@ -60,7 +60,7 @@ def layout(rows: Sequence[Row], width: int) -> list[str]:
     """Header and rows, with columns left out and text cut short until they fit."""
     titles = {"name": "module" if any(row.calls for row in rows) else "operation"}
     titles |= {name: name for name in ("class", "output") if any(_cell(row, name) for row in rows)}
-    numbers = _numbers(rows)
+    numbers = number_columns(rows)
     for name in NARROW:
         wanted = _wanted(rows, titles)
         if _total(min(wide, LEAST[name]) for name, wide in wanted.items()) + _number_widths(numbers) <= width:
@@ -90,7 +90,7 @@ def _total(widths: Iterable[int]) -> int:
     return sum(found) + len(GAP) * (len(found) - 1)
 
 
-def _numbers(rows: Sequence[Row]) -> dict[str, list[str]]:
+def number_columns(rows: Sequence[Row]) -> dict[str, list[str]]:
     """The columns of figures that have something to say."""
     found: dict[str, list[str]] = {}
     if any(row.calls not in ("", "1") for row in rows):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch_vis.errors import missing_extra
 from torch_vis.graph import Graph, Metrics
 from torch_vis.views.picture.diagram import Look
-from torch_vis.views.picture.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
+from torch_vis.views.picture.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, mixed, small_ink
 from torch_vis.views.picture.scene import HEAD, LINE, PADDING, SMALL, TITLE, Scene, Wire, scene
 from torch_vis.views.picture.text import text_width
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
+PATCHES = 60  # of the colour scale
 STEPS = 8  # straight pieces that a curve is drawn with
 WIDEST_TEXT = 100  # letters in a line of a hover
 Points = list[tuple[float | None, float | None]]
@@ -70,8 +71,9 @@ def _layout(drawn: Scene) -> dict[str, Any]:
     }
 
 
-def _shape(points: Points, fill: str, stroke: str, width: float = 0.8) -> dict[str, Any]:
+def _shape(name: str, points: Points, fill: str, stroke: str, width: float = 0.8) -> dict[str, Any]:
     return {
+        "name": name,
         "x": [x for x, _ in points],
         "y": [y for _, y in points],
         "mode": "lines",
@@ -109,7 +111,7 @@ def _frames(drawn: Scene) -> Iterable[dict[str, Any]]:
         outline = _rectangle(frame.x, frame.y, frame.width, frame.height, 7)
         levels.setdefault((frame.level, frame.fill), []).extend(outline)
     for (_, fill), points in sorted(levels.items()):
-        yield _shape(points, fill, FRAME, 1)
+        yield _shape("frames", points, fill, FRAME, 1)
 
 
 def _wires(drawn: Scene) -> Iterable[dict[str, Any]]:
@@ -128,7 +130,7 @@ def _wires(drawn: Scene) -> Iterable[dict[str, Any]]:
             "hoverinfo": "skip",
             "name": "edges",
         }
-        yield _shape(tips, WIRE, WIRE, 0)
+        yield _shape("tips", tips, WIRE, WIRE, 0)
 
 
 def flattened(points: Sequence[tuple[float, float]]) -> Points:
@@ -148,16 +150,17 @@ def _boxes(drawn: Scene) -> Iterable[dict[str, Any]]:
     """Boxes colour by colour: many shapes in one trace draw fast."""
     behind: dict[str, Points] = {}
     front: dict[str, Points] = {}
+    swatches: dict[str, Points] = {}
     for box in drawn.boxes:
         front.setdefault(box.fill, []).extend(_rectangle(box.x, box.y, box.width, box.height, box.corner))
         if box.item.count > 1:  # a second card behind stands for the others
             card = _rectangle(box.x + 3, box.y + 3, box.width, box.height, box.corner)
             behind.setdefault(box.fill, []).extend(card)
     for _name, fill, x, y in drawn.legend:
-        front.setdefault(fill, []).extend(_rectangle(x, y, 12, 12, 3))
-    for shapes in (behind, front):
+        swatches.setdefault(fill, []).extend(_rectangle(x, y, 12, 12, 3))
+    for name, shapes in (("cards", behind), ("boxes", front), ("legend", swatches)):
         for fill, points in shapes.items():
-            yield _shape(points, fill, STROKE)
+            yield _shape(name, points, fill, STROKE)
 
 
 def _texts(drawn: Scene) -> Iterable[dict[str, Any]]:
@@ -259,21 +262,9 @@ def _wrapped(text: str) -> str:
 def _scale(drawn: Scene) -> Iterable[dict[str, Any]]:
     if drawn.scale is None:
         return
-    x, y, width = drawn.scale
-    count = 60
-    for place in range(count):
-        share = (place + 0.5) / count
-        left = x + width * place / count
-        points = [
-            (left, y),
-            (left + width / count, y),
-            (left + width / count, y + 10),
-            (left, y + 10),
-            (left, y),
-        ]
-        yield _shape(
-            list(points),
-            drawn.colors.heat(share * drawn.colors.most) if drawn.colors.most else HEAT[0],
-            STROKE,
-            0,
-        )
+    left, y, width = drawn.scale
+    step = width / PATCHES
+    for place in range(PATCHES):
+        x = left + step * place
+        patch: Points = [(x, y), (x + step, y), (x + step, y + 10), (x, y + 10), (x, y)]
+        yield _shape("scale", patch, mixed(HEAT, (place + 0.5) / PATCHES), STROKE, 0)

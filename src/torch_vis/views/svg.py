@@ -20,8 +20,32 @@ def save(
     path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
 ) -> None:
     """Write the picture with its usual look."""
-    with replacing(path) as file:
-        file.write(svg(scene(graph, metrics, meta, Look())).encode())
+    draw(graph, metrics, limits, meta, Look()).save(path)
+
+
+class Drawing:
+    """An SVG picture that shows itself in a notebook; ``str()`` is its text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def save(self, path: PathLike) -> None:
+        """Write it to a file."""
+        with replacing(path) as file:
+            file.write(self.text.encode())
+
+    def _repr_svg_(self) -> str:
+        return self.text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def draw(
+    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
+) -> Drawing:
+    """Draw with a look of one's own."""
+    return Drawing(svg(scene(graph, metrics, meta, look)))
 
 
 def svg(drawn: Scene) -> str:

@@ -46,13 +46,16 @@ def table(
         raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")
     outline = Outline(graph, metrics)
     width = max(48, width or min(140, shutil.get_terminal_size((110, 24)).columns))
-    levels, rows, hidden = _rows(outline, depth)
-    title = _title(graph, meta)
+    levels, rows, hidden = tree_rows(outline, depth)
+    title = title_of(graph, meta)
     lines = [*([title, ""] if title else []), *layout(rows, width)]
     if hidden:
         deeper = f" below level {levels}" if levels else ""
         lines.append(f"… {hidden:,} more rows{deeper}; t.table(depth=None) shows all")
-    lines += ["", *_totals(graph, metrics, meta, outline), *_footnotes(metrics, limits, width)]
+    facts = totals(graph, metrics, meta, outline)
+    wide = max(map(len, facts))
+    lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
+    lines += _footnotes(metrics, limits, width)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -69,7 +72,7 @@ class Item(NamedTuple):
     below: str  # and before what is inside it
 
 
-def _rows(outline: Outline, depth: int | Literal["auto"] | None) -> tuple[int | None, list[Row], int]:
+def tree_rows(outline: Outline, depth: int | Literal["auto"] | None) -> tuple[int | None, list[Row], int]:
     """How many levels are shown, their rows, and how many rows are not shown."""
     items = list(_walk(outline))
     levels = max((item.depth for item in items), default=0) + 1
@@ -159,7 +162,7 @@ def _shape(types: Sequence[TensorType]) -> str:
 # ---------------------------------------------------------------- above and below the rows
 
 
-def _title(graph: Graph, meta: Mapping[str, Any]) -> str:
+def title_of(graph: Graph, meta: Mapping[str, Any]) -> str:
     """What ran, and where: ``ResNet · forward and backward · torch 2.13.0 · cpu · 2 threads``."""
     phases = [Phase(number).name.lower() for number in sorted(set(graph.node_phase.tolist()))]
     threads = meta.get("threads")
@@ -173,8 +176,8 @@ def _title(graph: Graph, meta: Mapping[str, Any]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> list[str]:
-    """What the run comes to, one fact to a line."""
+def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> dict[str, str]:
+    """What the run comes to, by name."""
     facts = {
         "operations": _operations(graph),
         "parameters": _parameters(outline, meta),
@@ -187,8 +190,7 @@ def _totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Ou
         facts["wall time"] = duration(meta["wall_ns"]) + (
             f", {duration(overhead)} of it to record" if overhead else ""
         )
-    wide = max(map(len, facts))
-    return [f"{name.ljust(wide)}  {fact}" for name, fact in facts.items() if fact]
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def _operations(graph: Graph) -> str:

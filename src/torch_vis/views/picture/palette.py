@@ -144,8 +144,8 @@ class Colors:
         elif item.kind == "module":
             found.append(("module", graph.scope_paths[~int(item.elements[0])] or "(root)"))
             found.append(("class", item.type))
-        if item.count > 1:
-            found.append(("folded", f"{item.count} alike; figures are for all of them"))
+        if len(item.elements) > 1 and item.kind != "bundle":
+            found.append(("stands for", f"{len(item.elements)} alike; figures are sums over all of them"))
         if item.kind != "operation" or len(nodes) > 1:
             found.append(("operations", f"{len(nodes):,}: {_most_common(graph, nodes)}"))
         makes = [str(value.type) for value in graph.nodes[int(nodes[-1])].outputs[:3]]
@@ -159,7 +159,7 @@ class Colors:
             found.append(("source", str(first.site)))
         if first.link is not None:
             found.append(("gradient of", f"{first.link.name} in {first.link.path or 'the run'}"))
-        if first.flags:
+        if first.flags and item.kind == "operation":
             found.append(("marks", ", ".join(flag for flag in first.flags if flag != "grad_mode")))
         return [(name, text) for name, text in found if text]
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from torch_vis.graph import Graph
 
-PERIODS = 24
+PERIODS = 24  # the longest step that is looked for
+LONG_PERIODS, LONG_WORK = 512, 8_000_000  # and where a sequence is long, so much at most
 FEWEST_OPERATIONS = 4  # so many equal steps of plain operations in a row are drawn as one
 FEWEST_STEPS = 3  # for a stretch of several modules; two neighbours of one kind are enough
 
@@ -53,11 +54,11 @@ class Elements:
         shape[has] = shapes[graph.value_type[graph.out_value[made[has]]]]
         name = names[graph.node_call[self.nodes]]
         self.node_key = np.zeros(len(graph), dtype=np.uint64)
-        self.node_key[self.nodes] = _mix(name.astype(np.uint64) * _P + shape.astype(np.uint64))
-        loose = np.zeros(len(graph), dtype=np.uint64)
-        loose[self.nodes] = _mix(name.astype(np.uint64))
+        self.node_key[self.nodes] = mix(name.astype(np.uint64) * _P + shape.astype(np.uint64))
+        self.loose_node_key = np.zeros(len(graph), dtype=np.uint64)
+        self.loose_node_key[self.nodes] = mix(name.astype(np.uint64))
         self.strict = self._fingerprints(self.node_key)
-        self.loose = self._fingerprints(loose)
+        self.loose = self._fingerprints(self.loose_node_key)
 
     def of(self, scopes: Any) -> Any:
         """The elements of scopes that are alike: one row for each scope."""
@@ -74,22 +75,22 @@ class Elements:
         graph = self.graph
         found = np.zeros(len(graph.scope_call), dtype=np.uint64)
         kinds = _numbered([(module.type, module.kind) for module in graph.modules])
-        kind = _mix(kinds[graph.scope_module].astype(np.uint64) + _P)
+        kind = mix(kinds[graph.scope_module].astype(np.uint64) + _P)
         place = np.arange(len(self._element)) - self._start[self._owner]
-        salt = _mix(place.astype(np.uint64))
+        salt = mix(place.astype(np.uint64))
         level = self.depth[self._owner]
         order = np.argsort(-level, kind="stable")
         ends = np.flatnonzero(np.diff(level[order])) + 1
         for part in np.split(order, ends) if len(order) else ():
             element, owner = self._element[part], self._owner[part]
             key = np.where(element >= 0, of_node[np.maximum(element, 0)], found[~np.minimum(element, -1)])
-            np.add.at(found, owner, _mix(key ^ salt[part]))
+            np.add.at(found, owner, mix(key ^ salt[part]))
             here = np.unique(owner)
-            found[here] = _mix(found[here] ^ kind[here])
+            found[here] = mix(found[here] ^ kind[here])
         return found
 
 
-def stretches(keys: Any, is_call: Any) -> list[Stretch]:
+def stretches(keys: Any, is_call: Any, longest: int = PERIODS) -> list[Stretch]:
     """The repeated stretches of a sequence, from left to right; where several begin, the one that covers most.
 
     >>> stretches(np.array([7, 1, 2, 1, 2, 1, 2, 9]), np.ones(8, dtype=bool))
@@ -97,7 +98,7 @@ def stretches(keys: Any, is_call: Any) -> list[Stretch]:
     """
     length = len(keys)
     runs: list[tuple[int, Any]] = []
-    for period in range(1, min(PERIODS, length // 2) + 1):
+    for period in range(1, min(longest, length // 2) + 1):
         same = keys[period:] == keys[:-period]
         if same.any():
             runs.append((period, _run_lengths(same)))
@@ -154,7 +155,7 @@ def _numbered(items: list[Any]) -> Any:
 _P = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mix(number: Any) -> Any:
+def mix(number: Any) -> Any:
     """Scramble 64-bit numbers so that sums of them tell sequences apart."""
     number = (number + _P) * np.uint64(0xBF58476D1CE4E5B9)
     number = (number ^ (number >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)

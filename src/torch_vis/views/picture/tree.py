@@ -16,7 +16,15 @@ import numpy as np
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.template import short_name
-from torch_vis.views.picture.repeats import Elements, Stretch, _mix, stretches
+from torch_vis.views.picture.repeats import (
+    LONG_PERIODS,
+    LONG_WORK,
+    PERIODS,
+    Elements,
+    Stretch,
+    mix,
+    stretches,
+)
 
 Depth = int | Literal["auto"] | None
 ROOM = 44  # boxes that a person takes in at once; "auto" opens modules while they are no more
@@ -131,15 +139,23 @@ def _open(graph: Graph, tree: Tree, item: Item) -> list[int]:
 
 
 def _folds(graph: Graph, elements: Elements, row: Any) -> list[Stretch]:
-    """A sequence of elements cut into single ones and repeated stretches."""
-    is_call = row < 0
-    keys = np.empty(len(row), dtype=np.uint64)
-    keys[~is_call] = elements.node_key[row[~is_call]]
-    scopes = ~row[is_call]
-    keys[is_call] = [_call_key(graph, elements, scope) for scope in scopes.tolist()]
+    """A sequence of elements cut into single ones and repeated stretches.
+
+    Steps must agree in their shapes; but where that leaves more than a person can take in, only in their operators.
+    """
+    found = _cut(row, _keys(graph, elements, row, strict=True), PERIODS)
+    if len(found) > ROOM:
+        longest = min(LONG_PERIODS, LONG_WORK // len(row))
+        loose = _cut(row, _keys(graph, elements, row, strict=False), longest)
+        if len(loose) < len(found):
+            return loose
+    return found
+
+
+def _cut(row: Any, keys: Any, longest: int) -> list[Stretch]:
     found: list[Stretch] = []
     place = 0
-    for stretch in [*stretches(keys, is_call), Stretch(len(row), 1, 1)]:
+    for stretch in [*stretches(keys, row < 0, longest), Stretch(len(row), 1, 1)]:
         found.extend(Stretch(single, 1, 1) for single in range(place, stretch.start))
         if stretch.start < len(row):
             found.append(stretch)
@@ -147,16 +163,24 @@ def _folds(graph: Graph, elements: Elements, row: Any) -> list[Stretch]:
     return found
 
 
-def _call_key(graph: Graph, elements: Elements, scope: int) -> int:
+def _keys(graph: Graph, elements: Elements, row: Any, *, strict: bool) -> Any:
+    is_call = row < 0
+    keys = np.empty(len(row), dtype=np.uint64)
+    of_node = elements.node_key if strict else elements.loose_node_key
+    keys[~is_call] = of_node[row[~is_call]]
+    keys[is_call] = [_call_key(graph, elements, scope, strict) for scope in (~row[is_call]).tolist()]
+    return keys
+
+
+def _call_key(graph: Graph, elements: Elements, scope: int, strict: bool) -> int:
     """Equal for calls that may be folded: of one module, or of numbered neighbours with equal shapes inside."""
     module = int(graph.scope_module[scope])
-    path = graph.modules[module].path
-    stem, _, number = path.rpartition(".")
+    stem, _, number = graph.modules[module].path.rpartition(".")
     if number.isdigit():
-        key, salt = elements.strict[scope], hash(stem)
+        key, salt = (elements.strict if strict else elements.loose)[scope], hash(stem)
     else:
         key, salt = elements.loose[scope], module
-    return int(_mix(np.array([key]) ^ np.array([salt & 0x7FFFFFFFFFFFFFFF], dtype=np.uint64))[0])
+    return int(mix(np.array([key]) ^ np.array([salt & 0x7FFFFFFFFFFFFFFF], dtype=np.uint64))[0])
 
 
 def _bundled(groups: list[Stretch]) -> list[Stretch]:

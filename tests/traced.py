@@ -1,0 +1,23 @@
+"""Every zoo case traced once for a whole session: what views, exporters and analyses are tested on."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch_vis as tv
+from tests.zoo import ZOO, close_process_group
+
+NAMES = tuple(ZOO)
+
+
+@lru_cache(maxsize=None)
+def traced(name: str) -> tv.Trace:
+    """The trace of a case, forward and, where the case has one, backward; it holds no tensors."""
+    case = ZOO[name]
+    model, args, kwargs = case.make()
+    try:
+        trace = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, keep=False)
+    finally:
+        close_process_group()
+    trace.release()
+    return trace
