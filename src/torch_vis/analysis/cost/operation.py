@@ -1,0 +1,175 @@
+"""What a formula is given, an operation with tensor types for its tensors, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch_vis.graph import TensorType
+
+# Real arithmetic in one operation on complex numbers: (a+bi)(c+di) is 4 products and 2 sums, and so on.
+COMPLEX_ADD, COMPLEX_MUL, COMPLEX_DIV, COMPLEX_MAC = 2, 6, 11, 4
+DENSE = frozenset({"strided", "quantized", "zero", "_mkldnn"})  # layouts that hold every element of the shape
+
+
+UNKNOWN_BYTES = -1
+
+
+class Cost(NamedTuple):
+    """What one call costs.
+
+    ``bytes`` of None means what the call reads and writes going by its types, and ``UNKNOWN_BYTES`` that they
+    depend on more than those.
+    """
+
+    flops: int
+    macs: int = 0
+    bytes: int | None = None
+
+
+class SparseType(TensorType):
+    """The type of a sparse matrix of which the number of stored elements is known."""
+
+    stored: int
+
+    @classmethod
+    def of(cls, tensor: TensorType, stored: int) -> SparseType:
+        """The same type, with that number."""
+        made = cls(*tensor)
+        made.stored = stored
+        return made
+
+
+class Operation:
+    """One call of an operator: ``args`` and ``kwargs`` as it was called, with a ``TensorType`` for every tensor.
+
+    What is not a tensor is a literal, a nested tuple, or a ``Special`` such as a dtype. Arguments that were left at
+    their default are missing, so they are best asked for with ``arg``. ``outputs`` are the types of the tensors
+    that it returns, or of those that it writes if it returns no other.
+
+    >>> from torch_vis.graph import TensorType
+    >>> a, b = TensorType("float32", (2, 3), (3, 1)), TensorType("float32", (3, 4), (4, 1))
+    >>> op = Operation("aten::mm", (a, b), {}, (TensorType("float32", (2, 4), (4, 1)),), ())
+    >>> op.arg(1, "mat2").shape, op.arg(2, "bias", None), op.out.numel
+    ((3, 4), None, 8)
+    >>> op.count(mac=2 * 3 * 4)
+    Cost(flops=48, macs=24, bytes=None)
+    """
+
+    __slots__ = ("args", "kwargs", "op", "outputs", "written")
+
+    def __init__(
+        self,
+        op: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        outputs: tuple[TensorType, ...],
+        written: tuple[TensorType, ...],
+    ) -> None:
+        self.op = op
+        self.args = args
+        self.kwargs = kwargs
+        self.outputs = outputs or written
+        self.written = written
+
+    def arg(self, position: int | None, name: str, default: Any = None) -> Any:
+        """An argument by its place in the operator's schema (None: only by name) and its name there."""
+        if position is not None and position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    @property
+    def out(self) -> TensorType:
+        """The first tensor it gives."""
+        return self.outputs[0]
+
+    @property
+    def overload(self) -> str:
+        """The operator's overload: ``"Tensor"`` of ``aten::add.Tensor``."""
+        return self.op.partition(".")[2]
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its name says that it writes its first argument: ``aten::add_``."""
+        name = self.op.partition(".")[0]
+        return name.endswith("_") and not name.endswith("__")
+
+    def tensors(self) -> Iterator[TensorType]:
+        """Every tensor among its arguments, in order."""
+        return iter(tensors_in((self.args, *self.kwargs.values())))
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether it computes with complex numbers."""
+        return any(t.dtype.startswith("complex") for t in (*self.outputs, *self.tensors()))
+
+    def count(
+        self,
+        *,
+        add: int = 0,
+        mul: int = 0,
+        div: int = 0,
+        call: int = 0,
+        mac: int = 0,
+        bytes: int | None = None,
+    ) -> Cost:
+        """The cost of so many additions, products, quotients, functions and multiply-adds, complex or not."""
+        if self.is_complex:
+            add, mul, div, mac = add * COMPLEX_ADD, mul * COMPLEX_MUL, div * COMPLEX_DIV, mac * COMPLEX_MAC
+        return Cost(add + mul + div + call + 2 * mac, mac, bytes)
+
+
+def together(*costs: Cost) -> Cost:
+    """The arithmetic of several steps of one kernel; what lies between them is not moved.
+
+    >>> together(Cost(10, 5), Cost(3))
+    Cost(flops=13, macs=5, bytes=None)
+    """
+    return Cost(sum(each.flops for each in costs), sum(each.macs for each in costs))
+
+
+def tensors_in(item: Any) -> list[TensorType]:
+    """Every tensor type in nested arguments, in order."""
+    if isinstance(item, TensorType):
+        return [item]
+    return [found for part in item for found in tensors_in(part)] if type(item) is tuple else []
+
+
+def numel(tensors: Iterable[TensorType]) -> int:
+    """The elements of several tensors together."""
+    return sum(tensor.numel for tensor in tensors)
+
+
+def touched(tensor: TensorType) -> int | None:
+    """The bytes of memory under a tensor, each counted once; None where the type does not say.
+
+    >>> touched(TensorType("float32", (2, 1000), (1, 0)))  # expanded: 1000 columns in one place
+    8
+    """
+    if tensor.layout == "zero":
+        return 0  # known to be zero, without memory
+    if tensor.itemsize is None or tensor.layout not in DENSE:
+        return None
+    if not tensor.stride or not tensor.numel:
+        return tensor.itemsize * tensor.numel
+    count, span = 1, 1
+    for length, step in zip(tensor.shape, tensor.stride):
+        count *= length if step else 1
+        span += (length - 1) * abs(step)
+    return tensor.itemsize * min(count, span)
+
+
+def nbytes(*tensors: TensorType | None) -> int | None:
+    """The bytes under several tensors together, None if one is not known; an absent tensor has none."""
+    total = 0
+    for tensor in tensors:
+        size = 0 if tensor is None else touched(tensor)
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def is_sized(tensor: TensorType) -> bool:
+    """Whether a tensor's elements can be counted: not so for nested and sparse ones, or with a symbolic size."""
+    return tensor.layout in DENSE and all(type(size) is int and size >= 0 for size in tensor.shape)
