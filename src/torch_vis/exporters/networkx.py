@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from torch_vis.errors import missing_extra
+from torch_vis.exporters.links import links
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Kind
 
@@ -77,24 +76,6 @@ def _outside(graph: Graph) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _edges(graph: Graph) -> list[tuple[Any, Any, dict[str, Any]]]:
-    """Edges between operations, from outside to operations, and from either to the results."""
-    found: list[tuple[Any, Any, int, int]] = list(
-        zip(*(column.tolist() for column in graph.edges()), strict=True)
-    )
-    entry = graph.value_producer[graph.in_value] < 0
-    rows = (graph.in_node[entry], graph.in_value[entry], graph.in_kind[entry])
-    for node, value, kind in zip(*(column.tolist() for column in rows), strict=True):
-        found.append((f"value:{value}", node, value, kind))
-    for value in np.flatnonzero(graph.value_carries >= 0).tolist():
-        below = int(graph.value_carries[value])
-        if graph.value_producer[below] < 0 <= graph.value_producer[value]:  # laid over a tensor from outside
-            found.append((f"value:{below}", int(graph.value_producer[value]), below, int(Kind.WHOLE)))
-    for result in graph.outcomes:
-        for value, kind in result.sources():
-            producer = int(graph.value_producer[value])
-            found.append(
-                (producer if producer >= 0 else f"value:{value}", f"result:{result.index}", value, kind)
-            )
     kinds = [kind.name.lower() for kind in Kind]
     types = [graph.types[number] for number in graph.value_type]
     return [
@@ -103,5 +84,5 @@ def _edges(graph: Graph) -> list[tuple[Any, Any, dict[str, Any]]]:
             target,
             {"value": value, "kind": kinds[kind], "shape": types[value].shape, "dtype": types[value].dtype},
         )
-        for source, target, value, kind in found
+        for source, target, value, kind in links(graph)
     ]

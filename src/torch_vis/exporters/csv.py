@@ -1,0 +1,45 @@
+"""The operations as a CSV file: one row each, with every metric; what is not known is an empty cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_vis.exporters.operations import operations
+from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph.files import PathLike, replacing
+
+
+def save(
+    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
+) -> None:
+    """Write the table as UTF-8, with a header; a shape is written ``2x128x768``."""
+    columns: dict[str, Any] = {"node": range(len(graph))}
+    for name, (cells, known) in operations(graph).items():
+        columns[name] = _texts(name, cells, known)
+    for name, column in metrics.items():
+        if column.along == "node":
+            columns[name] = _metric(column)
+    with replacing(path) as file:
+        text = io.TextIOWrapper(file, "utf-8", errors="replace", newline="", write_through=True)
+        writer = csv.writer(text)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        text.detach()  # or closing it would close the file before it is in its place
+
+
+def _texts(name: str, cells: Any, known: Any) -> list[Any]:
+    found = cells.tolist()
+    if known is not None:
+        return [cell if is_known else None for cell, is_known in zip(found, known.tolist())]
+    if name == "shape":
+        return [None if shape is None else "x".join(map(str, shape)) or "scalar" for shape in found]
+    if name == "input_shapes":
+        return [" ".join("x".join(map(str, shape)) or "scalar" for shape in shapes) for shapes in found]
+    return found
+
+
+def _metric(column: Column) -> list[Any]:
+    return column[:] if column.known is not None else column.values.tolist()

@@ -1,0 +1,66 @@
+"""The operations as a table: named columns that the CSV file and the pandas frame share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_vis.graph import Graph
+from torch_vis.graph.schema import Phase
+from torch_vis.graph.template import short_name
+
+
+def operations(graph: Graph) -> dict[str, tuple[Any, Any]]:
+    """For each column its cells, one for every operation, and which of them are known (None: all, or None says so).
+
+    ``shape`` and ``dtype`` are those of the first tensor that the operation makes.
+    """
+    modules, sites = graph.scope_module[graph.node_scope], graph.node_site
+    made = _first_made(graph)
+    lines = np.array([*(site.line for site in graph.sites), 0], dtype=np.int64)
+    return {
+        "op": (_take([call.op.partition(".")[0] for call in graph.calls], graph.node_call), None),
+        "name": (_take([short_name(call.op) for call in graph.calls], graph.node_call), None),
+        "phase": (_take([phase.name.lower() for phase in Phase], graph.node_phase), None),
+        "path": (_take([module.path for module in graph.modules], modules), None),
+        "module": (_take([module.type for module in graph.modules], modules), None),
+        "call": (graph.scope_call[graph.node_scope], None),
+        "file": (_take([site.file for site in graph.sites], sites), None),
+        "line": (lines[sites], sites >= 0),
+        "function": (_take([site.function for site in graph.sites], sites), None),
+        "shape": (_take([type_.shape for type_ in graph.types], made), None),
+        "dtype": (_take([type_.dtype for type_ in graph.types], made), None),
+        "input_shapes": (_input_shapes(graph), None),
+        "link": (graph.node_link, graph.node_link >= 0),
+    }
+
+
+def _take(records: Sequence[Any], numbers: Any) -> Any:
+    """One field for every operation; None where the number is -1."""
+    table = np.empty(len(records) + 1, dtype=object)  # the None at the end is what -1 picks
+    for number, record in enumerate(records):
+        table[number] = record
+    return table[numbers]
+
+
+def _first_made(graph: Graph) -> Any:
+    """The type of the first tensor that each operation returns, or else writes; -1 where it makes none."""
+    found = np.full(len(graph), -1, dtype=np.int64)
+    made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+    for chosen in (graph.out_slot == -1, graph.out_slot == 0):  # the later one counts
+        found[made_by[chosen]] = graph.value_type[graph.out_value[chosen]]
+    some = (np.diff(graph.out_start) > 0) & (found < 0)
+    found[some] = graph.value_type[graph.out_value[graph.out_start[:-1][some]]]
+    return found
+
+
+def _input_shapes(graph: Graph) -> Any:
+    shapes = _take([type_.shape for type_ in graph.types], graph.value_type[graph.in_value])
+    slots, start = graph.in_slot.tolist(), graph.in_start.tolist()
+    found = np.empty(len(graph), dtype=object)
+    for node in range(len(graph)):
+        rows = sorted((slots[row], row) for row in range(start[node], start[node + 1]) if slots[row] >= 0)
+        found[node] = tuple(shapes[row] for _, row in rows)
+    return found

@@ -1,0 +1,207 @@
+"""The run on a time line, as trace events: for Perfetto, chrome://tracing and anything else that reads them.
+
+Each phase is a track. Modules are nested slices around the operations that ran in them, arrows lead from forward
+operations to their backward ones, and the bytes of live tensors are a counter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_vis.errors import UsageError
+from torch_vis.exporters.facts import site_text
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.files import PathLike, replacing
+from torch_vis.graph.schema import Phase
+from torch_vis.graph.template import short_name
+
+LINES_AT_ONCE = 5_000
+
+
+def save(
+    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
+) -> None:
+    """Write the events; times are microseconds from the first operation on."""
+    if len(graph) and not {"start_ns", "time_ns"} <= set(metrics):
+        raise UsageError("a time line needs the times of the operations, and this trace has none")
+    with replacing(path) as file:
+        file.write(b'{"displayTimeUnit":"ns","otherData":')
+        file.write(json.dumps({key: str(value) for key, value in meta.items()}).encode())
+        file.write(b',"traceEvents":[\n')
+        batch: list[str] = []
+        separator = ""
+        for event in _events(graph, metrics, meta):
+            batch.append(event)
+            if len(batch) == LINES_AT_ONCE:
+                file.write((separator + ",\n".join(batch)).encode("utf-8", "replace"))
+                batch, separator = [], ",\n"
+        file.write((separator + ",\n".join(batch)).encode("utf-8", "replace") if batch else b"")
+        file.write(b"\n]}\n")
+
+
+def _events(graph: Graph, metrics: Metrics, meta: Mapping[str, Any]) -> Iterator[str]:
+    yield _named("process_name", 0, str(meta.get("model") or "run"))
+    if not len(graph):
+        return
+    start = metrics["start_ns"].values.astype(np.int64)
+    duration = metrics["time_ns"].values.astype(np.int64)
+    tracks = _tracks(graph, start, duration)
+    for track, nodes in enumerate(tracks):
+        phase = Phase(graph.node_phase[nodes[0]]).name.lower()
+        again = sum(graph.node_phase[other[0]] == graph.node_phase[nodes[0]] for other in tracks[:track])
+        yield _named("thread_name", track + 1, f"{phase} {again + 1}" if again else phase)
+    words = _Words(graph, metrics)
+    of_node = np.zeros(len(graph), dtype=np.int64)
+    for track, nodes in enumerate(tracks, 1):
+        of_node[nodes] = track
+        yield from _modules(graph, nodes, start, start + duration, track)
+        begins, lasts = _us(start[nodes]), _us(duration[nodes])
+        for node, begin, last in zip(nodes.tolist(), begins, lasts):
+            yield f'{{"ph":"X","pid":1,"tid":{track},"ts":{begin},"dur":{last},{words.of(node)}}}'
+    yield from _arrows(graph, start, duration, of_node)
+    yield from _counter(metrics, start + duration)
+
+
+def _us(times: Any) -> list[str]:
+    """Nanoseconds as the text of microseconds, exactly."""
+    return [f"{time // 1000}.{time % 1000:03}" for time in times.tolist()]
+
+
+def _named(what: str, track: int, name: str) -> str:
+    return f'{{"ph":"M","pid":1,"tid":{track},"name":"{what}","args":{{"name":{json.dumps(name)}}}}}'
+
+
+def _tracks(graph: Graph, start: Any, duration: Any) -> list[Any]:
+    """The operations of each phase in order of time; those that ran beside others, on another thread, apart."""
+    tracks = []
+    for phase in Phase:
+        rest = np.flatnonzero(graph.node_phase == phase)
+        rest = rest[np.argsort(start[rest], kind="stable")]
+        while len(rest):
+            ends = np.maximum.accumulate((start + duration)[rest])
+            beside = np.concatenate([[False], start[rest][1:] < ends[:-1]])
+            if not beside.any():
+                tracks.append(rest)
+                break
+            kept, left, until = [], [], -1
+            for node, begin, end in zip(
+                rest.tolist(), start[rest].tolist(), (start + duration)[rest].tolist()
+            ):
+                if begin >= until:
+                    kept.append(node)
+                    until = end
+                else:
+                    left.append(node)
+            tracks.append(np.array(kept))
+            rest = np.array(left, dtype=np.int64)
+    return tracks
+
+
+def _modules(graph: Graph, nodes: Any, start: Any, end: Any, track: int) -> Iterator[str]:
+    """A slice for every stretch of operations in one call of a module, outer ones before inner ones."""
+    parents = graph.scope_parent.tolist()
+    labels = [json.dumps(f"{m.path or m.type}" + (f" · {m.type}" if m.path else "")) for m in graph.modules]
+    kinds = [json.dumps(module.kind) for module in graph.modules]
+    scopes = graph.node_scope[nodes]
+    breaks = np.concatenate([[0], np.flatnonzero(np.diff(scopes)) + 1, [len(nodes)]])
+    open_: list[tuple[int, int]] = []  # scope, and the time it was opened
+    last = 0
+    for first, stop in zip(breaks[:-1].tolist(), breaks[1:].tolist()):
+        path = []
+        scope = int(scopes[first])
+        while scope > 0:
+            path.append(scope)
+            scope = parents[scope]
+        path.reverse()
+        shared = 0
+        while shared < min(len(path), len(open_)) and open_[shared][0] == path[shared]:
+            shared += 1
+        while len(open_) > shared:
+            yield _slice(graph, *open_.pop(), last, track, labels, kinds)
+        begin = int(start[nodes[first]])
+        open_ += [(scope, begin) for scope in path[shared:]]
+        last = int(end[nodes[stop - 1]])
+    while open_:
+        yield _slice(graph, *open_.pop(), last, track, labels, kinds)
+
+
+def _slice(
+    graph: Graph, scope: int, begin: int, end: int, track: int, labels: list[str], kinds: list[str]
+) -> str:
+    module = int(graph.scope_module[scope])
+    when = f'"ts":{begin // 1000}.{begin % 1000:03},"dur":{(end - begin) // 1000}.{(end - begin) % 1000:03}'
+    args = f'"args":{{"call":{int(graph.scope_call[scope])},"kind":{kinds[module]}}}'
+    return f'{{"ph":"X","pid":1,"tid":{track},{when},"name":{labels[module]},"cat":"module",{args}}}'
+
+
+class _Words:
+    """The name and the facts of each operation as JSON, put together from pieces made once."""
+
+    def __init__(self, graph: Graph, metrics: Metrics) -> None:
+        self.names = [json.dumps(short_name(call.op)) for call in graph.calls]
+        self.calls = [json.dumps(call.format()) for call in graph.calls]
+        self.sites = [json.dumps(site_text(site)) for site in graph.sites]
+        self.paths = [json.dumps(module.path) for module in graph.modules]
+        self.types = [json.dumps(str(row)) for row in graph.types]
+        self.call = graph.node_call.tolist()
+        self.site = graph.node_site.tolist()
+        self.module = graph.scope_module[graph.node_scope].tolist()
+        made = np.full(len(graph), -1, dtype=np.int64)
+        some = np.diff(graph.out_start) > 0
+        made[some] = graph.value_type[graph.out_value[graph.out_start[:-1][some]]]
+        self.made = made.tolist()
+        self.figures = [
+            (
+                json.dumps(name),
+                column.values.tolist(),
+                None if column.known is None else column.known.tolist(),
+            )
+            for name in ("alloc_bytes", "flops", "moved_bytes")
+            if name in metrics
+            for column in [metrics[name]]
+        ]
+
+    def of(self, node: int) -> str:
+        call, site, made = self.call[node], self.site[node], self.made[node]
+        facts = [f'"call":{self.calls[call]},"module":{self.paths[self.module[node]]},"node":{node}']
+        if site >= 0:
+            facts.append(f'"source":{self.sites[site]}')
+        if made >= 0:
+            facts.append(f'"output":{self.types[made]}')
+        for name, values, known in self.figures:
+            if known is None or known[node]:
+                facts.append(f"{name}:{values[node]}")
+        return f'"name":{self.names[call]},"cat":"operation","args":{{{",".join(facts)}}}'
+
+
+def _arrows(graph: Graph, start: Any, duration: Any, track: Any) -> Iterator[str]:
+    """From the middle of each forward operation to the first of its backward operations."""
+    linked = np.flatnonzero(graph.node_link >= 0)
+    _, first = np.unique(graph.node_link[linked], return_index=True)
+    middle = start + duration // 2
+    for node in linked[first].tolist():
+        forward = int(graph.node_link[node])
+        if middle[forward] > middle[node]:
+            continue
+        for kind, end in (('"ph":"s"', forward), ('"ph":"f","bp":"e"', node)):
+            when = int(middle[end])
+            at = f'"pid":1,"tid":{int(track[end])},"ts":{when // 1000}.{when % 1000:03}'
+            yield f'{{{kind},"id":{node},{at},"name":"gradient","cat":"gradient"}}'
+
+
+def _counter(metrics: Metrics, end: Any) -> Iterator[str]:
+    if "live_bytes" not in metrics:
+        return
+    column = metrics["live_bytes"]
+    values = column.values
+    changed = np.concatenate([[True], np.diff(values) != 0])
+    if column.known is not None:
+        changed &= column.known
+    rows = np.flatnonzero(changed)
+    rows = rows[np.argsort(end[rows], kind="stable")]
+    for when, amount in zip(_us(end[rows]), values[rows].tolist()):
+        yield f'{{"ph":"C","pid":1,"ts":{when},"name":"live tensors","args":{{"bytes":{amount}}}}}'
