@@ -9,23 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
-import numpy as np
-
+from torch_vis.exporters.reading import Part, main_scope, node_parts, node_reads
 from torch_vis.graph import Graph
-from torch_vis.graph.schema import Flag, Phase
 
 DEPTH = 24  # of boxes in boxes: protobuf reads no deeper than 100 messages, and each box takes three
-
-
-class Part(IntEnum):
-    """What a box's operations were run for; a box has operations of one part only."""
-
-    FORWARD = 0
-    BACKWARD = 1
-    OPTIMIZER = 2
-    RECOMPUTE = 3
 
 
 @dataclass(slots=True)
@@ -84,7 +72,7 @@ class Boxes:
     def _place_all(self) -> None:
         graph = self.graph
         scopes, parts = graph.node_scope.tolist(), node_parts(graph).tolist()
-        for node, (scope, part, sources) in enumerate(zip(scopes, parts, node_sources(graph))):
+        for node, (scope, part, sources) in enumerate(zip(scopes, parts, _node_sources(graph))):
             self._place(node, self._chain(scope), Part(part), sources)
 
     def _place(self, node: int, chain: Sequence[int], part: Part, sources: list[int]) -> None:
@@ -152,45 +140,6 @@ class Boxes:
         return found
 
 
-def main_scope(graph: Graph) -> int:
-    """The scope whose inside is the main graph: the run, or its one call of the traced module."""
-    outermost = np.flatnonzero(graph.scope_parent == 0).tolist()
-    modules = [(scope, graph.modules[graph.scope_module[scope]]) for scope in outermost]
-    traced = [scope for scope, module in modules if module.kind in ("module", "compiled") and not module.path]
-    return traced[0] if len(traced) == 1 else 0
-
-
-def node_parts(graph: Graph) -> np.ndarray:
-    """The part of the run that each operation belongs to."""
-    parts = np.array([Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER], dtype=np.int8)[graph.node_phase]
-    again = (graph.node_flags & Flag.RECOMPUTE != 0) & (graph.node_phase == Phase.BACKWARD)
-    return np.where(again, np.int8(Part.RECOMPUTE), parts)
-
-
-def node_reads(graph: Graph) -> list[list[tuple[int, int]]]:
-    """For each operation the values it depends on with the slots they fill; slot -1 is a read that no argument names.
-
-    The version that a partial write was laid over is such a read.
-    """
-    found: list[list[tuple[int, int]]] = [[] for _ in range(len(graph))]
-    for node, slot, value in zip(graph.in_node.tolist(), graph.in_slot.tolist(), graph.in_value.tolist()):
-        found[node].append((slot, value))
-    over = np.flatnonzero((graph.value_carries >= 0) & (graph.value_producer >= 0))
-    for value, node in zip(graph.value_carries[over].tolist(), graph.value_producer[over].tolist()):
-        if all(value != read for _, read in found[node]) and graph.value_producer[value] != node:
-            found[node].append((-1, value))
-    return found
-
-
-def node_sources(graph: Graph) -> list[list[int]]:
-    """For each operation the earlier ones that it depends on, each once."""
-    producers = graph.value_producer.tolist()
-    return [
-        list(dict.fromkeys(producers[value] for _, value in reads if producers[value] >= 0))
-        for reads in node_reads(graph)
-    ]
-
-
 def common_sites(boxes: Boxes) -> list[int]:
     """For each box that did not run in forward, the one source line of all its operations; -1 where there is none.
 
@@ -204,3 +153,12 @@ def common_sites(boxes: Boxes) -> list[int]:
         parent = boxes[number].parent
         found[parent] = found[number] if found[parent] in (unseen, found[number]) else mixed
     return [mixed if boxes[n].part == Part.FORWARD else site for n, site in enumerate(found)]
+
+
+def _node_sources(graph: Graph) -> list[list[int]]:
+    """For each operation the earlier ones that it depends on, each once."""
+    producers = graph.value_producer.tolist()
+    return [
+        list(dict.fromkeys(producers[value] for _, value in reads if producers[value] >= 0))
+        for reads in node_reads(graph)
+    ]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch_vis.exporters.onnx.boxes import Box, Boxes, Part, node_reads
+from torch_vis.exporters.onnx.boxes import Box, Boxes
+from torch_vis.exporters.reading import Part, node_reads
 
 Demand = tuple[int, int]  # a value, and the box whose operation reads it
 

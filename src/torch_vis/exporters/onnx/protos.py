@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
 from torch_vis.exporters.arguments import literal, slot_names
-from torch_vis.exporters.onnx.naming import clean
+from torch_vis.exporters.names import clean
 from torch_vis.graph import Slot, TensorType
 
 if TYPE_CHECKING:

@@ -37,6 +37,8 @@ class Results:
         row = graph.results[number]
         span = slice(int(graph.result_start[number]), int(graph.result_start[number + 1]))
         sources = tuple(dict.fromkeys(graph.result_value[span].tolist()))
+        if not sources:
+            return
         name = _name(row)
         made = [value for value in sources if producer[value] >= 0]
         alone = len(sources) == 1 == len(made) and sources[0] not in self.names

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from torch_vis.exporters.names import outside_name
 from torch_vis.exporters.onnx.boxes import Box
 from torch_vis.exporters.onnx.crossing import Crossing
-from torch_vis.exporters.onnx.naming import module_of, outside_name
+from torch_vis.exporters.onnx.naming import module_of
 from torch_vis.exporters.onnx.protos import can_be_sparse
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Role

@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.exporters.arguments import Signatures, slot_names
 from torch_vis.exporters.facts import Facts
+from torch_vis.exporters.names import Names, clean, node_names, outside_name
 from torch_vis.exporters.onnx.boxes import Box, Boxes, common_sites
 from torch_vis.exporters.onnx.crossing import Crossing, bundle_word
-from torch_vis.exporters.onnx.naming import (
-    Names,
-    body_name,
-    box_name,
-    box_title,
-    clean,
-    module_of,
-    node_names,
-    outside_name,
-)
+from torch_vis.exporters.onnx.naming import body_name, box_name, box_title, module_of
 from torch_vis.exporters.onnx.protos import Protos, can_be_sparse, name_inputs, say, true_type
 from torch_vis.exporters.onnx.results import Join, Results
 from torch_vis.exporters.onnx.sources import Sources
@@ -169,7 +161,7 @@ class Writer:
     def _operation(self, proto: onnx.GraphProto, node: int, leaving: set[int]) -> None:
         graph = self.graph
         call = self._call(int(graph.node_call[node]))
-        reads = sorted(self.crossing.reads[node], key=_by_slot)
+        reads = self.crossing.reads[node]
         made = graph.out_value[slice(*graph.output_span(node))].tolist()
         inputs = [self.names[value] for _, value in reads]
         outputs = [self.names[value] for value in made]
@@ -259,11 +251,6 @@ class _Call(NamedTuple):
     domain: str
     attributes: list[onnx.AttributeProto]
     slots: dict[int, str]
-
-
-def _by_slot(read: tuple[int, int]) -> int:
-    """Arguments in their order, and then what is read without being one."""
-    return read[0] if read[0] >= 0 else 1 << 30
 
 
 def _tail(name: str) -> str:
