@@ -67,7 +67,7 @@ def test_an_operation_lies_in_its_modules(tmp_path: Path) -> None:
         and event["ts"] <= tanh["ts"]
         and event["ts"] + event["dur"] >= tanh["ts"] + tanh["dur"] - 1e-3
     ]
-    assert sorted(around) == ["1 · Sequential", "1.0 · Tanh", "Sequential"]
+    assert sorted(around) == ["0 · Tanh", "1 · Sequential", "Sequential"]
     assert tanh["dur"] * 1000 == pytest.approx(t.metrics["time_ns"][tanh["args"]["node"]])
     assert tanh["args"]["source"].partition(":")[0].endswith("test_perfetto.py")
 

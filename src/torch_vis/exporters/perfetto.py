@@ -72,7 +72,7 @@ def _us(times: Any) -> list[str]:
 
 
 def _named(what: str, track: int, name: str) -> str:
-    return f'{{"ph":"M","pid":1,"tid":{track},"name":"{what}","args":{{"name":{json.dumps(name)}}}}}'
+    return f'{{"ph":"M","pid":1,"tid":{track},"name":"{what}","args":{{"name":{_json(name)}}}}}'
 
 
 def _tracks(graph: Graph, start: Any, duration: Any) -> list[Any]:
@@ -104,8 +104,7 @@ def _tracks(graph: Graph, start: Any, duration: Any) -> list[Any]:
 def _modules(graph: Graph, nodes: Any, start: Any, end: Any, track: int) -> Iterator[str]:
     """A slice for every stretch of operations in one call of a module, outer ones before inner ones."""
     parents = graph.scope_parent.tolist()
-    labels = [json.dumps(f"{m.path or m.type}" + (f" · {m.type}" if m.path else "")) for m in graph.modules]
-    kinds = [json.dumps(module.kind) for module in graph.modules]
+    kinds = [_json(module.kind) for module in graph.modules]
     scopes = graph.node_scope[nodes]
     breaks = np.concatenate([[0], np.flatnonzero(np.diff(scopes)) + 1, [len(nodes)]])
     open_: list[tuple[int, int]] = []  # scope, and the time it was opened
@@ -121,32 +120,42 @@ def _modules(graph: Graph, nodes: Any, start: Any, end: Any, track: int) -> Iter
         while shared < min(len(path), len(open_)) and open_[shared][0] == path[shared]:
             shared += 1
         while len(open_) > shared:
-            yield _slice(graph, *open_.pop(), last, track, labels, kinds)
+            yield _slice(graph, *open_.pop(), last, track, kinds)
         begin = int(start[nodes[first]])
         open_ += [(scope, begin) for scope in path[shared:]]
         last = int(end[nodes[stop - 1]])
     while open_:
-        yield _slice(graph, *open_.pop(), last, track, labels, kinds)
+        yield _slice(graph, *open_.pop(), last, track, kinds)
 
 
-def _slice(
-    graph: Graph, scope: int, begin: int, end: int, track: int, labels: list[str], kinds: list[str]
-) -> str:
+def _slice(graph: Graph, scope: int, begin: int, end: int, track: int, kinds: list[str]) -> str:
     module = int(graph.scope_module[scope])
     when = f'"ts":{begin // 1000}.{begin % 1000:03},"dur":{(end - begin) // 1000}.{(end - begin) % 1000:03}'
     args = f'"args":{{"call":{int(graph.scope_call[scope])},"kind":{kinds[module]}}}'
-    return f'{{"ph":"X","pid":1,"tid":{track},{when},"name":{labels[module]},"cat":"module",{args}}}'
+    return f'{{"ph":"X","pid":1,"tid":{track},{when},"name":{_label(graph, scope)},"cat":"module",{args}}}'
+
+
+def _label(graph: Graph, scope: int) -> str:
+    """A module's name inside the one that called it, and its class."""
+    path, type_, _ = graph.modules[int(graph.scope_module[scope])]
+    above = graph.scope_paths[int(graph.scope_parent[scope])]
+    name = path[len(above) + 1 :] if above and path.startswith(above + ".") else path
+    return _json(f"{name} · {type_}" if name and name != type_ else type_)
+
+
+def _json(item: Any) -> str:
+    return json.dumps(item, ensure_ascii=False)  # Perfetto shows escapes as they are written
 
 
 class _Words:
     """The name and the facts of each operation as JSON, put together from pieces made once."""
 
     def __init__(self, graph: Graph, metrics: Metrics) -> None:
-        self.names = [json.dumps(short_name(call.op)) for call in graph.calls]
-        self.calls = [json.dumps(call.format()) for call in graph.calls]
-        self.sites = [json.dumps(site_text(site)) for site in graph.sites]
-        self.paths = [json.dumps(module.path) for module in graph.modules]
-        self.types = [json.dumps(str(row)) for row in graph.types]
+        self.names = [_json(short_name(call.op)) for call in graph.calls]
+        self.calls = [_json(call.format()) for call in graph.calls]
+        self.sites = [_json(site_text(site)) for site in graph.sites]
+        self.paths = [_json(module.path) for module in graph.modules]
+        self.types = [_json(str(row)) for row in graph.types]
         self.call = graph.node_call.tolist()
         self.site = graph.node_site.tolist()
         self.module = graph.scope_module[graph.node_scope].tolist()
@@ -156,7 +165,7 @@ class _Words:
         self.made = made.tolist()
         self.figures = [
             (
-                json.dumps(name),
+                _json(name),
                 column.values.tolist(),
                 None if column.known is None else column.known.tolist(),
             )
