@@ -7,6 +7,8 @@ FIGURES = {
     "torchlens": "time added by the whole trace(), against TorchLens",
     "slowdown": "trace() of real models, against the plain run",
     "scaling": "a million operations: time, memory, file",
+    "tracking": "the tracking interface with a switch off, against all on",
+    "tensor_ids": "a million temporaries as a connected operation sequence",
     "imports": "import torch_vis beyond import torch",
     "memory": "peak process memory, against the plain run",
 }

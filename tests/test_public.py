@@ -16,7 +16,28 @@ import torch_vis as tv
 
 tv.trace
 
-NAMES = ["Graph", "Metrics", "Trace", "__version__", "errors", "load", "record", "trace"]
+NAMES = [
+    "ComputationalGraphTracker",
+    "Graph",
+    "GraphEdge",
+    "GraphNode",
+    "Metrics",
+    "OperationType",
+    "TensorTracer",
+    "Trace",
+    "__version__",
+    "analyze_computational_graph_execution",
+    "create_onnx_visualization",
+    "errors",
+    "export_computational_graph",
+    "get_operation_sequence",
+    "load",
+    "record",
+    "trace",
+    "trace_tensor_ids",
+    "track_computational_graph_execution",
+    "visualize_computational_graph",
+]
 SIGNATURES = {
     "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False)",
     "record": "(*modules, keep=True)",

@@ -13,6 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_vis import errors as errors
+    from torch_vis.frontends.tensor_ids import TensorTracer as TensorTracer
+    from torch_vis.frontends.tensor_ids import create_onnx_visualization as create_onnx_visualization
+    from torch_vis.frontends.tensor_ids import get_operation_sequence as get_operation_sequence
+    from torch_vis.frontends.tensor_ids import trace_tensor_ids as trace_tensor_ids
+    from torch_vis.frontends.tracking import ComputationalGraphTracker as ComputationalGraphTracker
+    from torch_vis.frontends.tracking import GraphEdge as GraphEdge
+    from torch_vis.frontends.tracking import GraphNode as GraphNode
+    from torch_vis.frontends.tracking import OperationType as OperationType
+    from torch_vis.frontends.tracking import (
+        analyze_computational_graph_execution as analyze_computational_graph_execution,
+    )
+    from torch_vis.frontends.tracking import export_computational_graph as export_computational_graph
+    from torch_vis.frontends.tracking import (
+        track_computational_graph_execution as track_computational_graph_execution,
+    )
+    from torch_vis.frontends.tracking import visualize_computational_graph as visualize_computational_graph
     from torch_vis.graph.graph import Graph as Graph
     from torch_vis.graph.metrics import Metrics as Metrics
     from torch_vis.tracing import Trace as Trace
@@ -23,15 +39,47 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "ComputationalGraphTracker": "torch_vis.frontends.tracking",
     "Graph": "torch_vis.graph.graph",
+    "GraphEdge": "torch_vis.frontends.tracking",
+    "GraphNode": "torch_vis.frontends.tracking",
     "Metrics": "torch_vis.graph.metrics",
+    "OperationType": "torch_vis.frontends.tracking",
+    "TensorTracer": "torch_vis.frontends.tensor_ids",
     "Trace": "torch_vis.tracing",
+    "analyze_computational_graph_execution": "torch_vis.frontends.tracking",
+    "create_onnx_visualization": "torch_vis.frontends.tensor_ids",
     "errors": "torch_vis",
+    "export_computational_graph": "torch_vis.frontends.tracking",
+    "get_operation_sequence": "torch_vis.frontends.tensor_ids",
     "load": "torch_vis.tracing",
     "record": "torch_vis.tracing",
     "trace": "torch_vis.tracing",
+    "trace_tensor_ids": "torch_vis.frontends.tensor_ids",
+    "track_computational_graph_execution": "torch_vis.frontends.tracking",
+    "visualize_computational_graph": "torch_vis.frontends.tracking",
 }
-__all__ = ["Graph", "Metrics", "Trace", "errors", "load", "record", "trace"]
+__all__ = [
+    "ComputationalGraphTracker",
+    "Graph",
+    "GraphEdge",
+    "GraphNode",
+    "Metrics",
+    "OperationType",
+    "TensorTracer",
+    "Trace",
+    "analyze_computational_graph_execution",
+    "create_onnx_visualization",
+    "errors",
+    "export_computational_graph",
+    "get_operation_sequence",
+    "load",
+    "record",
+    "trace",
+    "trace_tensor_ids",
+    "track_computational_graph_execution",
+    "visualize_computational_graph",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_vis.capture import dataflow, unseen
+from torch_vis.capture import dataflow, measures, unseen
 from torch_vis.capture.columns import Ints, call_numbers, offsets, spans, table
 from torch_vis.capture.recorder import Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.graph.builder import GraphBuilder
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Module, ResultRow
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 
@@ -125,7 +125,7 @@ class _Assembly:
         for storage, size, _ in rec.resizes:
             self.storage_bytes[storage] = max(self.storage_bytes[storage], size)
         self.storage_death = np.full(len(storages), self.count + 1, dtype=np.int64)
-        deaths = table(rec.deaths, 2)
+        deaths = table(rec.deaths if rec.memory else [], 2)
         self.storage_death[deaths[:, 0]] = np.maximum(deaths[:, 1], self.storage_birth[deaths[:, 0]])
 
     def _read_results(self) -> None:
@@ -293,7 +293,6 @@ class _Assembly:
         rows = np.array([row[:6] for row in rec.scopes], dtype=np.int64).reshape(-1, 6)
         kinds = [kind for _, _, _, kind in rec.modules]
         self.scope_module, self.scope_parent = rows[:, 0], rows[:, 1]
-        self.scope_rows = rows
         in_optimizer = np.array([kind == "optimizer" for kind in kinds], dtype=bool)[self.scope_module]
         for scope in range(1, len(rows)):
             in_optimizer[scope] |= in_optimizer[rows[scope, 1]]
@@ -351,7 +350,7 @@ class _Assembly:
             known = self.rec.storages.get(tensor.untyped_storage()._cdata)
         except (RuntimeError, NotImplementedError):
             return None
-        return None if known is None else known.number
+        return None if known is None or known() is None else known.number
 
     # ---------------------------------------------------------------- the graph
 
@@ -432,44 +431,10 @@ class _Assembly:
     # ---------------------------------------------------------------- metrics
 
     def _metrics(self, graph: Graph) -> Metrics:
-        n = self.count
-        origin = self.rec.scopes[0][2]
-        born = np.flatnonzero(self.storage_birth >= 0)
-        alloc = np.bincount(self.storage_birth[born], weights=self.first_bytes[born], minlength=n)[:n].astype(
-            np.int64
-        )
-        dead = np.flatnonzero((self.storage_death <= n) & (self.storage_death > 0))
-        last = self.storage_death[dead] - 1
-        free = np.bincount(last, weights=self.storage_bytes[dead], minlength=n)[:n].astype(np.int64)
-        size: dict[int, int] = {}
-        for storage, now, node in self.rec.resizes:
-            before = size.get(storage, int(self.first_bytes[storage]))
-            alloc[node] += max(now - before, 0)
-            free[node] += max(before - now, 0)
-            size[storage] = now
-        start = int(self.first_bytes[(self.storage_birth < 0) & (self.storage_death > 0)].sum())
-        columns = {
-            "start_ns": Column("start_ns", self.begun - origin),
-            "time_ns": Column("time_ns", self.ended - self.begun),
-            "alloc_bytes": Column("alloc_bytes", alloc),
-            "free_bytes": Column("free_bytes", free),
-            "live_bytes": Column("live_bytes", start + np.cumsum(alloc - free)),
-        }
-        inclusive, own = self._scope_times(graph)
-        columns["scope_time_ns"] = Column("scope_time_ns", inclusive, along="scope")
-        columns["scope_self_ns"] = Column("scope_self_ns", own, along="scope")
-        return Metrics(columns)
-
-    def _scope_times(self, graph: Graph) -> tuple[Ints, Ints]:
-        rows = self.scope_rows
-        inclusive = np.where(rows[:, 3] > 0, rows[:, 3] - rows[:, 2] - rows[:, 4], 0)
-        timeless = np.flatnonzero(rows[:, 3] == 0)
-        if len(timeless):
-            spent = np.bincount(
-                graph.node_scope, weights=self.ended - self.begun, minlength=len(rows)
-            ).astype(np.int64)
-            inclusive[timeless] = spent[timeless]
-        inclusive[0] = self.finding.ended - rows[0, 2] - self.rec.overhead
-        own = inclusive.copy()
-        np.subtract.at(own, rows[1:, 1], inclusive[1:])
-        return np.maximum(inclusive, 0), np.maximum(own, 0)
+        rec, found = self.rec, []
+        if rec.timing:
+            found += measures.times(rec, self.begun, self.ended, graph.node_scope, self.finding.ended)
+        if rec.memory:
+            blocks = (self.storage_birth, self.storage_death, self.first_bytes, self.storage_bytes)
+            found += measures.memory(rec, *blocks, self.count)
+        return Metrics({column.name: column for column in found})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch_vis.capture.assemble import Finding, assemble
 from torch_vis.capture.limits import describe
 from torch_vis.capture.mode import RecordMode
+from torch_vis.capture.naming import Naming
 from torch_vis.capture.recorder import Recorder, clock
 from torch_vis.capture.scopes import Following
 from torch_vis.capture.tree import named_tensors
@@ -26,8 +28,16 @@ from torch_vis.held import Held, version_of
 class Capture:
     """One recorded stretch of a program: enter, run, leave, then ``finish``."""
 
-    def __init__(self, *modules: torch.nn.Module, keep: bool = True) -> None:
-        self.recorder = Recorder(keep=keep)
+    def __init__(
+        self,
+        *modules: torch.nn.Module,
+        keep: bool = True,
+        timing: bool = True,
+        memory: bool = True,
+        functions: bool = False,
+        declared: Iterable[Callable[..., Any]] = (),
+    ) -> None:
+        self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
         self.roots: list[tuple[str, torch.nn.Module]] = []
         for place, module in enumerate(modules):
             self.roots.append(
@@ -36,27 +46,23 @@ class Capture:
         inside = frozenset(id(part) for module in modules for part in module.modules())
         self._following = Following(self.recorder, inside)
         self._mode = RecordMode(self.recorder)
+        self._naming = Naming(self.recorder, declared) if functions else nullcontext()
         self.inputs: list[tuple[str, torch.Tensor]] = []
         self.output: Any = None
         self.has_output = False
 
     def __enter__(self) -> Capture:
-        self._following.__enter__()
-        try:
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
-        except BaseException:
-            self._following.__exit__()
-            raise
+        with ExitStack() as entered:
+            for part in (self._following, self._mode, self._naming):
+                entered.enter_context(part)
+            self._entered = entered.pop_all()
         self.recorder.scopes[0][2] = clock()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.ended = clock()
         self.recorder.closed = True
-        try:
-            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        finally:
-            self._following.__exit__()
+        self._entered.close()
 
     def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:
         """The graph of what was recorded, its metrics, the tensors held, the limits and the circumstances."""

@@ -47,6 +47,7 @@ def _wrapper(name: str, original: Any) -> Any:
         return original(self, *args, **kwargs)
 
     method.__name__ = name
+    method.unwrapped = original  # type: ignore[attr-defined]
     method.__doc__ = getattr(original, "__doc__", None)
     return method
 

@@ -40,6 +40,10 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
         "or never initialised; a replay takes them as recorded": unseen("filled", 0),
         "outputs that no recorded operation made: another thread's, or code's that cannot be seen; a replay takes them "
         "as recorded": unseen("outputs", 0),
+        "fast paths of MultiheadAttention that were not taken because a torch function mode was there to name calls; "
+        "results may differ in the last bits": unseen("fast paths", 0),
+        "functions compiled while calls were being named, with Dynamo loaded by the block itself; they are compiled "
+        "again after it": unseen("compiled under names", 0),
         "module calls on other threads that were not recorded": unseen("threads", 0),
         "tensors that were given other memory without an operation (.data = …), which is not in the graph": unseen(
             "reassigned", 0

@@ -15,7 +15,6 @@ from torch_vis.capture.recorder import (
     Tensor,
     Unrecordable,
     backward_number,
-    clock,
     current_autograd_node,
     flat_tensors,
     get_ident,
@@ -50,6 +49,7 @@ class RecordMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note one operation; the operation itself runs exactly as it would have."""
         rec = self.recorder
+        clock = rec.clock
         entered = clock()
         plan = rec.plans.get(id(func))
         if plan is None:
@@ -170,6 +170,8 @@ class RecordMode(TorchDispatchMode):
         thread = get_ident()
         node = current_autograd_node()
         sequence = sequence_number()
+        if rec.declared is not None and node is None:
+            rec.declared.follow(thread)
         if function is not None and node is None:
             scope = rec.function_scope(function, sequence, thread)
         else:

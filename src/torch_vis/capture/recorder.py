@@ -11,8 +11,9 @@ import itertools
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
@@ -24,11 +25,15 @@ from torch_vis.graph.rows import TensorType
 from torch_vis.graph.template import Call
 from torch_vis.held import Held, copy_of
 
+if TYPE_CHECKING:
+    from torch_vis.capture.layers import Borders
+
 current_autograd_node = torch._C._current_autograd_node
 sequence_number = torch._C._autograd._get_sequence_nr
 
 get_ident = threading.get_ident
 clock = time.perf_counter_ns
+stopped = itertools.repeat(0).__next__  # a clock for runs that are not timed; no call is cheaper
 
 Tensor = torch.Tensor
 ref = weakref.ref
@@ -75,8 +80,13 @@ class CallInfo(NamedTuple):
 class Recorder:
     """What a run has done so far: the log of operations and the tables that the log refers to."""
 
-    def __init__(self, *, keep: bool) -> None:
+    def __init__(self, *, keep: bool, timing: bool = True, memory: bool = True) -> None:
         self.keep = keep
+        self.timing = timing
+        self.memory = memory  # whether the death of a block of memory is reported
+        self.operations = True  # False where only the calls of modules are followed, without a mode
+        self.borders: Borders | None = None  # sees what goes into and comes out of module calls
+        self.clock: Callable[[], int] = clock if timing else stopped
         self.held = Held()
         self.log: list[int] = []  # rows on end, each headed by its length and its number
         self.node_numbers = itertools.count()
@@ -125,8 +135,11 @@ class Recorder:
         self.older_threads = frozenset(thread.ident for thread in threading.enumerate())
         self.flips = False  # a tensor with a conjugate or negative bit has been seen
         self.foreign = False  # a tensor type with a __torch_function__ of its own has been seen
-        self.dead = self._dead  # bound once: each binding is an object of its own
+        self.dead = self._dead if memory else None  # bound once: each binding is an object of its own
         self.module_numbers: dict[int, int] = {}
+        self.naming: Any = None  # the mode that names calls of public functions, where names were asked for
+        self.declared: Any = None  # what recognises the user's own functions, where some were named
+        self.api_modules: set[int] = set()  # numbers of public functions among the modules
 
     # ---------------------------------------------------------------- tensors
 
@@ -191,7 +204,7 @@ class Recorder:
         if self.type_opaque[kind]:
             return self._note_opaque(tensor, birth)
         known = self.storages.get(address)
-        if known is None:
+        if known is None or known() is None:  # a death may go unreported
             size = storage.nbytes()
             if tensor._is_zerotensor() or (not size and tensor.numel()):
                 return self._note_opaque(tensor, birth)  # a tensor that is known to be zero has no memory
@@ -372,14 +385,14 @@ class Recorder:
         """Open a scope on this thread and return its number."""
         number = len(self.scopes)
         again = 0 if current_autograd_node() is None else 1
-        self.scopes.append([module, self.current.get(thread, 0), clock(), 0, self.overhead, again])
+        self.scopes.append([module, self.current.get(thread, 0), self.clock(), 0, self.overhead, again])
         self.current[thread] = number
         return number
 
     def leave(self, number: int, thread: int) -> None:
         """Close a scope, with any left open inside it by an exception."""
         row = self.scopes[number]
-        row[3] = clock()
+        row[3] = self.clock()
         row[4] = self.overhead - row[4]
         self.current[thread] = row[1]
 
@@ -395,6 +408,10 @@ class Recorder:
     def function_scope(self, info: Code, sequence: int, thread: int) -> int:
         """The scope of the running call of an autograd.Function: one per class and sequence number."""
         parent = self.current.get(thread, 0)
+        if (
+            self.scopes[parent][0] in self.api_modules
+        ):  # a call in its forward, whose scope is inside this one's
+            return parent
         key = (id(info), sequence, parent)
         number = self.function_scopes.get(key)
         if number is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -112,10 +113,17 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     if len(recorders) > 1:
         return _call_nested(self, args, kwargs, recorders, thread)
     recorder = recorders[0]
+    if recorder.declared is not None:
+        recorder.declared.follow(thread)
     module = recorder.module_numbers.get(id(self))
     scope = recorder.enter(_number(recorder, self) if module is None else module, thread)
     try:
-        return _module_call(self, *args, **kwargs)
+        if recorder.borders is None:
+            return _module_call(self, *args, **kwargs)
+        recorder.borders.take(scope, args, kwargs)
+        result = _module_call(self, *args, **kwargs)
+        recorder.borders.give(scope, result)
+        return result
     finally:
         recorder.leave(scope, thread)
 
@@ -124,9 +132,18 @@ def _call_nested(
     module: torch.nn.Module, args: Any, kwargs: Any, recorders: list[Recorder], thread: int
 ) -> Any:
     """A call that several recorders follow: a trace inside a trace."""
+    for recorder in recorders:
+        if recorder.declared is not None:
+            recorder.declared.follow(thread)
     entered = [(recorder, recorder.enter(_number(recorder, module), thread)) for recorder in recorders]
+    watching = [(recorder.borders, scope) for recorder, scope in entered if recorder.borders is not None]
     try:
-        return _module_call(module, *args, **kwargs)
+        for borders, scope in watching:
+            borders.take(scope, args, kwargs)
+        result = _module_call(module, *args, **kwargs)
+        for borders, scope in watching:
+            borders.give(scope, result)
+        return result
     finally:
         for recorder, scope in reversed(entered):
             recorder.leave(scope, thread)
@@ -138,7 +155,8 @@ def _call_elsewhere(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         ours = id(module) in modules or id(module) in recorder.module_numbers
         if ours and get_ident() not in recorder.older_threads and not recorder.closed:
             recorder.shared = True
-            with Following(recorder), RecordMode(recorder):
+            mode = RecordMode(recorder) if recorder.operations else nullcontext()
+            with Following(recorder), mode, recorder.naming or nullcontext():
                 return _call(module, *args, **kwargs)
     for recorder, _ in _adopting:
         if get_ident() not in recorder.older_threads:
@@ -153,7 +171,8 @@ def _number(recorder: Recorder, module: torch.nn.Module) -> int:
         kind = "compiled" if name == "OptimizedModule" else "module"
         if isinstance(module, torch.fx.GraphModule) and not _is_traced(recorder, module):
             kind = "function"  # the body of a higher-order operator, say: no module of the user's
-        number = recorder.module_number(module, name if kind == "function" else "", name, kind)
+        path = f"{name}.forward" if kind == "function" else ""
+        number = recorder.module_number(module, path, name, kind)
     return number
 
 
