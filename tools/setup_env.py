@@ -6,6 +6,9 @@
 The last act is to write a stamp: a digest of the files that decide what is installed, and the names of the
 distributions that were. While the stamp holds, a run looks at the disk only and is silent. An environment whose
 files are damaged is made anew; one that is merely behind is brought up to date in place.
+
+Some tests drive programs that are not Python's (Graphviz, a browser, Node). Where this machine lets us, they are installed
+too; where it does not, those tests skip and say what is missing.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 HOOK = ROOT / "tools" / "torchvision_cpu.py"
 INPUTS = (ROOT / "pyproject.toml", CONSTRAINTS, HOOK, Path(__file__).resolve())
 OLDEST_PYTHON = (3, 10)
+PROGRAMS = {"dot": "graphviz", "chromium": "chromium", "chromedriver": "chromium-driver", "node": "nodejs"}
 
 
 class SetupFailed(Exception):
@@ -59,6 +63,7 @@ def main(extras: list[str]) -> int:
         damage = find_damage({})
         if damage is not None:
             raise SetupFailed(f"the new .venv is not whole: {damage}; run `make clean` and try again")
+        install_programs()
         write_stamp(wanted)
         say(f".venv is ready ({time.monotonic() - started:.0f} s)")
     return 0
@@ -180,6 +185,30 @@ def install(extras: list[str]) -> None:
     assert site is not None, "pip has just written there"
     shutil.copyfile(HOOK, site / HOOK.name)
     (site / HOOK.with_suffix(".pth").name).write_text(f"import {HOOK.stem}; {HOOK.stem}.arm()\n")
+
+
+def install_programs() -> None:
+    """Install what is missing with Debian's installer, if it is here and we may; never a reason to fail."""
+    missing = {name: package for name, package in PROGRAMS.items() if shutil.which(name) is None}
+    if not missing:
+        return
+    installer = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
+    if os.geteuid() != 0:
+        installer = ["sudo", "-n", *installer]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    if shutil.which(installer[0]) and shutil.which("apt-get"):
+        say(f"  installing {', '.join(missing.values())}")
+        for step in (["update"], ["install", "-y", "--no-install-recommends", *missing.values()]):
+            subprocess.run(
+                [*installer, *step],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+            )
+        missing = {name: package for name, package in missing.items() if shutil.which(name) is None}
+    if missing:
+        say(f"  tests that need {', '.join(missing.values())} will be skipped; install them to run these too")
 
 
 def pip(what: str, *arguments: str) -> None:
