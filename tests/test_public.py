@@ -39,11 +39,12 @@ NAMES = [
     "visualize_computational_graph",
 ]
 SIGNATURES = {
-    "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False)",
-    "record": "(*modules, keep=True)",
+    "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False, functions=False)",
+    "record": "(*modules, keep=True, functions=False)",
     "load": "(path)",
     "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
-    "Trace.save": "(self, path)",
+    "Trace.save": "(self, path, *, format=None)",
+    "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None)",
     "Trace.release": "(self)",
     "Trace.table": "(self, *, depth='auto', width=None)",
     "Trace.to_networkx": "(self)",
@@ -55,7 +56,7 @@ SIGNATURES = {
     "Metrics.with_column": "(self, column)",
 }
 MEMBERS = {
-    "Trace": "check error graph limits load meta metrics output release save table to_networkx to_pandas".split(),
+    "Trace": "check error figure graph limits load meta metrics output release save table to_networkx to_pandas".split(),
 }
 
 

@@ -7,8 +7,8 @@ The last act is to write a stamp: a digest of the files that decide what is inst
 distributions that were. While the stamp holds, a run looks at the disk only and is silent. An environment whose
 files are damaged is made anew; one that is merely behind is brought up to date in place.
 
-Some tests drive programs that are not Python's (Graphviz, a browser, Node). Where this machine lets us, they are installed
-too; where it does not, those tests skip and say what is missing.
+Some tests drive programs that are not Python's (Graphviz, a browser, Node). Where this machine lets us, they are
+installed too; where it does not, those tests skip and say what is missing.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch_vis.errors import (
     UsageError,
 )
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.registry import FORMATS, READABLE, drawer, writer
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch_vis.run.check import Report
 
 PathLike = str | os.PathLike[str]
+COSTS = ("flops", "macs", "moved_bytes")
 
 
 class Trace:
@@ -66,7 +67,7 @@ class Trace:
         error: BaseException | None = None,
     ) -> None:
         self.graph = graph
-        self.metrics = metrics
+        self.metrics = _with_costs(graph, metrics)
         self.limits = tuple(limits)
         self.meta = dict(meta or {})
         self.output = output
@@ -221,15 +222,17 @@ class Recording(Trace):
         self._fill(self._capture)
 
     def _fill(self, capture: Capture) -> None:
-        self.graph, self.metrics, held, self.limits, self.meta = capture.finish()
+        self.graph, metrics, held, self.limits, self.meta = capture.finish()
+        self.metrics = _with_costs(self.graph, metrics)
         self._held = held if capture.recorder.keep else None
 
 
-def record(*modules: torch.nn.Module, keep: bool = True) -> Recording:
+def record(*modules: torch.nn.Module, keep: bool = True, functions: bool = False) -> Recording:
     """Record whatever a block of code does.
 
     The modules are optional: given, they name the scopes, and their calls on other threads are recorded as well.
-    If the block raises, the exception goes on and the trace holds what ran until then.
+    If the block raises, the exception goes on and the trace holds what ran until then. ``keep`` and ``functions`` are
+    those of ``trace``.
 
     >>> import torch, torch_vis as tv
     >>> with tv.record() as t:
@@ -244,7 +247,7 @@ def record(*modules: torch.nn.Module, keep: bool = True) -> Recording:
     for module in modules:
         if not isinstance(module, torch.nn.Module):
             raise NotTraceable(f"record() takes modules, not {_describe(module)}")
-    return Recording(Capture(*modules, keep=keep))
+    return Recording(Capture(*modules, keep=keep, functions=functions))
 
 
 def trace(
@@ -255,13 +258,16 @@ def trace(
     loss: Callable[[Any], Any] | None = None,
     keep: bool = True,
     partial: bool = False,
+    functions: bool = False,
 ) -> Trace:
     """Run a model (or any callable) once and return the graph of everything that it did.
 
     ``args`` and ``kwargs`` are the model's. ``backward=True`` goes on with a backward pass from the sum of the floating
     outputs, ``loss=callable`` from ``loss(output)``; gradients are left in ``.grad`` as a backward pass leaves them.
     ``keep=False`` holds no tensors, so that ``check`` is not possible. With ``partial=True``, a model that raises gives
-    the trace of what ran until then, with the exception in ``error``, in the place of raising.
+    the trace of what ran until then, with the exception in ``error``, in the place of raising. With
+    ``functions=True``, each call of a public torch function (``torch.nn.functional.conv2d``, ``Tensor.view``) is a scope
+    around the operations that it ran; this switches off the fused fast path of ``MultiheadAttention``, which limits say.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
@@ -282,7 +288,8 @@ def trace(
     from torch_vis.capture.eager import Capture, name_inputs, run_backward
 
     named = dict(kwargs or {})
-    capture = Capture(*([model] if isinstance(model, torch.nn.Module) else []), keep=keep)
+    modules = [model] if isinstance(model, torch.nn.Module) else []
+    capture = Capture(*modules, keep=keep, functions=functions)
     capture.inputs = name_inputs(model, args, named)
     capture.has_output = True
     error: BaseException | None = None
@@ -316,6 +323,17 @@ def load(path: PathLike) -> Trace:
     <Trace of ReLU: 1 operations>
     """
     return Trace(*_reader(path).load(path))
+
+
+def _with_costs(graph: Graph, metrics: Metrics) -> Metrics:
+    """The metrics, and those that follow from the shapes: worked out when they are first asked for."""
+
+    def compute() -> Mapping[str, Column]:
+        from torch_vis.analysis.cost import costs
+
+        return costs(graph)
+
+    return metrics.with_later(COSTS, compute)
 
 
 def _reader(path: PathLike) -> Any:

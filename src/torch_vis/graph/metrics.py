@@ -62,8 +62,8 @@ class Metrics(Mapping[str, Column]):
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
-    >>> sorted(t.metrics)[:2]
-    ['alloc_bytes', 'free_bytes']
+    >>> sorted(t.metrics)[:3]
+    ['alloc_bytes', 'flops', 'free_bytes']
     >>> t.metrics["alloc_bytes"].total()
     8
     """
