@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch_vis.graph import Call, Slot
+
+QUALIFIED = re.compile(r"\w+::\w+", re.ASCII)
 
 
 class Signatures:
@@ -63,11 +66,13 @@ def literal(argument: Any, slots: dict[int, str]) -> str:
 
 
 def _schema_names(op: str) -> tuple[str, ...]:
+    name, _, overload = op.partition(".")
     try:
         import torch
     except ImportError:
         return ()
-    name, _, overload = op.partition(".")
+    if not QUALIFIED.fullmatch(name):  # torch raises for what cannot be an operator's name
+        return ()
     for schema in torch._C._jit_get_schemas_for_operator(name):
         if schema.overload_name == overload:
             return tuple(argument.name for argument in schema.arguments)

@@ -19,6 +19,7 @@ METRICS = {
     "macs": ("MACs", ""),
     "moved_bytes": ("moved", "B"),
 }
+FEW = frozenset({"macs"})  # most operations have none, and it is said of those that have some
 NOT_SUMMED = frozenset({"live_bytes"})  # a state of the run and no cost of the operation
 STEPS = {
     "ns": (1000, ("ns", "µs", "ms", "s")),
@@ -43,8 +44,8 @@ class Facts:
 
     def __init__(self, graph: Graph, metrics: Metrics) -> None:
         self.graph = graph
-        names = [name for name in METRICS if name in metrics and not (name == "macs" and "flops" in metrics)]
-        self.columns = {name: metrics[name] for name in names if metrics[name].along == "node"}
+        found = [name for name in METRICS if name in metrics]
+        self.columns = {name: metrics[name] for name in found if metrics[name].along == "node"}
         self._figures = {
             name: (
                 METRICS[name],
@@ -64,7 +65,7 @@ class Facts:
         if site:
             found += self.of_site(self._site[node])
         for name, ((label, unit), values, known) in self._figures.items():
-            if known is None or known[node]:
+            if (known is None or known[node]) and (values[node] or name not in FEW):
                 found.append((label, with_unit(values[node], unit, exact=name not in NOT_SUMMED)))
         flags = FLAGS[self._flags[node]]
         return [*found, ("flags", flags)] if flags else found
@@ -89,7 +90,7 @@ class Facts:
             sums = _sums(group, parent, np.where(known, column.values, 0))
             missing = _sums(group, parent, ~known)
             for number, (total, unknown) in enumerate(zip(sums.tolist(), missing.tolist())):
-                if unknown < operations[number]:
+                if unknown < operations[number] and (total or name not in FEW):
                     rest = f"; {unknown:,} operations not known" if unknown else ""
                     found[number].append((label, with_unit(total, unit) + rest))
         return found

@@ -8,7 +8,7 @@ from torch_vis.graph import Graph
 from torch_vis.graph.schema import Role
 from torch_vis.graph.template import short_name
 
-LONGEST = 500
+LONGEST = 2000
 
 
 def clean(text: str, longest: int = LONGEST) -> str:
