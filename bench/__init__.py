@@ -7,6 +7,7 @@ FIGURES = {
     "torchlens": "time added by the whole trace(), against TorchLens",
     "slowdown": "trace() of real models, against the plain run",
     "scaling": "a million operations: time, memory, file",
+    "pictures": "figures and files of BERT-base, and of 100,000 operations",
     "tracking": "the tracking interface with a switch off, against all on",
     "tensor_ids": "a million temporaries as a connected operation sequence",
     "imports": "import torch_vis beyond import torch",
