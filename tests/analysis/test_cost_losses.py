@@ -1,0 +1,147 @@
+"""Losses and their gradients cost what their definition counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.analysis.counting import (
+    Array,
+    Number,
+    array,
+    assert_counts,
+    assert_values,
+    choose,
+    cost_of,
+    counting,
+    double,
+    exp,
+    flops,
+    log,
+    log1p,
+    numbers,
+    smaller,
+    traced,
+    unit,
+)
+
+aten = torch.ops.aten
+
+
+def reduced(losses: Array, reduction: int) -> Any:
+    flat = list(losses.reshape(-1))
+    if reduction == 0:
+        return losses
+    return sum(flat) / len(flat) if reduction == 1 else sum(flat)
+
+
+def huber(x: Array, y: Array) -> Array:
+    d = abs(x - y)
+    return choose(d < 0.7, 0.5 * d * d, 0.7 * (d - 0.35))
+
+
+def smooth(x: Array, y: Array) -> Array:
+    d = abs(x - y)
+    return choose(d < 0.7, 0.5 * d * d / 0.7, d - 0.35)
+
+
+def _squares(x: Array, y: Array) -> Array:
+    d = x - y
+    return d * d
+
+
+LOSSES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "mse_loss": (aten.mse_loss, _squares),
+    "smooth_l1_loss": (lambda x, y, r: aten.smooth_l1_loss(x, y, r, 0.7), smooth),
+    "huber_loss": (lambda x, y, r: aten.huber_loss(x, y, r, 0.7), huber),
+    "soft_margin_loss": (aten.soft_margin_loss, lambda x, y: log1p(exp(-(x * y)))),
+    "binary_cross_entropy_with_logits": (
+        lambda x, y, r: aten.binary_cross_entropy_with_logits(x, y, None, None, r),
+        lambda x, y: (1 - y) * x - (smaller(x, 0.0) - log1p(exp(-abs(x)))),
+    ),
+    "binary_cross_entropy": (
+        lambda x, y, r: aten.binary_cross_entropy(unit(x), unit(y), None, r),
+        lambda x, y: (unit(y) - 1) * log1p(-unit(x)) - unit(y) * log(unit(x)),
+    ),
+}
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str, reduction: int) -> None:
+    function, each = LOSSES[name]
+    x, y = double(3, 4), double(3, 4)
+    assert_counts(
+        lambda x, y: function(x, y, reduction), lambda x, y: reduced(each(x, y), reduction), x, y, op=name
+    )
+
+
+GRADIENTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "mse_loss_backward": (
+        lambda g, x, y: aten.mse_loss_backward(g, x, y, 1),
+        lambda g, x, y: 2 / 12 * (x - y) * g,
+    ),
+    "smooth_l1_loss_backward": (
+        lambda g, x, y: aten.smooth_l1_loss_backward(g, x, y, 1, 0.7),
+        lambda g, x, y: _bent(g, x, y, lambda k, d: k * d / 0.7, lambda k: k),
+    ),
+    "huber_loss_backward": (
+        lambda g, x, y: aten.huber_loss_backward(g, x, y, 1, 0.7),
+        lambda g, x, y: _bent(g, x, y, lambda k, d: k * d, lambda k: k * 0.7),
+    ),
+    "binary_cross_entropy_backward": (
+        lambda g, x, y: aten.binary_cross_entropy_backward(g, unit(x), unit(y), None, 2),
+        lambda g, x, y: g * (unit(x) - unit(y)) / ((1 - unit(x)) * unit(x)),
+    ),
+}
+
+
+def _bent(g: Array, x: Array, y: Array, near: Any, far: Any) -> Array:
+    d, k = x - y, 1 / 12 * g
+    beyond = far(k)
+    return choose(abs(d) < 0.7, near(k, d), choose(d < 0, -beyond, beyond))
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_losses(name: str) -> None:
+    function, reference = GRADIENTS[name]
+    g = double(3, 4) if "binary" in name else double(1).expand(3, 4)
+    args = g if "binary" in name else g[0, 0]
+    trace = traced(function, args, x := double(3, 4), y := double(3, 4))
+    with counting() as tally:
+        made = reference(numbers(g), numbers(x), numbers(y))
+    assert_values(trace.output, made)
+    assert cost_of(trace, name).flops == flops(tally)
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_loss_of_picked_classes(weighted: bool, reduction: int) -> None:
+    x, w, target = double(5, 4), double(4, low=0.5, high=1), torch.tensor([0, 3, 1, 1, 2])
+
+    def reference(x: Array) -> Any:
+        weights = numbers(w)
+        losses = [-(x[i, c] * weights[c]) if weighted else -x[i, c] for i, c in enumerate(target.tolist())]
+        if reduction == 0:
+            return array(losses, (5,))
+        total, count = sum(losses), sum(weights[c] if weighted else Number(1) for c in target.tolist())
+        return total / count if reduction == 1 else total
+
+    assert_counts(
+        lambda x: aten.nll_loss_forward(x, target, w if weighted else None, reduction, -100)[0],
+        reference,
+        x,
+        op="nll_loss_forward",
+    )
+
+
+def test_cross_entropy_is_its_parts() -> None:
+    x, target = double(5, 4), torch.tensor([0, 3, 1, 1, 2])
+    with torch.inference_mode():
+        one = traced(functional.cross_entropy, x, target)
+    assert [node.name for node in one.graph.nodes] == ["cross_entropy_loss"]
+    assert cost_of(one).flops == cost_of(traced(functional.cross_entropy, x, target)).flops
