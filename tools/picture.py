@@ -1,6 +1,6 @@
-"""Draw the picture in the README: the table of a real trace, as SVG.
+"""Draw the pictures in the README: the table of one real trace and the graph of another, as SVG.
 
-python tools/picture.py docs/table.svg
+python tools/picture.py docs
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 import torch_vis as tv
 
@@ -41,13 +41,18 @@ def svg(text: str) -> str:
 
 
 def main() -> None:
-    """Trace BERT-base in training mode and draw what ``print`` and ``check`` say."""
-    parser = argparse.ArgumentParser(description="Draw the README's picture.")
-    parser.add_argument("path", type=Path)
-    path = parser.parse_args().path
+    """Trace BERT-base and a Llama in training mode; draw what ``print`` and ``check`` say, and the graph."""
+    parser = argparse.ArgumentParser(description="Draw the README's pictures.")
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
     torch.manual_seed(0)
-    trace = tv.trace(BertModel(BertConfig()).train(), torch.randint(0, 30522, (1, 64)), backward=True)
-    path.write_text(svg(f"{trace}\n\ncheck: {trace.check()}"), encoding="utf-8")
+    bert = tv.trace(BertModel(BertConfig()).train(), torch.randint(0, 30522, (1, 64)), backward=True)
+    (folder / "table.svg").write_text(svg(f"{bert}\n\ncheck: {bert.check()}"), encoding="utf-8")
+    sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 16, "vocab_size": 32000}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+    llama = tv.trace(model, torch.randint(0, 32000, (1, 128)), keep=False)
+    llama.figure("svg").save(folder / "llama.svg")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from torch_vis.views.picture.repeats import (
 Depth = int | Literal["auto"] | None
 ROOM = 44  # boxes that a person takes in at once; "auto" opens modules while they are no more
 MOST_IN_A_FRAME = 80  # beyond, neighbours are put together
+SPOKEN = {"_local_scalar_dense": "item", "_to_copy": "to", "_unsafe_view": "view"}  # as a program writes them
 DEEPEST = 64  # levels that "auto" tries
 
 
@@ -223,7 +224,10 @@ def _item(
 
 def _name(graph: Graph, element: int) -> str:
     if element >= 0:
-        return short_name(graph.calls[graph.node_call[element]].op)
+        name = short_name(graph.calls[graph.node_call[element]].op)
+        return SPOKEN.get(name) or re.sub(
+            r"^_(scaled_dot_product)_\w+?_(attention)(_for_cpu)?", r"\1_\2", name
+        )
     return graph.modules[int(graph.scope_module[~element])].type
 
 
