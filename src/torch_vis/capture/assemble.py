@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from torch_vis.capture import dataflow, measures, unseen
-from torch_vis.capture.columns import Ints, call_numbers, offsets, spans, table
+from torch_vis.capture.columns import Ints, call_numbers, carry_down, offsets, spans, table
 from torch_vis.capture.recorder import Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.graph.builder import GraphBuilder
@@ -290,18 +290,16 @@ class _Assembly:
 
     def _scopes(self) -> None:
         rec = self.rec
-        rows = np.array([row[:6] for row in rec.scopes], dtype=np.int64).reshape(-1, 6)
+        rows = table(rec.scopes, 6)
         kinds = [kind for _, _, _, kind in rec.modules]
         self.scope_module, self.scope_parent = rows[:, 0], rows[:, 1]
         in_optimizer = np.array([kind == "optimizer" for kind in kinds], dtype=bool)[self.scope_module]
-        for scope in range(1, len(rows)):
-            in_optimizer[scope] |= in_optimizer[rows[scope, 1]]
+        carry_down(in_optimizer, self.scope_parent)
         again = (
             rows[:, 5].astype(bool)
             & np.array([kind == "module" for kind in kinds], dtype=bool)[self.scope_module]
         )
-        for scope in range(1, len(rows)):
-            again[scope] |= again[rows[scope, 1]]
+        carry_down(again, self.scope_parent)
         is_backward = self.backward != FORWARD
         self.recomputed = is_backward & again[self.scope]
         linked = (self.node_link >= 0) & ~self.recomputed

@@ -48,3 +48,19 @@ def call_numbers(module: Ints) -> Ints:
     numbers = np.empty(len(module), dtype=np.int64)
     numbers[order] = np.arange(len(module)) - first
     return numbers
+
+
+def carry_down(mask: NDArray[np.bool_], parent: Ints) -> None:
+    """Mark whatever is inside of something marked; parents come first.
+
+    >>> mask = np.array([False, True, False, False])
+    >>> carry_down(mask, np.array([-1, 0, 1, 0]))
+    >>> mask.tolist()
+    [False, True, True, False]
+    """
+    if not mask.any():
+        return
+    marks = mask.tolist()
+    for row, above in enumerate(parent.tolist()):
+        marks[row] = marks[row] or (above >= 0 and marks[above])
+    mask[:] = marks

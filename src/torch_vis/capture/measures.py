@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torch_vis.capture.columns import Ints
+from torch_vis.capture.columns import Ints, table
 from torch_vis.capture.recorder import Recorder
 from torch_vis.graph.metrics import Column
 
@@ -34,7 +34,7 @@ def memory(rec: Recorder, birth: Ints, death: Ints, first: Ints, most: Ints, cou
 
 def times(rec: Recorder, begun: Ints, ended: Ints, node_scope: Ints, stop: int) -> list[Column]:
     """When operations and module calls began, and how long they took; recording itself is taken off the calls."""
-    rows = np.array([row[:5] for row in rec.scopes], dtype=np.int64).reshape(-1, 5)
+    rows = table(rec.scopes, 6)
     start, origin = rows[:, 2].copy(), rows[0, 2]
     inclusive = np.where(rows[:, 3] > 0, rows[:, 3] - rows[:, 2] - rows[:, 4], 0)
     timeless = rows[:, 3] == 0  # calls that only their operations tell of

@@ -113,7 +113,7 @@ class Recorder:
         self.dirty: set[int] = set()
         self.external_refs: dict[int, Any] = {}
         self.aliases: list[int] = []
-        self.scopes: list[list[int]] = [[0, -1, clock(), 0, 0, 0]]
+        self.scopes: list[Any] = [[0, -1, clock(), 0, 0, 0]]
         self.current: dict[int, int] = {}
         self.modules: list[tuple[Any, str, str, str]] = [(None, "", "run", "run")]
         self.function_scopes: dict[tuple[int, int, int], int] = {}
@@ -391,10 +391,10 @@ class Recorder:
 
     def leave(self, number: int, thread: int) -> None:
         """Close a scope, with any left open inside it by an exception."""
-        row = self.scopes[number]
-        row[3] = self.clock()
-        row[4] = self.overhead - row[4]
-        self.current[thread] = row[1]
+        module, parent, began, _, before, again = self.scopes[number]
+        # a tuple of numbers is nothing that the garbage collector comes back to
+        self.scopes[number] = (module, parent, began, self.clock(), self.overhead - before, again)
+        self.current[thread] = parent
 
     def end_lost_step(self, thread: int, frame: Any) -> None:
         """Close an optimizer step that an exception ended: its frame is no longer below the one that runs now."""

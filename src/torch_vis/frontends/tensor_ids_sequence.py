@@ -55,7 +55,7 @@ def operation_sequence(graph: Graph, metrics: Metrics, level: Level) -> list[Ope
     inputs, outputs = _ports(graph, steps)
     pairs, dtypes, roles = _values(graph, np.unique(np.array(inputs.values + outputs.values, dtype=np.int64)))
     parents, gradients = _parents(graph, steps), _gradients(steps)
-    figures = {name: _sums(metrics, column, steps) for name, column in FIGURES.items()}
+    time, memory, flops, macs, moved = (_sums(metrics, column, steps) for column in FIGURES.values())
     arguments = _Arguments(graph, steps)
     operators = [call.op.partition(".")[0] for call in graph.calls]
     nodes, starts = steps.nodes.tolist(), steps.starts.tolist()
@@ -85,7 +85,11 @@ def operation_sequence(graph: Graph, metrics: Metrics, level: Level) -> list[Ope
                 "arguments": arguments.of(step),
                 "dispatched": [operators[call] for call in calls[span]],
                 "nodes": nodes[span],
-                **{name: sums[step] for name, sums in figures.items()},
+                "time_ns": time[step],
+                "memory_bytes": memory[step],
+                "flops": flops[step],
+                "macs": macs[step],
+                "moved_bytes": moved[step],
             }
         )
     return found
