@@ -10,6 +10,7 @@ FIGURES = {
     "pictures": "figures and files of BERT-base, and of 100,000 operations",
     "tracking": "the tracking interface with a switch off, against all on",
     "tensor_ids": "a million temporaries as a connected operation sequence",
+    "onnx": "ONNX and Model Explorer files: time per operation as runs grow",
     "imports": "import torch_vis beyond import torch",
     "memory": "peak process memory, against the plain run",
 }

@@ -191,7 +191,7 @@ class _Explorer:
             made = [self.producer[value] for value in values if self.producer[value] >= 0]
             near = made[0] if made and result.kind != "output" else -1
             label, space = self._beside(near, result.name or result.kind)
-            label += {"gradient": " gradient", "state": " updated"}.get(result.kind, "")
+            label += " updated" if result.kind == "state" else ""
             facts = [("name", result.name), ("result", result.kind)]
             sources = [self._source(value) for value in values]
             yield _record(f"result:{result.index}", label, space, facts, sources, [])
