@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -440,7 +442,7 @@ def test_a_saved_trace_gives_the_same_sequence(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the zoo
 
 
-@lru_cache(maxsize=1)
+@cache
 def traced(name: str) -> tv.TensorTracer:
     case = ZOO[name]
     model, args, kwargs = case.make()
@@ -468,6 +470,29 @@ def test_every_case_of_the_zoo_gives_a_connected_sequence_and_a_valid_file(
     assert len(model.graph.node) == len(operations)
 
 
+def test_netron_reads_the_files_of_the_zoo(tmp_path: Path) -> None:
+    netron, node = pytest.importorskip("netron"), shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node on the path to run Netron's JavaScript with")
+    scripts = Path(shutil.copytree(Path(netron.__file__).parent, tmp_path / "netron"))
+    (scripts / "package.json").write_text('{"type": "module"}')
+    files = tmp_path / "files"
+    files.mkdir()
+    for name in ZOO:
+        tv.create_onnx_visualization(traced(name).get_operation_sequence(), files / f"{name}.onnx")
+    reader = Path(__file__).parents[1] / "exporters" / "netron_reader.mjs"
+    lines = subprocess.check_output([node, str(reader), str(scripts), str(files)], text=True).splitlines()
+    for record in map(json.loads, lines):
+        operations = traced(record["file"].removesuffix(".onnx")).get_operation_sequence()
+        assert record["error"] is None
+        (graph,) = record["graphs"]
+        assert len(graph["nodes"]) == len(operations), record["file"]
+        for node, operation in zip(graph["nodes"], operations, strict=True):
+            assert len(node["inputs"]) == len(operation["inputs"])
+            assert node["metadata"]["phase"] == operation["phase"]
+    assert len(lines) == len(ZOO)
+
+
 # ---------------------------------------------------------------- ONNX
 
 
@@ -483,7 +508,7 @@ def test_what_netron_is_told(tmp_path: Path) -> None:
     graph = valid(tv.create_onnx_visualization(operations, tmp_path / "net.onnx")).graph
     conv, gradient = graph.node[0], graph.node[-1]
     assert (conv.op_type, conv.domain, conv.input[0]) == ("conv2d", "torch.nn.functional", "x")
-    assert (gradient.op_type, gradient.domain) == ("gradient of conv2d", "torch.nn.functional")
+    assert (gradient.op_type, gradient.domain) == ("grad conv2d", "torch.nn.functional")
     said = {entry.key: entry.value for entry in conv.metadata_props}
     assert said["phase"] == "forward" and said["module"] == "conv" and __file__ in said["source"]
     assert said["memory"] == "512 B" and "time" in said and said["dispatched"] == "aten::convolution"

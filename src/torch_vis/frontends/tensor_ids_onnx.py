@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch_vis.errors import UsageError
 from torch_vis.exporters.facts import METRICS, with_unit
 from torch_vis.exporters.onnx.naming import Names, clean
-from torch_vis.exporters.onnx.protos import Protos, can_be_sparse, say
+from torch_vis.exporters.onnx.protos import Protos, can_be_sparse, name_inputs, say
 from torch_vis.frontends.tensor_ids_reading import UNKNOWN, Entry, Reading
 from torch_vis.frontends.tensor_ids_sequence import FIGURES
 from torch_vis.graph.files import replacing
@@ -135,7 +135,12 @@ class _Model:
         if isinstance(arguments, Mapping):
             named = [(clean(str(key)), _frozen(value)) for key, value in arguments.items()]
             node.attribute.extend(self.protos.attributes(named))
+        name_inputs(node, [self._port(number, tensor) for number, tensor in enumerate(entry.inputs)])
         say(node, *self._facts(entry.record))
+
+    def _port(self, number: int, tensor: str) -> str:
+        """What a node calls an input: a weight by the last part of its name."""
+        return tensor.rpartition(".")[2] if self.reading.roles.get(tensor) in HELD else str(number)
 
     def _facts(self, record: Mapping[str, Any]) -> list[tuple[str, str]]:
         found = [(key, str(record[key])) for key in ("phase", "module", "source") if record.get(key)]
@@ -172,17 +177,18 @@ def split_name(name: str) -> tuple[str, str]:
     >>> split_name("torch.nn.functional.conv2d"), split_name("aten::mul"), split_name("MyFunction")
     (('torch.nn.functional', 'conv2d'), ('aten', 'mul'), ('torch_vis', 'MyFunction'))
     >>> split_name("gradient of torch.nn.functional.linear")
-    ('torch.nn.functional', 'gradient of linear')
+    ('torch.nn.functional', 'grad linear')
     """
-    bare = name
+    bare, title = name, ""
     while bare.startswith(GRADIENT):
         bare = bare.removeprefix(GRADIENT)
+        title += "grad "  # Netron shows 20 characters or so
     domain, separator, last = bare.rpartition("::")
     if not separator:
         domain, _, last = bare.rpartition(".")
     if not domain or domain.startswith("ai.onnx"):  # those operators are ONNX's own, with rules of their own
         domain = DOMAIN
-    return clean(domain), clean(name.removesuffix(bare) + (last or bare))
+    return clean(domain), clean(title + (last or bare))
 
 
 def _frozen(value: Any) -> Any:
