@@ -101,9 +101,8 @@ def _elementwise(call: Callable[[float], float]) -> Callable[[Any], Any]:
     return apply
 
 
-exp, log, sqrt, tanh, erf = (
-    _elementwise(each) for each in (math.exp, math.log, math.sqrt, math.tanh, math.erf)
-)
+exp, sqrt, tanh, erf = (_elementwise(each) for each in (math.exp, math.sqrt, math.tanh, math.erf))
+log = _elementwise(lambda x: math.log(x) if x else -math.inf)
 log1p, expm1, sin = (_elementwise(each) for each in (math.log1p, math.expm1, math.sin))
 
 

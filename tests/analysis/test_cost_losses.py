@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -21,6 +23,7 @@ from tests.analysis.counting import (
     double,
     exp,
     flops,
+    larger,
     log,
     log1p,
     numbers,
@@ -28,6 +31,7 @@ from tests.analysis.counting import (
     traced,
     unit,
 )
+from torch_vis.analysis.cost import uncovered
 
 aten = torch.ops.aten
 
@@ -145,3 +149,60 @@ def test_cross_entropy_is_its_parts() -> None:
         one = traced(functional.cross_entropy, x, target)
     assert [node.name for node in one.graph.nodes] == ["cross_entropy_loss"]
     assert cost_of(one).flops == cost_of(traced(functional.cross_entropy, x, target)).flops
+
+
+# Alignments
+
+
+def log_sum(*parts: Any) -> Any:
+    top = max(parts)
+    top = Number(0) if float(top) == -math.inf else top
+    return log(_added(parts, top)) + top
+
+
+def _added(parts: Any, top: Any) -> Any:
+    first, *rest = [exp(part - top) for part in parts]
+    for each in rest:
+        first = first + each
+    return first
+
+
+def alphas(logs: Array, labels: list[int]) -> list[list[Any]]:
+    """Forward log probabilities of every prefix; between and around the labels there are blanks."""
+    states = [0, *(each for label in labels for each in (label, 0))]
+    nothing = Number(-math.inf)
+    table = [[logs[0, states[s]] if s < 2 else nothing for s in range(len(states))]]
+    for step in logs[1:]:
+        row, last = [], table[-1]
+        for s, state in enumerate(states):
+            skips = s > 1 and state != states[s - 2]
+            before = (last[s], last[s - 1] if s else nothing, last[s - 2] if skips else nothing)
+            row.append(log_sum(*before) + step[state])
+        table.append(row)
+    return table
+
+
+def test_alignments() -> None:
+    logs, target = torch.log_softmax(double(6, 1, 4), -1), [1, 3, 3]
+    trace = traced(lambda x: aten._ctc_loss(x, torch.tensor([target]), [6], [3])[0], logs)
+    with counting() as tally:
+        last = alphas(numbers(logs[:, 0]), target)[-1]
+        made = -log_sum(last[-1], last[-2])
+    assert_values(trace.output, array([made], (1,)))
+    assert cost_of(trace, "_ctc_loss").flops == flops(tally)
+    lengths = torch.tensor([6]), torch.tensor([3])
+    open_ = traced(lambda x: aten._ctc_loss(x, torch.tensor([target]), *lengths)[0], logs)
+    assert [op for op, _ in uncovered(open_.graph)] == ["aten::_ctc_loss.Tensor"]
+
+
+def test_margins() -> None:
+    x, target = double(3, 4), torch.tensor([0, 2, 3])
+
+    def reference(x: Array) -> Any:
+        losses = []
+        for row, y in zip(x, target.tolist()):
+            terms = [larger(np.array([1 - row[y] + row[i]]), 0.0)[0] for i in range(4) if i != y]
+            losses.append(sum(terms) / 4)
+        return sum(losses) / 3
+
+    assert_counts(lambda x: aten.multi_margin_loss(x, target), reference, x, op="multi_margin_loss")

@@ -56,23 +56,23 @@ def cholesky_steps(n: int) -> Steps:
 def reflections(length: int, columns: int) -> Steps:
     """One reflection ``a -= tau v (v a)``, whose vector begins with one, of some columns."""
     rest = length - 1
-    return Steps(mac=2 * rest * columns, add=2 * columns, mul=columns)
+    return Steps(mac=2 * rest * columns, add=columns, mul=columns)
 
 
 def qr_steps(rows: int, columns: int) -> Steps:
     """Householder: for each column its norm and reflection, applied to the columns after it."""
-    parts = []
-    for j in range(min(rows, columns)):
+    parts = [Steps()]
+    for j in range(min(rows - 1, columns)):  # a single element needs no reflection
         length = rows - j
         parts.append(Steps(mac=length, add=2, mul=length - 1, div=2, call=1))
         parts.append(reflections(length, columns - j - 1))
-    return Steps(*(sum(column) for column in zip(*parts))) if parts else Steps()
+    return Steps(*(sum(column) for column in zip(*parts)))
 
 
 def form_q_steps(rows: int, columns: int, count: int) -> Steps:
     """The product of ``count`` reflections, as a matrix: from the last to the first, on the columns from its own on."""
     parts = [Steps()]
-    for j in range(count):
+    for j in range(min(count, rows - 1)):
         parts.append(reflections(rows - j, columns - j - 1))
         parts.append(Steps(add=1, mul=rows - j - 1))  # its own column is 1 - tau and -tau v
     return Steps(*(sum(column) for column in zip(*parts)))
@@ -201,5 +201,5 @@ def ormqr(op: Operation) -> Cost:
     a, tau, other = op.args[:3]
     left = bool(op.arg(3, "left", True))
     many = other.shape[-1] if left else other.shape[-2]
-    steps = [reflections(a.shape[-2] - j, many) for j in range(tau.shape[-1])]
+    steps = [reflections(a.shape[-2] - j, many) for j in range(min(tau.shape[-1], a.shape[-2] - 1))]
     return _times(op, a, *(steps or [Steps()]))

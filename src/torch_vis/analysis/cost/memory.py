@@ -28,7 +28,7 @@ VIEWS = """
     _functional_assert_async _functional_assert_scalar sym_constrain_range sym_constrain_range_for_size
     _functional_sym_constrain_range _functional_sym_constrain_range_for_size _linalg_check_errors
     _fused_sdp_choice _print _make_dep_token result_type can_cast is_floating_point is_complex is_conj is_neg
-    _cudnn_init_dropout_state _debug_has_internal_overlap
+    _cudnn_init_dropout_state _debug_has_internal_overlap _use_cudnn_ctc_loss _use_miopen_ctc_loss
     """
 
 # What reads its data once and writes it elsewhere. A copy that turned out to be none is marked as a view by the graph.
@@ -127,7 +127,7 @@ def read_one(op: Operation) -> Cost:
     return Cost(0, 0, op.args[0].itemsize or 0)
 
 
-@cost(*aten("equal allclose _use_cudnn_ctc_loss"))
+@cost(*aten("equal allclose"))
 def compare_all(op: Operation) -> Cost:
     """Two tensors are compared as far as they agree; ``allclose`` computes a tolerance for each element."""
     n = op.args[0].numel

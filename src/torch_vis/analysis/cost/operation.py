@@ -148,7 +148,7 @@ def touched(tensor: TensorType) -> int | None:
     """
     if tensor.layout == "zero":
         return 0  # known to be zero, without memory
-    if tensor.itemsize is None or tensor.layout not in DENSE:
+    if tensor.itemsize is None or not is_sized(tensor):
         return None
     if not tensor.stride or not tensor.numel:
         return tensor.itemsize * tensor.numel

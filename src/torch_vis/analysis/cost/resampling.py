@@ -163,6 +163,8 @@ def grid_sample_backward(op: Operation) -> Cost | None:
     if mask[0]:
         work["add"] += spread
         work["mul"] += spread
+    else:
+        work["mul"] -= points * 2**dims * (dims - 1)  # the weights of the corners are not needed
     if mask[1]:
         work["add"] += spread * dims
         work["mul"] += spread * dims * dims + points * dims
