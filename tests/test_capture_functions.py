@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import torch_vis as tv
 from tests.observed import observe, plain_run, torch_globals
 from tests.zoo import ZOO, Case, close_process_group, first_difference, floating_sum
-from torch_vis.capture.eager import Capture, name_inputs, run_backward
+from torch_vis.capture.eager import Capture
 from torch_vis.errors import TensorsMissing, UsageError
 
 
@@ -36,15 +36,13 @@ def named(
     loss: Callable[[Any], Tensor] | None = None,
     declared: tuple[Any, ...] = (),
 ) -> tv.Trace:
-    """A trace with calls named, whatever the front door that asks for it."""
-    modules = [model] if isinstance(model, nn.Module) else []
-    capture = Capture(*modules, functions=True, declared=declared)
-    capture.inputs = name_inputs(model, args, kwargs or {})
+    """A trace with calls named, the functions declared among them."""
+    if not declared:
+        return tv.trace(model, *args, kwargs=kwargs, loss=loss, functions=True)
+    capture = Capture(*([model] if isinstance(model, nn.Module) else []), functions=True, declared=declared)
     capture.has_output = True
     with capture:
-        capture.output = model(*args, **(kwargs or {}))
-        if loss is not None:
-            run_backward(capture.output, loss)
+        capture.output = model(*args)
     graph, metrics, held, limits, meta = capture.finish()
     return tv.Trace(graph, metrics, limits, meta, output=capture.output, held=held)
 

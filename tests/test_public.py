@@ -54,6 +54,10 @@ SIGNATURES = {
     "Graph.ancestors": "(self, values)",
     "Graph.edges": "(self, *, shape=True)",
     "Metrics.with_column": "(self, column)",
+    "trace_tensor_ids": "(input_tensors=None, *, functions=(), keep=True)",
+    "get_operation_sequence": "(traced, *, level='leaf')",
+    "TensorTracer.get_operation_sequence": "(self, *, level='leaf')",
+    "create_onnx_visualization": "(operations, path=None)",
 }
 MEMBERS = {
     "Trace": "check error figure graph limits load meta metrics output release save table to_networkx to_pandas".split(),
