@@ -14,24 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from tests.analysis.counting import (
-    Array,
-    Number,
-    array,
-    assert_values,
-    cost_of,
-    counting,
-    dot,
-    double,
-    exp,
-    flops,
-    formula,
-    log,
-    matmul,
-    numbers,
-    tensor,
-    traced,
-)
+from tests.analysis.counting import Array, Number, array, counting, dot, exp, flops, log, matmul, numbers
+from tests.analysis.proving import assert_values, cost_of, double, formula, tensor, traced
 
 aten = torch.ops.aten
 few = settings(max_examples=8)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_vis as tv
-from tests.analysis.counting import cost_of, formula, tensor, traced
+from tests.analysis.proving import cost_of, formula, tensor, traced
 from tests.graph.graphs import columns as column_names
 from tests.graph.graphs import empty_graph, linear_chain, one_node_graph, synthetic, training_graph
 from torch_vis.analysis.cost import UNKNOWN_BYTES, Cost, Operation, cost, costs, covered, registry, uncovered

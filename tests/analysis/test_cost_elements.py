@@ -14,11 +14,8 @@ from torch.nn import functional
 
 from tests.analysis.counting import (
     Array,
-    assert_values,
     choose,
-    cost_of,
     counting,
-    double,
     erf,
     exp,
     expm1,
@@ -33,11 +30,11 @@ from tests.analysis.counting import (
     smaller,
     sqrt,
     tanh,
-    traced,
     truncated,
     unit,
     zeros_like,
 )
+from tests.analysis.proving import assert_values, cost_of, double, traced
 from torch_vis.analysis.cost.elementwise import FREE, FUNCTIONS, WORK, Work
 
 aten = torch.ops.aten

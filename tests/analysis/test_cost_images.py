@@ -11,20 +11,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.analysis.counting import (
-    Array,
-    array,
-    assert_counts,
-    assert_values,
-    cost_of,
-    counting,
-    dot,
-    double,
-    flops,
-    numbers,
-    traced,
-    zeros,
-)
+from tests.analysis.counting import Array, array, counting, dot, flops, numbers, zeros
+from tests.analysis.proving import assert_counts, assert_values, cost_of, double, traced
 
 aten = torch.ops.aten
 

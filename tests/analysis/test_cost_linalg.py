@@ -7,20 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.analysis.counting import (
-    Array,
-    array,
-    assert_values,
-    cost_of,
-    counting,
-    dot,
-    double,
-    flops,
-    numbers,
-    sqrt,
-    traced,
-    zeros,
-)
+from tests.analysis.counting import Array, array, counting, dot, flops, numbers, sqrt, zeros
+from tests.analysis.proving import assert_values, cost_of, double, traced
 from torch_vis.analysis.cost import uncovered
 
 SIZES = [1, 2, 3, 5]

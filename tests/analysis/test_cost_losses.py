@@ -15,12 +15,8 @@ from tests.analysis.counting import (
     Array,
     Number,
     array,
-    assert_counts,
-    assert_values,
     choose,
-    cost_of,
     counting,
-    double,
     exp,
     flops,
     larger,
@@ -28,9 +24,9 @@ from tests.analysis.counting import (
     log1p,
     numbers,
     smaller,
-    traced,
     unit,
 )
+from tests.analysis.proving import assert_counts, assert_values, cost_of, double, traced
 from torch_vis.analysis.cost import uncovered
 
 aten = torch.ops.aten

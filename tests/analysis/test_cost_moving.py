@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.analysis.counting import cost_of, formula, tensor, traced
+from tests.analysis.proving import cost_of, formula, tensor, traced
 from torch_vis.analysis.cost import UNKNOWN_BYTES, costs
 from torch_vis.analysis.cost.operation import touched
 from torch_vis.graph import TensorType

@@ -11,24 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from tests.analysis.counting import (
-    Array,
-    array,
-    assert_counts,
-    assert_values,
-    cost_of,
-    counting,
-    dot,
-    double,
-    exp,
-    flops,
-    formula,
-    log,
-    numbers,
-    sqrt,
-    tensor,
-    traced,
-)
+from tests.analysis.counting import Array, array, counting, dot, exp, flops, log, numbers, sqrt
+from tests.analysis.proving import assert_counts, assert_values, cost_of, double, formula, tensor, traced
 
 aten = torch.ops.aten
 few = settings(max_examples=10)

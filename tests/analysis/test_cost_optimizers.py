@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.analysis.counting import assert_values, cost_of, counting, double, flops, numbers, sqrt, traced
+from tests.analysis.counting import counting, flops, numbers, sqrt
+from tests.analysis.proving import assert_values, cost_of, double, traced
 
 
 @pytest.mark.parametrize(

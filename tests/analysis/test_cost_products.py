@@ -12,24 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analysis.counting import (
-    Array,
-    Number,
-    array,
-    assert_counts,
-    assert_values,
-    cost_of,
-    counting,
-    dot,
-    double,
-    flops,
-    formula,
-    matmul,
-    numbers,
-    tensor,
-    traced,
-    zeros,
-)
+from tests.analysis.counting import Array, Number, array, counting, dot, flops, matmul, numbers, zeros
+from tests.analysis.proving import assert_counts, assert_values, cost_of, double, formula, tensor, traced
 
 aten = torch.ops.aten
 few = settings(max_examples=12)

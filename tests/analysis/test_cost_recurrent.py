@@ -10,23 +10,8 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.analysis.counting import (
-    Array,
-    assert_values,
-    cost_of,
-    counting,
-    double,
-    flops,
-    formula,
-    larger,
-    matmul,
-    numbers,
-    sigmoid,
-    tanh,
-    tensor,
-    traced,
-    zeros_like,
-)
+from tests.analysis.counting import Array, counting, flops, larger, matmul, numbers, sigmoid, tanh, zeros_like
+from tests.analysis.proving import assert_values, cost_of, double, formula, tensor, traced
 from torch_vis.analysis.cost import costs
 
 aten = torch.ops.aten

@@ -11,17 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analysis.counting import (
-    Array,
-    Number,
-    array,
-    assert_counts,
-    dot,
-    double,
-    exp,
-    log,
-    sqrt,
-)
+from tests.analysis.counting import Array, Number, array, dot, exp, log, sqrt
+from tests.analysis.proving import assert_counts, double
 
 aten = torch.ops.aten
 few = settings(max_examples=10)
