@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torch_vis.capture.functions import api_name
+from torch_vis.capture.functions import api_name, last_part
 from torch_vis.capture.recorder import Recorder
 from torch_vis.errors import UsageError
 
@@ -36,7 +36,7 @@ class Declared:
             code = code_of(function)
             if code is not None:
                 name = name_of(function)
-                self.modules[id(code)] = recorder.module_number(code, name, name, "function")
+                self.modules[id(code)] = recorder.module_number(code, name, last_part(name), "function")
 
     def follow(self, thread: int) -> None:
         """Close the scopes of functions that have returned, and open those of functions that run now."""

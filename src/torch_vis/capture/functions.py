@@ -93,7 +93,7 @@ class FunctionMode(TorchFunctionMode):
             return self._open(called, types, args, kwargs) if alone else func(*args, **(kwargs or {}))
         if called.opened:
             self._fast_path(types)
-        thread = get_ident()
+        entered, thread = rec.clock(), get_ident()
         if rec.declared is not None:
             rec.declared.follow(thread)
         before, count = rec.current.get(thread, 0), rec.count
@@ -110,8 +110,10 @@ class FunctionMode(TorchFunctionMode):
                 rec.scopes.pop()
             else:
                 rec.leave(scope, thread)
+                _, _, began, ended, *_ = rec.scopes[scope]
                 if around >= 0:
                     _stretch(rec.scopes[around], rec.scopes[scope])
+                rec.overhead += began - entered + rec.clock() - ended
             rec.current[thread] = before
 
     def __exit__(self, *exception: object) -> None:
@@ -135,7 +137,7 @@ class FunctionMode(TorchFunctionMode):
             called = Called(run, -1, opened)
         else:
             shown = name.removesuffix(".__get__")
-            module = self.recorder.module_number(run, shown, shown, "function")
+            module = self.recorder.module_number(run, shown, last_part(shown), "function")
             self.recorder.api_modules.add(module)
             called = Called(run, module, opened)
         try:
@@ -208,6 +210,11 @@ def api_name(func: Any) -> str:
         if name.startswith(long):
             return short + name.removeprefix(long)
     return name
+
+
+def last_part(name: str) -> str:
+    """What follows the last dot of a name."""
+    return name.rpartition(".")[2]
 
 
 def is_quiet(name: str) -> bool:

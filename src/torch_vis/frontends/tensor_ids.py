@@ -9,7 +9,7 @@ from typing import Any
 from torch_vis.errors import UsageError, no_match
 from torch_vis.frontends.tensor_ids_onnx import create_onnx_visualization
 from torch_vis.frontends.tensor_ids_sequence import Operation, operation_sequence
-from torch_vis.frontends.tensor_ids_steps import LEVELS, Level
+from torch_vis.frontends.tensor_ids_steps import LEVELS, Level, Steps
 from torch_vis.tracing import Recording, Trace
 
 __all__ = ["TensorTracer", "create_onnx_visualization", "get_operation_sequence", "trace_tensor_ids"]
@@ -79,7 +79,7 @@ class TensorTracer:
     def __repr__(self) -> str:
         if not self._used or self._recording.is_open:
             return f"<TensorTracer: {'recording' if self._used else 'not started'}>"
-        return f"<TensorTracer: {len(self.get_operation_sequence()):,} operations>"
+        return f"<TensorTracer: {Steps(self.trace.graph, 'leaf').count:,} operations>"
 
 
 def trace_tensor_ids(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from torch_vis.capture.functions import OPENED
+from torch_vis.capture.functions import OPENED, last_part
 from torch_vis.graph import Graph
 from torch_vis.graph.graph import Ints
 from torch_vis.graph.schema import Flag, Phase
@@ -74,9 +74,9 @@ class Steps:
 def _owners(graph: Graph, level: Level) -> Ints:
     """For each scope, the scope of the call that it is part of; -1 where it is in none.
 
-    Functions have one name as path and type; the body of a compiled or traced graph has not, and is no step.
+    The type of a function is the last part of its path; that of the body of a traced graph is not, and it is no step.
     """
-    shown = [module.kind == "function" and module.path == module.type for module in graph.modules]
+    shown = [module.kind == "function" and module.type == last_part(module.path) for module in graph.modules]
     opened = [level == "leaf" and module.path in OPENED for module in graph.modules]
     modules = graph.scope_module.tolist()
     owners: list[int] = []
