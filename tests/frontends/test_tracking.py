@@ -617,6 +617,14 @@ def test_other_formats_by_name(format: str, tmp_path: Path) -> None:
     assert path.stat().st_size > 100
 
 
+def test_other_renderers_and_how_much_to_draw() -> None:
+    whole = str(tv.visualize_computational_graph(Net(), torch.rand(3, 4), renderer="svg", depth=None))
+    forward = str(
+        tv.visualize_computational_graph(Net(), torch.rand(3, 4), "svg", phase="forward", color="time")
+    )
+    assert "threshold_backward" in whole and "threshold_backward" not in forward and "Linear" in forward
+
+
 def test_bad_names_are_said_before_anything_runs(tmp_path: Path) -> None:
     def never(x: Tensor) -> Tensor:
         raise AssertionError("it ran")

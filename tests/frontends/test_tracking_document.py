@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -215,6 +216,28 @@ def test_the_structures_have_the_documented_fields() -> None:
         name: name.lower()
         for name in "FORWARD BACKWARD TENSOR_OP LAYER_OP GRADIENT_OP MEMORY_OP CUSTOM".split()
     }
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (
+            track_computational_graph_execution,
+            "model, input_tensor, track_memory=True, track_timing=True, track_tensor_ops=True",
+        ),
+        (
+            ComputationalGraphTracker,
+            "model, track_memory=True, track_timing=True, track_tensor_ops=True",
+        ),
+        (analyze_computational_graph_execution, "model, input_tensor, detailed=True"),
+        (visualize_computational_graph, "model, input_tensor, renderer='plotly'"),
+        (export_computational_graph, "model, input_tensor, filepath, format='json'"),
+    ],
+)
+def test_the_signatures_are_the_documented_ones(function: Any, parameters: str) -> None:
+    found = inspect.signature(function).parameters.values()
+    bare = [p.replace(annotation=p.empty) for p in found if p.kind is not p.KEYWORD_ONLY]
+    assert ", ".join(map(str, bare)) == parameters
 
 
 @pytest.mark.parametrize("library", ["plotly", "matplotlib"])

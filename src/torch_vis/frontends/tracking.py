@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch_vis.errors import MissingExtra, NotTraceable, UsageError
-from torch_vis.frontends.tracking_types import GraphEdge, GraphNode, OperationType, plain
+from torch_vis.frontends.tracking_types import GraphEdge, GraphNode, OperationType
 from torch_vis.graph.files import replacing
 from torch_vis.registry import drawer, writer
 
@@ -31,6 +31,9 @@ __all__ = [
     "track_computational_graph_execution",
     "visualize_computational_graph",
 ]
+
+
+CHUNK = 4096  # records written at a time
 
 
 class ComputationalGraphTracker:
@@ -163,9 +166,11 @@ class ComputationalGraphTracker:
         >>> sorted(tracker.get_graph_data())
         ['edges', 'metadata', 'nodes', 'summary']
         """
+        from torch_vis.frontends.tracking_rows import plain_rows
+
         return {
-            "nodes": [plain(node) for node in self.nodes],
-            "edges": [plain(edge) for edge in self.edges],
+            "nodes": plain_rows(self.nodes),
+            "edges": plain_rows(self.edges),
             "summary": self.get_graph_summary(),
             "metadata": self._metadata(),
         }
@@ -261,10 +266,18 @@ def analyze_computational_graph_execution(
     return analysis
 
 
-def visualize_computational_graph(model: Any, input_tensor: Any, renderer: str = "plotly") -> Any:
-    """Track one run and draw it: a figure of Plotly, Matplotlib (then also pyplot's current one) or graphviz.
+def visualize_computational_graph(
+    model: Any,
+    input_tensor: Any,
+    renderer: str = "plotly",
+    *,
+    depth: int | Literal["auto"] | None = "auto",
+    color: str = "type",
+    phase: str | None = None,
+) -> Any:
+    """Track one run and draw it: a figure of Plotly, Matplotlib (then also pyplot's current one) or Graphviz.
 
-    ``track_computational_graph_execution(...).trace.figure(...)`` has more to choose: depth, colour, size.
+    ``depth``, ``color`` and ``phase`` are those of ``Trace.figure``, which draws.
 
     >>> import torch
     >>> from torch_vis import visualize_computational_graph
@@ -274,7 +287,7 @@ def visualize_computational_graph(model: Any, input_tensor: Any, renderer: str =
     """
     drawer(renderer)  # an unknown name is said before anything runs
     tracker = track_computational_graph_execution(model, input_tensor)
-    return tracker.trace.figure(renderer)
+    return tracker.trace.figure(renderer, depth=depth, color=color, phase=phase)
 
 
 def export_computational_graph(
@@ -301,15 +314,21 @@ def export_computational_graph(
 
 
 def _write(filepath: str | os.PathLike[str], tracker: ComputationalGraphTracker) -> None:
-    """The data of ``get_graph_data``, one record to a line."""
-    encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+    """The data of ``get_graph_data``, a piece at a time."""
+    from torch_vis.frontends.tracking_rows import plain_rows
+
+    encode = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
+    nodes, edges = tracker.nodes, tracker.edges
+    rest = {"summary": tracker.get_graph_summary(), "metadata": tracker._metadata()}
     with replacing(filepath) as file:
-        file.write(b'{\n"nodes": [\n')
-        file.write(",\n".join(encode(plain(node)) for node in tracker.nodes).encode())
-        file.write(b'\n],\n"edges": [\n')
-        file.write(",\n".join(encode(plain(edge)) for edge in tracker.edges).encode())
-        rest = {"summary": tracker.get_graph_summary(), "metadata": tracker._metadata()}
-        file.write(b"\n],\n" + encode(rest)[1:].encode() + b"\n")
+        opening = b"{"
+        for name, rows in (("nodes", nodes), ("edges", edges)):
+            file.write(opening + f'"{name}":['.encode())
+            for start in range(0, len(rows), CHUNK):
+                text = encode(plain_rows(rows[start : start + CHUNK]))[1:-1]
+                file.write((b",\n" if start else b"\n") + text.encode())
+            opening = b"],\n"
+        file.write(opening + encode(rest)[1:].encode() + b"\n")
 
 
 def _require_torch() -> None:

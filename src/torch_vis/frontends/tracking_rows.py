@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from torch_vis.frontends.tensor_ids_sequence import collector_paused
 from torch_vis.frontends.tracking_graph import (
     CONTAINMENT,
     EDGE_TYPES,
@@ -16,7 +18,7 @@ from torch_vis.frontends.tracking_graph import (
     TYPES,
     Tracked,
 )
-from torch_vis.frontends.tracking_types import GraphEdge, GraphNode
+from torch_vis.frontends.tracking_types import GraphEdge, GraphNode, plain
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.template import short_name
 
@@ -25,11 +27,13 @@ ROLES = [role.name.lower() for role in Role]
 READS = [kind.name.lower() for kind in Kind]
 
 
+@collector_paused()
 def nodes_of(tracked: Tracked) -> list[GraphNode]:
     """Every node with its figures."""
     return _Nodes(tracked).all()
 
 
+@collector_paused()
 def edges_of(tracked: Tracked) -> list[GraphEdge]:
     """Every edge with what passes along it."""
     graph, ids = tracked.graph, ids_of(tracked)
@@ -53,6 +57,12 @@ def edges_of(tracked: Tracked) -> list[GraphEdge]:
                 facts["name"] = graph.names[graph.value_name[value]]
         made.append(GraphEdge(ids[source], ids[target], EDGE_TYPES[type_], shape, facts))
     return made
+
+
+@collector_paused()
+def plain_rows(rows: Iterable[GraphNode | GraphEdge]) -> list[dict[str, Any]]:
+    """Nodes or edges as JSON data."""
+    return [plain(row) for row in rows]
 
 
 def ids_of(tracked: Tracked) -> list[str]:

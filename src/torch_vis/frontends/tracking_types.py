@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+PLAIN = frozenset({str, int, bool, type(None)})
 
 
 class OperationType(Enum):
@@ -86,20 +88,18 @@ def plain(record: GraphNode | GraphEdge) -> dict[str, Any]:
     >>> plain(GraphEdge("a", "b", "data_flow", (2, 3)))["tensor_shape"]
     [2, 3]
     """
-    return {name: to_plain(getattr(record, name)) for name in _FIELDS[type(record)]}
+    return {name: part if type(part) in PLAIN else to_plain(part) for name, part in vars(record).items()}
 
 
 def to_plain(item: Any) -> Any:
     """The same in lists, dictionaries, strings and numbers that JSON has; NaN and infinity become strings."""
-    if item is None or isinstance(item, (str, bool, int)):
+    kind = type(item)
+    if kind in PLAIN or (kind is float and math.isfinite(item)):
         return item
-    if isinstance(item, float):
-        return item if math.isfinite(item) else repr(item)
+    if kind is dict:
+        return {str(key): part if type(part) in PLAIN else to_plain(part) for key, part in item.items()}
+    if isinstance(item, (tuple, list)):
+        return [part if type(part) in PLAIN else to_plain(part) for part in item]
     if isinstance(item, Enum):
         return item.value
-    if isinstance(item, dict):
-        return {str(key): to_plain(part) for key, part in item.items()}
-    return [to_plain(part) for part in item]
-
-
-_FIELDS = {kind: [field.name for field in fields(kind)] for kind in (GraphNode, GraphEdge)}
+    return float(item) if isinstance(item, float) and math.isfinite(item) else repr(item)
