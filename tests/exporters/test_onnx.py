@@ -243,6 +243,20 @@ def test_boxes_of_a_deep_model_have_few_inputs() -> None:
             assert len(node.input) <= 8 and len(node.output) <= 8, node.name
 
 
+@pytest.mark.parametrize("name", ["long_chain", "id_reuse_loop"])
+def test_long_programs_are_shown_in_stretches(name: str) -> None:
+    t = traced(name)
+    model = to_onnx(t.graph, t.metrics)
+    assert len(t.graph) > 3000
+    assert max(len(graph.node) for _, graph in graphs(model)) < 1000
+    stretch = find(model, "operations")
+    inside = [
+        int(node.name.rpartition("_")[2]) for node in attributes(stretch)["body"].node if node.doc_string
+    ]
+    assert stretch.name.endswith(f"{inside[0]}–{inside[-1]}") and inside == sorted(inside)
+    assert len({metadata(node)["source"] for node in nodes(model) if "source" in metadata(node)}) > 1
+
+
 def test_calls_of_one_module_are_several_nodes() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch_vis.exporters.onnx.stretches import Stretches
 from torch_vis.exporters.reading import Part, main_scope, node_parts, node_reads
 from torch_vis.graph import Graph
+from torch_vis.graph.graph import Ints
 
+Step = tuple[int, int]  # down into a box: its scope, and the number of a stretch of that or -1
 DEPTH = 24  # of boxes in boxes: protobuf reads no deeper than 100 messages, and each box takes three
 
 
@@ -26,11 +29,13 @@ class Box:
     path: tuple[int, ...]  # the boxes around it from box 0 on, itself included
     level: int = 0  # above the level of everything beside it that it depends on
     first: int = 0  # its earliest operation
+    last: int = 0  # its latest operation
     run: int = 0  # how many boxes this call had in the same place and part before
+    stretch: int = -1  # the number among the stretches of its scope, where it is one of those
     used: bool = False  # something beside it depends on it
     tangled: bool = False  # its items depend on items that began later
     items: list[int] = field(default_factory=list)  # operations, and boxes as ~number, as they begin
-    open: dict[tuple[int, Part], int] = field(default_factory=dict)
+    open: dict[tuple[Step, Part], int] = field(default_factory=dict)
 
     @property
     def parent(self) -> int:
@@ -51,9 +56,9 @@ class Boxes:
         self.boxes = [Box(0, self.root, Part.FORWARD, (0,))]
         self.home: list[int] = []
         self.node_level: list[int] = []
-        self._chains: dict[int, tuple[int, ...]] = {}
+        self._chains: dict[tuple[int, Part], tuple[Step, ...]] = {}
         self._scope_parent: list[int] = graph.scope_parent.tolist()
-        self._place_all()
+        self._place_all(node_parts(graph))
 
     def __getitem__(self, number: int) -> Box:
         return self.boxes[number]
@@ -69,25 +74,29 @@ class Boxes:
             box.items, key=lambda item: self.boxes[~item].level if item < 0 else self.node_level[item]
         )
 
-    def _place_all(self) -> None:
-        graph = self.graph
-        scopes, parts = graph.node_scope.tolist(), node_parts(graph).tolist()
-        for node, (scope, part, sources) in enumerate(zip(scopes, parts, _node_sources(graph))):
-            self._place(node, self._chain(scope), Part(part), sources)
+    def _place_all(self, parts: Ints) -> None:
+        self._stretches = Stretches(self.graph, parts, self.root)
+        scopes = self.graph.node_scope.tolist()
+        for node, (scope, code, sources) in enumerate(zip(scopes, parts.tolist(), _node_sources(self.graph))):
+            part = Part(code)
+            stretch = self._stretches.next(scope, part)
+            own = () if stretch < 0 else ((scope, stretch),)
+            self._place(node, (*self._chain(scope, part), *own)[:DEPTH], part, sources)
 
-    def _place(self, node: int, chain: Sequence[int], part: Part, sources: list[int]) -> None:
+    def _place(self, node: int, chain: Sequence[Step], part: Part, sources: list[int]) -> None:
         """Walk from the run down to the operation's box, opening a box where the one at hand would close a cycle."""
         box = self.boxes[0]
-        for scope in chain:
-            at_hand = box.open.get((scope, part), -1)
+        for step in chain:
+            at_hand = box.open.get((step, part), -1)
             inside, outside = self._divide(box, sources, at_hand)
             level, latest = self._above(box, outside)
             if at_hand < 0 or (level > self.boxes[at_hand].level and self.boxes[at_hand].used):
                 if at_hand >= 0:
                     self.boxes[at_hand].used = True
                     level = max(level, self.boxes[at_hand].level + 1)
-                at_hand, inside = self._open(box, scope, part, node, level, at_hand), []
+                at_hand, inside = self._open(box, step, part, node, level, at_hand), []
             inner = self.boxes[at_hand]
+            inner.last = node
             inner.level = max(inner.level, level)
             box.tangled |= latest > inner.first
             box, sources = inner, inside
@@ -96,11 +105,12 @@ class Boxes:
         self.home.append(box.number)
         self.node_level.append(level)
 
-    def _open(self, box: Box, scope: int, part: Part, node: int, level: int, before: int) -> int:
+    def _open(self, box: Box, step: Step, part: Part, node: int, level: int, before: int) -> int:
         number = len(self.boxes)
+        path = (*box.path, number)
         run = self.boxes[before].run + 1 if before >= 0 else 0
-        self.boxes.append(Box(number, scope, part, (*box.path, number), level, node, run))
-        box.open[scope, part] = number
+        self.boxes.append(Box(number, step[0], part, path, level, node, run=run, stretch=step[1]))
+        box.open[step, part] = number
         box.items.append(~number)
         return number
 
@@ -127,17 +137,18 @@ class Boxes:
                 level, latest = max(level, self.node_level[source] + 1), max(latest, source)
         return level, latest
 
-    def _chain(self, scope: int) -> tuple[int, ...]:
-        """The scopes from the main graph's down to this one, the outermost first, as many as get boxes."""
-        found = self._chains.get(scope)
-        if found is None:
-            chain = []
-            above = scope
-            while above not in (self.root, 0):
-                chain.append(above)
-                above = self._scope_parent[above]
-            found = self._chains[scope] = tuple(reversed(chain[-DEPTH:]))
-        return found
+    def _chain(self, scope: int, part: Part) -> tuple[Step, ...]:
+        """The steps from the main graph down to a scope."""
+        above = []
+        while self._stretches.inside(scope) and (scope, part) not in self._chains:
+            above.append(scope)
+            scope = self._scope_parent[scope]
+        chain = self._chains.get((scope, part), ())
+        for inner in reversed(above):
+            stretch = self._stretches.next(self._scope_parent[inner], part)
+            between = () if stretch < 0 else ((self._scope_parent[inner], stretch),)
+            chain = self._chains[inner, part] = (*chain, *between, (inner, -1))[:DEPTH]
+        return chain
 
 
 def common_sites(boxes: Boxes) -> list[int]:

@@ -20,15 +20,16 @@ def module_of(boxes: Boxes, box: Box) -> Module:
 
 def box_title(boxes: Boxes, box: Box) -> str:
     """The words on a box: the class and the part of the run."""
+    if box.stretch >= 0:
+        return f"operations{SUFFIXES.get(box.part, '')}"
     return clean((module_of(boxes, box).type or "module") + SUFFIXES.get(box.part, ""))
 
 
 def box_name(boxes: Boxes, box: Box) -> str:
     """A box's name: the module's path, and what tells its boxes apart."""
     module = module_of(boxes, box)
-    return (
-        (module.path or module.type or "module") + _call(boxes, box) + SUFFIXES.get(box.part, "") + _run(box)
-    )
+    what = (module.path or module.type or "module") + _call(boxes, box) + SUFFIXES.get(box.part, "")
+    return what + (f" {_range(box)}" if box.stretch >= 0 else _run(box))
 
 
 def body_name(boxes: Boxes, box: Box) -> str:
@@ -36,6 +37,8 @@ def body_name(boxes: Boxes, box: Box) -> str:
 
     Netron shows what follows the last dot, so the steps of the path are parted by slashes.
     """
+    if box.stretch >= 0:
+        return _range(box)
     module, above = module_of(boxes, box), module_of(boxes, boxes[box.parent])
     path = module.path
     if above.path and path.startswith(f"{above.path}."):
@@ -50,3 +53,8 @@ def _call(boxes: Boxes, box: Box) -> str:
 
 def _run(box: Box) -> str:
     return f" part {box.run + 1}" if box.run else ""
+
+
+def _range(box: Box) -> str:
+    """The operations of a stretch, by their numbers."""
+    return f"{box.first}–{box.last}"

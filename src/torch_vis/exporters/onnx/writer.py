@@ -219,9 +219,11 @@ class Writer:
         return body
 
     def _box_facts(self, box: Box) -> list[tuple[str, str]]:
-        module, call = module_of(self.boxes, box), int(self.graph.scope_call[box.scope])
-        found = [("kind", module.kind)] if module.kind != "module" else []
-        found += [("call", str(call + 1))] if call else []
+        found = []
+        if box.stretch < 0:
+            module, call = module_of(self.boxes, box), int(self.graph.scope_call[box.scope])
+            found += [("kind", module.kind)] if module.kind != "module" else []
+            found += [("call", str(call + 1))] if call else []
         if self.sites[box.number] != self.sites[box.parent]:
             found += self.facts.of_site(self.sites[box.number])
         return found + self.sums[box.number]
