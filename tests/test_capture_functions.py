@@ -22,6 +22,11 @@ from tests.zoo import ZOO, Case, close_process_group, first_difference, floating
 from torch_vis.capture.eager import Capture
 from torch_vis.errors import TensorsMissing, UsageError
 
+needs_redispatch = pytest.mark.skipif(
+    not hasattr(torch.overrides, "redispatch_function"),
+    reason="this torch cannot run a call with its mode on",
+)
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _process_group() -> Iterator[None]:
@@ -318,6 +323,7 @@ def test_calls_nest_in_modules_and_hold_their_operations() -> None:
     assert time[linear.parent.index] >= time[linear.index] > 0  # type: ignore[union-attr]
 
 
+@needs_redispatch
 def test_attention_is_opened() -> None:
     attention = nn.MultiheadAttention(8, 2)
     x = torch.ones(3, 2, 8)
@@ -369,6 +375,7 @@ def test_an_autograd_function_holds_the_calls_in_its_forward(grad: bool) -> None
     t.check(inputs=True)
 
 
+@needs_redispatch
 def test_what_checkpointing_runs_again_is_named_too() -> None:
     block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     x = torch.rand(2, 4, requires_grad=True)

@@ -121,9 +121,10 @@ def get_operation_sequence(traced: TensorTracer | Trace, *, level: Level = "leaf
     An operation is one call of a public function, under the name that a program calls it by. The function that a
     program or a module of torch's calls is what counts: ``F.cross_entropy`` is one operation, and what it calls in turn
     is not shown. There is one exception: ``F.multi_head_attention_forward`` is the whole of a module under the name of
-    a function, and shown as the calls that it makes; ``level="outermost"`` keeps it in one. What runs outside of any
-    such call goes by its dispatcher name (``aten::mul``); in a trace that was recorded without ``functions=True``, that
-    is all. What backward runs for one operation in one go is one operation, ``gradient of …``.
+    a function, and shown as the calls that it makes; ``level="outermost"`` keeps it in one, and a torch that has no
+    ``torch.overrides.redispatch_function`` yet (2.11) always does. What runs outside of any such call goes by its
+    dispatcher name (``aten::mul``); in a trace that was recorded without ``functions=True``, that is all. What backward
+    runs for one operation in one go is one operation, ``gradient of …``.
 
     ===================  ===========================================================================================
     key                  what it holds
