@@ -5,6 +5,7 @@
     TorchVisError
     ├── UsageError (ValueError)        the call itself cannot work
     │   ├── NotTraceable               not a module, not a callable
+    │   ├── CaptureFailed              a compiler cannot take the program; names the line and what would work
     │   ├── NothingToDifferentiate     backward asked for, no differentiable output, or a loss that is no scalar
     │   ├── NoMatch                    a name that matches no module, operation, phase, exporter or view
     │   └── MissingExtra (ImportError) an optional package is absent; the message holds the pip line
@@ -43,6 +44,10 @@ class UsageError(TorchVisError, ValueError):
 
 class NotTraceable(UsageError, TypeError):
     """What was given is neither a module nor a callable."""
+
+
+class CaptureFailed(UsageError):
+    """A compiler's front-end could not capture the program; ``__cause__`` is what it said."""
 
 
 class NothingToDifferentiate(UsageError):

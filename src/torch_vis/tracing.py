@@ -114,8 +114,8 @@ class Trace:
         """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
 
         ``.tvz`` and ``.json`` can be loaded again. The others are for other tools: ``.onnx`` (Netron),
-        ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``, ``.csv``, ``.md``, and pictures: ``.svg``,
-        ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: the class, made without
+        ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``, ``.csv``, ``.md``, and pictures:
+        ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: the class, made without
         arguments, needs ``save(path, graph, metrics, limits, meta)``.
 
         >>> import os, tempfile, torch, torch_vis as tv
@@ -266,8 +266,9 @@ def trace(
     outputs, ``loss=callable`` from ``loss(output)``; gradients are left in ``.grad`` as a backward pass leaves them.
     ``keep=False`` holds no tensors, so that ``check`` is not possible. With ``partial=True``, a model that raises gives
     the trace of what ran until then, with the exception in ``error``, in the place of raising. With
-    ``functions=True``, each call of a public torch function (``torch.nn.functional.conv2d``, ``Tensor.view``) is a scope
-    around the operations that it ran; this switches off the fused fast path of ``MultiheadAttention``, which limits say.
+    ``functions=True``, each call of a public torch function (``torch.nn.functional.conv2d``, ``Tensor.view``) is a
+    scope around the operations that it ran; the fused fast path of ``MultiheadAttention`` is then not taken, and
+    ``limits`` says so.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torch_vis.graph import Graph, Metrics, Site
+from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.graph import Ints
 from torch_vis.graph.schema import Flag, Phase
 
@@ -54,7 +54,7 @@ class Facts:
             )
             for name, column in self.columns.items()
         }
-        self._sites = [site_text(site) for site in graph.sites]
+        self._sites = [site.short for site in graph.sites]
         self._site: list[int] = graph.node_site.tolist()
         self._phase: list[int] = graph.node_phase.tolist()
         self._flags: list[int] = graph.node_flags.tolist()
@@ -123,13 +123,3 @@ def with_unit(number: float, unit: str, *, exact: bool = True) -> str:
     return (
         text if not exact or float(f"{amount:.3g}") == amount else f"{text} ({f'{number} {unit}'.rstrip()})"
     )
-
-
-def site_text(site: Site) -> str:
-    """A line of the program; a file of an installed package goes by its path in there.
-
-    >>> site_text(Site("/usr/lib/python3/site-packages/timm/layers/mlp.py", 40, "forward"))
-    'timm/layers/mlp.py:40 in forward'
-    """
-    _, found, inside = site.file.replace("\\", "/").rpartition("/site-packages/")
-    return str(site._replace(file=inside)) if found else str(site)

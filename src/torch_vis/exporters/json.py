@@ -370,7 +370,8 @@ def _call(row: Record) -> Call:
 
 def _type(row: Record) -> TensorType:
     shape, stride = tuple(row["shape"]), tuple(row["stride"])
-    return TensorType(row["dtype"], shape, stride, row["layout"], row["conj"], row["neg"])
+    symbols = tuple(row.get("symbols", ()))
+    return TensorType(row["dtype"], shape, stride, row["layout"], row["conj"], row["neg"], symbols)
 
 
 def _metric(document: Record, row: Record) -> Column:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from torch_vis.errors import UsageError
-from torch_vis.exporters.facts import site_text
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
 from torch_vis.graph.schema import Phase
@@ -153,7 +152,7 @@ class _Words:
     def __init__(self, graph: Graph, metrics: Metrics) -> None:
         self.names = [_json(short_name(call.op)) for call in graph.calls]
         self.calls = [_json(call.format()) for call in graph.calls]
-        self.sites = [_json(site_text(site)) for site in graph.sites]
+        self.sites = [_json(site.short) for site in graph.sites]
         self.paths = [_json(module.path) for module in graph.modules]
         self.types = [_json(str(row)) for row in graph.types]
         self.call = graph.node_call.tolist()

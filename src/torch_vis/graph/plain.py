@@ -37,8 +37,8 @@ def call_from_plain(row: Sequence[Any]) -> Call:
 
 def type_from_plain(row: Sequence[Any]) -> TensorType:
     """A tensor type from the list of its fields."""
-    dtype, shape, stride, layout, conj, neg = row
-    return TensorType(dtype, tuple(shape), tuple(stride), layout, conj, neg)
+    dtype, shape, stride, layout, conj, neg, *symbols = row  # files of 0.1 have no symbols
+    return TensorType(dtype, tuple(shape), tuple(stride), layout, conj, neg, tuple(*symbols))
 
 
 TO_PLAIN: dict[str, Callable[[Any], Any]] = {

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 class TensorType(NamedTuple):
     """Shape, strides and element type of a tensor; ``layout`` is "strided" or names what else it is.
 
+    ``symbols`` names the sizes that a captured program leaves open, "" for those that it fixes; ``shape`` has the sizes
+    of the run.
+
     >>> TensorType("float32", (2, 3), (3, 1)).nbytes
     24
+    >>> print(TensorType("float32", (2, 3), (3, 1), symbols=("s0", "")))
+    f32[s0, 3]
     """
 
     dtype: str
@@ -24,6 +29,7 @@ class TensorType(NamedTuple):
     layout: str = "strided"
     conj: bool = False
     neg: bool = False
+    symbols: tuple[str, ...] = ()
 
     @property
     def numel(self) -> int:
@@ -45,7 +51,8 @@ class TensorType(NamedTuple):
         return None if size is None or self.layout != "strided" else size * self.numel
 
     def __str__(self) -> str:
-        return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}{list(self.shape)}"
+        sizes = [*self.shape] if not self.symbols else [a or b for a, b in zip(self.symbols, self.shape)]
+        return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}[{', '.join(map(str, sizes))}]"
 
 
 ITEMSIZE = {
@@ -82,6 +89,16 @@ class Site(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
+
+    @property
+    def short(self) -> str:
+        """The same, with a file of an installed package by its path in there.
+
+        >>> Site("/usr/lib/python3/site-packages/timm/layers/mlp.py", 40, "forward").short
+        'timm/layers/mlp.py:40 in forward'
+        """
+        _, found, inside = self.file.replace("\\", "/").rpartition("/site-packages/")
+        return str(self._replace(file=inside)) if found else str(self)
 
 
 class Module(NamedTuple):

@@ -89,7 +89,10 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
     of_call = np.array([names.setdefault(short_name(call.op), len(names)) for call in graph.calls])
     keys = np.stack([of_call[graph.node_call], graph.node_phase, graph.node_site], axis=1)
     groups, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    sums = {name: _sums(metrics, name, inverse.ravel(), len(groups)) for name in ("time_ns", "alloc_bytes", "flops")}
+    sums = {
+        name: _sums(metrics, name, inverse.ravel(), len(groups))
+        for name in ("time_ns", "alloc_bytes", "flops")
+    }
     calls = np.bincount(inverse.ravel(), minlength=len(groups))
     times = [time or 0 for time in sums["time_ns"]]
     rows = []
@@ -99,7 +102,7 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
             [
                 escaped(node.name),
                 node.phase,
-                escaped(f"{node.site.file}:{node.site.line}" if node.site else ""),
+                escaped(node.site.short if node.site else ""),
                 f"{calls[group]:,}",
                 _cell(sums["time_ns"][group], duration),
                 f"{100 * times[group] / max(1, sum(times)):.1f} %",

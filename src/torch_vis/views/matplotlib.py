@@ -42,7 +42,8 @@ def _inches(drawn: Scene) -> tuple[float, float]:
 
 
 def _fill(figure: Figure, drawn: Scene) -> None:
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    figure.subplots_adjust(0.0, 0.0, 1.0, 1.0)
+    axes = figure.add_subplot()
     axes.set_xlim(0, drawn.width)
     axes.set_ylim(drawn.height, 0)
     axes.set_aspect("equal")

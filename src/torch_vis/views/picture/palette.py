@@ -156,7 +156,7 @@ class Colors:
             if amount is not None:
                 found.append((name, show(round(amount)) + self._missing(metric, nodes)))
         if first.site is not None and item.kind == "operation":
-            found.append(("source", str(first.site)))
+            found.append(("source", first.site.short))
         if first.link is not None:
             found.append(("gradient of", f"{first.link.name} in {first.link.path or 'the run'}"))
         if first.flags and item.kind == "operation":
