@@ -74,6 +74,7 @@ class Capture:
         finding.results = self._results(finding)
         finding.live = not self.has_output
         graph, metrics, guessed, numbers = assemble(rec, finding)
+        self.numbers = numbers  # of the recorder's values in the graph
         held = rec.held
         held.opaque = {int(numbers[value]): tensor for value, tensor in held.opaque.items()}
         if rec.keep:

@@ -21,7 +21,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch_vis.capture.operators import Plan
 from torch_vis.capture.sites import Code
 from torch_vis.capture.templates import encode
-from torch_vis.graph.rows import TensorType
+from torch_vis.graph.rows import Site, TensorType
 from torch_vis.graph.template import Call
 from torch_vis.held import Held, copy_of
 
@@ -95,7 +95,7 @@ class Recorder:
         self.calls: list[CallInfo] = []
         self.codes: dict[int, Code] = {}
         self.boring: set[int] = set()  # ids of code that is torch's or ours, and nothing special
-        self.sites: list[tuple[CodeType, int]] = []
+        self.sites: list[tuple[CodeType | Site, int]] = []
         self.types: dict[Any, int] = {}
         self.type_rows: list[TensorType] = []
         self.type_opaque: list[bool] = []

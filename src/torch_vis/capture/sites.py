@@ -87,7 +87,9 @@ def line_of(code: CodeType, instruction: int) -> int:
 
 
 @functools.lru_cache(maxsize=65536)
-def resolve(code: CodeType, instruction: int) -> Site:
-    """The site of an instruction, for the table of sites."""
+def resolve(code: CodeType | Site, instruction: int) -> Site:
+    """The site of an instruction, for the table of sites; a program that was captured knows its sites itself."""
+    if isinstance(code, Site):
+        return code
     name = getattr(code, "co_qualname", code.co_name)
     return Site(code.co_filename, line_of(code, instruction), name)

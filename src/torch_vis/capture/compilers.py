@@ -1,0 +1,331 @@
+"""The compilers' front-ends: what each takes a program through, and how what it gives is run under the recorder."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from torch_vis.capture.breaks import Log, listening
+from torch_vis.capture.eager import Capture
+from torch_vis.capture.program import Program, Stage, count_nodes
+from torch_vis.errors import CaptureFailed, UsageError
+
+Runner = Callable[[], Any]
+
+
+class Options:
+    """What a front-end is asked for beside the model."""
+
+    def __init__(self, *, dynamic: Any = None, dynamic_shapes: Any = None, fullgraph: bool = False) -> None:
+        self.dynamic = dynamic
+        self.dynamic_shapes = dynamic_shapes
+        self.fullgraph = fullgraph
+
+
+def prepare(
+    via: str,
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    capture: Capture,
+    options: Options,
+) -> tuple[Program, Stage, Runner, ExitStack]:
+    """A program, and what runs it: called inside the capture, it gives the model's output."""
+    stage = Stage(capture)
+    program = Program(via)
+    clean_up = ExitStack()
+    make = {"fx": _fx, "export": _export, "dynamo": _dynamo, "aot": _dynamo}[via]
+    started = time.perf_counter_ns()
+    run = make(program, stage, model, args, dict(kwargs), options, clean_up)
+    program.compile_ns = time.perf_counter_ns() - started
+    return program, stage, run, clean_up
+
+
+# ---------------------------------------------------------------- fx
+
+
+def _fx(
+    program: Program,
+    stage: Stage,
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+    clean_up: ExitStack,
+) -> Runner:
+    """Symbolic tracing: the forward is run once with stand-ins for its inputs."""
+    target = model if isinstance(model, torch.nn.Module) else _as_module(model)
+    given = inspect.signature(target.forward).bind(*args, **kwargs)
+    fixed = {
+        name: parameter.default
+        for name, parameter in inspect.signature(target.forward).parameters.items()
+        if name not in given.arguments and parameter.default is not inspect.Parameter.empty
+    }
+    try:
+        module = fx.symbolic_trace(target, concrete_args=fixed or None)
+    except Exception as error:
+        raise _failed("fx", error, "via='export' or via='dynamo' can take control flow and shapes") from error
+    program.modules.append(module)
+    names = [node.target for node in module.graph.nodes if node.op == "placeholder"]
+    flat = _placeholders(names, given.arguments, fixed)
+
+    def run() -> Any:
+        return stage.player(module).play(*flat)
+
+    return run
+
+
+def _placeholders(names: list[Any], given: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[Any]:
+    """The inputs of an fx program in the order of its placeholders."""
+    found = []
+    for name in names:
+        bare = str(name).lstrip("*")
+        if bare in given:
+            found.append(given[bare])
+        else:
+            stem = re.sub(r"_\d+$", "", bare)
+            found.append(given.get(stem, fixed.get(stem)))
+    return found
+
+
+class _Called(torch.nn.Module):
+    """A plain function as a module, for front-ends that take nothing else."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        return self.function(*args, **kwargs)
+
+
+def _as_module(function: Callable[..., Any]) -> torch.nn.Module:
+    module = _Called(function)
+    module.forward = function  # type: ignore[method-assign]  # so that its own signature is seen
+    return module
+
+
+# ---------------------------------------------------------------- export
+
+
+def _export(
+    program: Program,
+    stage: Stage,
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+    clean_up: ExitStack,
+) -> Runner:
+    """``torch.export``: one graph of aten operators, with parameters and buffers as inputs."""
+    target = model if isinstance(model, torch.nn.Module) else _as_module(model)
+    shapes = options.dynamic_shapes
+    if shapes is None and options.dynamic:
+        shapes = _all_dynamic(target, args, kwargs)
+    try:
+        exported = torch.export.export(target, args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        advice = "via='dynamo' takes programs with graph breaks, and trace() without via takes any"
+        raise _failed("export", error, advice) from error
+    program.exported = exported
+    program.modules.append(exported.graph_module)
+    program.ranges = {str(name): _range(name, limits) for name, limits in exported.range_constraints.items()}
+    flat = export_inputs(exported, target, args, kwargs)
+
+    def run() -> Any:
+        made = stage.player(exported.graph_module).play(*flat)
+        return export_outputs(exported, target, made)
+
+    return run
+
+
+def _all_dynamic(target: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Every size of every tensor left open, as far as the program allows."""
+    auto = torch.export.Dim.AUTO
+
+    def open_(leaf: Any) -> Any:
+        return dict.fromkeys(range(leaf.dim()), auto) if isinstance(leaf, torch.Tensor) else None
+
+    bound = inspect.signature(target.forward).bind(*args, **kwargs)
+    return {name: pytree.tree_map(open_, value) for name, value in bound.arguments.items()}
+
+
+def _range(name: Any, limits: Any) -> str:
+    lower, upper = limits.lower, limits.upper
+    most = "" if "oo" in str(upper) or (str(upper).isdigit() and int(str(upper)) >= 2**62) else f" ≤ {upper}"
+    return f"{lower} ≤ {name}{most}"
+
+
+def export_inputs(
+    exported: Any, target: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The inputs of an exported graph, in its order: parameters, buffers, constants and the user's, flattened."""
+    held: dict[str, Any] = dict(target.named_parameters(remove_duplicate=False))
+    held |= dict(target.named_buffers(remove_duplicate=False))
+    names = exported.call_spec.in_spec.children()[1].context or ()
+    ordered = {name: kwargs[name] for name in names if name in kwargs}
+    users = iter(pytree.tree_leaves((tuple(args), ordered), is_leaf=lambda leaf: leaf is None))
+    found = []
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind.name == "USER_INPUT":
+            found.append(next(users))
+        elif spec.target in held:
+            found.append(held[spec.target])
+        else:
+            found.append(exported.state_dict.get(spec.target, exported.constants.get(spec.target)))
+    return found
+
+
+def export_outputs(exported: Any, target: torch.nn.Module, made: Any) -> Any:
+    """The user's outputs in their own shape, after new states of buffers are written where they belong."""
+    outputs = []
+    buffers = {**dict(target.named_buffers()), **dict(target.named_parameters())}
+    for spec, value in zip(exported.graph_signature.output_specs, made):
+        kind = spec.kind.name
+        if kind in ("BUFFER_MUTATION", "PARAMETER_MUTATION") and spec.target in buffers:
+            with torch.no_grad():
+                buffers[spec.target].copy_(value)
+        elif kind == "USER_OUTPUT":
+            outputs.append(value)
+    return pytree.tree_unflatten(outputs, exported.call_spec.out_spec)
+
+
+# ---------------------------------------------------------------- Dynamo, with and without AOT
+
+
+def _dynamo(
+    program: Program,
+    stage: Stage,
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Options,
+    clean_up: ExitStack,
+) -> Runner:
+    """Dynamo compiles while the model runs: each partition is played in a scope, the code between runs as it is."""
+    log = Log()
+    rec = stage.capture.recorder
+    numbers: dict[int, int] = {}
+
+    def played(module: fx.GraphModule, name: str) -> Callable[..., Any]:
+        def partition(*inputs: Any) -> Any:
+            if rec.closed:
+                return module(*inputs)
+            thread = torch_thread()
+            number = rec.module_number(module, name, name, "compiled")
+            scope = rec.enter(number, thread)
+            try:
+                return stage.player(module).play(*inputs)
+            finally:
+                rec.leave(scope, thread)
+
+        return partition
+
+    def keep(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        numbers[id(module)] = len(program.modules)
+        program.modules.append(module)
+        return played(module, f"partition {len(program.modules) - 1}")
+
+    backend: Any = keep if program.via == "dynamo" else _aot(program, played)
+    optimized = torch._dynamo.optimize(
+        backend,
+        nopython=options.fullgraph,
+        dynamic=options.dynamic,
+        guard_export_fn=log.export_guards,
+        guard_fail_fn=log.guard_failed,
+    )(model)
+
+    def run() -> Any:
+        with listening(log, program.modules):
+            try:
+                return optimized(*args, **kwargs)
+            except torch._dynamo.exc.Unsupported as error:
+                log.raw.append((str(error), getattr(error, "real_stack", None) or (), len(program.modules)))
+                raise _failed(
+                    "dynamo", error, "without fullgraph=True the breaks are listed in t.breaks"
+                ) from error
+            finally:
+                sizes = [count_nodes(module) for module in program.modules]
+                program.breaks = tuple(log.breaks(sizes))
+                program.guards = tuple(log.guards)
+                program.recompilations = tuple(log.recompilations)
+
+    clean_up.callback(_forget, model)
+    return run
+
+
+def torch_thread() -> int:
+    """The number of this thread, as the recorder counts them."""
+    from torch_vis.capture.recorder import get_ident
+
+    return get_ident()
+
+
+def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[..., Any]]) -> Any:
+    """AOT autograd: forward and backward as graphs of aten operators."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def compiler(phase: str) -> Callable[..., Any]:
+        def compile_(module: fx.GraphModule, inputs: Any) -> Any:
+            program.modules.append(module)
+            return make_boxed_func(played(module, f"{phase} {len(program.modules) - 1}"))
+
+        return compile_
+
+    forward, backward = compiler("forward"), compiler("backward")
+    return aot_autograd(fw_compiler=forward, bw_compiler=backward, inference_compiler=forward)
+
+
+def _forget(model: Any) -> None:
+    """Drop what Dynamo keeps for the code of this model, where all of it is ours."""
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    code = getattr(getattr(called, "__func__", called), "__code__", None)
+    if code is not None:
+        torch._dynamo.eval_frame.reset_code(code)
+
+
+def _failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
+    text = str(error).strip()
+    first = text.split("\n", 1)[0]
+    place = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
+    frames = [f for f in _frames(error) if f]
+    where = (
+        f" at {place[-1][0]}:{place[-1][1]} in {place[-1][2]}"
+        if place
+        else (f" at {frames[-1]}" if frames else "")
+    )
+    return CaptureFailed(f"{via} cannot capture this model{where}: {type(error).__name__}: {first}; {advice}")
+
+
+def _frames(error: BaseException) -> list[str]:
+    """The user's lines in an exception's traceback, innermost last."""
+    from torch_vis.capture.sites import kind_of, line_of
+
+    found = []
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if kind_of(code).user:
+            found.append(f"{code.co_filename}:{line_of(code, step.tb_lasti)} in {code.co_name}")
+        step = step.tb_next
+    return found
+
+
+def check_via(via: str, options: Options) -> None:
+    """Refuse options that a front-end does not have."""
+    if options.fullgraph and via not in ("dynamo", "aot"):
+        raise UsageError(f"fullgraph=True is for via='dynamo' and via='aot'; {via} always gives one graph")
+    if options.dynamic_shapes is not None and via != "export":
+        raise UsageError(
+            f"dynamic_shapes is for via='export'; with via={via!r} use dynamic=True or mark_dynamic"
+        )
