@@ -188,7 +188,7 @@ def test_a_number_too_large_for_the_column_is_not_known(formulas: None) -> None:
 
 
 def test_a_formula_for_an_operator_of_ones_own(formulas: None) -> None:
-    @cost("mylib::scaled_sin")
+    @cost("mine::scaled_sin")
     def scaled_sin(op: Operation) -> Cost:
         assert (op.arg(0, "x").shape, op.arg(1, "scale", 2.0), op.arg(None, "bias", "none")) == (
             (4,),
@@ -197,9 +197,9 @@ def test_a_formula_for_an_operator_of_ones_own(formulas: None) -> None:
         )
         return op.count(mul=op.out.numel, call=op.out.numel)
 
-    graph = linear_chain(["mylib::scaled_sin", "mylib::scaled_sin.out"])
+    graph = linear_chain(["mine::scaled_sin", "mine::scaled_sin.out"])
     assert [costs(graph)[name][:] for name in NAMES] == [[8, 8], [0, 0], [32, 32]]
-    assert "mylib::scaled_sin" in covered()
+    assert "mine::scaled_sin" in covered()
 
 
 def test_an_overload_may_have_a_formula_of_its_own(formulas: None) -> None:

@@ -182,7 +182,7 @@ def test_every_definition_is_proved() -> None:
         "special_": [name for name in known if name.startswith("special_")],
         "other names": "multiply divide true_divide square deg2rad rad2deg prelu log_sigmoid floor_divide".split(),
         "dropout, whose mask is random": "native_dropout _fused_dropout dropout feature_dropout alpha_dropout "
-        "feature_alpha_dropout _masked_scale rrelu_with_noise rrelu_with_noise_backward".split(),
+        "feature_alpha_dropout _masked_scale rrelu rrelu_with_noise rrelu_with_noise_backward".split(),
         "the same derivative": ["infinitely_differentiable_gelu_backward"],
         "complex": ["polar"],
         "base two": ["logaddexp2"],

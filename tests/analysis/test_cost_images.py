@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from tests.analysis.counting import Array, array, counting, dot, flops, numbers, zeros
 from tests.analysis.proving import assert_counts, assert_values, cost_of, double, traced
+from torch_vis.analysis.cost.fourier import COMPLEX, TO_COMPLEX, TO_REAL
 
 aten = torch.ops.aten
 
@@ -298,3 +299,19 @@ def test_a_transform_along_several_axes_is_one_after_the_other() -> None:
     both = cost_of(traced(torch.fft.fft2, x), "_fft_c2c").flops
     each = [cost_of(traced(lambda x, d=d: torch.fft.fft(x, dim=d), x), "_fft_c2c").flops for d in (0, 1)]
     assert both == sum(each) == 5 * 32 * 5
+
+
+@pytest.mark.parametrize("name", [*COMPLEX, *TO_COMPLEX, *TO_REAL])
+@pytest.mark.parametrize("norm", [None, "ortho", "forward"])
+def test_what_users_call_is_the_kernels_below_it(name: str, norm: str | None) -> None:
+    x = double(3, 4, 8) if name in TO_COMPLEX else torch.complex(double(3, 4, 8), double(3, 4, 8))
+    function = getattr(torch.fft, name)
+    with torch.inference_mode():
+        one = traced(lambda x: function(x, norm=norm), x)
+    assert [node.name for node in one.graph.nodes] == [f"fft_{name}"]
+    kernels = traced(lambda x: function(x, norm=norm), x)
+    assert cost_of(one).flops == cost_of(kernels).flops
+    if not name.endswith(("2", "n")):  # and with zeros put on to a length
+        with torch.inference_mode():
+            longer = traced(lambda x: function(x, 16, norm=norm), x)
+        assert cost_of(longer).flops == cost_of(traced(lambda x: function(x, 16, norm=norm), x)).flops

@@ -164,6 +164,31 @@ def test_a_bilinear_layer_is_the_loop_that_torch_runs() -> None:
     assert one == cost_of(traced(torch.nn.functional.bilinear, x, y, w), "_trilinear")._replace(bytes=None)
 
 
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", ((2, 3), (3, 4))),
+        ("ij,jk", ((2, 3), (3, 4))),
+        ("bhqd,bhkd->bhqk", ((2, 3, 4, 5), (2, 3, 6, 5))),
+        ("...ij,...jk->...ik", ((2, 1, 3, 4), (5, 4, 6))),
+        ("i,j->ij", ((3,), (4,))),
+        ("ij,ij->ij", ((3, 4), (3, 4))),
+        ("ijl,jk->ik", ((2, 3, 5), (3, 4))),
+        ("ij->i", ((3, 4),)),
+        ("ii->i", ((3, 3),)),
+        ("ab,bc,cd->ad", ((2, 3), (3, 4), (4, 5))),
+    ],
+)
+def test_einsum_is_what_it_becomes(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    tensors = [double(*shape) for shape in shapes]
+    parts = traced(lambda: torch.einsum(equation, *tensors))
+    with torch.inference_mode():
+        one = traced(lambda: torch.einsum(equation, *tensors))
+    assert [node.name for node in one.graph.nodes] == ["einsum"]
+    if one.graph.nodes[0].flags != ("view",):
+        assert cost_of(one)[:2] == cost_of(parts)[:2]
+
+
 # Convolutions
 
 

@@ -29,6 +29,7 @@ until they are done, and tensors whose elements cannot be counted (nested ones, 
 from torch_vis.analysis.cost import (  # noqa: F401  (importing a file registers its formulas)
     attention,
     convolution,
+    einsum,
     elementwise,
     fourier,
     indexing,

@@ -56,7 +56,7 @@ WORK: dict[str, Work] = {
     **dict.fromkeys(FUNCTIONS.split(), Work(call=1)),
     **dict.fromkeys(["frac"], Work(add=1)),  # x - trunc(x)
     **dict.fromkeys(["mul", "multiply", "square", "deg2rad", "rad2deg", "leaky_relu", "prelu"], Work(mul=1)),
-    **dict.fromkeys(["_prelu_kernel", "leaky_relu_backward", "rrelu_with_noise"], Work(mul=1)),
+    **dict.fromkeys(["_prelu_kernel", "leaky_relu_backward", "rrelu", "rrelu_with_noise"], Work(mul=1)),
     **dict.fromkeys(["div", "divide", "true_divide", "reciprocal", "floor_divide"], Work(div=1)),
     "rsqrt": Work(call=1, div=1),
     "softshrink": Work(add=2),  # x - l on one side, x + l on the other

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log2, prod
+from math import log2
 
 from torch_vis.analysis.cost.operation import Cost, Operation
 from torch_vis.analysis.cost.registry import aten, cost
@@ -44,27 +44,47 @@ def _is_normalised(op: Operation) -> bool:
     return op.args[2] not in (0, False)
 
 
-@cost(*aten("stft istft"))
-def short_time(op: Operation) -> Cost | None:
-    """Its frames and windows are not in the shapes alone; only inference mode shows it as one operation."""
-    return None
-
-
-@cost(*aten("fft_fftfreq fft_rfftfreq"))
-def frequencies(op: Operation) -> Cost:
-    """Filled in."""
+@cost(*aten("fft_fftfreq fft_rfftfreq fft_fftshift fft_ifftshift"))
+def arranged(op: Operation) -> Cost:
+    """Filled in, or moved."""
     return op.count()
 
 
-@cost(*aten("fft_fft fft_ifft fft_fft2 fft_ifft2 fft_fftn fft_ifftn"))
-def plain_transform(op: Operation) -> Cost | None:
-    """As inference mode shows it, where its result has the input's sizes and its axes are the last ones or named."""
-    x, name = op.args[0], op.op.partition(".")[0]
-    if x.shape != op.out.shape or op.arg(1, "n") is not None or not x.dtype.startswith("complex"):
-        return None
-    dims = op.arg(2, "dim", -1 if name.endswith("fft") else (-2, -1) if name.endswith("2") else None)
-    axes = tuple(range(len(x.shape))) if dims is None else (dims,) if isinstance(dims, int) else dims
-    scaled = 2 * x.numel if "ifft" in name else 0
-    return (
-        Cost(round(_transform(x.numel, [x.shape[d] for d in axes])) + scaled) if prod(x.shape) else op.count()
-    )
+COMPLEX = "fft ifft fft2 ifft2 fftn ifftn".split()
+TO_COMPLEX = "rfft rfft2 rfftn ihfft".split()
+TO_REAL = "irfft irfft2 irfftn hfft".split()
+
+
+@cost(*aten(f"fft_{name}" for name in (*COMPLEX, *TO_COMPLEX, *TO_REAL)))
+def whole(op: Operation) -> Cost:
+    """The transforms that users call, as inference mode shows them; what is put on or cut off first is not counted."""
+    name = op.op.partition(".")[0].removeprefix("aten::fft_")
+    x, out = op.args[0], op.out
+    axes = _axes(op, name)
+    if name in TO_REAL:
+        lengths = [out.shape[d] for d in axes]
+        half = out.numel // max(lengths[-1], 1) * (lengths[-1] // 2 + 1)
+        made = _transform(half, lengths[:-1]) + _transform(out.numel, lengths[-1:]) / 2
+    elif name in TO_COMPLEX:
+        size = op.arg(1, "n" if len(axes) == 1 else "s")
+        asked = (size,) if isinstance(size, int) else size
+        last = asked[-1] if asked else x.shape[axes[-1]]
+        rows = out.numel // max(out.shape[axes[-1]], 1)
+        made = _transform(rows * last, [last]) / 2 + _transform(out.numel, [out.shape[d] for d in axes[:-1]])
+    else:
+        made = _transform(out.numel, [out.shape[d] for d in axes])
+        if name in ("fft", "ifft") and not x.dtype.startswith("complex"):
+            made /= 2
+    inverse = name.startswith("i")
+    scaled = {"ortho": True, "forward": not inverse}.get(op.arg(3, "norm") or "", inverse)
+    return Cost(round(made) + (scaled and (1 if name in TO_REAL else 2) * out.numel))
+
+
+def _axes(op: Operation, name: str) -> list[int]:
+    """The axes that are transformed, in order."""
+    dims = op.arg(2, "dim", (-2, -1) if name.endswith("2") else -1 if not name.endswith("n") else None)
+    if dims is None:
+        size = op.arg(1, "s")
+        count = len(op.args[0].shape)
+        return list(range(count))[-len(size) if size else 0 :]
+    return [dims] if isinstance(dims, int) else list(dims)

@@ -10,10 +10,17 @@ from torch_vis.analysis.cost.registry import aten, cost
 from torch_vis.graph import TensorType
 
 
-@cost(*aten("bmm dot vdot inner _int_mm matmul linalg_matmul linalg_vecdot"))
+@cost(*aten("bmm dot vdot inner _int_mm matmul linalg_matmul"))
 def product(op: Operation) -> Cost:
     """The last dimension of the first argument is summed over, for every element of the result."""
     return op.count(mac=op.out.numel * contracted(op.args[0]))
+
+
+@cost(*aten("linalg_vecdot"))
+def vecdot(op: Operation) -> Cost:
+    """The dimension that is named is summed over."""
+    dim = op.arg(None, "dim", -1)
+    return op.count(mac=op.out.numel * max(op.args[0].shape[dim], op.args[1].shape[dim]))
 
 
 @cost(*aten("mm mv _sparse_mm"), any_layout=True)

@@ -42,7 +42,7 @@ COPIES = """
     diagonal_backward masked_fill masked_scatter masked_scatter_backward _pack_padded_sequence
     _pad_packed_sequence pad_sequence im2col int_repr _make_per_tensor_quantized_tensor
     _make_per_channel_quantized_tensor _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int
-    _cast_Long _cast_Short _autocast_to_full_precision _autocast_to_reduced_precision _pin_memory pin_memory
+    _cast_Long _cast_Short _autocast_to_full_precision _autocast_to_reduced_precision chalf _pin_memory pin_memory
     to_mkldnn _mkldnn_reshape _mkldnn_transpose mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight
     _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _dyn_quant_pack_4bit_weight
     _cudnn_rnn_flatten_weight cartesian_prod combinations lu_unpack vander one_hot flatten_dense_tensors

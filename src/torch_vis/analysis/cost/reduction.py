@@ -63,6 +63,15 @@ def norm(op: Operation) -> Cost:
     return op.count(**{**counted, "call": counted.get("call", 0) + made})
 
 
+@cost(*aten("linalg_norm"))
+def plain_norm(op: Operation) -> Cost | None:
+    """The root of the sum of all squares, unless another norm is named."""
+    if op.arg(1, "ord") is not None or op.arg(2, "dim") is not None:
+        return None
+    n = op.args[0].numel
+    return op.count(add=n, mul=n, call=op.out.numel)
+
+
 @cost(*aten("linalg__powsum"))
 def power_sum(op: Operation) -> Cost:
     """The same without the root."""
@@ -135,6 +144,14 @@ def dist(op: Operation) -> Cost:
     return op.count(
         **{**counted, "add": counted.get("add", 0) + n, "call": counted.get("call", 0) + norm_root(p)}
     )
+
+
+@cost(*aten("pairwise_distance"))
+def pairwise_distance(op: Operation) -> Cost:
+    """The norm of the difference of two rows, plus eps."""
+    a, b, p = op.args[0], op.args[1], op.arg(2, "p", 2.0)
+    made = _pair_work(op, op.out.numel, max(a.shape[-1], b.shape[-1]), p)
+    return made._replace(flops=made.flops + op.out.numel * max(a.shape[-1], b.shape[-1]))
 
 
 def _pair_work(op: Operation, pairs: int, width: int, p: float) -> Cost:

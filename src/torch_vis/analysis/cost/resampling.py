@@ -62,36 +62,27 @@ def smooth_backward(op: Operation) -> Cost:
 @cost(*aten(f"_upsample_{kind}_aa" for kind in WIDTH))
 def antialiased(op: Operation) -> Cost:
     """One pass along the rows, then one along the columns; when it shrinks an image, a filter reaches further."""
-    return _passes(op, op.args[0].shape, op.out.shape, corners=bool(op.args[2]), scales=op.args[3:5])
+    factors = op.arg(3, "scale_factors") if op.overload == "vec" else op.args[3:5]
+    return _passes(op, op.args[0].shape, op.out.shape, bool(op.args[2]), factors)
 
 
 @cost(*aten(f"_upsample_{kind}_aa_backward" for kind in WIDTH))
 def antialiased_backward(op: Operation) -> Cost:
     """The same passes the other way."""
-    return _passes(op, op.args[2], op.args[0].shape, corners=bool(op.args[3]), scales=op.args[4:6])
+    return _passes(op, op.args[2], op.args[0].shape, bool(op.args[3]), op.args[4:6])
 
 
 def _passes(
     op: Operation,
     before: tuple[int, ...],
     after: tuple[int, ...],
-    *,
     corners: bool,
-    scales: tuple[float | None, ...],
+    factors: tuple[float | None, ...] | None,
 ) -> Cost:
+    given = (*(factors or ()), None, None)
     width = WIDTH[_kind(op)]
-    tall, wide = (
-        _filter_taps(
-            before[axis],
-            after[axis],
-            width,
-            corners,
-            scales[axis - 2] if axis - 2 < len(scales) and op.overload != "vec" else None,
-        )
-        for axis in (2, 3)
-    )
-    images = prod(before[:2])
-    terms = images * (before[2] * wide + after[3] * tall)
+    tall, wide = (_filter_taps(before[d], after[d], width, corners, given[d - 2]) for d in (2, 3))
+    terms = prod(before[:2]) * (before[2] * wide + after[3] * tall)
     return op.count(add=terms, mul=terms)
 
 
