@@ -15,6 +15,7 @@ from torch_vis.errors import (
     NotTraceable,
     TensorsMissing,
     UsageError,
+    no_match,
 )
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
     import pandas
     import torch
 
+    from torch_vis.capture.compilers import Captured
     from torch_vis.capture.eager import Capture
+    from torch_vis.capture.program import Program
     from torch_vis.held import Held
     from torch_vis.run.check import Report
+    from torch_vis.views.breaks import Breaks
 
 PathLike = str | os.PathLike[str]
 COSTS = ("flops", "macs", "moved_bytes")
+VIAS = ("eager", "fx", "export", "dynamo", "aot")
 
 
 class Trace:
@@ -54,6 +59,8 @@ class Trace:
     """What the traced callable returned."""
     error: BaseException | None
     """The exception that ended the run, if one did."""
+    program: Program | None = None
+    """What a compiler's front-end captured, where the trace went through one."""
 
     def __init__(
         self,
@@ -97,6 +104,19 @@ class Trace:
         from torch_vis.run.check import check
 
         return check(self.graph, self._held, inputs=inputs, shuffles=shuffles, seed=seed)
+
+    @property
+    def breaks(self) -> Breaks:
+        """The graph breaks that Dynamo met: why, where, and what torch advises; ``print`` shows them as a table.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(lambda x: x + 1 if x.sum() > 0 else x, torch.ones(2), via="dynamo")
+        >>> [(found.reason, found.id) for found in t.breaks]
+        [('Data-dependent branching', 'GB0170')]
+        """
+        from torch_vis.views.breaks import Breaks
+
+        return Breaks(self.meta.get("program"))
 
     def release(self) -> None:
         """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.
@@ -259,6 +279,10 @@ def trace(
     keep: bool = True,
     partial: bool = False,
     functions: bool = False,
+    via: str = "eager",
+    dynamic: bool | None = None,
+    dynamic_shapes: Any = None,
+    fullgraph: bool = False,
 ) -> Trace:
     """Run a model (or any callable) once and return the graph of everything that it did.
 
@@ -270,11 +294,19 @@ def trace(
     scope around the operations that it ran; the fused fast path of ``MultiheadAttention`` is then not taken, and
     ``limits`` says so.
 
+    ``via`` takes the program through a compiler's front-end first and runs what that gives: ``"fx"``, ``"export"``,
+    ``"dynamo"`` (partitions at graph breaks, see ``breaks``) or ``"aot"`` (Dynamo, then forward and backward as
+    graphs of their own). ``dynamic=True`` leaves sizes open where the program allows it, ``dynamic_shapes`` is that of
+    ``torch.export``, and ``fullgraph=True`` raises at the first graph break.
+
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
     >>> t = tv.trace(model, torch.ones(1, 3))
     >>> [(node.path, node.name) for node in t.graph.nodes]
     [('0', 't'), ('0', 'addmm'), ('1', 'relu')]
+    >>> scopes = tv.trace(model, torch.ones(1, 3), via="export").graph.scopes
+    >>> [scope.type for scope in scopes if scope.kind == "function"]
+    ['aten.linear.default', 'aten.relu.default']
     """
     if not callable(model):
         raise NotTraceable(f"trace() takes a module or a callable, not {_describe(model)}")
@@ -284,6 +316,8 @@ def trace(
         isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
     ):
         raise UsageError(f"kwargs is a dictionary of the model's keyword arguments, not {_describe(kwargs)}")
+    if via not in VIAS:
+        raise no_match("capture", str(via), VIAS)
     import torch
 
     from torch_vis.capture.eager import Capture, name_inputs, run_backward
@@ -293,25 +327,38 @@ def trace(
     capture = Capture(*modules, keep=keep, functions=functions)
     capture.inputs = name_inputs(model, args, named)
     capture.has_output = True
+    captured: Captured | None = None
+    if via != "eager" or dynamic or dynamic_shapes is not None or fullgraph:
+        from torch_vis.capture.compilers import Options, prepare
+
+        captured = prepare(via, model, args, named, capture, Options(dynamic, dynamic_shapes, fullgraph))
     error: BaseException | None = None
     try:
         with capture:
-            capture.output = model(*args, **named)
+            capture.output = captured.run() if captured is not None else model(*args, **named)
             if backward or loss is not None:
                 run_backward(capture.output, loss)
     except Exception as raised:
         if not partial or isinstance(raised, NothingToDifferentiate):
             raise
         error = raised
+    finally:
+        if captured is not None:
+            captured.forget()
     graph, metrics, held, limits, meta = capture.finish()
     meta["backward"] = backward or loss is not None
+    if captured is not None:
+        graph = captured.named(graph)
+        meta["program"] = captured.program.to_plain()
     if inspect.isgenerator(capture.output) or inspect.iscoroutine(capture.output):
         limits += (
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it",
         )
-    return Trace(
+    found = Trace(
         graph, metrics, limits, meta, output=capture.output, held=held if keep else None, error=error
     )
+    found.program = None if captured is None else captured.program
+    return found
 
 
 def load(path: PathLike) -> Trace:

@@ -70,7 +70,9 @@ class Log:
 
 def parsed(text: str, frame: Any, partition: int, nodes: int) -> Break:
     """A break from what torch says of it: a title, then explanation, hints, context and the page that explains it."""
-    title = text.strip().split("\n", 1)[0].strip()
+    told = text.strip().split("\n")
+    # Where the break was met on the way, a sentence on that comes before the title.
+    title = next((line.strip() for line in told if line.strip() and not line.strip().endswith(":")), told[0])
     explanation = re.search(
         r"Explanation:\s*(.*?)(?=\n\s*Hint:|\n\s*Developer debug context:|\Z)", text, re.DOTALL
     )

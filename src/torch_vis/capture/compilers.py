@@ -7,7 +7,8 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -15,19 +16,34 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.breaks import Log, listening
 from torch_vis.capture.eager import Capture
-from torch_vis.capture.program import Program, Stage, count_nodes
+from torch_vis.capture.program import Program, Stage, count_nodes, with_symbols
+from torch_vis.capture.recorder import get_ident
 from torch_vis.errors import CaptureFailed, UsageError
+from torch_vis.graph.graph import Graph
 
 Runner = Callable[[], Any]
 
 
-class Options:
+class Options(NamedTuple):
     """What a front-end is asked for beside the model."""
 
-    def __init__(self, *, dynamic: Any = None, dynamic_shapes: Any = None, fullgraph: bool = False) -> None:
-        self.dynamic = dynamic
-        self.dynamic_shapes = dynamic_shapes
-        self.fullgraph = fullgraph
+    dynamic: bool | None = None
+    dynamic_shapes: Any = None
+    fullgraph: bool = False
+
+
+@dataclass
+class Captured:
+    """A program that a front-end gave, and what runs it under the recorder."""
+
+    program: Program
+    stage: Stage
+    run: Runner
+    forget: Callable[[], None]
+
+    def named(self, graph: Graph) -> Graph:
+        """The recorded graph with the open sizes of the program named."""
+        return with_symbols(graph, self.stage.symbols, self.stage.capture.numbers)
 
 
 def prepare(
@@ -37,8 +53,9 @@ def prepare(
     kwargs: Mapping[str, Any],
     capture: Capture,
     options: Options,
-) -> tuple[Program, Stage, Runner, ExitStack]:
+) -> Captured:
     """A program, and what runs it: called inside the capture, it gives the model's output."""
+    _check(via, options)
     stage = Stage(capture)
     program = Program(via)
     clean_up = ExitStack()
@@ -46,7 +63,7 @@ def prepare(
     started = time.perf_counter_ns()
     run = make(program, stage, model, args, dict(kwargs), options, clean_up)
     program.compile_ns = time.perf_counter_ns() - started
-    return program, stage, run, clean_up
+    return Captured(program, stage, run, clean_up.close)
 
 
 # ---------------------------------------------------------------- fx
@@ -220,7 +237,7 @@ def _dynamo(
         def partition(*inputs: Any) -> Any:
             if rec.closed:
                 return module(*inputs)
-            thread = torch_thread()
+            thread = get_ident()
             number = rec.module_number(module, name, name, "compiled")
             scope = rec.enter(number, thread)
             try:
@@ -261,13 +278,6 @@ def _dynamo(
 
     clean_up.callback(_forget, model)
     return run
-
-
-def torch_thread() -> int:
-    """The number of this thread, as the recorder counts them."""
-    from torch_vis.capture.recorder import get_ident
-
-    return get_ident()
 
 
 def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[..., Any]]) -> Any:
@@ -321,8 +331,12 @@ def _frames(error: BaseException) -> list[str]:
     return found
 
 
-def check_via(via: str, options: Options) -> None:
+def _check(via: str, options: Options) -> None:
     """Refuse options that a front-end does not have."""
+    if via == "eager":
+        raise UsageError(
+            "dynamic, dynamic_shapes and fullgraph are for captures through a compiler: name one with via="
+        )
     if options.fullgraph and via not in ("dynamo", "aot"):
         raise UsageError(f"fullgraph=True is for via='dynamo' and via='aot'; {via} always gives one graph")
     if options.dynamic_shapes is not None and via != "export":

@@ -21,6 +21,7 @@ from torch_vis.capture.recorder import (
     sequence_number,
     state_bytes,
 )
+from torch_vis.capture.sites import leave_alone
 from torch_vis.held import Seed
 
 getframe = sys._getframe
@@ -291,6 +292,11 @@ class RecordMode(TorchDispatchMode):
                 return kernel(*args, **kwargs)
         finally:
             rec.leave(number, thread)
+
+
+leave_alone(RecordMode.__torch_dispatch__)
+for _callback in (Recorder._dead, Recorder._opaque_dead):
+    leave_alone(_callback)
 
 
 def is_wrapper(kind: type) -> bool:

@@ -77,6 +77,19 @@ def function_of(code: CodeType) -> type | None:
 TRANSPARENT = frozenset({"torch.utils.checkpoint"})
 
 
+def leave_alone(function: Any) -> Any:
+    """Keep Dynamo from compiling a function of ours, and what it calls, where it runs between compiled code.
+
+    A graph break leaves Dynamo looking at every frame that follows, the recorder's own among them.
+    """
+    frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
+    strategy = getattr(frames, "_FrameExecStrategy", None)
+    if strategy is not None:
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, strategy(skip, skip))
+    return function
+
+
 def line_of(code: CodeType, instruction: int) -> int:
     """The line of the instruction at byte offset ``instruction``."""
     line = code.co_firstlineno
