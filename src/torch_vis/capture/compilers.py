@@ -79,15 +79,15 @@ def _fx(
     clean_up: ExitStack,
 ) -> Runner:
     """Symbolic tracing: the forward is run once with stand-ins for its inputs."""
-    target = model if isinstance(model, torch.nn.Module) else _as_module(model)
-    given = inspect.signature(target.forward).bind(*args, **kwargs)
+    signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    given = signature.bind(*args, **kwargs)
     fixed = {
         name: parameter.default
-        for name, parameter in inspect.signature(target.forward).parameters.items()
+        for name, parameter in signature.parameters.items()
         if name not in given.arguments and parameter.default is not inspect.Parameter.empty
     }
     try:
-        module = fx.symbolic_trace(target, concrete_args=fixed or None)
+        module = fx.symbolic_trace(model, concrete_args=fixed or None)
     except Exception as error:
         raise _failed("fx", error, "via='export' or via='dynamo' can take control flow and shapes") from error
     program.modules.append(module)
