@@ -1,0 +1,67 @@
+"""What the page is given: the graph's columns as they are, its tables, metrics, and the source lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.plain import tables_to_plain
+from torch_vis.graph.schema import COLUMNS
+from torch_vis.views.picture.families import family
+from torch_vis.views.web.columns import pack
+from torch_vis.views.web.source import source_lines
+
+VERSION = 1
+DERIVED = ("value_producer",)  # follows from the outputs
+
+
+def payload(
+    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], **more: Any
+) -> tuple[dict[str, Any], str]:
+    """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables."""
+    columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
+    measured = []
+    for name, column in metrics.items():
+        measured.append({"name": name, "along": column.along, "masked": column.known is not None})
+        columns[f"metric:{name}"] = column.values
+        if column.known is not None:
+            columns[f"known:{name}"] = column.known
+    directory, text = pack(columns)
+    tables = tables_to_plain(graph)
+    tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
+    names = [call.op.rpartition("::")[2].partition(".")[0] for call in graph.calls]
+    return {
+        "version": VERSION,
+        "directory": directory,
+        "metrics": measured,
+        "limits": list(limits),
+        "meta": {name: value for name, value in meta.items() if _is_plain(value)},
+        "families": {name: family(name) for name in names},
+        "class_families": {module.type: family(module.type.lower()) for module in graph.modules},
+        "arguments": _argument_names({call.op for call in graph.calls}),
+        "tables": tables,
+        **more,
+    }, text
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool, list, tuple))
+
+
+def _argument_names(operators: set[str]) -> dict[str, list[str]]:
+    """What each operator calls its arguments, where torch is there to say so."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    found = {}
+    for operator in operators:
+        space, _, name = operator.partition("::")
+        name, _, overload = name.partition(".")
+        try:
+            schema = getattr(getattr(getattr(torch.ops, space), name), overload or "default")._schema
+        except (AttributeError, RuntimeError):  # a custom operator that is not registered here
+            continue
+        found[operator] = [argument.name for argument in schema.arguments]
+    return found

@@ -1,0 +1,50 @@
+// Builds the page's bundle into the Python package; with --tests, the unit tests into .tests for node's own runner.
+import { createHash } from "node:crypto";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const target = join(here, "..", "src", "torch_vis", "views", "web");
+
+/** Every source file in order, so that the bundle can say what it was built from. */
+function sources(folder) {
+  return readdirSync(folder, { withFileTypes: true })
+    .sort((a, b) => (a.name < b.name ? -1 : 1))
+    .flatMap((entry) => (entry.isDirectory() ? sources(join(folder, entry.name)) : [join(folder, entry.name)]));
+}
+
+export function digest() {
+  const hash = createHash("sha256");
+  for (const file of sources(join(here, "src"))) hash.update(readFileSync(file));
+  return hash.digest("hex");
+}
+
+const common = { bundle: true, minify: true, target: "es2022", charset: "ascii", legalComments: "none", write: false };
+
+async function text(entry, options = {}) {
+  const result = await build({ ...common, entryPoints: [join(here, "src", entry)], ...options });
+  return result.outputFiles[0].text.replaceAll("</script", "<\\/script").trimEnd();
+}
+
+if (process.argv.includes("--tests")) {
+  const files = process.argv.includes("--bench") ? ["bench"] : ["test"];
+  for (const folder of files) {
+    mkdirSync(join(here, ".tests"), { recursive: true });
+    for (const file of readdirSync(join(here, folder)).filter((name) => name.endsWith(".ts"))) {
+      await build({
+        bundle: true, platform: "node", format: "esm", target: "node20",
+        entryPoints: [join(here, folder, file)], outfile: join(here, ".tests", file.replace(/\.ts$/, ".mjs")),
+        define: { WORKER: '""' },
+      });
+    }
+  }
+} else {
+  const worker = await text("layout/worker.ts", { format: "iife" });
+  const script = await text("main.ts", { format: "iife", define: { WORKER: JSON.stringify(worker) } });
+  const style = await text("style.css", { loader: { ".css": "css" } });
+  writeFileSync(join(target, "viewer.js"), `/* sources ${digest()} */${script}`);
+  writeFileSync(join(target, "viewer.css"), style.replaceAll("<", "\\3c "));
+  console.log(`viewer.js ${(script.length / 1024).toFixed(0)} KiB, viewer.css ${(style.length / 1024).toFixed(0)} KiB`);
+}

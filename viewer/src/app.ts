@@ -1,0 +1,392 @@
+/** The state of the page: what is open, selected and coloured; every panel reads it and listens to its changes. */
+
+import type { Run } from "./data/run.ts";
+import { PHASES } from "./data/run.ts";
+import { addParameters, measures, type Measure } from "./draw/heat.ts";
+import { face, HEADER } from "./draw/measure.ts";
+import type { Look, Paint } from "./draw/painter.ts";
+import { Scene, type Hit } from "./draw/scene.ts";
+import { blend, DARK, FAMILIES, LIGHT, mixed, type Theme } from "./draw/theme.ts";
+import { LayoutClient } from "./layout/client.ts";
+import { rootBox, type Box } from "./tree/box.ts";
+import { Forest } from "./tree/forest.ts";
+import { closeAll, eachShown, openAll, openAtFirst, openingOf, openToDepth, wayTo } from "./tree/openings.ts";
+import { compose } from "./tree/picture.ts";
+
+export type Mode = "side" | "over" | "forward" | "backward" | "optimizer";
+export type Happening = "scene" | "select" | "look" | "camera";
+
+const MOST_TO_OPEN = 60_000;
+
+export class App {
+  readonly client = new LayoutClient();
+  readonly measures: Measure[];
+  readonly phases: number[];
+  mode: Mode = "side";
+  views = false;
+  labels = true;
+  wholePath = false;
+  heat: Measure | null = null;
+  themeChoice: "auto" | "light" | "dark" = "auto";
+  scene: Scene | null = null;
+  roots: Box[] = [];
+  selected: Box | null = null;
+  node = -1; // the operation whose facts are shown, where it is not the selected box itself
+  hover: Box | null = null;
+  marked: Set<Box> | null = null;
+  private markedNodes: Uint8Array | null = null;
+  heatMost = 0;
+  layoutMs = 0;
+  private readonly rootsByPhases = new Map<string, Box>();
+  private readonly listeners = new Map<Happening, (() => void)[]>();
+  private turn = 0;
+  private bright: Look["bright"] = [];
+  private links: [Hit, Hit][] = [];
+
+  constructor(readonly run: Run) {
+    addParameters(run);
+    this.measures = measures(run);
+    const seen = new Set<number>();
+    for (let node = 0; node < run.count; node++) seen.add(run.nodePhase[node]);
+    this.phases = [...seen].sort();
+    this.roots = this.rootsFor(this.mode);
+  }
+
+  on(happening: Happening, act: () => void): void {
+    this.listeners.set(happening, [...(this.listeners.get(happening) ?? []), act]);
+  }
+
+  tell(happening: Happening): void {
+    for (const act of this.listeners.get(happening) ?? []) act();
+  }
+
+  get theme(): Theme {
+    const dark = this.themeChoice === "auto" ? matchMedia("(prefers-color-scheme: dark)").matches : this.themeChoice === "dark";
+    return dark ? DARK : LIGHT;
+  }
+
+  private rootsFor(mode: Mode): Box[] {
+    const sets = mode === "side" ? this.phases.map((phase) => [phase]) : mode === "over" ? [this.phases] : [[PHASES.indexOf(mode)]];
+    return sets.map((phases) => {
+      const key = phases.join("");
+      let root = this.rootsByPhases.get(key);
+      if (!root) {
+        root = rootBox(new Forest(this.run, phases));
+        openAtFirst(root);
+        this.rootsByPhases.set(key, root);
+      }
+      return root;
+    });
+  }
+
+  setMode(mode: Mode): void {
+    this.mode = mode;
+    this.roots = this.rootsFor(mode);
+    const { node } = this;
+    const shown = this.selected;
+    this.selected = null;
+    if (node >= 0) this.pickNode(node, false);
+    else if (shown) this.selected = this.closest(shown);
+  }
+
+  /** The box of the present trees that stands for what another one stood for. */
+  private closest(box: Box): Box | null {
+    for (const root of this.roots) {
+      let found: Box | null = null;
+      eachShown(root, (other) => {
+        if (other.elements[0] === box.elements[0] && other.kind === box.kind) found ??= other;
+      });
+      if (found) return found;
+    }
+    return null;
+  }
+
+  /** Lay everything out again; a later call overtakes an earlier one. */
+  async relayout(): Promise<boolean> {
+    const turn = ++this.turn;
+    const started = performance.now();
+    const parts = this.roots.map((root) => {
+      const up = this.mode === "side" && root.forest.phases[0] === 1;
+      return { picture: compose(root, { views: this.views, up, measure: face, header: HEADER }), up, title: titleOf(root) };
+    });
+    const specs = parts.flatMap((part) => part.picture.specs);
+    let base = 0;
+    for (const { picture } of parts) {
+      for (const spec of picture.specs) for (let i = 0; i < spec.child.length; i++) if (spec.child[i] >= 0) spec.child[i] += base;
+      base += picture.specs.length;
+    }
+    const results = await this.client.arrange(specs);
+    if (turn !== this.turn) return false;
+    let at = 0;
+    this.scene = new Scene(
+      parts.map((part) => {
+        const own = results.slice(at, at + part.picture.specs.length);
+        const first = at;
+        at += part.picture.specs.length;
+        for (const spec of part.picture.specs) for (let i = 0; i < spec.child.length; i++) if (spec.child[i] >= 0) spec.child[i] -= first;
+        part.picture.specs.forEach((spec, number) => resize(spec, own, number));
+        return { ...part, results: own };
+      }),
+    );
+    this.layoutMs = performance.now() - started;
+    this.warm();
+    this.mark(this.markedNodes);
+    this.brighten();
+    this.tell("scene");
+    return true;
+  }
+
+  toggle(box: Box): void {
+    if (!box.canOpen) return;
+    box.opening = box.opening === "closed" ? openingOf(box) : "closed";
+  }
+
+  openEverything(): void {
+    for (const root of this.roots) openAll(root, MOST_TO_OPEN);
+  }
+
+  closeEverything(): void {
+    for (const root of this.roots) closeAll(root);
+  }
+
+  setDepth(depth: number): void {
+    for (const root of this.roots) openToDepth(root, depth);
+  }
+
+  select(box: Box | null, node = box ? box.node : -1): void {
+    this.selected = box;
+    this.node = node;
+    this.brighten();
+    this.tell("select");
+  }
+
+  /** Select an operation: its own box, or what stands for it. */
+  pickNode(node: number, open: boolean): Box | null {
+    for (const root of this.roots) {
+      const position = root.forest.position[node];
+      if (position < 0) continue;
+      const way = wayTo(root, position, open);
+      let box = way[way.length - 1];
+      if (box.isView && !this.views && way.length > 1) box = way[way.length - 2];
+      this.selected = box === root ? null : box;
+      this.node = node;
+      return this.selected;
+    }
+    return null;
+  }
+
+  /** Select the call of a module, opening what is around it. */
+  pickScope(scope: number): Box | null {
+    const ordered = [...this.roots].sort((a, b) => Number(b.forest.phases.includes(0)) - Number(a.forest.phases.includes(0)));
+    for (const root of ordered) {
+      const { forest } = root;
+      if (forest.start[scope] === forest.end[scope]) continue;
+      const way: Box[] = wayTo(root, forest.start[scope], true);
+      let found = way.find((box) => box.elements.length === 1 && box.elements[0] === ~scope && box !== root);
+      if (!found) found = way.find((box) => box.kind === "fold" && box.elements.includes(~scope));
+      for (const box of way) if (found && box.level >= found.level && box !== root && !contains(box, found)) box.opening = "closed";
+      if (!found) continue;
+      this.selected = found;
+      this.node = -1;
+      return found;
+    }
+    return null;
+  }
+
+  /** Bring out some operations and let the rest step back; null: all alike. */
+  mark(nodes: Uint8Array | null): void {
+    this.markedNodes = nodes;
+    if (!nodes || !this.scene) {
+      this.marked = null;
+      return;
+    }
+    const found = new Set<Box>();
+    for (const { picture } of this.scene.columns) {
+      const { forest, leaf, items, frames } = picture;
+      for (let place = 0; place < forest.total; place++) {
+        if (nodes[forest.order[place]] && leaf[place] >= 0) found.add(items[leaf[place]].box);
+      }
+      for (let frame = frames.length - 1; frame > 0; frame--) {
+        if (frames[frame].items.some((item) => item >= 0 && found.has(items[item].box))) found.add(items[frames[frame].item].box);
+      }
+    }
+    this.marked = found;
+  }
+
+  setHeat(id: string): void {
+    this.heat = this.measures.find((measure) => measure.id === id) ?? null;
+    this.warm();
+    this.tell("look");
+  }
+
+  private warm(): void {
+    this.heatMost = 0;
+    if (!this.heat || !this.scene) return;
+    for (const { picture } of this.scene.columns) {
+      for (const { box, own } of picture.items) {
+        if (own < 0) this.heatMost = Math.max(this.heatMost, Math.abs(this.heat.of(box) ?? 0));
+      }
+    }
+  }
+
+  private brighten(): void {
+    this.bright = [];
+    this.links = [];
+    if (!this.scene || !this.selected) return;
+    const hit = this.scene.find(this.selected);
+    if (!hit) return;
+    const { picture } = this.scene.columns[hit.column];
+    const inside = withinOf(picture, hit.item);
+    this.follow(hit.column, inside, "producer");
+    this.follow(hit.column, inside, "consumer");
+    this.links = this.linksOf(this.selected, hit);
+  }
+
+  private follow(column: number, inside: Set<number>, as: "producer" | "consumer"): void {
+    const { edges } = this.scene!.columns[column].picture;
+    const byEnd = new Map<number, number[]>();
+    edges.forEach((edge, number) => {
+      const end = as === "producer" ? edge.target : edge.source;
+      const list = byEnd.get(end);
+      if (list) list.push(number);
+      else byEnd.set(end, [number]);
+    });
+    const seen = new Set(inside);
+    let front = [...inside];
+    while (front.length) {
+      const next: number[] = [];
+      for (const item of front) {
+        for (const number of byEnd.get(item) ?? []) {
+          const other = as === "producer" ? edges[number].source : edges[number].target;
+          if (inside.has(other)) continue;
+          this.bright.push({ column, edge: number, as });
+          if (!seen.has(other)) next.push(other);
+          seen.add(other);
+        }
+      }
+      front = this.wholePath ? next : [];
+    }
+  }
+
+  /** Forward to backward and back: the boxes of the other phase that hold operations which belong to this one's. */
+  private linksOf(box: Box, hit: Hit): [Hit, Hit][] {
+    const found = new Map<string, [Hit, Hit]>();
+    const { run, scene } = this;
+    if (!scene || scene.columns.length < 2 || box.start < 0) return [];
+    for (let place = box.start; place < box.end && found.size < 40; place++) {
+      const node = box.forest.order[place];
+      const others = run.nodeLink[node] >= 0 ? [run.nodeLink[node]] : run.linked(node);
+      for (const other of others) {
+        const column = scene.columns.findIndex(({ picture }) => picture.forest.position[other] >= 0);
+        if (column < 0 || column === hit.column) continue;
+        const { picture } = scene.columns[column];
+        let item = picture.leaf[picture.forest.position[other]];
+        if (item < 0) continue;
+        while (box.level >= 0 && picture.items[item].box.level > box.level && picture.items[item].frame > 0) {
+          item = picture.frames[picture.items[item].frame].item;
+        }
+        found.set(`${column},${item}`, [hit, { column, item }]);
+      }
+    }
+    return [...found.values()];
+  }
+
+  get look(): Look {
+    const { theme } = this;
+    return {
+      theme, paint: (box) => this.paint(box, theme), selected: this.selected, hover: this.hover,
+      bright: this.bright, marked: this.marked, links: this.links, labels: this.labels,
+    };
+  }
+
+  paint(box: Box, theme: Theme): Paint {
+    const accent = theme.dark ? blend(FAMILIES[this.family(box)] ?? FAMILIES.module, "#ffffff", 0.12) : (FAMILIES[this.family(box)] ?? FAMILIES.module);
+    if (box.kind === "input" || box.kind === "output") return { fill: theme.card, accent: FAMILIES.module };
+    if (this.heat) {
+      const amount = this.heat.of(box);
+      if (amount === null) return { fill: theme.unknown, accent };
+      const share = this.heatMost ? amount / this.heatMost : 0;
+      if (this.heat.diverging) return { fill: mixed(theme.diverging, 0.5 + (Math.sign(share) * Math.sqrt(Math.abs(share))) / 2), accent };
+      return { fill: mixed(theme.heat, Math.sqrt(Math.max(0, share))), accent };
+    }
+    if (this.run.difference) {
+      const difference = this.differenceOf(box);
+      if (difference) return { fill: theme.difference[difference], accent };
+    }
+    if (box.kind === "op" || this.family(box) !== "module") return { fill: blend(theme.card, accent, theme.dark ? 0.22 : 0.13), accent };
+    return { fill: theme.card, accent };
+  }
+
+  /** 0 the same, 1 added, 2 removed, 3 changed or mixed. */
+  differenceOf(box: Box): number {
+    const { difference } = this.run;
+    if (!difference || box.start < 0) return 0;
+    let found = -1;
+    for (let place = box.start; place < box.end; place++) {
+      const one = difference[box.forest.order[place]];
+      if (found >= 0 && found !== one) return 3;
+      found = one;
+    }
+    return Math.max(0, found);
+  }
+
+  private readonly families = new Map<Box, string>();
+
+  family(box: Box): string {
+    let found = this.families.get(box);
+    if (found === undefined) this.families.set(box, (found = this.findFamily(box)));
+    return found;
+  }
+
+  private findFamily(box: Box): string {
+    const { run } = this;
+    if (box.kind === "op") return run.data.families[run.name(box.node)] ?? "elementwise";
+    const element = box.elements[0];
+    if (box.kind === "bundle" || box.kind === "step" || box.kind === "root" || element === undefined) return "module";
+    if (element >= 0) return run.data.families[run.name(element)] ?? "elementwise";
+    const inner = box.forest.elements(~element);
+    if (inner.some((other) => other < 0)) return "module";
+    const named = run.data.class_families[run.module(~element)[1]];
+    if (named && !["elementwise", "memory", "reduction"].includes(named)) return named;
+    const order = Object.keys(FAMILIES);
+    let best = order.length;
+    for (const node of inner) best = Math.min(best, order.indexOf(run.data.families[run.name(node)] ?? "elementwise"));
+    return order[best] ?? "module";
+  }
+}
+
+function titleOf(root: Box): string {
+  const { phases } = root.forest;
+  const count = root.forest.total.toLocaleString("en-US");
+  return `${phases.map((phase) => PHASES[phase]).join(" + ")} · ${count} operations`;
+}
+
+/** The worker gets copies: the sizes of frames as cells are filled in here once more. */
+function resize(spec: { w: Float64Array; h: Float64Array; child: Int32Array }, results: { width: number; height: number }[], _: number): void {
+  for (let cell = 0; cell < spec.child.length; cell++) {
+    if (spec.child[cell] < 0) continue;
+    spec.w[cell] = results[spec.child[cell]].width;
+    spec.h[cell] = results[spec.child[cell]].height;
+  }
+}
+
+function contains(outer: Box, inner: Box): boolean {
+  for (let box: Box | null = inner.parent; box; box = box.parent) if (box === outer) return true;
+  return false;
+}
+
+/** An item and, if it is a frame, all that lies in it. */
+function withinOf(picture: { items: { own: number }[]; frames: { items: number[] }[] }, item: number): Set<number> {
+  const found = new Set([item]);
+  const stack = [item];
+  while (stack.length) {
+    const { own } = picture.items[stack.pop()!];
+    if (own < 0) continue;
+    for (const inner of picture.frames[own].items) {
+      if (inner < 0) continue;
+      found.add(inner);
+      stack.push(inner);
+    }
+  }
+  return found;
+}

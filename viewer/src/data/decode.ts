@@ -1,0 +1,52 @@
+/** Columns as Python packed them: base64, deflate, bytes by weight, differences. */
+
+export type Column = Int8Array | Int16Array | Int32Array | Uint8Array | Float64Array;
+export type Entry = [name: string, code: string, difference: number, length: number];
+
+const SIZE: Record<string, number> = { u1: 1, i1: 1, i2: 2, i4: 4, f8: 8 };
+
+export async function inflate(text: string): Promise<Uint8Array> {
+  const packed = fromBase64(text);
+  const stream = new Blob([packed as BlobPart]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function fromBase64(text: string): Uint8Array {
+  const native = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array }).fromBase64;
+  if (native) return native(text);
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
+export function unpack(directory: Entry[], bytes: Uint8Array): Map<string, Column> {
+  const found = new Map<string, Column>();
+  let at = 0;
+  for (const [name, code, difference, length] of directory) {
+    const size = SIZE[code];
+    const column = unplane(bytes.subarray(at, at + size * length), code, length);
+    found.set(name, difference ? summed(column, difference === 2) : column);
+    at += size * length;
+  }
+  return found;
+}
+
+function unplane(bytes: Uint8Array, code: string, length: number): Column {
+  const size = SIZE[code];
+  if (size === 1) return code === "u1" ? bytes.slice() : new Int8Array(bytes.slice().buffer);
+  const mixed = new Uint8Array(bytes.length);
+  for (let plane = 0; plane < size; plane++) {
+    const from = plane * length;
+    for (let i = 0, to = plane; i < length; i++, to += size) mixed[to] = bytes[from + i];
+  }
+  if (code === "i2") return new Int16Array(mixed.buffer);
+  return code === "i4" ? new Int32Array(mixed.buffer) : new Float64Array(mixed.buffer);
+}
+
+function summed(steps: Column, wide: boolean): Column {
+  const column = wide ? new Float64Array(steps.length) : new Int32Array(steps.length);
+  let total = 0;
+  for (let i = 0; i < steps.length; i++) column[i] = total += steps[i];
+  return column;
+}

@@ -1,0 +1,43 @@
+/** Numbers as a person reads them, with their units. */
+
+export type Show = (amount: number) => string;
+
+function scaled(amount: number, step: number, units: string[]): string {
+  let place = 0;
+  let left = Math.abs(amount);
+  while (left >= step * 0.9995 && place < units.length - 1) {
+    left /= step;
+    place += 1;
+  }
+  const digits = place === 0 && Number.isInteger(amount) ? 0 : left >= 99.95 ? 0 : left >= 9.995 ? 1 : 2;
+  return `${amount < 0 ? "−" : ""}${left.toFixed(digits)}${units[place] ? ` ${units[place]}` : ""}`;
+}
+
+export const duration: Show = (ns) => scaled(ns, 1000, ["ns", "µs", "ms", "s"]);
+export const size: Show = (bytes) => scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+export const amount: Show = (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"]);
+export const plain: Show = (n) => (Number.isInteger(n) ? n.toLocaleString("en-US") : n.toPrecision(4));
+export const count: Show = (n) => n.toLocaleString("en-US");
+
+/** The unit that a metric's name ends in. */
+export function showFor(name: string): Show {
+  if (name.endsWith("_ns")) return duration;
+  if (name.endsWith("_bytes")) return size;
+  if (["flops", "macs", "parameters"].includes(name)) return amount;
+  return plain;
+}
+
+const UNITS: Record<string, number> = {
+  ns: 1, us: 1e3, "µs": 1e3, ms: 1e6, s: 1e9,
+  b: 1, kb: 1e3, mb: 1e6, gb: 1e9, kib: 1024, mib: 1024 ** 2, gib: 1024 ** 3,
+  k: 1e3, m: 1e6, g: 1e9, t: 1e12,
+};
+
+/** "1.5ms" as a number in the metric's own unit, NaN where it is none. */
+export function parseAmount(text: string): number {
+  const match = /^(-?[\d.]+(?:e[+-]?\d+)?)\s*([a-zµ]*)$/i.exec(text.trim());
+  if (!match) return NaN;
+  const unit = match[2].toLowerCase();
+  if (unit && !(unit in UNITS)) return NaN;
+  return Number(match[1]) * (unit ? UNITS[unit] : 1);
+}

@@ -1,0 +1,42 @@
+/** Elements from plain values; text is always text. */
+
+type Child = Node | string | null | undefined | false;
+type Props = { class?: string; title?: string; on?: Record<string, (event: Event) => void>; [name: string]: unknown };
+
+export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === false || value === null) continue;
+    if (name === "on") for (const [event, act] of Object.entries(value as object)) element.addEventListener(event, act);
+    else if (name === "class") element.className = String(value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children) if (child !== null && child !== undefined && child !== false) element.append(child);
+  return element;
+}
+
+export function button(text: string, title: string, act: (event: Event) => void, more: Props = {}): HTMLButtonElement {
+  return h("button", { type: "button", title, "aria-label": title, ...more, on: { click: act } }, text);
+}
+
+export function replace(parent: Element, ...children: Child[]): void {
+  parent.replaceChildren(...(children.filter(Boolean) as (Node | string)[]));
+}
+
+/** A canvas that fills its parent at the screen's own resolution. */
+export function fitCanvas(canvas: HTMLCanvasElement): { width: number; height: number; ratio: number } {
+  const ratio = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth;
+  const height = canvas.clientHeight;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+  }
+  return { width, height, ratio };
+}
+
+export function download(name: string, content: Blob): void {
+  const link = h("a", { href: URL.createObjectURL(content), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

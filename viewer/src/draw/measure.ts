@@ -1,0 +1,69 @@
+/** How large a box is and what it says: its name, and below it what it makes. */
+
+import { shapeText, type Run } from "../data/run.ts";
+import type { Box } from "../tree/box.ts";
+import { FONT, Ruler } from "./text.ts";
+
+export interface Face {
+  w: number;
+  h: number;
+  title: string;
+  sub: string;
+  badge: string;
+}
+
+export const TITLE = `600 13px ${FONT}`;
+export const SUB = `11px ${FONT}`;
+export const HEADER = 30;
+
+let titles: Ruler | null = null;
+let subs: Ruler | null = null;
+
+export function titleRuler(): Ruler {
+  return (titles ??= new Ruler(TITLE));
+}
+
+export function subRuler(): Ruler {
+  return (subs ??= new Ruler(SUB));
+}
+
+const faces = new WeakMap<Box, Face>();
+
+export function face(box: Box): Face {
+  let found = faces.get(box);
+  if (!found) faces.set(box, (found = makeFace(box)));
+  return found;
+}
+
+function makeFace(box: Box): Face {
+  const isEnd = box.kind === "input" || box.kind === "output";
+  const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
+  const sub = subOf(box);
+  const extra = (badge ? titleRuler().width(badge) + 18 : 0) + (box.canOpen ? 20 : 0);
+  const wanted = Math.max(titleRuler().width(box.label) + extra, subRuler().width(sub)) + 28;
+  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 250));
+  const h = sub ? 44 : 32;
+  return {
+    w, h, badge,
+    title: titleRuler().fit(box.label, w - 26 - extra),
+    sub: subRuler().fit(sub, w - 24),
+  };
+}
+
+function subOf(box: Box): string {
+  const { run } = box;
+  if (box.kind === "op") {
+    const made = run.outputs(box.node);
+    return made.length ? outputText(run, made) : "";
+  }
+  if (box.kind === "module" && box.type === box.label) return plural(box.operations, "operation");
+  return box.type || plural(box.operations, "operation");
+}
+
+function outputText(run: Run, made: number[]): string {
+  return shapeText(run.type(made[0])) + (made.length > 1 ? ` +${made.length - 1}` : "");
+}
+
+export function plural(count: number, what: string): string {
+  return `${count.toLocaleString("en-US")} ${what}${count === 1 ? "" : "s"}`;
+}

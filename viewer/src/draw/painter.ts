@@ -1,0 +1,420 @@
+/** Draws a scene on a canvas: only what is in the window, and only as much of it as can be read at its size. */
+
+import { typeText } from "../data/run.ts";
+import type { Box } from "../tree/box.ts";
+import { face, HEADER, subRuler, titleRuler } from "./measure.ts";
+import { curve, arrow, pathsOf } from "./paths.ts";
+import type { Column, Hit, Rect, Scene } from "./scene.ts";
+import { FONT } from "./text.ts";
+import { inkOn, type Theme } from "./theme.ts";
+
+export interface Camera {
+  scale: number;
+  x: number;
+  y: number;
+}
+
+export interface Paint {
+  fill: string;
+  accent: string;
+}
+
+/** A place of the window that answers a click. */
+export interface Zone extends Rect {
+  action: "toggle" | "previous" | "next" | "all";
+  box: Box;
+}
+
+export interface Look {
+  theme: Theme;
+  paint(box: Box): Paint;
+  selected: Box | null;
+  hover: Box | null;
+  /** Edges to be brought out: column, edge, and as what. */
+  bright: { column: number; edge: number; as: "producer" | "consumer" }[];
+  marked: Set<Box> | null; // everything else is drawn faint
+  links: [Hit, Hit][];
+  labels: boolean;
+}
+
+const TEXT_FROM = 0.42; // scale from which on text is drawn
+const CARD_FROM = 0.2;
+
+export class Painter {
+  zones: Zone[] = [];
+  drawn = 0;
+
+  constructor(readonly context: CanvasRenderingContext2D) {}
+
+  draw(scene: Scene, camera: Camera, look: Look, width: number, height: number, ratio: number): void {
+    const { context } = this;
+    this.zones = [];
+    this.drawn = 0;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.fillStyle = look.theme.ground;
+    context.fillRect(0, 0, width, height);
+    context.setTransform(ratio * camera.scale, 0, 0, ratio * camera.scale, ratio * camera.x, ratio * camera.y);
+    const view = {
+      x: -camera.x / camera.scale, y: -camera.y / camera.scale, w: width / camera.scale, h: height / camera.scale,
+    };
+    for (const column of scene.columns) this.column(column, view, camera, look);
+    this.overlay(scene, look, camera);
+  }
+
+  private column(column: Column, view: Rect, camera: Camera, look: Look): void {
+    const { picture } = column;
+    const stack = [0];
+    const leaves: number[] = [];
+    while (stack.length) {
+      const frame = stack.pop()!;
+      const result = column.results[frame];
+      const rect = { x: column.frameX[frame], y: column.frameY[frame], w: result.width, h: result.height };
+      if (!meets(rect, view)) continue;
+      if (frame === 0) this.title(column, rect, camera, look);
+      else this.frame(column, frame, rect, camera, look);
+      if (Math.max(rect.w, rect.h) * camera.scale < 6) continue;
+      this.lines(column, frame, camera, look);
+      for (const item of picture.frames[frame].items) {
+        if (item < 0) continue;
+        if (picture.items[item].own >= 0) stack.push(picture.items[item].own);
+        else if (meets({ x: column.x[item], y: column.y[item], w: column.w[item], h: column.h[item] }, view)) leaves.push(item);
+      }
+    }
+    this.drawn += leaves.length;
+    if (camera.scale < CARD_FROM) this.specks(column, leaves, look);
+    else for (const item of leaves) this.card(column, item, camera, look);
+  }
+
+  private title(column: Column, rect: Rect, camera: Camera, look: Look): void {
+    const { context } = this;
+    context.fillStyle = look.theme.frames[0];
+    context.strokeStyle = look.theme.frameLine;
+    context.lineWidth = 1;
+    round(context, rect.x, rect.y, rect.w, rect.h, 14);
+    context.fill();
+    context.stroke();
+    const size = Math.min(Math.max(15, 12 / camera.scale), 90);
+    context.fillStyle = look.theme.faint;
+    context.font = `600 ${size}px ${FONT}`;
+    context.textAlign = "left";
+    context.textBaseline = "bottom";
+    context.fillText(column.title, rect.x + 4, rect.y - 8);
+  }
+
+  private frame(column: Column, frame: number, rect: Rect, camera: Camera, look: Look): void {
+    const { context } = this;
+    const { theme } = look;
+    const item = column.picture.frames[frame].item;
+    const { box } = column.picture.items[item];
+    const depth = column.picture.frames[frame].depth;
+    const faded = look.marked !== null && !look.marked.has(box);
+    context.globalAlpha = faded ? 0.6 : 1;
+    if (box.kind === "fold" && box.opening === "one") {
+      for (const step of [8, 4]) {
+        context.fillStyle = theme.frames[(depth + 1) % 2];
+        context.strokeStyle = theme.frameLine;
+        context.lineWidth = 1;
+        round(context, rect.x + step, rect.y + step, rect.w, rect.h, 10);
+        context.fill();
+        context.stroke();
+      }
+    }
+    const { accent } = look.paint(box);
+    context.fillStyle = theme.frames[depth % 2];
+    context.strokeStyle = look.selected === box ? theme.accent : look.hover === box ? theme.faint : theme.frameLine;
+    context.lineWidth = look.selected === box ? 2.5 : 1.2;
+    round(context, rect.x, rect.y, rect.w, rect.h, 10);
+    context.fill();
+    context.stroke();
+    context.globalAlpha = 1;
+    if (rect.w * camera.scale > 40) this.header(box, rect, accent, camera, look);
+  }
+
+  /** The name of a frame; when the view is far away, larger than the rest, as on a map. */
+  private header(box: Box, rect: Rect, accent: string, camera: Camera, look: Look): void {
+    const { context } = this;
+    const { theme } = look;
+    const grow = Math.min(Math.max(1, 0.62 / camera.scale), Math.max(1, Math.min(rect.w / 190, rect.h / 90)));
+    if (13 * grow * camera.scale < 6.5) return;
+    const room = rect.w / grow - 24;
+    const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
+    const again = badge && box.opening === "one" && camera.scale > TEXT_FROM;
+    const step = again ? `${box.shown + 1} of ${box.count}` : "";
+    const right = (badge ? titleRuler().width(badge) + 20 : 0) + (step ? subRuler().width(step) + 104 : 0) + 26;
+    const title = titleRuler().fit(box.label || box.type, Math.max(30, room - right));
+    const titleWidth = titleRuler().width(title);
+    const rest = room - right - titleWidth - 10;
+    const sub = box.type && box.type !== box.label && rest > 40 ? subRuler().fit(box.type, rest) : "";
+    context.save();
+    context.translate(rect.x + 10, rect.y + 7);
+    context.scale(grow, grow);
+    const plate = titleWidth + 30 + (sub ? subRuler().width(sub) + 8 : 0);
+    context.fillStyle = theme.plate;
+    round(context, 0, 0, Math.min(plate, room + 14), 22, 6);
+    context.fill();
+    context.fillStyle = accent;
+    round(context, 6, 6, 4, 10, 2);
+    context.fill();
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillStyle = theme.ink;
+    context.font = `600 13px ${FONT}`;
+    context.fillText(title, 16, 11.5);
+    if (sub) {
+      context.fillStyle = theme.faint;
+      context.font = `11px ${FONT}`;
+      context.fillText(sub, 22 + titleWidth, 11.5);
+    }
+    context.restore();
+    const zone = (action: Zone["action"], x: number, w: number, text: string, strong = false): void => {
+      const at = { x: rect.x + rect.w - (x + w) * grow - 8 * grow, y: rect.y + 7, w: w * grow, h: 22 * grow };
+      context.fillStyle = strong ? theme.accent : theme.plate;
+      round(context, at.x, at.y, at.w, at.h, 6 * grow);
+      context.fill();
+      context.fillStyle = strong ? (theme.dark ? "#10131a" : "#ffffff") : theme.ink;
+      context.font = `600 ${12 * grow}px ${FONT}`;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillText(text, at.x + at.w / 2, at.y + at.h / 2 + grow * 0.5);
+      this.zone(camera, at, action, box);
+    };
+    zone("toggle", 0, 22, "–");
+    if (!badge) return;
+    const width = titleRuler().width(badge) + 12;
+    zone("all", 26, width, badge, true);
+    if (!step) return;
+    const middle = subRuler().width(step) + 16;
+    zone("next", 30 + width, 20, "›");
+    zone("all", 52 + width, middle, step);
+    zone("previous", 54 + width + middle, 20, "‹");
+  }
+
+  private zone(camera: Camera, rect: Rect, action: Zone["action"], box: Box): void {
+    this.zones.push({
+      x: rect.x * camera.scale + camera.x, y: rect.y * camera.scale + camera.y,
+      w: rect.w * camera.scale, h: rect.h * camera.scale, action, box,
+    });
+  }
+
+  private lines(column: Column, frame: number, camera: Camera, look: Look): void {
+    const { context } = this;
+    const { lines } = column.picture.frames[frame];
+    if (!lines.length) return;
+    const result = column.results[frame];
+    const paths = pathsOf(result, lines.map((line) => line.arrow));
+    context.save();
+    context.translate(column.frameX[frame], column.frameY[frame]);
+    context.globalAlpha = look.marked || look.bright.length ? 0.45 : 1;
+    context.strokeStyle = look.theme.wire;
+    context.lineWidth = Math.min(1.3, 0.8 / camera.scale + 0.4);
+    context.lineJoin = "round";
+    context.stroke(camera.scale < 0.3 ? paths.straight : paths.curves);
+    if (camera.scale > 0.3) {
+      context.fillStyle = look.theme.wire;
+      context.fill(paths.arrows);
+    }
+    if (look.labels && camera.scale > 0.62) this.labels(column, frame, look);
+    context.restore();
+  }
+
+  private labels(column: Column, frame: number, look: Look): void {
+    const { context } = this;
+    const { run } = column.picture.forest;
+    const result = column.results[frame];
+    context.font = `10px ${FONT}`;
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    const seen = new Set<string>();
+    column.picture.frames[frame].lines.forEach((line, number) => {
+      const at = result.pathStart[number];
+      if (!line.label || result.pathStart[number + 1] === at) return;
+      const text = typeText(run.type(line.value));
+      const key = `${line.from},${text}`;
+      if (seen.has(key)) return;
+      seen.add(key);
+      const x = result.path[at] + 5;
+      const down = result.path[at + 5] >= result.path[at + 1] ? 1 : -1;
+      const y = result.path[at + 1] + down * 12;
+      const width = subRuler().width(text) * 0.93;
+      context.globalAlpha = 0.85;
+      context.fillStyle = look.theme.frames[column.picture.frames[frame].depth % 2];
+      context.fillRect(x - 2, y - 6, width + 3, 12);
+      context.globalAlpha = 1;
+      context.fillStyle = look.theme.faint;
+      context.fillText(text, x, y);
+    });
+  }
+
+  /** Boxes too small for text: one path for each colour. */
+  private specks(column: Column, items: number[], look: Look): void {
+    const byFill = new Map<string, number[]>();
+    for (const item of items) {
+      const { box } = column.picture.items[item];
+      const { fill, accent } = look.paint(box);
+      const color = fill === look.theme.card ? accent : fill;
+      const key = look.marked && !look.marked.has(box) ? `${color}40` : color;
+      const list = byFill.get(key);
+      if (list) list.push(item);
+      else byFill.set(key, [item]);
+    }
+    for (const [color, list] of byFill) {
+      this.context.fillStyle = color;
+      this.context.beginPath();
+      for (const item of list) this.context.rect(column.x[item], column.y[item], column.w[item], column.h[item]);
+      this.context.fill();
+    }
+  }
+
+  private card(column: Column, item: number, camera: Camera, look: Look): void {
+    const { context } = this;
+    const { theme } = look;
+    const { box, tags } = column.picture.items[item];
+    const [x, y, w, h] = [column.x[item], column.y[item], column.w[item], column.h[item]];
+    const { fill, accent } = look.paint(box);
+    const isEnd = box.kind === "input" || box.kind === "output";
+    const radius = isEnd ? h / 2 : 7;
+    if (look.marked && !look.marked.has(box)) context.globalAlpha = 0.3;
+    context.lineWidth = 1;
+    context.strokeStyle = theme.cardLine;
+    if (box.kind === "fold") {
+      for (const step of [6, 3]) {
+        context.fillStyle = theme.card;
+        round(context, x + step, y + step, w, h, radius);
+        context.fill();
+        context.stroke();
+      }
+    }
+    context.fillStyle = fill;
+    if (look.hover === box) context.strokeStyle = theme.faint;
+    if (look.selected === box) {
+      context.strokeStyle = theme.accent;
+      context.lineWidth = 2.6;
+    }
+    round(context, x, y, w, h, radius);
+    context.fill();
+    context.stroke();
+    if (!isEnd) {
+      context.fillStyle = accent;
+      round(context, x + 5, y + 7, 4, h - 14, 2);
+      context.fill();
+    }
+    if (camera.scale >= TEXT_FROM) this.words(box, x, y, w, h, fill, camera, look);
+    if (tags.length && camera.scale >= TEXT_FROM) this.tags(column, tags, x, y, w, look);
+    context.globalAlpha = 1;
+  }
+
+  private words(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
+    const { context } = this;
+    const { theme } = look;
+    const { title, sub, badge } = face(box);
+    const isEnd = box.kind === "input" || box.kind === "output";
+    const plainFill = fill === theme.card;
+    const ink = plainFill ? theme.ink : inkOn(fill);
+    context.textBaseline = "middle";
+    context.textAlign = isEnd ? "center" : "left";
+    const left = isEnd ? x + w / 2 : x + 15;
+    context.fillStyle = ink;
+    context.font = `${box.kind === "op" ? 500 : 600} 13px ${FONT}`;
+    context.fillText(title, left, sub ? y + 15.5 : y + h / 2 + 0.5);
+    if (sub) {
+      context.fillStyle = plainFill ? theme.faint : ink;
+      context.font = `11px ${FONT}`;
+      context.fillText(sub, left, y + 31.5);
+    }
+    if (box.canOpen) {
+      context.fillStyle = plainFill ? theme.faint : ink;
+      context.font = `600 15px ${FONT}`;
+      context.textAlign = "center";
+      context.fillText("+", x + w - 13, y + 15);
+      this.zone(camera, { x: x + w - 25, y: y + 2, w: 24, h: 26 }, "toggle", box);
+    }
+    if (badge) {
+      const width = titleRuler().width(badge) + 8;
+      context.fillStyle = theme.accent;
+      round(context, x + w - 26 - width, y + 6, width, 18, 5);
+      context.fill();
+      context.fillStyle = theme.dark ? "#10131a" : "#ffffff";
+      context.font = `600 12px ${FONT}`;
+      context.textAlign = "center";
+      context.fillText(badge, x + w - 26 - width / 2, y + 15.5);
+    }
+    if (box.odd || (box.kind === "fold" && box.oddInstances.length)) this.odd(x + w, y);
+  }
+
+  /** A mark on what differs from its siblings. */
+  private odd(x: number, y: number): void {
+    const { context } = this;
+    context.fillStyle = "#d1a10f";
+    context.beginPath();
+    context.arc(x - 2, y + 2, 8, 0, 7);
+    context.fill();
+    context.fillStyle = "#1b2330";
+    context.font = `700 11px ${FONT}`;
+    context.textAlign = "center";
+    context.fillText("≠", x - 2, y + 2.5);
+  }
+
+  private tags(column: Column, tags: number[], x: number, y: number, w: number, look: Look): void {
+    const { context } = this;
+    const shown = tags.slice(0, 2).map((item) => column.picture.items[item].box.label);
+    const text = subRuler().fit(`↳ ${shown.join(", ")}${tags.length > 2 ? ` +${tags.length - 2}` : ""}`, w - 10);
+    const width = subRuler().width(text) + 10;
+    context.fillStyle = look.theme.plate;
+    context.strokeStyle = look.theme.frameLine;
+    context.lineWidth = 0.8;
+    round(context, x + 6, y - 14, width, 14, 4);
+    context.fill();
+    context.stroke();
+    context.fillStyle = look.theme.faint;
+    context.font = `10px ${FONT}`;
+    context.textAlign = "left";
+    context.fillText(text, x + 10, y - 6.5);
+  }
+
+  private overlay(scene: Scene, look: Look, camera: Camera): void {
+    const { context } = this;
+    context.lineWidth = Math.max(2, 1.6 / camera.scale);
+    for (const { column, edge, as } of look.bright) {
+      const { picture, results, frameX, frameY } = scene.columns[column];
+      const { lines } = picture.edges[edge];
+      context.strokeStyle = context.fillStyle = as === "producer" ? look.theme.producer : look.theme.consumer;
+      for (let i = 0; i < lines.length; i += 2) {
+        context.save();
+        context.translate(frameX[lines[i]], frameY[lines[i]]);
+        context.beginPath();
+        const hasArrow = picture.frames[lines[i]].lines[lines[i + 1]].arrow;
+        curve(context, results[lines[i]], lines[i + 1], hasArrow);
+        context.stroke();
+        if (hasArrow) {
+          context.beginPath();
+          arrow(context, results[lines[i]], lines[i + 1]);
+          context.fill();
+        }
+        context.restore();
+      }
+    }
+    context.strokeStyle = look.theme.link;
+    context.setLineDash([6 / camera.scale, 4 / camera.scale]);
+    context.lineWidth = 1.8 / camera.scale;
+    for (const [from, to] of look.links) {
+      const [a, b] = [scene.rect(from), scene.rect(to)];
+      const right = a.x < b.x;
+      const [x0, x1] = [right ? a.x + a.w : a.x, right ? b.x : b.x + b.w];
+      const [y0, y1] = [a.y + Math.min(a.h, HEADER) / 2, b.y + Math.min(b.h, HEADER) / 2];
+      context.beginPath();
+      context.moveTo(x0, y0);
+      context.bezierCurveTo(x0 + (x1 - x0) / 2, y0, x0 + (x1 - x0) / 2, y1, x1, y1);
+      context.stroke();
+    }
+    context.setLineDash([]);
+  }
+}
+
+function meets(a: Rect, b: Rect): boolean {
+  return a.x <= b.x + b.w && a.x + a.w >= b.x && a.y <= b.y + b.h && a.y + a.h >= b.y;
+}
+
+export function round(context: CanvasRenderingContext2D, x: number, y: number, w: number, h: number, radius: number): void {
+  context.beginPath();
+  context.roundRect(x, y, w, h, Math.min(radius, w / 2, h / 2));
+}

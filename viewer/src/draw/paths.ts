@@ -1,0 +1,76 @@
+/** A frame's lines as paths of the canvas, made once for each layout; arrows and thin lines for small scales. */
+
+import type { FrameResult } from "../layout/frames.ts";
+
+export interface Paths {
+  curves: Path2D;
+  straight: Path2D;
+  arrows: Path2D;
+}
+
+export interface Pen {
+  moveTo(x: number, y: number): void;
+  lineTo(x: number, y: number): void;
+  bezierCurveTo(a: number, b: number, c: number, d: number, x: number, y: number): void;
+  closePath(): void;
+}
+
+const known = new WeakMap<FrameResult, Paths>();
+
+export function pathsOf(result: FrameResult, arrows: boolean[]): Paths {
+  let found = known.get(result);
+  if (found) return found;
+  found = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
+  for (let line = 0; line + 1 < result.pathStart.length; line++) {
+    curve(found.curves, result, line, arrows[line]);
+    rough(found.straight, result, line);
+    if (arrows[line]) arrow(found.arrows, result, line);
+  }
+  known.set(result, found);
+  return found;
+}
+
+const TIP = 6;
+
+/** A line through its knots: curves where it moves sideways, rounded corners where it turns. */
+export function curve(pen: Pen, { path, pathStart }: FrameResult, line: number, short = false): void {
+  const from = pathStart[line];
+  const to = pathStart[line + 1];
+  if (to - from < 4) return;
+  pen.moveTo(path[from], path[from + 1]);
+  for (let i = from + 2; i < to; i += 2) {
+    const [x0, y0, x1] = [path[i - 2], path[i - 1], path[i]];
+    let y1 = path[i + 1];
+    if (short && i === to - 2) y1 -= Math.sign(y1 - path[i - 1] || path[i - 1] - path[i - 3]) * TIP * 0.7;
+    if (x0 === x1 || y0 === y1) pen.lineTo(x1, y1);
+    else {
+      const middle = (y0 + y1) / 2;
+      pen.bezierCurveTo(x0, middle, x1, middle, x1, y1);
+    }
+  }
+}
+
+function rough(pen: Pen, { path, pathStart }: FrameResult, line: number): void {
+  const from = pathStart[line];
+  const to = pathStart[line + 1];
+  if (to - from < 4) return;
+  pen.moveTo(path[from], path[from + 1]);
+  for (let i = from + 2; i < to; i += 2) {
+    if (i < to - 2 && path[i] === path[i - 2] && path[i] === path[i + 2]) continue;
+    pen.lineTo(path[i], path[i + 1]);
+  }
+}
+
+export function arrow(pen: Pen, { path, pathStart }: FrameResult, line: number): void {
+  const to = pathStart[line + 1];
+  if (to - pathStart[line] < 4) return;
+  const x = path[to - 2];
+  const y = path[to - 1];
+  let before = to - 4;
+  while (before > pathStart[line] && path[before + 1] === y) before -= 2;
+  const direction = y >= path[before + 1] ? 1 : -1;
+  pen.moveTo(x, y);
+  pen.lineTo(x - TIP * 0.62, y - direction * TIP);
+  pen.lineTo(x + TIP * 0.62, y - direction * TIP);
+  pen.closePath();
+}

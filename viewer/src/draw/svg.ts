@@ -1,0 +1,85 @@
+/** The graph as an SVG file: what is open now, all of it, in the colours of the moment. */
+
+import type { App } from "../app.ts";
+import { typeText } from "../data/run.ts";
+import { face } from "./measure.ts";
+import { arrow, curve, type Pen } from "./paths.ts";
+import { FONT } from "./text.ts";
+import { inkOn } from "./theme.ts";
+
+class SvgPen implements Pen {
+  text = "";
+  moveTo(x: number, y: number): void { this.text += `M${r(x)} ${r(y)}`; }
+  lineTo(x: number, y: number): void { this.text += `L${r(x)} ${r(y)}`; }
+  bezierCurveTo(a: number, b: number, c: number, d: number, x: number, y: number): void {
+    this.text += `C${r(a)} ${r(b)} ${r(c)} ${r(d)} ${r(x)} ${r(y)}`;
+  }
+  closePath(): void { this.text += "Z"; }
+}
+
+const r = (n: number): string => String(Math.round(n * 10) / 10);
+
+// Names of the traced program are text here as well; characters that XML cannot hold are left out.
+const escape = (text: string): string =>
+  text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "").replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+
+export function toSvg(app: App): string {
+  const scene = app.scene!;
+  const { theme } = app;
+  const out: string[] = [
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-20 -10 ${r(scene.width + 40)} ${r(scene.height + 30)}" width="${r(scene.width + 40)}" height="${r(scene.height + 30)}" font-family="${escape(FONT)}">`,
+    `<rect x="-20" y="-10" width="100%" height="100%" fill="${theme.ground}"/>`,
+  ];
+  const text = (x: number, y: number, words: string, size: number, fill: string, more = ""): void => {
+    out.push(`<text x="${r(x)}" y="${r(y)}" font-size="${size}" fill="${fill}" ${more}>${escape(words)}</text>`);
+  };
+  const rect = (x: number, y: number, w: number, h: number, radius: number, fill: string, line: string): void => {
+    out.push(`<rect x="${r(x)}" y="${r(y)}" width="${r(w)}" height="${r(h)}" rx="${r(radius)}" fill="${fill}" stroke="${line}"/>`);
+  };
+  for (const column of scene.columns) {
+    const { picture } = column;
+    picture.frames.forEach((frame, number) => {
+      const [fx, fy] = [column.frameX[number], column.frameY[number]];
+      const result = column.results[number];
+      rect(fx, fy, result.width, result.height, 10, theme.frames[frame.depth % 2], theme.frameLine);
+      if (frame.item < 0) text(fx + 4, fy - 10, column.title, 15, theme.faint, 'font-weight="600"');
+      else {
+        const { box } = picture.items[frame.item];
+        text(fx + 14, fy + 22, `${box.label}${box.kind === "fold" ? ` ×${box.count}` : ""}`, 13, theme.ink, 'font-weight="600"');
+      }
+      const pen = new SvgPen();
+      const tips = new SvgPen();
+      frame.lines.forEach((line, i) => {
+        curve(pen, result, i, line.arrow);
+        if (line.arrow) arrow(tips, result, i);
+      });
+      const labels = new Set<string>();
+      if (pen.text) out.push(`<g transform="translate(${r(fx)} ${r(fy)})"><path d="${pen.text}" fill="none" stroke="${theme.wire}" stroke-width="1.3"/><path d="${tips.text}" fill="${theme.wire}"/></g>`);
+      if (app.labels) frame.lines.forEach((line, i) => {
+        const at = result.pathStart[i];
+        const words = typeText(app.run.type(line.value));
+        if (!line.label || at === result.pathStart[i + 1] || labels.has(`${line.from}${words}`)) return;
+        labels.add(`${line.from}${words}`);
+        const down = result.path[at + 5] >= result.path[at + 1] ? 1 : -1;
+        text(fx + result.path[at] + 5, fy + result.path[at + 1] + down * 12 + 3, words, 10, theme.faint);
+      });
+    });
+    picture.items.forEach(({ box, own }, item) => {
+      if (own >= 0) return;
+      const [x, y, w, h] = [column.x[item], column.y[item], column.w[item], column.h[item]];
+      const { fill, accent } = app.paint(box, theme);
+      const isEnd = box.kind === "input" || box.kind === "output";
+      if (box.kind === "fold") rect(x + 4, y + 4, w, h, 7, theme.card, theme.cardLine);
+      rect(x, y, w, h, isEnd ? h / 2 : 7, fill, theme.cardLine);
+      if (!isEnd) out.push(`<rect x="${r(x + 5)}" y="${r(y + 7)}" width="4" height="${r(h - 14)}" rx="2" fill="${accent}"/>`);
+      const { title, sub, badge } = face(box);
+      const ink = fill === theme.card ? theme.ink : inkOn(fill);
+      const anchor = isEnd ? 'text-anchor="middle"' : "";
+      const left = isEnd ? x + w / 2 : x + 15;
+      text(left, y + (sub ? 20 : h / 2 + 4.5), title + (badge ? `  ${badge}` : ""), 13, ink, `font-weight="600" ${anchor}`);
+      if (sub) text(left, y + 35.5, sub, 11, fill === theme.card ? theme.faint : ink, anchor);
+    });
+  }
+  out.push("</svg>");
+  return out.join("\n");
+}

@@ -1,0 +1,111 @@
+/** Colours of the canvas, light and dark; families keep their hue in both, and never stand for anything alone. */
+
+export interface Theme {
+  dark: boolean;
+  ground: string;
+  frames: string[];
+  frameLine: string;
+  card: string;
+  cardLine: string;
+  ink: string;
+  faint: string;
+  wire: string;
+  wireFar: string;
+  accent: string;
+  producer: string;
+  consumer: string;
+  link: string;
+  plate: string;
+  heat: string[];
+  diverging: string[];
+  unknown: string;
+  difference: string[];
+}
+
+export const LIGHT: Theme = {
+  dark: false,
+  ground: "#f4f5f8",
+  frames: ["#ffffff", "#f8f9fb", "#ffffff"],
+  frameLine: "#d3d8e0",
+  card: "#ffffff",
+  cardLine: "#c5ccd6",
+  ink: "#1b2330",
+  faint: "#657080",
+  wire: "#a9b2bf",
+  wireFar: "#c3cad4",
+  accent: "#2460d8",
+  producer: "#0a7d8c",
+  consumer: "#c2570c",
+  link: "#8b3fc7",
+  plate: "#eef1f5",
+  heat: ["#fff6e9", "#fedcb0", "#fdb468", "#f17c2a", "#c64a08", "#7c2503"],
+  diverging: ["#1f5fbf", "#8fb5e6", "#f4f4f4", "#f3b077", "#c2570c"],
+  unknown: "#ffffff",
+  difference: ["#ffffff", "#cfe8ff", "#ffe0c7", "#efe2fb"],
+};
+
+export const DARK: Theme = {
+  dark: true,
+  ground: "#12151b",
+  frames: ["#1a1f27", "#1f252e", "#1a1f27"],
+  frameLine: "#353d49",
+  card: "#262d38",
+  cardLine: "#47515f",
+  ink: "#e8ecf2",
+  faint: "#9aa6b5",
+  wire: "#5e6978",
+  wireFar: "#454f5c",
+  accent: "#6ea2ff",
+  producer: "#4fc3d0",
+  consumer: "#f19a52",
+  link: "#c08bf0",
+  plate: "#2b333f",
+  heat: ["#2a2320", "#59301a", "#8f4312", "#c8620f", "#f29436", "#ffd9a0"],
+  diverging: ["#7fb2ff", "#375f95", "#2b323c", "#8a5528", "#ffab66"],
+  unknown: "#1a1f27",
+  difference: ["#262d38", "#173e5e", "#5a3413", "#442b5c"],
+};
+
+/** Hues that stay apart for the colour-blind; a box says its name as well. */
+export const FAMILIES: Record<string, string> = {
+  attention: "#d95f4c",
+  convolution: "#7a6bd1",
+  recurrent: "#b45fb0",
+  "matrix product": "#2f86c8",
+  embedding: "#9b6cc9",
+  normalisation: "#d1a10f",
+  pooling: "#1fa08c",
+  loss: "#cf3f49",
+  activation: "#5f9e35",
+  random: "#d67aa6",
+  optimizer: "#84973a",
+  reduction: "#dd8a2c",
+  memory: "#9a948a",
+  compiled: "#6b7280",
+  elementwise: "#7d93ab",
+  module: "#8a94a3",
+};
+
+export const ROLE_COLORS = ["#2f86c8", "#5f9e35", "#8a94a3", "#b9a98a", "#c9c2b4", "#dd8a2c", "#9b6cc9", "#1fa08c"];
+
+export function mixed(stops: string[], share: number): string {
+  const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const lower = Math.min(Math.floor(place), stops.length - 2);
+  return blend(stops[lower], stops[lower + 1], place - lower);
+}
+
+export function blend(a: string, b: string, share: number): string {
+  const one = channels(a);
+  const two = channels(b);
+  const parts = one.map((c, i) => Math.round(c + (two[i] - c) * share).toString(16).padStart(2, "0"));
+  return `#${parts.join("")}`;
+}
+
+function channels(color: string): number[] {
+  return [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+}
+
+export function inkOn(fill: string): string {
+  const [r, g, b] = channels(fill);
+  return 0.299 * r + 0.587 * g + 0.114 * b < 135 ? "#ffffff" : "#1b2330";
+}

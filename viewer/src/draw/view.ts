@@ -1,0 +1,304 @@
+/** The graph's canvas: camera, pointer, minimap. */
+
+import type { App } from "../app.ts";
+import { fitCanvas, h } from "../dom.ts";
+import type { Box } from "../tree/box.ts";
+import { Painter, type Camera, type Zone } from "./painter.ts";
+import type { Rect } from "./scene.ts";
+
+const SMALLEST = 0.002;
+const LARGEST = 4;
+const FLIGHT_MS = 260;
+
+export class View {
+  readonly canvas = h("canvas", { class: "graph", tabindex: "0", role: "application", "aria-label": "Graph of the run; ? shows the keys" });
+  readonly mini = h("canvas", { class: "mini", "aria-hidden": "true" });
+  readonly tip = h("div", { class: "tip", hidden: true });
+  readonly painter: Painter;
+  camera: Camera = { scale: 1, x: 0, y: 0 };
+  frameMs = 0;
+  act: (zone: Zone["action"], box: Box) => void = () => {};
+  private queued = false;
+  private flight = 0;
+  private moved = false;
+  private readonly pointers = new Map<number, { x: number; y: number }>();
+  private miniImage: { scene: unknown; look: string; bitmap: HTMLCanvasElement } | null = null;
+
+  constructor(readonly app: App) {
+    this.painter = new Painter(this.canvas.getContext("2d", { alpha: false })!);
+    for (const happening of ["scene", "select", "look"] as const) app.on(happening, () => this.redraw());
+    new ResizeObserver(() => this.redraw()).observe(this.canvas);
+    this.listen();
+  }
+
+  redraw(): void {
+    if (this.queued) return;
+    this.queued = true;
+    requestAnimationFrame(() => {
+      this.queued = false;
+      this.drawNow();
+    });
+  }
+
+  drawNow(): void {
+    const { scene } = this.app;
+    if (!scene) return;
+    const started = performance.now();
+    const { width, height, ratio } = fitCanvas(this.canvas);
+    if (!width) return;
+    this.painter.draw(scene, this.camera, this.app.look, width, height, ratio);
+    this.frameMs = performance.now() - started;
+    this.drawMini(width, height);
+    this.app.tell("camera");
+  }
+
+  get size(): { w: number; h: number } {
+    return { w: this.canvas.clientWidth || 1, h: this.canvas.clientHeight || 1 };
+  }
+
+  /** The camera that shows a rectangle whole, but no larger than life. */
+  around(rect: Rect, most = 1.15, margin = 40): Camera {
+    const { w, h } = this.size;
+    const scale = Math.min(most, (w - 2 * margin) / rect.w, (h - 2 * margin) / rect.h);
+    const sure = Math.max(scale, SMALLEST);
+    return { scale: sure, x: w / 2 - (rect.x + rect.w / 2) * sure, y: h / 2 - (rect.y + rect.h / 2) * sure };
+  }
+
+  fit(animate = true): void {
+    const { scene } = this.app;
+    if (!scene) return;
+    const camera = this.around({ x: 0, y: 0, w: scene.width, h: scene.height });
+    this.fly(camera, animate);
+  }
+
+  /** Where a first look begins: all of it if it can be read, otherwise its beginning. */
+  begin(): void {
+    const { scene } = this.app;
+    if (!scene) return;
+    const camera = this.around({ x: 0, y: 0, w: scene.width, h: scene.height });
+    if (camera.scale < 0.45) {
+      camera.scale = Math.min(0.7, Math.max(camera.scale, (this.size.w - 60) / scene.width));
+      camera.scale = Math.max(camera.scale, 0.3);
+      camera.x = Math.max(30, (this.size.w - scene.width * camera.scale) / 2);
+      camera.y = 20;
+    }
+    this.fly(camera, false);
+  }
+
+  fly(to: Camera, animate = true): void {
+    const turn = ++this.flight;
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (!animate || calm || document.visibilityState === "hidden") {
+      this.camera = to;
+      this.redraw();
+      return;
+    }
+    const from = { ...this.camera };
+    const { w, h } = this.size;
+    const middle = (camera: Camera): [number, number] => [(w / 2 - camera.x) / camera.scale, (h / 2 - camera.y) / camera.scale];
+    const [ax, ay] = middle(from);
+    const [bx, by] = middle(to);
+    const started = performance.now();
+    const step = (): void => {
+      if (turn !== this.flight) return;
+      const share = Math.min(1, (performance.now() - started) / FLIGHT_MS);
+      const eased = 1 - (1 - share) ** 3;
+      const scale = from.scale * (to.scale / from.scale) ** eased;
+      const [x, y] = [ax + (bx - ax) * eased, ay + (by - ay) * eased];
+      this.camera = share === 1 ? to : { scale, x: w / 2 - x * scale, y: h / 2 - y * scale };
+      this.drawNow();
+      if (share < 1) requestAnimationFrame(step);
+    };
+    step();
+  }
+
+  flyToBox(box: Box, closer = false): void {
+    const hit = this.app.scene?.find(box);
+    if (!hit) return;
+    const rect = this.app.scene!.rect(hit);
+    const { w, h } = this.size;
+    const scale = Math.max(Math.min(this.camera.scale, 1.2), closer ? 0.75 : 0.5);
+    if (rect.w * scale > w || rect.h * scale > h) this.fly(this.around(rect, 1.15, 30));
+    else this.fly({ scale, x: w / 2 - (rect.x + rect.w / 2) * scale, y: h / 2 - (rect.y + rect.h / 2) * scale });
+  }
+
+  /** Bring a box into the window without moving more than needed. */
+  reveal(box: Box): void {
+    const hit = this.app.scene?.find(box);
+    if (!hit) return;
+    const rect = this.app.scene!.rect(hit);
+    const { w, h } = this.size;
+    const { scale, x, y } = this.camera;
+    const [left, top] = [rect.x * scale + x, rect.y * scale + y];
+    const inside = left >= 10 && top >= 10 && left + rect.w * scale <= w - 10 && top + rect.h * scale <= h - 10;
+    if (!inside || scale < 0.42) this.flyToBox(box);
+  }
+
+  zoom(factor: number, px = this.size.w / 2, py = this.size.h / 2): void {
+    const scale = Math.min(LARGEST, Math.max(SMALLEST, this.camera.scale * factor));
+    const change = scale / this.camera.scale;
+    this.flight += 1;
+    this.camera = { scale, x: px - (px - this.camera.x) * change, y: py - (py - this.camera.y) * change };
+    this.redraw();
+  }
+
+  pan(dx: number, dy: number): void {
+    this.flight += 1;
+    this.camera = { ...this.camera, x: this.camera.x + dx, y: this.camera.y + dy };
+    this.redraw();
+  }
+
+  private boxAt(event: MouseEvent): Box | null {
+    const { scene } = this.app;
+    if (!scene) return null;
+    const [px, py] = this.place(event);
+    const hit = scene.at((px - this.camera.x) / this.camera.scale, (py - this.camera.y) / this.camera.scale);
+    return hit ? scene.box(hit) : null;
+  }
+
+  private place(event: MouseEvent): [number, number] {
+    const bounds = this.canvas.getBoundingClientRect();
+    return [event.clientX - bounds.left, event.clientY - bounds.top];
+  }
+
+  private zoneAt(event: MouseEvent): Zone | undefined {
+    const [x, y] = this.place(event);
+    return [...this.painter.zones].reverse().find((zone) => x >= zone.x && y >= zone.y && x <= zone.x + zone.w && y <= zone.y + zone.h);
+  }
+
+  private listen(): void {
+    const { canvas } = this;
+    canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => {
+      this.pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+      this.moved = false;
+      canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointermove", (event) => this.onMove(event));
+    const end = (event: PointerEvent): void => void this.pointers.delete(event.pointerId);
+    canvas.addEventListener("pointerup", end);
+    canvas.addEventListener("pointercancel", end);
+    canvas.addEventListener("pointerleave", () => {
+      this.tip.hidden = true;
+      this.app.hover = null;
+    });
+    canvas.addEventListener("click", (event) => {
+      if (this.moved) return;
+      const zone = this.zoneAt(event);
+      if (zone) this.act(zone.action, zone.box);
+      else this.app.select(this.boxAt(event));
+    });
+    canvas.addEventListener("dblclick", (event) => {
+      if (this.zoneAt(event)) return;
+      const box = this.boxAt(event);
+      if (box?.canOpen) this.act("toggle", box);
+    });
+    this.mini.addEventListener("pointerdown", (event) => this.onMini(event));
+    this.mini.addEventListener("pointermove", (event) => {
+      if (event.buttons) this.onMini(event);
+    });
+  }
+
+  private onWheel(event: WheelEvent): void {
+    event.preventDefault();
+    const [px, py] = this.place(event);
+    const unit = event.deltaMode === 1 ? 20 : 1;
+    if (event.shiftKey) this.pan(-(event.deltaY || event.deltaX) * unit, 0);
+    else this.zoom(Math.exp(-event.deltaY * unit * (event.ctrlKey ? 0.01 : 0.0018)), px, py);
+  }
+
+  private onMove(event: PointerEvent): void {
+    const before = this.pointers.get(event.pointerId);
+    if (!before) {
+      this.onHover(event);
+      return;
+    }
+    const [dx, dy] = [event.clientX - before.x, event.clientY - before.y];
+    if (this.pointers.size === 2) {
+      const other = [...this.pointers].find(([id]) => id !== event.pointerId)![1];
+      const was = Math.hypot(before.x - other.x, before.y - other.y);
+      const is = Math.hypot(event.clientX - other.x, event.clientY - other.y);
+      const bounds = this.canvas.getBoundingClientRect();
+      if (was) this.zoom(is / was, (event.clientX + other.x) / 2 - bounds.left, (event.clientY + other.y) / 2 - bounds.top);
+    } else if (this.moved || Math.hypot(dx, dy) > 3) {
+      this.moved = true;
+      this.pan(dx, dy);
+    } else return;
+    this.pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+  }
+
+  private onHover(event: PointerEvent): void {
+    const zone = this.zoneAt(event);
+    const box = zone ? zone.box : this.boxAt(event);
+    this.canvas.style.cursor = zone || box ? "pointer" : "grab";
+    if (box !== this.app.hover) {
+      this.app.hover = box;
+      this.redraw();
+    }
+    this.tip.hidden = !box || Boolean(zone);
+    if (!box) return;
+    const [x, y] = this.place(event);
+    this.tip.textContent = this.tipText(box);
+    this.tip.style.left = `${Math.min(x + 14, this.size.w - 300)}px`;
+    this.tip.style.top = `${y + 18}px`;
+  }
+
+  private tipText(box: Box): string {
+    const lines = [box.label, box.type && box.type !== box.label ? box.type : ""];
+    if (box.kind === "op") lines.push(...box.run.outputs(box.node).slice(0, 3).map((value) => box.run.typeText(value)));
+    else if (box.start >= 0) lines.push(`${box.operations.toLocaleString("en-US")} operations`);
+    const { heat } = this.app;
+    for (const measure of heat ? [heat] : this.app.measures.filter((one) => one.id === "time_ns")) {
+      const amount = box.start < 0 ? null : measure.of(box);
+      if (box.start >= 0) lines.push(`${measure.label}: ${amount === null ? "not known" : measure.show(amount)}`);
+    }
+    const odd = box.kind === "fold" ? box.oddInstances.length : 0;
+    if (odd) lines.push(`${odd} of ${box.count} differ in operators or shapes`);
+    if (box.odd) lines.push("differs from its siblings in operators or shapes");
+    return lines.filter(Boolean).join("\n");
+  }
+
+  private drawMini(width: number, height: number): void {
+    const scene = this.app.scene!;
+    const { mini } = this;
+    const small = this.camera.scale * scene.width < width * 1.05 && this.camera.scale * scene.height < height * 1.05 && this.camera.x > -10 && this.camera.y > -10;
+    mini.style.visibility = small ? "hidden" : "visible";
+    if (small) return;
+    const size = fitCanvas(mini);
+    const scale = Math.min((size.width - 8) / scene.width, (size.height - 8) / scene.height);
+    const x = (size.width - scene.width * scale) / 2;
+    const y = (size.height - scene.height * scale) / 2;
+    const look = `${this.app.theme.dark}${this.app.heat?.id}${size.width}${size.ratio}`;
+    if (this.miniImage?.scene !== scene || this.miniImage.look !== look) {
+      const bitmap = h("canvas", { width: mini.width, height: mini.height });
+      const painter = new Painter(bitmap.getContext("2d")!);
+      painter.draw(scene, { scale, x, y }, { ...this.app.look, selected: null, hover: null, bright: [], links: [], labels: false, marked: null }, size.width, size.height, size.ratio);
+      this.miniImage = { scene, look, bitmap };
+    }
+    const context = mini.getContext("2d")!;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(this.miniImage.bitmap, 0, 0);
+    context.setTransform(size.ratio, 0, 0, size.ratio, 0, 0);
+    context.strokeStyle = this.app.theme.accent;
+    context.fillStyle = `${this.app.theme.accent}22`;
+    context.lineWidth = 1.5;
+    const view = {
+      x: x + (-this.camera.x / this.camera.scale) * scale, y: y + (-this.camera.y / this.camera.scale) * scale,
+      w: (width / this.camera.scale) * scale, h: (height / this.camera.scale) * scale,
+    };
+    context.fillRect(view.x, view.y, view.w, view.h);
+    context.strokeRect(view.x, view.y, view.w, view.h);
+  }
+
+  private onMini(event: PointerEvent): void {
+    const { scene } = this.app;
+    if (!scene) return;
+    const bounds = this.mini.getBoundingClientRect();
+    const scale = Math.min((bounds.width - 8) / scene.width, (bounds.height - 8) / scene.height);
+    const x = (event.clientX - bounds.left - (bounds.width - scene.width * scale) / 2) / scale;
+    const y = (event.clientY - bounds.top - (bounds.height - scene.height * scale) / 2) / scale;
+    this.flight += 1;
+    this.camera = { ...this.camera, x: this.size.w / 2 - x * this.camera.scale, y: this.size.h / 2 - y * this.camera.scale };
+    this.redraw();
+  }
+}

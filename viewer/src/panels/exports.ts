@@ -1,0 +1,99 @@
+/** What leaves the page: the view as a picture, the selection as data or as text to paste. */
+
+import type { App } from "../app.ts";
+import { PHASES, ROLES } from "../data/run.ts";
+import { showFor } from "../data/units.ts";
+import { download, h } from "../dom.ts";
+import { Painter } from "../draw/painter.ts";
+import { toSvg } from "../draw/svg.ts";
+import type { View } from "../draw/view.ts";
+import { metricLabel } from "./details.ts";
+
+const LARGEST = 8000; // pixels of a side
+const MOST = 5000; // operations of a selection
+
+export function fileName(app: App, ending: string): string {
+  return `${String(app.run.data.meta.model ?? "run").replace(/[^\w-]+/g, "_")}.${ending}`;
+}
+
+export function saveSvg(app: App): void {
+  download(fileName(app, "svg"), new Blob([toSvg(app)], { type: "image/svg+xml" }));
+}
+
+/** The whole graph as it is open now, twice as fine where there is room. */
+export async function pngOf(app: App): Promise<Blob> {
+  const scene = app.scene!;
+  const scale = Math.min(2, LARGEST / (scene.width + 40), LARGEST / (scene.height + 40));
+  const [w, hh] = [Math.ceil((scene.width + 40) * scale), Math.ceil((scene.height + 40) * scale)];
+  const canvas = h("canvas", { width: w, height: hh });
+  new Painter(canvas.getContext("2d")!).draw(scene, { scale, x: 20 * scale, y: 20 * scale }, app.look, w, hh, 1);
+  return new Promise((resolve, reject) => canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("no picture"))), "image/png"));
+}
+
+export async function savePng(app: App): Promise<void> {
+  download(fileName(app, "png"), await pngOf(app));
+}
+
+export function selectionJson(app: App): string {
+  const { run, selected } = app;
+  const nodes = app.node >= 0 ? [app.node] : selected && selected.start >= 0 ? Array.from(selected.forest.order.subarray(selected.start, selected.end)) : [];
+  const tensor = (value: number): object => ({ value, name: run.valueName[value] >= 0 ? run.valueLabel(value) : null, role: ROLES[run.valueRole[value]], dtype: run.type(value)[0], shape: run.type(value)[1] });
+  const metrics = (row: number): object => Object.fromEntries([...run.metrics.values()].filter((metric) => metric.along === "node").map((metric) => [metric.name, run.metric(metric.name, row)]));
+  return JSON.stringify({
+    model: run.data.meta.model ?? null,
+    selection: selected ? { label: selected.label, type: selected.type, kind: selected.kind, count: selected.count } : null,
+    operations: nodes.slice(0, MOST).map((node) => ({
+      number: node, op: run.op(node), path: run.path(run.nodeScope[node]), phase: PHASES[run.nodePhase[node]],
+      arguments: Object.fromEntries(run.arguments(node).map((one) => [one.name, one.text])),
+      inputs: Array.from(run.inValue.subarray(run.inStart[node], run.inStart[node + 1]), tensor),
+      outputs: run.outputs(node).map(tensor), link: run.nodeLink[node] >= 0 ? run.nodeLink[node] : null, metrics: metrics(node),
+    })),
+    left_out: Math.max(0, nodes.length - MOST),
+  }, null, 1);
+}
+
+export function selectionMarkdown(app: App): string {
+  const { run, selected } = app;
+  const cell = (text: string): string => text.replaceAll("|", "\\|").replaceAll("\n", " ");
+  const rows: [string, string][] = [];
+  let title = String(run.data.meta.model ?? "run");
+  const node = app.node;
+  if (node >= 0) {
+    title = run.name(node);
+    rows.push(["operator", `\`${run.op(node)}\``], ["module", run.path(run.nodeScope[node]) || "(the run)"], ["phase", PHASES[run.nodePhase[node]]]);
+    for (const one of run.arguments(node)) rows.push([one.name, one.values.length ? one.values.map((value) => `${run.valueLabel(value)} ${run.typeText(value)}`).join(", ") : one.text]);
+    run.outputs(node).forEach((value) => rows.push(["makes", run.typeText(value)]));
+    const site = run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;
+    if (site) rows.push(["source", `${site[0]}:${site[1]} in ${site[2]}`]);
+  } else if (selected) {
+    title = selected.label || selected.type;
+    rows.push(["class", selected.type], ["operations", String(selected.operations)]);
+    if (selected.count > 1) rows.push(["alike", String(selected.count)]);
+  }
+  for (const metric of run.metrics.values()) {
+    if (metric.along !== "node" || ["start_ns", "live_bytes", "difference"].includes(metric.name)) continue;
+    const amount = node >= 0 ? run.metric(metric.name, node) : selected && selected.start >= 0 ? (selected.forest.sum(metric.name, selected.start, selected.end)?.total ?? null) : null;
+    if (node >= 0 || selected) rows.push([metricLabel(metric.name), amount === null ? "not known" : showFor(metric.name)(amount)]);
+  }
+  return `### ${cell(title)}\n\n| | |\n|---|---|\n${rows.map(([name, text]) => `| ${cell(name)} | ${cell(text)} |`).join("\n")}\n`;
+}
+
+export async function copyMarkdown(app: App): Promise<void> {
+  const text = selectionMarkdown(app);
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", {}); // a page from disk may have no clipboard of its own
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
+export function saveJson(app: App): void {
+  download(fileName(app, "selection.json"), new Blob([selectionJson(app)], { type: "application/json" }));
+}
+
+export type { View };

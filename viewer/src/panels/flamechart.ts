@@ -1,0 +1,203 @@
+/** Time by module: the spans in which each was running, wheel to zoom, click to select. */
+
+import type { App } from "../app.ts";
+import { flame, type Bars, type Flame } from "../data/flame.ts";
+import { PHASES } from "../data/run.ts";
+import { count, duration } from "../data/units.ts";
+import { fitCanvas, h } from "../dom.ts";
+import { FAMILIES, blend, inkOn } from "../draw/theme.ts";
+import { FONT, Ruler } from "../draw/text.ts";
+
+const ROW = 19;
+const TOP = 20;
+
+export class FlameChart {
+  readonly canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": "Time by module" });
+  readonly note = h("div", { class: "flame-note" });
+  readonly element = h("div", { class: "dock-body" }, h("div", { class: "flame" }, this.canvas, this.note));
+  chart: Flame | null = null;
+  private from = 0;
+  private to = 1;
+  private ruler: Ruler | null = null;
+  private drag: { x: number; from: number; to: number } | null = null;
+  private moved = false;
+  private scroll = 0;
+
+  constructor(readonly app: App, readonly go: (node: number) => void, readonly goScope: (scope: number) => void) {
+    new ResizeObserver(() => this.draw()).observe(this.canvas);
+    app.on("look", () => this.draw());
+    app.on("select", () => this.draw());
+    this.canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
+    this.canvas.addEventListener("pointerdown", (event) => {
+      this.drag = { x: event.clientX, from: this.from, to: this.to };
+      this.moved = false;
+      this.canvas.setPointerCapture(event.pointerId);
+    });
+    this.canvas.addEventListener("pointermove", (event) => this.onMove(event));
+    this.canvas.addEventListener("pointerup", () => (this.drag = null));
+    this.canvas.addEventListener("click", (event) => {
+      if (!this.moved) this.pick(event);
+    });
+    this.canvas.addEventListener("dblclick", () => this.reset());
+  }
+
+  show(): void {
+    if (!this.chart) {
+      this.chart = flame(this.app.run);
+      this.reset();
+    }
+    this.draw();
+  }
+
+  private reset(): void {
+    this.from = this.chart!.from;
+    this.to = Math.max(this.chart!.to, this.from + 1);
+    this.scroll = 0;
+    this.draw();
+  }
+
+  private onWheel(event: WheelEvent): void {
+    event.preventDefault();
+    if (!this.chart) return;
+    if (event.shiftKey) {
+      const deepest = Math.max(0, this.chart.rows.length * ROW + TOP - this.canvas.clientHeight);
+      this.scroll = Math.max(0, Math.min(deepest, this.scroll + event.deltaY));
+      this.draw();
+      return;
+    }
+    const share = this.share(event);
+    const factor = Math.exp(event.deltaY * 0.002);
+    const span = Math.min((this.to - this.from) * factor, this.chart.to - this.chart.from || 1);
+    const at = this.from + share * (this.to - this.from);
+    this.from = Math.max(this.chart.from, at - share * span);
+    this.to = Math.min(this.chart.to, this.from + span);
+    this.draw();
+  }
+
+  private share(event: MouseEvent): number {
+    const bounds = this.canvas.getBoundingClientRect();
+    return (event.clientX - bounds.left) / Math.max(1, bounds.width);
+  }
+
+  private onMove(event: PointerEvent): void {
+    if (!this.chart) return;
+    if (this.drag) {
+      const by = ((event.clientX - this.drag.x) / this.canvas.clientWidth) * (this.drag.to - this.drag.from);
+      if (Math.abs(event.clientX - this.drag.x) > 3) this.moved = true;
+      const shift = Math.max(this.chart.from - this.drag.from, Math.min(this.chart.to - this.drag.to, -by));
+      this.from = this.drag.from + shift;
+      this.to = this.drag.to + shift;
+      this.draw();
+      return;
+    }
+    const hit = this.at(event);
+    this.canvas.style.cursor = hit ? "pointer" : "grab";
+    this.note.textContent = hit ? this.describe(hit.bars, hit.bar) : "";
+  }
+
+  private describe(bars: Bars, bar: number): string {
+    const { run } = this.app;
+    const owner = bars.owner[bar];
+    const span = bars.end[bar] - bars.start[bar];
+    const what = owner >= 0 ? `${run.path(owner) || run.module(owner)[1]} (${run.module(owner)[1]})` : `${run.name(~owner)} · operation ${count(~owner)} · ${PHASES[run.nodePhase[~owner]]}`;
+    return `${what}: ${this.chart!.isTime ? duration(span) : `${count(span)} operations`}`;
+  }
+
+  private at(event: MouseEvent): { bars: Bars; bar: number } | null {
+    const bounds = this.canvas.getBoundingClientRect();
+    const row = Math.floor((event.clientY - bounds.top - TOP + this.scroll) / ROW);
+    const bars = this.chart?.rows[row];
+    if (!bars || event.clientY - bounds.top < TOP) return null;
+    const time = this.from + this.share(event) * (this.to - this.from);
+    const slack = ((this.to - this.from) / Math.max(1, bounds.width)) * 1.5;
+    for (let bar = Math.min(bars.start.length - 1, firstAfter(bars.start, time + slack)); bar >= 0 && bar > firstAfter(bars.start, time + slack) - 4; bar--) {
+      if (bars.start[bar] <= time + slack && bars.end[bar] >= time - slack) return { bars, bar };
+    }
+    return null;
+  }
+
+  private pick(event: MouseEvent): void {
+    const hit = this.at(event);
+    if (!hit) return;
+    const owner = hit.bars.owner[hit.bar];
+    if (owner >= 0) this.goScope(owner);
+    else this.go(~owner);
+  }
+
+  draw(): void {
+    if (!this.chart || !this.canvas.clientWidth) return;
+    const { theme } = this.app;
+    const { width, height, ratio } = fitCanvas(this.canvas);
+    const context = this.canvas.getContext("2d")!;
+    this.ruler ??= new Ruler(`11px ${FONT}`);
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    const scale = width / (this.to - this.from);
+    context.font = `11px ${FONT}`;
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    this.chart.rows.forEach((bars, row) => {
+      const y = TOP + row * ROW - this.scroll;
+      if (y > height || y < TOP - ROW) return;
+      let painted = -1;
+      for (let bar = Math.max(0, firstAfter(bars.start, this.from) - 1); bar < bars.start.length && bars.start[bar] <= this.to; bar++) {
+        const x = (bars.start[bar] - this.from) * scale;
+        const end = Math.max(x + 1, (bars.end[bar] - this.from) * scale);
+        if (end < 0 || end - painted < 0.8) continue;
+        this.bar(context, bars.owner[bar], Math.max(x, painted), y, end);
+        painted = end;
+      }
+    });
+    context.fillStyle = theme.ground;
+    context.fillRect(0, 0, width, TOP - 2);
+    context.fillStyle = theme.faint;
+    const step = nice((this.to - this.from) / Math.max(2, width / 130));
+    for (let tick = Math.ceil(this.from / step) * step; tick <= this.to; tick += step) {
+      const x = (tick - this.from) * scale;
+      context.fillText(this.chart.isTime ? duration(tick - this.chart.from) : count(tick), x + 3, 9);
+      context.fillRect(x, 3, 1, 12);
+    }
+  }
+
+  private bar(context: CanvasRenderingContext2D, owner: number, x: number, y: number, end: number): void {
+    const { app } = this;
+    const { run, theme } = app;
+    const wide = end - x;
+    const label = owner >= 0 ? run.path(owner).split(".").slice(-2).join(".") || run.module(owner)[1] : run.name(~owner);
+    const family = owner >= 0 ? "module" : (run.data.families[run.name(~owner)] ?? "elementwise");
+    const base = owner >= 0 ? HUES[hash(run.module(owner)[1]) % HUES.length] : FAMILIES[family];
+    const isOn = owner < 0 ? ~owner === app.node : app.selected?.scope === owner;
+    const fill = blend(theme.card, base, owner >= 0 ? 0.38 : 0.72);
+    context.fillStyle = isOn ? theme.accent : fill;
+    context.fillRect(x, y, wide > 3 ? wide - 1 : wide, ROW - 1);
+    if (wide < 34) return;
+    context.fillStyle = isOn ? theme.ground : theme.dark && owner >= 0 ? theme.ink : inkOn(fill);
+    context.fillText(this.ruler!.fit(label, wide - 8), x + 4, y + ROW / 2);
+  }
+}
+
+const HUES = ["#2f86c8", "#dd8a2c", "#1fa08c", "#9b6cc9", "#d1a10f", "#cf5f6b", "#5f9e35", "#7a6bd1"];
+
+function hash(text: string): number {
+  let found = 7;
+  for (let i = 0; i < text.length; i++) found = (found * 31 + text.charCodeAt(i)) >>> 0;
+  return found;
+}
+
+/** The first place whose number is larger. */
+function firstAfter(numbers: Float64Array, limit: number): number {
+  let low = 0;
+  let high = numbers.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] <= limit) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function nice(step: number): number {
+  const power = 10 ** Math.floor(Math.log10(Math.max(step, 1e-9)));
+  for (const factor of [1, 2, 5, 10]) if (power * factor >= step) return power * factor;
+  return power * 10;
+}

@@ -1,0 +1,409 @@
+/** The page around the graph: bar, panels, dock; it puts the parts together and carries out what they ask for. */
+
+import type { App, Mode } from "./app.ts";
+import { PHASES } from "./data/run.ts";
+import { button, h, replace } from "./dom.ts";
+import { plural } from "./draw/measure.ts";
+import { FAMILIES, mixed } from "./draw/theme.ts";
+import { View } from "./draw/view.ts";
+import { applyOpen, decode, encode } from "./input/hash.ts";
+import { listen } from "./input/keyboard.ts";
+import { Details } from "./panels/details.ts";
+import { copyMarkdown, saveJson, savePng, saveSvg } from "./panels/exports.ts";
+import { FlameChart } from "./panels/flamechart.ts";
+import { helpSheet } from "./panels/help.ts";
+import { ModuleTable } from "./panels/modules.ts";
+import { SearchBox } from "./panels/searchbox.ts";
+import { Summary } from "./panels/summary.ts";
+import { Timeline } from "./panels/timeline.ts";
+import type { Box } from "./tree/box.ts";
+import { depthOf, eachShown, openingOf } from "./tree/openings.ts";
+
+export class Shell {
+  readonly view: View;
+  readonly details: Details;
+  readonly modules: ModuleTable;
+  readonly summary: Summary;
+  readonly search: SearchBox;
+  readonly timeline: Timeline;
+  readonly flame: FlameChart;
+  readonly help = helpSheet();
+  readonly legend = h("div", { class: "legend" });
+  readonly status = h("div", { class: "status", role: "status" });
+  readonly toast = h("div", { class: "toast", hidden: true, role: "status" });
+  private readonly side = h("div", { class: "side-body" });
+  private readonly tabs = new Map<string, HTMLButtonElement>();
+  private readonly dockTabs = new Map<string, HTMLButtonElement>();
+  private readonly dock = h("div", { class: "dock", hidden: true });
+  private readonly heat = h("select", { title: "Colour boxes by a measure (h)", "aria-label": "Heat map" });
+  private readonly mode = h("select", { title: "Phases (g)", "aria-label": "Phases" });
+  private readonly depth = h("span", { class: "depth" });
+  docked = "";
+  tab = "summary";
+  private hashWait = 0;
+  private hashReady = false;
+
+  constructor(readonly app: App) {
+    this.view = new View(app);
+    const go = (node: number): void => void this.goNode(node);
+    const goScope = (scope: number): void => void this.goScope(scope);
+    this.details = new Details(app, go, goScope, () => void this.copy());
+    this.modules = new ModuleTable(app, goScope);
+    this.summary = new Summary(app);
+    this.search = new SearchBox(app, go, goScope, () => this.view.redraw());
+    this.timeline = new Timeline(app, go);
+    this.flame = new FlameChart(app, go, goScope);
+    this.view.act = (action, box) => void this.onZone(action, box);
+    app.on("select", () => {
+      if (app.selected || app.node >= 0) this.showTab("details");
+      this.later();
+    });
+    app.on("scene", () => {
+      this.depth.textContent = String(Math.max(...app.roots.map(depthOf), 0));
+      this.status.textContent = this.statusText();
+      this.drawLegend();
+    });
+    app.on("look", () => {
+      this.drawLegend();
+      this.later();
+    });
+    app.on("camera", () => this.later());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.applyTheme());
+    this.build();
+    this.keys();
+  }
+
+  private build(): void {
+    const { app } = this;
+    const { meta, compare } = app.run.data;
+    const title = compare ? `${compare.a}  →  ${compare.b}` : String(meta.model ?? "run");
+    this.fillSelects();
+    const save = h("details", { class: "menu" }, h("summary", { title: "Save or copy" }, "Save"),
+      h("div", { class: "menu-body" },
+        button("View as SVG", "All that is open, as SVG (s)", () => saveSvg(app)),
+        button("View as PNG", "All that is open, as PNG", () => void savePng(app)),
+        button("Selection as JSON", "Every fact of the selected operations", () => saveJson(app)),
+        button("Copy as Markdown", "The selection as a table to paste (c)", () => void this.copy()),
+        button("Copy link", "An address that brings back this view", () => void this.copyLink())));
+    save.addEventListener("click", (event) => { if ((event.target as HTMLElement).tagName === "BUTTON") save.open = false; });
+    document.addEventListener("pointerdown", (event) => { if (!save.contains(event.target as Node)) save.open = false; });
+    const bar = h("header", { class: "bar" },
+      h("div", { class: "brand", title }, h("b", {}, title), h("span", { class: "sub" }, plural(app.run.count, "operation"))),
+      this.search.element,
+      h("div", { class: "tools" },
+        this.mode,
+        h("span", { class: "group", title: "Depth: how many levels are open" },
+          button("−", "One level less", () => void this.changeDepth(-1)), this.depth, button("+", "One level more", () => void this.changeDepth(1)), button("all", "Open everything (e)", () => void this.openEverything())),
+        this.heat,
+        h("span", { class: "group" }, button("Fit", "Fit all in the window (f)", () => this.view.fit())),
+        save,
+        button("◐", "Dark or light (d)", () => this.switchTheme(), { class: "icon" }),
+        button("?", "Keys (?)", () => this.help.showModal(), { class: "icon" })));
+    const tabs = h("div", { class: "tabs", role: "tablist" });
+    for (const name of ["summary", "details", "modules"]) {
+      const tab = button(name[0].toUpperCase() + name.slice(1), name, () => this.showTab(name), { role: "tab" });
+      this.tabs.set(name, tab);
+      tabs.append(tab);
+    }
+    tabs.append(button("»", "Hide this panel", () => { document.body.classList.toggle("no-side"); this.view.redraw(); }, { class: "icon hide" }));
+    const dockTabs = h("div", { class: "dock-tabs" });
+    for (const [name, label] of [["memory", "Memory timeline"], ["time", "Time flame chart"]]) {
+      const tab = button(label, `${label} (${name[0]})`, () => this.showDock(this.docked === name ? "" : name));
+      this.dockTabs.set(name, tab);
+      dockTabs.append(tab);
+    }
+    const zoom = h("div", { class: "zoom" }, button("+", "Zoom in (+)", () => this.view.zoom(1.3)), button("−", "Zoom out (−)", () => this.view.zoom(1 / 1.3)));
+    const corner = button("«", "Show the panel", () => { document.body.classList.remove("no-side"); this.view.redraw(); }, { class: "icon show-side" });
+    document.body.append(
+      bar,
+      h("main", {}, h("div", { class: "stage" }, this.view.canvas, this.view.tip, this.legend, this.view.mini, zoom, corner, this.toast),
+        h("footer", {}, dockTabs, this.status), this.dock),
+      h("aside", { "aria-label": "Facts" }, tabs, this.side),
+      this.help);
+    this.showTab("summary");
+  }
+
+  private fillSelects(): void {
+    const { app } = this;
+    replace(this.heat, h("option", { value: "" }, "Heat: off"), ...app.measures.map((measure) => h("option", { value: measure.id }, `Heat: ${measure.label}`)));
+    this.heat.addEventListener("change", () => app.setHeat(this.heat.value));
+    const modes: [Mode, string][] = app.phases.length > 1 ? [["side", "Side by side"], ["over", "Overlaid"], ...app.phases.map((phase): [Mode, string] => [PHASES[phase] as Mode, `Only ${PHASES[phase]}`])] : [["side", app.phases.length ? `${PHASES[app.phases[0]]} only` : "empty"]];
+    replace(this.mode, ...modes.map(([mode, label]) => h("option", { value: mode }, label)));
+    this.mode.addEventListener("change", () => void this.setMode(this.mode.value as Mode));
+  }
+
+  private keys(): void {
+    const { app, view } = this;
+    listen(app, {
+      search: () => this.search.input.focus(),
+      toggle: (box) => void this.onZone("toggle", box),
+      showAll: (box) => void this.onZone("all", box),
+      step: (box, by) => void this.onZone(by > 0 ? "next" : "previous", box),
+      depth: (depth) => void this.setDepth(depth),
+      openEverything: () => void this.openEverything(),
+      fit: () => view.fit(),
+      zoomToSelection: () => { const hit = app.selected && app.scene?.find(app.selected); if (hit) view.fly(view.around(app.scene!.rect(hit), 1.6)); },
+      zoom: (factor) => view.zoom(factor),
+      nextHeat: (off) => this.nextHeat(off),
+      nextMode: () => { const options = [...this.mode.options].map((option) => option.value); void this.setMode(options[(options.indexOf(app.mode) + 1) % options.length] as Mode); },
+      jumpLink: () => this.jumpLink(),
+      path: () => { app.wholePath = !app.wholePath; app.select(app.selected, app.node); this.say(app.wholePath ? "whole path" : "direct neighbours"); },
+      views: () => { app.views = !app.views; void this.refresh(app.selected); this.say(app.views ? "views shown" : "views looked through"); },
+      dock: (name) => this.showDock(this.docked === name ? "" : name),
+      theme: () => this.switchTheme(),
+      copy: () => void this.copy(),
+      saveSvg: () => saveSvg(app),
+      escape: () => this.escape(),
+      help: () => this.help.showModal(),
+      pick: (box) => { app.select(box); view.reveal(box); },
+    });
+  }
+
+  private escape(): void {
+    this.timeline.clear();
+    this.search.input.value = "";
+    this.search.results.hidden = true;
+    this.app.mark(null);
+    this.app.select(null);
+  }
+
+  private nextHeat(off: boolean): void {
+    const ids = ["", ...this.app.measures.map((measure) => measure.id)];
+    const next = off ? "" : ids[(ids.indexOf(this.app.heat?.id ?? "") + 1) % ids.length];
+    this.heat.value = next;
+    this.app.setHeat(next);
+  }
+
+  private jumpLink(): void {
+    const { app } = this;
+    const nodes = app.node >= 0 ? [app.node] : app.selected && app.selected.start >= 0 ? Array.from(app.selected.forest.order.subarray(app.selected.start, app.selected.end)) : [];
+    for (const node of nodes) {
+      const others = app.run.nodeLink[node] >= 0 ? [app.run.nodeLink[node]] : app.run.linked(node);
+      if (others.length) return void this.goNode(others[0]);
+    }
+    this.say("no operation of another phase belongs to this one");
+  }
+
+  async setMode(mode: Mode): Promise<void> {
+    this.mode.value = mode;
+    this.app.setMode(mode);
+    if (await this.app.relayout()) this.view.begin();
+    this.app.select(this.app.selected, this.app.node);
+  }
+
+  async setDepth(depth: number): Promise<void> {
+    this.app.setDepth(depth);
+    if (await this.app.relayout()) this.view.fit();
+  }
+
+  private changeDepth(by: number): Promise<void> {
+    const now = Math.max(...this.app.roots.map(depthOf), 0);
+    return this.setDepth(Math.max(0, now + by));
+  }
+
+  async openEverything(): Promise<void> {
+    this.app.openEverything();
+    if (await this.app.relayout()) this.view.fit();
+  }
+
+  /** Lay out again and keep a box where it was on the screen. */
+  async refresh(anchor: Box | null): Promise<void> {
+    const { app, view } = this;
+    const before = anchor && app.scene?.find(anchor);
+    const old = before ? app.scene!.rect(before) : null;
+    if (!(await app.relayout())) return;
+    const after = anchor && app.scene!.find(anchor);
+    if (!old || !after) return view.redraw();
+    const now = app.scene!.rect(after);
+    const { scale } = view.camera;
+    view.camera.x += (old.x + old.w / 2 - now.x - now.w / 2) * scale;
+    view.camera.y += (old.y - now.y) * scale;
+    const { w, h: high } = view.size;
+    const wide = now.w * scale;
+    const tall = now.h * scale;
+    const [left, top] = [now.x * scale + view.camera.x, now.y * scale + view.camera.y];
+    if (wide > w - 20 || tall > high - 20) view.fly(view.around(now, Math.max(scale, 0.5), 24));
+    else view.fly({ scale, x: view.camera.x + Math.max(0, 16 - left) - Math.max(0, left + wide - w + 16), y: view.camera.y + Math.max(0, 16 - top) - Math.max(0, top + tall - high + 16) });
+  }
+
+  async onZone(action: "toggle" | "previous" | "next" | "all", box: Box): Promise<void> {
+    if (!box.canOpen) return;
+    if (action === "toggle") this.app.toggle(box);
+    else if (box.kind !== "fold") return;
+    else if (action === "all") box.opening = box.opening === "all" ? openingOf(box) : "all";
+    else {
+      const count = box.children.length;
+      box.shown = (box.shown + (action === "next" ? 1 : count - 1)) % count;
+      box.opening = "one";
+      this.say(box.children[box.shown].label);
+    }
+    await this.refresh(box);
+    this.app.select(box);
+  }
+
+  async goNode(node: number): Promise<void> {
+    const { app } = this;
+    if (!app.roots.some((root) => root.forest.position[node] >= 0)) {
+      this.mode.value = "side";
+      app.setMode("side");
+    }
+    const box = app.pickNode(node, true);
+    await this.refresh(null);
+    app.select(box, node);
+    if (box) this.view.flyToBox(box, true);
+  }
+
+  async goScope(scope: number): Promise<void> {
+    const box = this.app.pickScope(scope);
+    await this.refresh(null);
+    this.app.select(box);
+    if (box) this.view.flyToBox(box, true);
+  }
+
+  showTab(name: string): void {
+    this.tab = name;
+    for (const [other, tab] of this.tabs) tab.setAttribute("aria-selected", String(other === name));
+    if (name === "modules") this.modules.show();
+    if (name === "summary") this.summary.show();
+    replace(this.side, { summary: this.summary.element, details: this.details.element, modules: this.modules.element }[name]!);
+    document.body.classList.toggle("wide-side", name === "modules");
+  }
+
+  showDock(name: string): void {
+    if (this.docked === "memory" && name !== "memory") this.timeline.clear();
+    this.docked = name;
+    this.dock.hidden = !name;
+    for (const [other, tab] of this.dockTabs) tab.setAttribute("aria-pressed", String(other === name));
+    const panel = name === "memory" ? this.timeline : name === "time" ? this.flame : null;
+    replace(this.dock, panel ? panel.element : "");
+    panel?.show();
+    this.view.redraw();
+    this.later();
+  }
+
+  private switchTheme(): void {
+    this.app.themeChoice = this.app.theme.dark ? "light" : "dark";
+    this.applyTheme();
+  }
+
+  applyTheme(): void {
+    document.documentElement.dataset.theme = this.app.theme.dark ? "dark" : "light";
+    this.app.tell("look");
+  }
+
+  private drawLegend(): void {
+    const { app } = this;
+    const { theme, heat } = app;
+    if (heat) {
+      const bar = h("div", { class: "ramp" });
+      bar.style.background = `linear-gradient(to right, ${(heat.diverging ? theme.diverging : theme.heat).join(", ")})`;
+      const ticks = heat.diverging ? [-1, 0, 1] : [0, 0.25, 1];
+      replace(this.legend, h("div", {}, `${heat.label}, sum over what a box stands for`), bar,
+        h("div", { class: "ticks" }, ...ticks.map((share) => h("span", {}, heat.show(app.heatMost * share)))),
+        h("div", { class: "sub" }, this.unknownText()));
+      return;
+    }
+    if (app.run.difference) {
+      replace(this.legend, ...["", "only in B (added)", "only in A (removed)", "changed"].flatMap((name, i) => (i ? [swatch(theme.difference[i], name)] : [])));
+      return;
+    }
+    const used = new Set<string>();
+    for (const column of app.scene?.columns ?? []) for (const { box, own } of column.picture.items) if (own < 0 && box.start >= 0) used.add(app.family(box));
+    replace(this.legend, ...Object.keys(FAMILIES).filter((name) => used.has(name) && name !== "module").map((name) => swatch(mixed([theme.card, FAMILIES[name]], 0.85), name)));
+  }
+
+  private unknownText(): string {
+    let unknown = 0;
+    for (const column of this.app.scene?.columns ?? []) for (const { box, own } of column.picture.items) if (own < 0 && box.start >= 0 && this.app.heat!.of(box) === null) unknown += 1;
+    return unknown ? `${plural(unknown, "box")}: not known`.replace("boxs", "boxes") : "";
+  }
+
+  private statusText(): string {
+    const { scene } = this.app;
+    let boxes = 0;
+    for (const column of scene?.columns ?? []) for (const item of column.picture.items) if (item.own < 0) boxes += 1;
+    return `${plural(boxes, "box")} shown`.replace("boxs", "boxes");
+  }
+
+  say(text: string): void {
+    this.toast.textContent = text;
+    this.toast.hidden = false;
+    clearTimeout(this.toastWait);
+    this.toastWait = window.setTimeout(() => (this.toast.hidden = true), 1600);
+  }
+
+  private toastWait = 0;
+
+  private async copy(): Promise<void> {
+    await copyMarkdown(this.app);
+    this.say("copied as Markdown");
+  }
+
+  private async copyLink(): Promise<void> {
+    this.writeHash();
+    try {
+      await navigator.clipboard.writeText(location.href);
+      this.say("link copied");
+    } catch {
+      this.say("the address bar has the link");
+    }
+  }
+
+  private later(): void {
+    if (!this.hashReady) return;
+    clearTimeout(this.hashWait);
+    this.hashWait = window.setTimeout(() => this.writeHash(), 250);
+  }
+
+  writeHash(): void {
+    const { view } = this;
+    const hash = encode(this.app, view.camera, view.size, this.docked, this.search.input.value);
+    try {
+      history.replaceState(null, "", hash);
+    } catch {
+      // inside a notebook's frame an address cannot be changed, and there is none to share
+    }
+  }
+
+  /** Begin with what the address asks for, or with the first view. */
+  async begin(hash: string): Promise<void> {
+    const { app, view } = this;
+    const wanted = decode(hash);
+    app.themeChoice = wanted.theme;
+    document.documentElement.dataset.theme = app.theme.dark ? "dark" : "light";
+    app.views = wanted.views;
+    app.wholePath = wanted.path;
+    if (wanted.mode && [...this.mode.options].some((option) => option.value === wanted.mode)) {
+      this.mode.value = wanted.mode;
+      app.setMode(wanted.mode);
+    }
+    if (wanted.open === "all") app.openEverything();
+    else if (wanted.open) for (const root of app.roots) applyOpen(root, wanted.open);
+    if (wanted.node >= 0 && wanted.node < app.run.count) app.pickNode(wanted.node, true);
+    else if (wanted.selected) for (const root of app.roots) eachShown(root, (box) => { if (box.key === wanted.selected) app.selected = box; });
+    await app.relayout();
+    if (wanted.heat) {
+      this.heat.value = wanted.heat;
+      app.setHeat(wanted.heat);
+    }
+    if (wanted.dock === "memory" || wanted.dock === "time") this.showDock(wanted.dock);
+    if (wanted.query) {
+      this.search.input.value = wanted.query;
+      this.search.run();
+      this.search.results.hidden = true;
+    }
+    if (app.selected) app.select(app.selected, app.node);
+    if (wanted.at) {
+      const [x, y, scale] = wanted.at;
+      view.camera = { scale, x: view.size.w / 2 - x * scale, y: view.size.h / 2 - y * scale };
+    } else view.begin();
+    view.drawNow();
+    this.hashReady = true;
+  }
+}
+
+function swatch(color: string, text: string): HTMLElement {
+  const dot = h("i", { class: "swatch" });
+  dot.style.background = color;
+  return h("span", { class: "key" }, dot, text);
+}

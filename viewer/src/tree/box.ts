@@ -1,0 +1,290 @@
+/** What is drawn: boxes for operations, calls of modules and repeats; each makes its children when first asked. */
+
+import type { Run } from "../data/run.ts";
+import { VIEW } from "../data/run.ts";
+import { cut, type Stretch } from "./fold.ts";
+import { Hash, type Forest } from "./forest.ts";
+
+export type Kind = "root" | "module" | "op" | "fold" | "step" | "bundle" | "input" | "output";
+
+/** A repeat is closed, shows one instance for all (`one`), or all of them (`all`); everything else is closed or `all`. */
+export type Opening = "closed" | "one" | "all";
+
+const MOST_IN_A_FRAME = 2500;
+const BUNDLE = 200;
+const SHARE_OF_ODD = 0.25; // more instances than this that differ, and they are not folded
+
+export class Box {
+  readonly key: string;
+  opening: Opening = "closed";
+  shown = 0; // of a repeat that shows one instance: which
+  count = 1;
+  odd: boolean = false; // an instance that differs from its siblings
+  private made: Box[] | null = null;
+
+  constructor(
+    readonly forest: Forest,
+    readonly kind: Kind,
+    readonly parent: Box | null,
+    readonly elements: Int32Array, // operations and ~calls; of an input or output, the value
+    readonly start: number,
+    readonly end: number,
+    readonly label: string,
+    readonly type: string,
+    readonly level: number,
+    readonly period = 1,
+  ) {
+    const letter = kind[0] === "o" && kind !== "op" ? "u" : kind[0];
+    const first = elements.length ? elements[0] : 0;
+    this.key = `${forest.phases.join("")}${letter}${first < 0 ? `c${~first}` : first}${period > 1 || kind === "bundle" || kind === "fold" ? `.${elements.length}` : ""}`;
+  }
+
+  get run(): Run {
+    return this.forest.run;
+  }
+
+  get scope(): number {
+    return (this.kind === "module" || this.kind === "root") && this.elements.length ? ~this.elements[0] : -1;
+  }
+
+  get node(): number {
+    return this.kind === "op" ? this.elements[0] : -1;
+  }
+
+  get operations(): number {
+    return this.end - this.start;
+  }
+
+  get canOpen(): boolean {
+    return this.kind !== "op" && this.kind !== "input" && this.kind !== "output";
+  }
+
+  get isView(): boolean {
+    return this.kind === "op" && (this.run.nodeFlags[this.node] & VIEW) !== 0 && !(this.run.nodeFlags[this.node] & 1);
+  }
+
+  get children(): Box[] {
+    return (this.made ??= this.makeChildren());
+  }
+
+  /** What is to be seen inside: of a repeat that shows one instance, the inside of that instance. */
+  get inside(): Box[] {
+    if (this.opening === "one") {
+      const instance = this.children[Math.min(this.shown, this.children.length - 1)];
+      return instance.canOpen ? instance.children : [instance];
+    }
+    return this.children;
+  }
+
+  private makeChildren(): Box[] {
+    const { forest } = this;
+    if (!this.canOpen) return [];
+    if (this.kind === "fold") return this.instances();
+    const elements = this.kind === "step" || this.kind === "bundle" ? this.elements : forest.elements(this.scope);
+    const plain = this.kind === "step" ? singles(elements.length) : folds(forest, elements);
+    const above = this.kind === "module" || this.kind === "root" ? this.run.path(this.scope) : this.above;
+    if (plain.length > MOST_IN_A_FRAME) return bundles(plain).map((part) => this.bundle(elements, part));
+    const seen = new Map<string, number>();
+    const boxes = plain.map((stretch) => this.child(elements, stretch, above, seen));
+    return boxes;
+  }
+
+  /** The path of the module that this is in, which labels leave out. */
+  get above(): string {
+    let box: Box | null = this;
+    while (box && box.kind !== "module" && box.kind !== "root") box = box.parent;
+    return box ? this.run.path(box.scope) : "";
+  }
+
+  private bundle(elements: Int32Array, part: Stretch): Box {
+    const inside = elements.subarray(part.start, part.start + part.period);
+    const [from, to] = span(this.forest, inside);
+    const label = `${names(this.run, inside)}`;
+    const type = `${(to - from).toLocaleString("en-US")} operations`;
+    return new Box(this.forest, "bundle", this, inside, from, to, label, type, this.level + 1);
+  }
+
+  private child(elements: Int32Array, { start, period, times }: Stretch, above: string, seen: Map<string, number>): Box {
+    const { forest, run } = this;
+    const inside = elements.subarray(start, start + period * times);
+    const [from, to] = span(forest, inside);
+    const level = this.level + 1;
+    if (times > 1) {
+      const first = inside[0];
+      const label = period > 1 ? names(run, inside.subarray(0, period)) : first < 0 ? spanLabel(run, inside, above) : run.name(first);
+      const type = period > 1 ? `${period} steps` : first < 0 ? run.module(~first)[1] : "";
+      const box = new Box(forest, "fold", this, inside, from, to, label, type, level, period);
+      box.count = times;
+      return box;
+    }
+    const element = inside[0];
+    if (element >= 0) return new Box(forest, "op", this, inside, from, to, run.name(element), "", level);
+    const [path, type] = run.module(~element);
+    let label = shortLabel(path, type, above);
+    const again = (seen.get(label) ?? 0) + 1;
+    seen.set(label, again);
+    if (again > 1) label += ` #${again}`;
+    return new Box(forest, "module", this, inside, from, to, label, type, level);
+  }
+
+  private instances(): Box[] {
+    const { forest, period, run } = this;
+    const above = this.above;
+    const boxes: Box[] = [];
+    for (let place = 0; place < this.elements.length; place += period) {
+      const inside = this.elements.subarray(place, place + period);
+      const [from, to] = span(forest, inside);
+      if (period === 1 && inside[0] < 0) {
+        const [path, type] = run.module(~inside[0]);
+        const call = run.scopeCall[~inside[0]];
+        const label = shortLabel(path, type, above) + (call > 0 ? ` #${call + 1}` : "");
+        boxes.push(new Box(forest, "module", this, inside, from, to, label, type, this.level));
+      } else if (period === 1) {
+        boxes.push(new Box(forest, "op", this, inside, from, to, run.name(inside[0]), "", this.level));
+      } else {
+        const label = `${boxes.length + 1} of ${this.count}`;
+        boxes.push(new Box(forest, "step", this, inside, from, to, label, names(run, inside), this.level, period));
+      }
+    }
+    const odd = oddOnes(boxes.map((box) => fingerprint(box)));
+    boxes.forEach((box, place) => (box.odd = odd.has(place)));
+    return boxes;
+  }
+
+  /** The numbers of the instances that are not like most of them. */
+  get oddInstances(): number[] {
+    return this.kind === "fold" ? this.children.flatMap((box, place) => (box.odd ? [place] : [])) : [];
+  }
+}
+
+export function rootBox(forest: Forest): Box {
+  const box = new Box(forest, "root", null, Int32Array.of(~0), 0, forest.total, "", "", -1);
+  box.opening = "all";
+  return box;
+}
+
+/** What a box does, as a number: operators, shapes, and so on down. */
+function fingerprint(box: Box): number {
+  const hash = new Hash();
+  hash.begin(1);
+  for (const element of box.elements) {
+    if (element >= 0) hash.add(box.forest.nodeKey(element, true));
+    else {
+      hash.add(box.forest.strict[~element] % 4294967296);
+      hash.add(box.forest.strict[~element] / 4294967296);
+    }
+  }
+  return hash.end();
+}
+
+function oddOnes(keys: number[]): Set<number> {
+  const counts = new Map<number, number>();
+  for (const key of keys) counts.set(key, (counts.get(key) ?? 0) + 1);
+  let most = keys[0];
+  for (const [key, count] of counts) if (count > (counts.get(most) ?? 0)) most = key;
+  const found = keys.flatMap((key, place) => (key === most ? [] : [place]));
+  return new Set(found.length * 2 > keys.length ? [] : found);
+}
+
+function singles(count: number): Stretch[] {
+  return Array.from({ length: count }, (_, start) => ({ start, period: 1, times: 1 }));
+}
+
+function bundles(parts: Stretch[]): Stretch[] {
+  const size = Math.max(BUNDLE, Math.ceil(parts.length / BUNDLE));
+  const found: Stretch[] = [];
+  for (let at = 0; at < parts.length; at += size) {
+    const last = parts[Math.min(at + size, parts.length) - 1];
+    found.push({ start: parts[at].start, period: last.start + last.period * last.times - parts[at].start, times: 1 });
+  }
+  return found;
+}
+
+function folds(forest: Forest, elements: Int32Array): Stretch[] {
+  const { run } = forest;
+  const isCall = Uint8Array.from(elements, (element) => (element < 0 ? 1 : 0));
+  const strict = new Float64Array(elements.length);
+  const loose = new Float64Array(elements.length);
+  const stems: string[] = [];
+  const hash = new Hash();
+  const numbers = new Map<string, number>();
+  for (let i = 0; i < elements.length; i++) {
+    const element = elements[i];
+    if (element >= 0) {
+      strict[i] = forest.nodeKey(element, true);
+      loose[i] = forest.nodeKey(element, false);
+      continue;
+    }
+    const module = run.scopeModule[~element];
+    const path = run.tables.modules[module][0];
+    const dot = path.lastIndexOf(".");
+    const isNumbered = /^\d+$/.test(path.slice(dot + 1));
+    const salt = isNumbered ? path.slice(0, Math.max(0, dot)) : `\u0000${module}`;
+    stems[i] = isNumbered ? `${salt}\u0000${run.tables.modules[module][1]}` : "";
+    if (!numbers.has(salt)) numbers.set(salt, numbers.size + 1);
+    for (const [into, from] of [[strict, isNumbered ? forest.strict : forest.loose], [loose, forest.loose]] as const) {
+      hash.begin(numbers.get(salt)!);
+      hash.add(from[~element] % 4294967296);
+      hash.add(from[~element] / 4294967296);
+      into[i] = -1 - hash.end();
+    }
+  }
+  admitOdd(strict, stems);
+  return cut(strict, loose, isCall);
+}
+
+/** Among numbered neighbours of one class, let the few that differ count as equal: they are marked, not torn out. */
+function admitOdd(keys: Float64Array, stems: string[]): void {
+  for (let from = 0; from < keys.length; ) {
+    let to = from + 1;
+    while (stems[from] && to < keys.length && stems[to] === stems[from]) to += 1;
+    const odd = to - from >= 5 ? oddOnes(Array.from(keys.subarray(from, to))) : new Set<number>();
+    if (odd.size && odd.size <= (to - from) * SHARE_OF_ODD && !odd.has(0) && !odd.has(to - from - 1)) {
+      for (const place of odd) keys[from + place] = keys[from];
+    }
+    from = to;
+  }
+}
+
+function span(forest: Forest, elements: Int32Array): [number, number] {
+  let from = Infinity;
+  let to = 0;
+  for (const element of elements) {
+    from = Math.min(from, element < 0 ? forest.start[~element] : forest.position[element]);
+    to = Math.max(to, element < 0 ? forest.end[~element] : forest.position[element] + 1);
+  }
+  return elements.length ? [from, to] : [0, 0];
+}
+
+function names(run: Run, elements: Int32Array): string {
+  const counts = new Map<string, number>();
+  for (const element of elements) {
+    const name = element >= 0 ? run.name(element) : run.module(~element)[1];
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  const sorted = [...counts].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+  return sorted.slice(0, 3).join(", ") + (sorted.length > 3 ? " …" : "");
+}
+
+function shortLabel(path: string, type: string, above: string): string {
+  if (!path) return type;
+  return above && path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
+}
+
+function spanLabel(run: Run, elements: Int32Array, above: string): string {
+  const labels = new Set<string>();
+  for (const element of elements) labels.add(shortLabel(run.path(~element), run.module(~element)[1], above));
+  if (labels.size === 1) return [...labels][0];
+  let low = Infinity;
+  let high = -Infinity;
+  let stem = "";
+  for (const label of labels) {
+    const match = /^(.*?)(\d+)$/.exec(label);
+    if (match) {
+      stem = match[1];
+      low = Math.min(low, Number(match[2]));
+      high = Math.max(high, Number(match[2]));
+    }
+  }
+  return low <= high ? `${stem}${low}–${high}` : [...labels][0];
+}

@@ -1,0 +1,248 @@
+/**
+ * The module tree of some phases of a run, in order of execution.
+ *
+ * Every call of a module covers an unbroken range of positions, so that a sum over it is a difference of two numbers, and
+ * a position in one of several equal calls has its counterpart in each of the others at the same distance.
+ */
+
+import { SHAPE, VIEW, type Run } from "../data/run.ts";
+
+export class Forest {
+  /** By position, the operation; by operation, the position or -1. */
+  readonly order: Int32Array;
+  readonly position: Int32Array;
+  /** By call of a module, its range of positions. */
+  readonly start: Int32Array;
+  readonly end: Int32Array;
+  /** What each call holds: operations, and ~call for calls. */
+  readonly elementStart: Int32Array;
+  readonly element: Int32Array;
+  /** Fingerprints of calls: equal if the same operators ran in the same order; strict: with the same shapes. */
+  readonly strict: Float64Array;
+  readonly loose: Float64Array;
+  readonly total: number;
+  private readonly sums = new Map<string, { sum: Float64Array; unknown: Int32Array | null }>();
+  private readonly edgeLists = new Map<boolean, Edges>();
+
+  constructor(readonly run: Run, readonly phases: readonly number[]) {
+    const inside = (node: number): boolean => phases.includes(run.nodePhase[node]);
+    const scopes = run.scopes;
+    const seen = new Uint8Array(scopes);
+    const counts = new Int32Array(scopes + 1);
+    if (scopes) seen[0] = 1;
+    const visit = (node: number, found: (owner: number, element: number) => void): void => {
+      const chain: number[] = [];
+      for (let scope = run.nodeScope[node]; scope >= 0 && !seen[scope]; scope = run.scopeParent[scope]) {
+        seen[scope] = 1;
+        chain.push(scope);
+      }
+      for (let i = chain.length - 1; i >= 0; i--) found(Math.max(0, run.scopeParent[chain[i]]), ~chain[i]);
+      found(run.nodeScope[node], node);
+    };
+    let total = 0;
+    for (let node = 0; node < run.count; node++) {
+      if (!inside(node)) continue;
+      total += 1;
+      visit(node, (owner) => counts[owner + 1]++);
+    }
+    for (let i = 0; i < scopes; i++) counts[i + 1] += counts[i];
+    this.total = total;
+    this.elementStart = counts;
+    this.element = new Int32Array(counts[scopes]);
+    const free = counts.slice();
+    seen.fill(0);
+    if (scopes) seen[0] = 1;
+    for (let node = 0; node < run.count; node++) {
+      if (inside(node)) visit(node, (owner, element) => (this.element[free[owner]++] = element));
+    }
+    this.order = new Int32Array(total);
+    this.position = new Int32Array(run.count).fill(-1);
+    this.start = new Int32Array(scopes);
+    this.end = new Int32Array(scopes);
+    this.walk();
+    this.strict = new Float64Array(scopes);
+    this.loose = new Float64Array(scopes);
+    this.fingerprint();
+  }
+
+  elements(scope: number): Int32Array {
+    return this.element.subarray(this.elementStart[scope], this.elementStart[scope + 1]);
+  }
+
+  private walk(): void {
+    if (!this.run.scopes) return;
+    const stack = [0];
+    const at = [this.elementStart[0]];
+    let place = 0;
+    while (stack.length) {
+      const scope = stack[stack.length - 1];
+      const next = at[at.length - 1]++;
+      if (next === this.elementStart[scope + 1]) {
+        this.end[scope] = place;
+        stack.pop();
+        at.pop();
+      } else if (this.element[next] >= 0) {
+        this.position[this.element[next]] = place;
+        this.order[place++] = this.element[next];
+      } else {
+        const inner = ~this.element[next];
+        this.start[inner] = place;
+        stack.push(inner);
+        at.push(this.elementStart[inner]);
+      }
+    }
+  }
+
+  private fingerprint(): void {
+    const run = this.run;
+    const kinds = numbered(run.tables.modules.map((row) => `${row[1]}\u0000${row[2]}`));
+    const shapes = numbered(run.tables.types.map((row) => `${row[0]}${row[1].join(",")}`));
+    const hash = new Hash();
+    for (let scope = run.scopes - 1; scope >= 0; scope--) {
+      for (const [found, strict] of [[this.strict, true], [this.loose, false]] as const) {
+        hash.begin(kinds[run.scopeModule[scope]]);
+        for (let at = this.elementStart[scope]; at < this.elementStart[scope + 1]; at++) {
+          const element = this.element[at];
+          if (element < 0) {
+            hash.add(found[~element] % 4294967296);
+            hash.add(found[~element] / 4294967296);
+          } else {
+            hash.add(this.nodeKey(element, strict, shapes));
+          }
+        }
+        found[scope] = hash.end();
+      }
+    }
+    this.shapes = shapes;
+  }
+
+  private shapes!: Int32Array;
+
+  /** A number that is equal for operations that do the same. */
+  nodeKey(node: number, strict: boolean, shapes: Int32Array = this.shapes): number {
+    const run = this.run;
+    const name = run.opIds[run.nodeCall[node]];
+    if (!strict) return name;
+    const out = run.outStart[node];
+    const shape = out < run.outStart[node + 1] ? shapes[run.valueType[run.outValue[out]]] + 1 : 0;
+    const difference = run.difference ? run.difference[node] : 0;
+    return (name * 65599 + shape) * 4 + difference;
+  }
+
+  /** The sum of a metric over a range of positions, and for how many of them it is not known. */
+  sum(metric: string, from: number, to: number): { total: number; unknown: number } | null {
+    let found = this.sums.get(metric);
+    if (!found) {
+      const column = this.run.metrics.get(metric);
+      if (!column || column.along !== "node") return null;
+      const sum = new Float64Array(this.total + 1);
+      const unknown = column.known ? new Int32Array(this.total + 1) : null;
+      for (let place = 0; place < this.total; place++) {
+        const node = this.order[place];
+        const known = !column.known || column.known[node] === 1;
+        sum[place + 1] = sum[place] + (known ? column.values[node] : 0);
+        if (unknown) unknown[place + 1] = unknown[place] + (known ? 0 : 1);
+      }
+      found = { sum, unknown };
+      this.sums.set(metric, found);
+    }
+    const { sum, unknown } = found;
+    return { total: sum[to] - sum[from], unknown: unknown ? unknown[to] - unknown[from] : 0 };
+  }
+
+  /** Every passing of bytes from position to position; with `through`, views are looked through. */
+  edges(through: boolean): Edges {
+    let found = this.edgeLists.get(through);
+    if (!found) this.edgeLists.set(through, (found = this.listEdges(through)));
+    return found;
+  }
+
+  private listEdges(through: boolean): Edges {
+    const run = this.run;
+    const root = through ? roots(run) : null;
+    const source: number[] = [];
+    const target: number[] = [];
+    const value: number[] = [];
+    const add = (from: number, node: number): void => {
+      const origin = root ? root[from] : from;
+      const producer = run.producer[origin];
+      const place = producer >= 0 ? this.position[producer] : -1;
+      if (producer >= 0 && place < 0) return; // from another phase
+      if (place === this.position[node]) return;
+      source.push(producer >= 0 ? place : ~origin);
+      target.push(this.position[node]);
+      value.push(from);
+    };
+    for (let place = 0; place < this.total; place++) {
+      const node = this.order[place];
+      if (through && run.nodeFlags[node] & VIEW && !(run.nodeFlags[node] & 1)) continue;
+      for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
+        if (run.inKind[row] !== SHAPE) add(run.inValue[row], node);
+      }
+      for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) {
+        const below = run.valueCarries[run.outValue[row]];
+        if (below >= 0) add(below, node);
+      }
+    }
+    return { source: Int32Array.from(source), target: Int32Array.from(target), value: Int32Array.from(value) };
+  }
+}
+
+/** Columns: where bytes come from (a position, or ~value from outside), where they go, and the value read. */
+export interface Edges {
+  source: Int32Array;
+  target: Int32Array;
+  value: Int32Array;
+}
+
+const rootsOf = new WeakMap<Run, Int32Array>();
+
+/** For each value the one whose bytes it shows: views are looked through to what they are views of. */
+export function roots(run: Run): Int32Array {
+  const known = rootsOf.get(run);
+  if (known) return known;
+  const root = Int32Array.from({ length: run.values }, (_, i) => i);
+  for (let node = 0; node < run.count; node++) {
+    if (!(run.nodeFlags[node] & VIEW) || run.nodeFlags[node] & 1) continue;
+    let from = -1;
+    for (let row = run.inStart[node]; row < run.inStart[node + 1] && from < 0; row++) {
+      if (run.inKind[row] !== SHAPE) from = root[run.inValue[row]];
+    }
+    if (from < 0) continue;
+    for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) root[run.outValue[row]] = from;
+  }
+  rootsOf.set(run, root);
+  return root;
+}
+
+/** Two 32-bit streams joined into one number of 53 bits. */
+export class Hash {
+  private a = 0;
+  private b = 0;
+
+  begin(seed: number): void {
+    this.a = Math.imul(seed ^ 0x9e3779b9, 0x85ebca6b);
+    this.b = Math.imul(seed ^ 0x7f4a7c15, 0xc2b2ae35);
+  }
+
+  add(number: number): void {
+    const n = number | 0;
+    this.a = Math.imul((this.a ^ n) + 0x165667b1, 0x27d4eb2f);
+    this.a ^= this.a >>> 15;
+    this.b = Math.imul((this.b ^ (n + 0x51ed270b)) + 0x2545f491, 0x9e3779b1);
+    this.b ^= this.b >>> 13;
+  }
+
+  end(): number {
+    return (this.a >>> 0) * 2097152 + (this.b & 0x1fffff);
+  }
+}
+
+function numbered(items: string[]): Int32Array {
+  const numbers = new Map<string, number>();
+  return Int32Array.from(items, (item) => {
+    let number = numbers.get(item);
+    if (number === undefined) numbers.set(item, (number = numbers.size));
+    return number;
+  });
+}

@@ -1,0 +1,140 @@
+/** Which boxes are open: the first view, depths, and opening the way to an operation. */
+
+import type { Box, Opening } from "./box.ts";
+import type { Picture } from "./picture.ts";
+
+const ROOM = 14; // boxes that a person takes in at once
+const DEEPEST = 40;
+
+/** Open the modules that are alone in their frame, then level by level while there is room. */
+export function openAtFirst(root: Box): void {
+  let lone = root;
+  while (true) {
+    const inside = lone.children.filter((box) => !box.isView);
+    const modules = inside.filter((box) => box.canOpen);
+    if (modules.length !== 1 || inside.length > 8 || modules[0].kind !== "module") break;
+    modules[0].opening = "all";
+    lone = modules[0];
+  }
+  const base = lone.level + 1;
+  for (let depth = 1; depth < DEEPEST; depth++) {
+    const before = snapshot(root);
+    if (!openLevel(root, base + depth - 1, true)) return;
+    if (countVisible(root) > ROOM) {
+      restore(before);
+      return;
+    }
+  }
+}
+
+/** Open everything up to a depth, and close what is deeper. */
+export function openToDepth(root: Box, depth: number): void {
+  eachShown(root, (box) => {
+    if (box.canOpen && box !== root) box.opening = box.level < depth ? openingOf(box) : "closed";
+  });
+}
+
+/** How deep the picture is open now. */
+export function depthOf(root: Box): number {
+  let deepest = 0;
+  eachShown(root, (box) => {
+    if (box !== root && box.opening !== "closed") deepest = Math.max(deepest, box.level + 1);
+  });
+  return deepest;
+}
+
+export function openingOf(box: Box): Opening {
+  return box.kind === "fold" ? "one" : "all";
+}
+
+export function openAll(root: Box, most: number): number {
+  let opened = 0;
+  const stack = [root];
+  while (stack.length && opened < most) {
+    const box = stack.pop()!;
+    if (!box.canOpen) continue;
+    box.opening = "all";
+    opened += box.children.length;
+    for (let i = box.children.length - 1; i >= 0; i--) stack.push(box.children[i]);
+  }
+  return opened;
+}
+
+export function closeAll(root: Box): void {
+  eachShown(root, (box) => {
+    if (box !== root) box.opening = "closed";
+  });
+}
+
+function openLevel(root: Box, level: number, callsOnly: boolean): boolean {
+  let opened = false;
+  const found: Box[] = [];
+  eachShown(root, (box) => {
+    if (box.opening === "closed" && box.canOpen && box.level <= level) found.push(box);
+  });
+  for (const box of found) {
+    if (callsOnly && !box.children.some((child) => child.canOpen)) continue;
+    box.opening = openingOf(box);
+    opened = true;
+  }
+  return opened;
+}
+
+function countVisible(root: Box): number {
+  let count = 0;
+  eachShown(root, (box) => {
+    if (box.opening === "closed" && !box.isView) count += 1;
+  });
+  return count;
+}
+
+function snapshot(root: Box): Map<Box, Opening> {
+  const found = new Map<Box, Opening>();
+  eachShown(root, (box) => found.set(box, box.opening));
+  return found;
+}
+
+function restore(openings: Map<Box, Opening>): void {
+  for (const [box, opening] of openings) box.opening = opening;
+}
+
+/** Every box that is to be seen, frames before what is in them. */
+export function eachShown(root: Box, see: (box: Box) => void): void {
+  const stack = [root];
+  while (stack.length) {
+    const box = stack.pop()!;
+    see(box);
+    if (box.opening === "closed") continue;
+    const { inside } = box;
+    for (let i = inside.length - 1; i >= 0; i--) stack.push(inside[i]);
+  }
+}
+
+/** The boxes from the root to the operation at a position; with `open`, all of them but the last are opened. */
+export function wayTo(root: Box, position: number, open: boolean, to: Box | null = null): Box[] {
+  const way: Box[] = [];
+  let box = root;
+  while (true) {
+    way.push(box);
+    if (box === to || !box.canOpen) return way;
+    if (box.opening === "closed" && !open) return way;
+    let inside = box.children;
+    if (box.kind === "fold" && (box.opening === "one" || (open && box.opening === "closed"))) {
+      const place = inside.findIndex((child) => position >= child.start && position < child.end);
+      if (place < 0) return way;
+      if (open) {
+        box.opening = "one";
+        box.shown = place;
+      } else if (place !== box.shown) return way;
+      if (inside[place] === to) return way;
+      if (inside[place].canOpen) inside = inside[place].children;
+    } else if (open && box.opening === "closed") box.opening = "all";
+    const next = inside.find((child) => position >= child.start && position < child.end);
+    if (!next) return way;
+    box = next;
+  }
+}
+
+export function itemOf(picture: Picture, position: number): number {
+  return position >= 0 ? picture.leaf[position] : -1;
+}

@@ -1,0 +1,349 @@
+/**
+ * What is to be seen while some boxes are open: items, the edges among them, and the frames that hold them.
+ *
+ * An edge is drawn exactly when bytes pass between the two. Where a repeat shows one instance for all, what other instances
+ * take from outside or hand out is drawn at their counterparts; what one instance hands to the next is not.
+ */
+
+import { ROLES } from "../data/run.ts";
+import type { FrameSpec } from "../layout/frames.ts";
+import { Box } from "./box.ts";
+import { roots, type Forest } from "./forest.ts";
+
+export interface Item {
+  box: Box;
+  frame: number; // the frame it lies in
+  cell: number; // its number there
+  own: number; // the frame that it is, or -1
+  tags: number[]; // sources (items) that are named here, with no line from them
+}
+
+export interface Line {
+  source: number; // the item that the bytes come from
+  from: number; // cells
+  to: number;
+  value: number;
+  label: boolean;
+  arrow: boolean;
+}
+
+export interface Edge {
+  source: number;
+  target: number;
+  value: number;
+  count: number;
+  hub: boolean;
+  lines: number[]; // frame and line in turn
+}
+
+export interface Frame {
+  item: number; // -1 for the outermost
+  parent: number;
+  depth: number;
+  items: number[]; // by cell; -1 for a port
+  lines: Line[];
+}
+
+export interface Picture {
+  forest: Forest;
+  items: Item[];
+  frames: Frame[];
+  edges: Edge[];
+  specs: FrameSpec[];
+  /** By position the item that stands for it, -1 for a view that is not drawn. */
+  leaf: Int32Array;
+}
+
+export interface Options {
+  views: boolean;
+  up: boolean;
+  measure(box: Box): { w: number; h: number };
+  header: number;
+}
+
+const MANY_READERS = 7;
+const MANY_READERS_OF_AN_INPUT = 4;
+const MOST_INPUTS = 12;
+const PAD = 16;
+const FIRST = -0x7fffffff;
+const LAST = 0x7fffffff;
+
+interface Fold {
+  box: Box;
+  starts: Int32Array;
+}
+
+export function compose(root: Box, options: Options): Picture {
+  const forest = root.forest;
+  const items: Item[] = [];
+  const frames: Frame[] = [{ item: -1, parent: -1, depth: 0, items: [], lines: [] }];
+  const leaf = new Int32Array(forest.total).fill(-1);
+  const folds: Fold[] = [];
+  collect(root, items, frames, leaf, folds, options);
+  const edges = connect(forest, root, items, frames, leaf, folds, options);
+  nameHubs(items, edges);
+  const ports = route(items, frames, edges);
+  return { forest, items, frames, edges, leaf, specs: frames.map((frame, i) => spec(frame, i, items, frames, ports, options)) };
+}
+
+function add(items: Item[], frames: Frame[], box: Box, frame: number): number {
+  items.push({ box, frame, cell: frames[frame].items.length, own: -1, tags: [] });
+  frames[frame].items.push(items.length - 1);
+  return items.length - 1;
+}
+
+function collect(root: Box, items: Item[], frames: Frame[], leaf: Int32Array, folds: Fold[], options: Options): void {
+  const copies: [Box, Box][] = [];
+  const stack: { boxes: Box[]; at: number; frame: number }[] = [{ boxes: root.children, at: 0, frame: 0 }];
+  while (stack.length) {
+    const top = stack[stack.length - 1];
+    if (top.at === top.boxes.length) {
+      stack.pop();
+      continue;
+    }
+    const box = top.boxes[top.at++];
+    if (box.isView && !options.views) continue;
+    const number = add(items, frames, box, top.frame);
+    if (box.opening === "closed" || !box.canOpen) {
+      leaf.fill(number, box.start, box.end);
+      continue;
+    }
+    items[number].own = frames.length;
+    frames.push({ item: number, parent: top.frame, depth: frames[top.frame].depth + 1, items: [], lines: [] });
+    if (box.opening === "one") {
+      const shown = box.children[box.shown];
+      folds.push({ box, starts: Int32Array.from(box.children, (child) => child.start) });
+      copies.push([box, shown]);
+    }
+    stack.push({ boxes: box.inside, at: 0, frame: frames.length - 1 });
+  }
+  for (let i = copies.length - 1; i >= 0; i--) {
+    const [box, shown] = copies[i]; // inner folds come later, and are copied first
+    for (const other of box.children) {
+      if (other !== shown && other.operations === shown.operations) leaf.copyWithin(other.start, shown.start, shown.end);
+    }
+  }
+}
+
+/** By position the innermost repeat that shows one instance for all. */
+function foldsAt(forest: Forest, folds: Fold[]): Int32Array | null {
+  if (!folds.length) return null;
+  const at = new Int32Array(forest.total).fill(-1);
+  folds.forEach(({ box }, number) => at.fill(number, box.start, box.end)); // outer ones come first
+  return at;
+}
+
+function connect(
+  forest: Forest, root: Box, items: Item[], frames: Frame[], leaf: Int32Array, folds: Fold[], options: Options,
+): Edge[] {
+  const { source, target, value } = forest.edges(!options.views);
+  const at = foldsAt(forest, folds);
+  const outside = outsideItems(forest, root, items, frames, source);
+  const found = new Map<number, Edge>();
+  const edges: Edge[] = [];
+  const most = 4_194_304;
+  for (let i = 0; i < source.length; i++) {
+    const from = source[i];
+    const a = from >= 0 ? leaf[from] : (outside?.get(~from) ?? -1);
+    const b = leaf[target[i]];
+    if (a === b || a < 0 || b < 0) continue;
+    if (at && from >= 0 && apart(from, target[i], at, folds)) continue;
+    const key = a * most + b;
+    const known = found.get(key);
+    if (known) known.count += 1;
+    else {
+      const edge = { source: a, target: b, value: value[i], count: 1, hub: false, lines: [] };
+      found.set(key, edge);
+      edges.push(edge);
+    }
+  }
+  addOutputs(forest, root, items, frames, leaf, edges, options);
+  return edges;
+}
+
+/** Whether two positions lie in different instances of one repeat of which a single instance is drawn. */
+function apart(a: number, b: number, at: Int32Array, folds: Fold[]): boolean {
+  let number = Math.min(at[a], at[b]);
+  if (number < 0 || at[a] < 0 || at[b] < 0) return false;
+  for (; number >= 0; number--) {
+    const { box, starts } = folds[number];
+    if (a < box.start || a >= box.end || b < box.start || b >= box.end) continue;
+    if (instance(starts, a) !== instance(starts, b)) return true;
+  }
+  return false;
+}
+
+function instance(starts: Int32Array, position: number): number {
+  let low = 0;
+  let high = starts.length;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (starts[middle] <= position) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Items for the inputs of the run: one each, or one for all where they are many. */
+function outsideItems(
+  forest: Forest, root: Box, items: Item[], frames: Frame[], source: Int32Array,
+): Map<number, number> | null {
+  if (!forest.phases.includes(0)) return null;
+  const { run } = forest;
+  const role = ROLES.indexOf("input");
+  const values = new Set<number>();
+  for (const from of source) if (from < 0 && run.valueRole[~from] === role) values.add(~from);
+  const sorted = [...values].sort((a, b) => a - b);
+  const found = new Map<number, number>();
+  const together = sorted.length > MOST_INPUTS;
+  let number = -1;
+  for (const value of sorted) {
+    if (number < 0 || !together) {
+      const label = together ? `${sorted.length} inputs` : run.valueLabel(value);
+      const box = new Box(forest, "input", root, Int32Array.of(value), -1, -1, label, together ? "" : run.typeText(value), 0);
+      number = add(items, frames, box, 0);
+    }
+    found.set(value, number);
+  }
+  return found;
+}
+
+function addOutputs(
+  forest: Forest, root: Box, items: Item[], frames: Frame[], leaf: Int32Array, edges: Edge[], options: Options,
+): void {
+  const { run } = forest;
+  if (!forest.phases.includes(0)) return;
+  const root_ = options.views ? null : roots(run);
+  const start = run.columns.get("result_start");
+  const values = run.columns.get("result_value");
+  if (!start || !values) return;
+  const made = new Map<number, { label: string; value: number; count: number }>();
+  run.tables.results.forEach(([name, kind], row) => {
+    if (kind !== "output" || start[row] === start[row + 1]) return;
+    const value = values[start[row]];
+    const producer = run.producer[root_ ? root_[value] : value];
+    const item = producer >= 0 && forest.position[producer] >= 0 ? leaf[forest.position[producer]] : -1;
+    const known = made.get(item);
+    if (known) known.count += 1;
+    else made.set(item, { label: name, value, count: 1 });
+  });
+  for (const [item, { label, value, count }] of made) {
+    const text = count > 1 ? `${label} and ${count - 1} more` : label;
+    const box = new Box(forest, "output", root, Int32Array.of(value), -1, -1, text, run.typeText(value), 0);
+    const number = add(items, frames, box, 0);
+    if (item >= 0) edges.push({ source: item, target: number, value, count, hub: false, lines: [] });
+  }
+}
+
+/** What very many read is named at each of its readers; the first keeps its line. */
+function nameHubs(items: Item[], edges: Edge[]): void {
+  const readers = new Map<number, Edge[]>();
+  for (const edge of edges) {
+    const list = readers.get(edge.source);
+    if (list) list.push(edge);
+    else readers.set(edge.source, [edge]);
+  }
+  for (const [source, list] of readers) {
+    const isInput = items[source].box.kind === "input";
+    if (list.length <= (isInput ? MANY_READERS_OF_AN_INPUT : MANY_READERS)) continue;
+    list.sort((a, b) => items[a.target].box.start - items[b.target].box.start);
+    for (let i = isInput ? 0 : 1; i < list.length; i++) {
+      list[i].hub = true;
+      items[list[i].target].tags.push(source);
+    }
+  }
+}
+
+interface Ports {
+  cells: { edge: number }[][]; // by frame, the ports after its items
+}
+
+/** Take every edge through the frames between its ends; lines of one source share their ports. */
+function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
+  const ports: Ports = { cells: frames.map(() => []) };
+  const portOf = new Map<string, number>();
+  const lineOf = frames.map(() => new Map<string, number>());
+  const port = (frame: number, edge: number, source: number): number => {
+    const key = `${frame},${edge},${source}`;
+    let cell = portOf.get(key);
+    if (cell === undefined) {
+      cell = frames[frame].items.length;
+      frames[frame].items.push(-1);
+      ports.cells[frame].push({ edge });
+      portOf.set(key, cell);
+    }
+    return cell;
+  };
+  const line = (edge: Edge, frame: number, from: number, to: number, label: boolean, arrow: boolean): void => {
+    const key = `${from},${to},${edge.source}`;
+    let number = lineOf[frame].get(key);
+    if (number === undefined) {
+      number = frames[frame].lines.length;
+      frames[frame].lines.push({ source: edge.source, from, to, value: edge.value, label, arrow });
+      lineOf[frame].set(key, number);
+    }
+    edge.lines.push(frame, number);
+  };
+  for (const edge of edges) {
+    if (edge.hub) continue;
+    let a = items[edge.source].frame;
+    let b = items[edge.target].frame;
+    let from = items[edge.source].cell;
+    let to = items[edge.target].cell;
+    let arrow = true;
+    while (a !== b) {
+      if (frames[a].depth >= frames[b].depth) {
+        line(edge, a, from, port(a, 2, edge.source), false, false);
+        from = items[frames[a].item].cell;
+        a = frames[a].parent;
+      } else {
+        line(edge, b, port(b, 1, edge.source), to, false, arrow);
+        arrow = false;
+        to = items[frames[b].item].cell;
+        b = frames[b].parent;
+      }
+    }
+    line(edge, a, from, to, true, arrow);
+  }
+  portsOf.set(frames, portOf);
+  return ports;
+}
+
+const portsOf = new WeakMap<Frame[], Map<string, number>>();
+
+function spec(frame: Frame, number: number, items: Item[], frames: Frame[], ports: Ports, options: Options): FrameSpec {
+  const count = frame.items.length;
+  const portOf = portsOf.get(frames)!;
+  const w = new Float64Array(count).fill(8);
+  const h = new Float64Array(count);
+  const order = new Int32Array(count);
+  const edge = new Uint8Array(count);
+  const child = new Int32Array(count).fill(-1);
+  let next = 0;
+  for (let cell = 0; cell < count; cell++) {
+    const item = frame.items[cell] >= 0 ? items[frame.items[cell]] : null;
+    if (!item) {
+      edge[cell] = ports.cells[number][next++].edge;
+      order[cell] = edge[cell] === 1 ? FIRST : LAST;
+      continue;
+    }
+    const { box } = item;
+    order[cell] = box.kind === "input" ? FIRST : box.kind === "output" ? LAST : box.start;
+    if (item.own >= 0) child[cell] = item.own;
+    else ({ w: w[cell], h: h[cell] } = options.measure(box));
+  }
+  const portAt = (cell: number, side: number, source: number): number =>
+    child[cell] >= 0 ? (portOf.get(`${child[cell]},${side},${source}`) ?? -1) : -1;
+  const { lines } = frame;
+  return {
+    w, h, order, edge, child,
+    src: Int32Array.from(lines, (line) => line.from),
+    dst: Int32Array.from(lines, (line) => line.to),
+    key: Int32Array.from(lines, (line) => line.source),
+    srcPort: Int32Array.from(lines, (line) => portAt(line.from, 2, line.source)),
+    dstPort: Int32Array.from(lines, (line) => portAt(line.to, 1, line.source)),
+    up: options.up,
+    header: frame.item < 0 ? 0 : options.header,
+    pad: PAD,
+  };
+}
