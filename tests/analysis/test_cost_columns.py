@@ -230,6 +230,15 @@ def test_a_formula_that_fails_is_named_and_the_rest_counts(
     assert "mylib::broken" in caplog.text and "IndexError" in caplog.text
 
 
+@pytest.mark.parametrize("wrong", [Cost(1.5), Cost(-1), 7, "7"])  # type: ignore[arg-type]
+def test_what_is_no_cost_is_not_taken_for_one(
+    formulas: None, caplog: pytest.LogCaptureFixture, wrong: Any
+) -> None:
+    cost("mylib::wrong")(lambda op: wrong)
+    assert costs(linear_chain(["mylib::wrong"]))["flops"][:] == [None]
+    assert "mylib::wrong" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("register", "message"),
     [

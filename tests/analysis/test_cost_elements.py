@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from tests.analysis.counting import (
     Array,
+    array,
     choose,
     counting,
     erf,
@@ -184,7 +185,6 @@ def test_every_definition_is_proved() -> None:
         "dropout, whose mask is random": "native_dropout _fused_dropout dropout feature_dropout alpha_dropout "
         "feature_alpha_dropout _masked_scale rrelu rrelu_with_noise rrelu_with_noise_backward".split(),
         "the same derivative": ["infinitely_differentiable_gelu_backward"],
-        "complex": ["polar"],
         "base two": ["logaddexp2"],
     }
     assert set(known) - set(DEFINITIONS) - {name for names in same.values() for name in names} == set()
@@ -203,3 +203,15 @@ def test_a_result_that_is_stretched_counts_every_element() -> None:
     assert cost_of(traced(torch.add, double(3, 1), double(4))).flops == 12
     assert cost_of(traced(lambda x: torch.add(x, x, alpha=2), double(3))).flops == 6
     assert cost_of(traced(lambda x: x.add_(1), double(3))).flops == 3
+
+
+def test_complex_numbers_from_real_ones_and_back() -> None:
+    r, phi = double(5, low=0.5), double(5)
+    made = traced(torch.polar, r, phi)
+    with counting() as tally:
+        real = numbers(r) * array((each.function(math.cos) for each in numbers(phi)), (5,))
+        imaginary = numbers(r) * sin(numbers(phi))
+    assert_values((made.output.real, made.output.imag), (real, imaginary))
+    assert cost_of(made).flops == flops(tally)
+    assert cost_of(traced(torch.abs, made.output)).flops == 5  # a root
+    assert cost_of(traced(torch.sgn, made.output)).flops == 5 + 2 * 5  # and both parts divided by it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,7 +150,7 @@ class _Work:
             return None
         op = _operation(call, inputs, outputs, self.types)
         try:
-            return entry.formula(op)
+            return _checked(entry.formula(op))
         except (
             Exception
         ) as error:  # a formula may be the user's, and may not have met this call; the rest still counts
@@ -159,6 +160,17 @@ class _Work:
     def _rows(self, span: tuple[int, int], slots: Any, types: Ints) -> _Slots:
         part = slice(*span)
         return _Slots(slots[part].tolist(), types[part].tolist())
+
+
+def _checked(cost: Cost | None) -> Cost | None:
+    """A cost in whole numbers, or the error that says that it is none."""
+    if cost is None:
+        return None
+    flops, macs, moved = cost
+    made = Cost(index(flops), index(macs), None if moved is None else index(moved))
+    if min(made.flops, made.macs) < 0:
+        raise ValueError(f"{cost} is negative")
+    return made
 
 
 def _entries(calls: tuple[Call, ...]) -> list[Entry | None]:

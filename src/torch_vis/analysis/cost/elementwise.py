@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torch_vis.analysis.cost.operation import Cost, Operation
-from torch_vis.analysis.cost.registry import Formula, aten, cost
+from torch_vis.analysis.cost.registry import Formula, aten, cost, prims
 from torch_vis.graph import TensorType
 
 
@@ -54,7 +54,7 @@ FUNCTIONS = """
 WORK: dict[str, Work] = {
     **dict.fromkeys(FREE.split(), Work()),
     **dict.fromkeys(FUNCTIONS.split(), Work(call=1)),
-    **dict.fromkeys(["frac"], Work(add=1)),  # x - trunc(x)
+    "frac": Work(add=1),  # x - trunc(x)
     **dict.fromkeys(["mul", "multiply", "square", "deg2rad", "rad2deg", "leaky_relu", "prelu"], Work(mul=1)),
     **dict.fromkeys(["_prelu_kernel", "leaky_relu_backward", "rrelu", "rrelu_with_noise"], Work(mul=1)),
     **dict.fromkeys(["div", "divide", "true_divide", "reciprocal", "floor_divide"], Work(div=1)),
@@ -68,9 +68,8 @@ WORK: dict[str, Work] = {
     "silu": Work(add=1, div=1, call=1),  # x / (1 + exp(-x))
     "silu_backward": Work(add=3, mul=3, div=1, call=1),  # s = 1 / (1 + exp(-x)); g s (1 + x (1 - s))
     "mish": Work(mul=1, call=3),  # x tanh(log1p(exp(x)))
-    "mish_backward": Work(
-        add=3, mul=4, div=1, call=4
-    ),  # t = tanh(softplus(x)); g (t + x sigmoid(x) (1 - t t))
+    # t = tanh(log1p(exp(x))); g (t + x sigmoid(x) (1 - t t))
+    "mish_backward": Work(add=3, mul=4, div=1, call=4),
     "hardsigmoid": Work(add=1, div=1),  # clamp(x + 3, 0, 6) / 6
     "hardsigmoid_backward": Work(div=1),
     "hardswish": Work(add=1, mul=1, div=1),  # x clamp(x + 3, 0, 6) / 6
@@ -90,7 +89,6 @@ WORK: dict[str, Work] = {
     "special_ndtr": Work(mul=2, call=1),  # erfc(-x / √2) / 2
     "sinc": Work(mul=1, div=1, call=1),  # sin(πx) / (πx)
     "special_sinc": Work(mul=1, div=1, call=1),
-    "polar": Work(mul=2, call=2),  # r cos(φ), r sin(φ)
     "isclose": Work(add=2, mul=1),  # |a - b| <= atol + rtol |b|
     "_prelu_kernel_backward": Work(mul=2),  # w g and x g
     "rrelu_with_noise_backward": Work(mul=1),
@@ -137,11 +135,10 @@ def factor(value: Any) -> int:
 
 for _name, _one in WORK.items():
     if _name not in SIZES.split():
-        _prims = [f"prims::{_name}"] if _name in PRIMS.split() else []
-        cost(f"aten::{_name}", *_prims)(per_element(_one))
+        cost(*aten(_name), *(prims(_name) if _name in PRIMS.split() else ()))(per_element(_one))
 
 
-@cost(*aten(SIZES), "prims::abs", "prims::sign")
+@cost(*aten(SIZES), *prims("abs sign"))
 def sign_or_size(op: Operation) -> Cost:
     """Free for real numbers; a complex number's absolute value is a function, and its direction a quotient by it."""
     if not op.is_complex:
@@ -150,7 +147,13 @@ def sign_or_size(op: Operation) -> Cost:
     return Cost(n) if "abs" in op.op else Cost(n + 2 * n)
 
 
-@cost(*aten("add sub subtract rsub _add_relu"), "prims::add", "prims::sub")
+@cost(*aten("polar"))
+def polar(op: Operation) -> Cost:
+    """``r cos(φ)`` and ``r sin(φ)``, which are real."""
+    return Cost(4 * op.out.numel)
+
+
+@cost(*aten("add sub subtract rsub _add_relu"), *prims("add sub"))
 def add(op: Operation) -> Cost:
     """``a + alpha b``."""
     return work(op, Work(add=1, mul=factor(op.arg(2, "alpha", 1))), op.out.numel)

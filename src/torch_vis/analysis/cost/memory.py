@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_vis.analysis.cost.operation import Cost, Operation, nbytes
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, cost, prims
 
 # What only says how memory is to be read, gives it out unwritten, or asks for a size.
 VIEWS = """
@@ -85,37 +85,25 @@ SORTING = """
     """
 
 
-@cost(*aten(VIEWS), any_layout=True)
+PRIM_VIEWS = """
+    as_strided broadcast_in_dim collapse_view conj empty empty_permuted empty_strided split_dim squeeze transpose
+    view_of view_of_dtype
+    """
+PRIM_COPIES = """
+    cat clone collapse convert_element_type copy_strided copy_to device_put fill full full_like iota normal reshape rev
+    scalar_tensor uniform as_strided_scatter
+    """
+
+
+@cost(*aten(VIEWS), *prims(PRIM_VIEWS), any_layout=True)
 @cost("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd", any_layout=True)
-@cost(
-    *(
-        f"prims::{name}"
-        for name in "as_strided broadcast_in_dim collapse_view conj empty empty_permuted".split()
-    ),
-    any_layout=True,
-)
-@cost(
-    *(f"prims::{name}" for name in "empty_strided split_dim squeeze transpose view_of view_of_dtype".split()),
-    any_layout=True,
-)
 def view(op: Operation) -> Cost:
     """Nothing is computed and nothing moved."""
     return Cost(0, 0, 0)
 
 
 @cost(*aten(COPIES), *aten(FILLS), *aten(RANDOM), *aten(SORTING), *aten(CONVERSIONS), any_layout=True)
-@cost(
-    *(
-        f"prims::{name}"
-        for name in "cat clone collapse convert_element_type copy_strided copy_to device_put fill".split()
-    )
-)
-@cost(
-    *(
-        f"prims::{name}"
-        for name in "full full_like iota normal reshape rev scalar_tensor uniform as_strided_scatter".split()
-    )
-)
+@cost(*prims(PRIM_COPIES))
 def move(op: Operation) -> Cost:
     """Nothing is computed; what is read and written follows from the types."""
     return op.count()

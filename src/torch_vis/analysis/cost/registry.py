@@ -70,6 +70,15 @@ def aten(names: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(f"aten::{name}" for name in words)
 
 
+def prims(names: str) -> tuple[str, ...]:
+    """The same for ``prims``, of which torch's own decompositions are made.
+
+    >>> prims("add")
+    ('prims::add',)
+    """
+    return tuple(f"prims::{name}" for name in names.split())
+
+
 def formula_of(op: str) -> Entry | None:
     """The formula that covers an operator given by its name with overload, or None.
 
