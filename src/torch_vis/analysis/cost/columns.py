@@ -151,9 +151,7 @@ class _Work:
         op = _operation(call, inputs, outputs, self.types)
         try:
             return _checked(entry.formula(op))
-        except (
-            Exception
-        ) as error:  # a formula may be the user's, and may not have met this call; the rest still counts
+        except Exception as error:  # the formula may be the user's; the rest still counts
             log.warning("the cost formula of %s failed on %s: %r", call.op, call.format(), error)
             return None
 
