@@ -22,6 +22,7 @@ from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 
 Runner = Callable[[], Any]
+ANY = "trace() without via takes any program"
 
 
 class Options(NamedTuple):
@@ -151,8 +152,7 @@ def _export(
     try:
         exported = torch.export.export(target, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        advice = "via='dynamo' takes programs with graph breaks, and trace() without via takes any"
-        raise _failed("export", error, advice) from error
+        raise _failed("export", error, f"via='dynamo' takes programs with graph breaks, and {ANY}") from error
     program.exported = exported
     program.modules.append(exported.graph_module)
     program.ranges = {str(name): _range(name, limits) for name, limits in exported.range_constraints.items()}
@@ -265,11 +265,10 @@ def _dynamo(
         with listening(log, program.modules):
             try:
                 return optimized(*args, **kwargs)
-            except torch._dynamo.exc.Unsupported as error:
-                log.raw.append((str(error), getattr(error, "real_stack", None) or (), len(program.modules)))
-                raise _failed(
-                    "dynamo", error, "without fullgraph=True the breaks are listed in t.breaks"
-                ) from error
+            except torch._dynamo.exc.TorchDynamoException as error:
+                broken = isinstance(error, torch._dynamo.exc.Unsupported)
+                advice = "without fullgraph=True the breaks are listed in t.breaks" if broken else ANY
+                raise _failed(program.via, error, advice) from error
             finally:
                 sizes = [count_nodes(module) for module in program.modules]
                 program.breaks = tuple(log.breaks(sizes))

@@ -80,7 +80,7 @@ class Player(fx.Interpreter):
             pairs = list(zip(known, made))
         for fake, tensor in pairs:
             if isinstance(fake, torch.Tensor) and isinstance(tensor, torch.Tensor):
-                names = tuple("" if isinstance(size, int) else str(size) for size in fake.shape)
+                names = tuple(symbol(size) for size in fake.shape)
                 if any(names):
                     self.symbols[self.recorder.number_of(tensor)] = names
 
@@ -127,6 +127,11 @@ class Player(fx.Interpreter):
                 self.recorder.sites.append((Site(file, int(line), function), -1))
             self._sites[trace] = number
         return number
+
+
+def symbol(size: Any) -> str:
+    """The name of a size that is open; "" for one that is fixed, or that belongs to a nested tensor."""
+    return "" if isinstance(size, int) or size.node.is_nested_int() else str(size)
 
 
 def module_stack(node: fx.Node) -> list[tuple[str, str]]:
