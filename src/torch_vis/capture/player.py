@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from torch_vis.capture.recorder import Recorder, get_ident
+from torch_vis.capture.sites import OURS, TORCH
 from torch_vis.graph.rows import Site
 
 LINE = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
@@ -119,7 +120,10 @@ class Player(fx.Interpreter):
             return -1
         number = self._sites.get(trace)
         if number is None:
-            found = LINE.findall(trace)
+            found = LINE.findall(
+                trace
+            )  # innermost last; as in an eager run, torch's own lines are passed over
+            found = [row for row in found if not row[0].startswith((TORCH, OURS))] or found
             number = -1
             if found:
                 file, line, function = found[-1]
