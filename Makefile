@@ -7,7 +7,7 @@ ARGS ?=
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check corpus bench clean env bench-env python
+.PHONY: help demo test check corpus bench viewer clean env bench-env python
 
 help:
 	@echo 'make demo      trace a vision model and a transformer, check both, leave files to open'
@@ -15,6 +15,7 @@ help:
 	@echo 'make check     lint, formatting and types'
 	@echo 'make corpus    trace and check every model the installed libraries can build'
 	@echo 'make bench     print the speed and memory figures, each beside its peer'
+	@echo 'make viewer    build the web page from viewer/ and run its unit tests (needs node)'
 	@echo 'make clean     remove .venv and everything else that was generated'
 	@echo
 	@echo 'Each one sets up .venv when needed. ARGS="..." is passed on: make test ARGS="-x -k layout"'
@@ -34,6 +35,9 @@ corpus: env
 
 bench: bench-env
 	@$(RUN) -m bench $(ARGS)
+
+viewer:
+	@cd viewer && { test -d node_modules/esbuild || npm install --no-audit --no-fund --no-package-lock --silent; } && npm run --silent build && npm run --silent check && npm run --silent test
 
 clean:
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist out

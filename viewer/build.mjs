@@ -1,4 +1,5 @@
-// Builds the page's bundle into the Python package; with --tests, the unit tests into .tests for node's own runner.
+// Builds the page's bundle into the Python package; with --tests, the unit tests into .tests for node's own runner;
+// with --bench, the programs of bench/ into .bench.
 import { createHash } from "node:crypto";
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -28,19 +29,20 @@ async function text(entry, options = {}) {
   return result.outputFiles[0].text.replaceAll("</script", "<\\/script").trimEnd();
 }
 
-if (process.argv.includes("--tests")) {
-  const files = process.argv.includes("--bench") ? ["bench"] : ["test"];
-  for (const folder of files) {
-    mkdirSync(join(here, ".tests"), { recursive: true });
-    for (const file of readdirSync(join(here, folder)).filter((name) => name.endsWith(".ts"))) {
-      await build({
-        bundle: true, platform: "node", format: "esm", target: "node20",
-        entryPoints: [join(here, folder, file)], outfile: join(here, ".tests", file.replace(/\.ts$/, ".mjs")),
-        define: { WORKER: '""' },
-      });
-    }
+async function programs(folder, into) {
+  mkdirSync(join(here, into), { recursive: true });
+  for (const file of readdirSync(join(here, folder)).filter((name) => name.endsWith(".ts"))) {
+    await build({
+      bundle: true, platform: "node", format: "esm", target: "node20", logLevel: "warning",
+      entryPoints: [join(here, folder, file)], outfile: join(here, into, file.replace(/\.ts$/, ".mjs")),
+      define: { WORKER: '""' },
+    });
   }
-} else {
+}
+
+if (process.argv.includes("--tests")) await programs("test", ".tests");
+else if (process.argv.includes("--bench")) await programs("bench", ".bench");
+else {
   const worker = await text("layout/worker.ts", { format: "iife" });
   const script = await text("main.ts", { format: "iife", define: { WORKER: JSON.stringify(worker) } });
   const style = await text("style.css", { loader: { ".css": "css" } });

@@ -24,6 +24,7 @@ class Format(NamedTuple):
 FORMATS: dict[str, Format] = {
     "tvz": Format("torch_vis.graph.tvz", (".tvz",)),
     "json": Format("torch_vis.exporters.json", (".json",)),
+    "html": Format("torch_vis.views.web", (".html", ".htm")),
     "onnx": Format("torch_vis.exporters.onnx", (".onnx",)),
     "graphml": Format("torch_vis.exporters.graphml", (".graphml",)),
     "model-explorer": Format("torch_vis.exporters.model_explorer", (".explorer.json",)),

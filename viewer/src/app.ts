@@ -3,7 +3,7 @@
 import type { Run } from "./data/run.ts";
 import { PHASES } from "./data/run.ts";
 import { addParameters, measures, type Measure } from "./draw/heat.ts";
-import { face, HEADER } from "./draw/measure.ts";
+import { face, HEADER, headerWidth } from "./draw/measure.ts";
 import type { Look, Paint } from "./draw/painter.ts";
 import { Scene, type Hit } from "./draw/scene.ts";
 import { blend, DARK, FAMILIES, LIGHT, mixed, type Theme } from "./draw/theme.ts";
@@ -67,12 +67,13 @@ export class App {
 
   private rootsFor(mode: Mode): Box[] {
     const sets = mode === "side" ? this.phases.map((phase) => [phase]) : mode === "over" ? [this.phases] : [[PHASES.indexOf(mode)]];
+    let levels: number | undefined;
     return sets.map((phases) => {
       const key = phases.join("");
       let root = this.rootsByPhases.get(key);
       if (!root) {
         root = rootBox(new Forest(this.run, phases));
-        openAtFirst(root);
+        levels = openAtFirst(root, levels);
         this.rootsByPhases.set(key, root);
       }
       return root;
@@ -107,7 +108,7 @@ export class App {
     const started = performance.now();
     const parts = this.roots.map((root) => {
       const up = this.mode === "side" && root.forest.phases[0] === 1;
-      return { picture: compose(root, { views: this.views, up, measure: face, header: HEADER }), up, title: titleOf(root) };
+      return { picture: compose(root, { views: this.views, up, measure: face, header: HEADER, headerWidth }), up, title: titleOf(root) };
     });
     const specs = parts.flatMap((part) => part.picture.specs);
     let base = 0;
@@ -295,7 +296,7 @@ export class App {
     const { theme } = this;
     return {
       theme, paint: (box) => this.paint(box, theme), selected: this.selected, hover: this.hover,
-      bright: this.bright, marked: this.marked, links: this.links, labels: this.labels,
+      bright: this.bright, marked: this.marked, links: this.links, labels: this.labels, warm: this.heat !== null,
     };
   }
 

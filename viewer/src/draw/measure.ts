@@ -16,6 +16,12 @@ export const TITLE = `600 13px ${FONT}`;
 export const SUB = `11px ${FONT}`;
 export const HEADER = 30;
 
+/** The width that the name of a frame and its buttons take. */
+export function headerWidth(box: Box): number {
+  const title = Math.min(180, titleRuler().width(box.label || box.type));
+  return title + (box.kind === "fold" ? 185 + titleRuler().width(`×${box.count}`) : 78);
+}
+
 let titles: Ruler | null = null;
 let subs: Ruler | null = null;
 

@@ -35,14 +35,18 @@ export interface Look {
   marked: Set<Box> | null; // everything else is drawn faint
   links: [Hit, Hit][];
   labels: boolean;
+  warm: boolean; // colours are a measure
+  plain?: boolean; // boxes and lines only
 }
 
 const TEXT_FROM = 0.42; // scale from which on text is drawn
 const CARD_FROM = 0.2;
+const FAR = 0.5; // scale below which the names of frames grow
 
 export class Painter {
   zones: Zone[] = [];
   drawn = 0;
+  private names: { box: Box; rect: Rect; accent: string }[] = [];
 
   constructor(readonly context: CanvasRenderingContext2D) {}
 
@@ -57,7 +61,9 @@ export class Painter {
     const view = {
       x: -camera.x / camera.scale, y: -camera.y / camera.scale, w: width / camera.scale, h: height / camera.scale,
     };
+    this.names = [];
     for (const column of scene.columns) this.column(column, view, camera, look);
+    this.map(camera, look);
     this.overlay(scene, look, camera);
   }
 
@@ -93,6 +99,7 @@ export class Painter {
     round(context, rect.x, rect.y, rect.w, rect.h, 14);
     context.fill();
     context.stroke();
+    if (look.plain) return;
     const size = Math.min(Math.max(15, 12 / camera.scale), 90);
     context.fillStyle = look.theme.faint;
     context.font = `600 ${size}px ${FONT}`;
@@ -127,15 +134,28 @@ export class Painter {
     context.fill();
     context.stroke();
     context.globalAlpha = 1;
-    if (rect.w * camera.scale > 40) this.header(box, rect, accent, camera, look);
+    if (look.plain || rect.w * camera.scale < 40) return;
+    if (camera.scale >= FAR) this.header(box, rect, accent, 1, camera, look);
+    else this.names.push({ box, rect, accent });
   }
 
-  /** The name of a frame; when the view is far away, larger than the rest, as on a map. */
-  private header(box: Box, rect: Rect, accent: string, camera: Camera, look: Look): void {
+  /** From far away, names larger than the rest and above it, as on a map; where two would collide, the outer one. */
+  private map(camera: Camera, look: Look): void {
+    const taken: Rect[] = [];
+    for (const { box, rect, accent } of this.names) {
+      const grow = Math.min(0.85 / camera.scale, Math.min(rect.w / 110, rect.h / 60));
+      if (13 * grow * camera.scale < 7.5) continue;
+      const width = Math.min(titleRuler().width(box.label || box.type) + 120, rect.w / grow - 10);
+      const place = { x: rect.x, y: rect.y, w: width * grow, h: 34 * grow };
+      if (taken.some((other) => meets(other, place))) continue;
+      taken.push(place);
+      this.header(box, rect, accent, grow, camera, look);
+    }
+  }
+
+  private header(box: Box, rect: Rect, accent: string, grow: number, camera: Camera, look: Look): void {
     const { context } = this;
     const { theme } = look;
-    const grow = Math.min(Math.max(1, 0.62 / camera.scale), Math.max(1, Math.min(rect.w / 190, rect.h / 90)));
-    if (13 * grow * camera.scale < 6.5) return;
     const room = rect.w / grow - 24;
     const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
     const again = badge && box.opening === "one" && camera.scale > TEXT_FROM;
@@ -251,7 +271,7 @@ export class Painter {
     for (const item of items) {
       const { box } = column.picture.items[item];
       const { fill, accent } = look.paint(box);
-      const color = fill === look.theme.card ? accent : fill;
+      const color = look.warm ? fill : accent;
       const key = look.marked && !look.marked.has(box) ? `${color}40` : color;
       const list = byFill.get(key);
       if (list) list.push(item);

@@ -272,7 +272,7 @@ export class View {
     if (this.miniImage?.scene !== scene || this.miniImage.look !== look) {
       const bitmap = h("canvas", { width: mini.width, height: mini.height });
       const painter = new Painter(bitmap.getContext("2d")!);
-      painter.draw(scene, { scale, x, y }, { ...this.app.look, selected: null, hover: null, bright: [], links: [], labels: false, marked: null }, size.width, size.height, size.ratio);
+      painter.draw(scene, { scale, x, y }, { ...this.app.look, selected: null, hover: null, bright: [], links: [], labels: false, marked: null, plain: true }, size.width, size.height, size.ratio);
       this.miniImage = { scene, look, bitmap };
     }
     const context = mini.getContext("2d")!;

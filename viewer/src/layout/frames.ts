@@ -16,6 +16,7 @@ export interface FrameSpec {
   dstPort: Int32Array;
   up: boolean; // read from bottom to top
   header: number;
+  least: number; // the width that the header needs
   pad: number;
 }
 
@@ -77,7 +78,7 @@ function sign(spec: FrameSpec, results: FrameResult[]): string {
     hash.add(offset(spec, results, spec.src[i], spec.srcPort[i]) * 8);
     hash.add(offset(spec, results, spec.dst[i], spec.dstPort[i]) * 8);
   }
-  return `${hash.end()}:${spec.w.length}:${spec.src.length}:${spec.header}`;
+  return `${hash.end()}:${spec.w.length}:${spec.src.length}:${spec.header}:${spec.least}`;
 }
 
 /** Where a port of a child frame lies, from the middle of that frame. */
@@ -101,16 +102,17 @@ function frame(spec: FrameSpec, results: FrameResult[]): FrameResult {
 /** The sheet with its margins and header, the right way up, its lines drawn out to the frame's border. */
 function dressed(spec: FrameSpec, sheet: Sheet): FrameResult {
   const { pad, header } = spec;
-  const width = sheet.width + 2 * pad;
+  const width = Math.max(sheet.width + 2 * pad, spec.least);
+  const left = (width - sheet.width) / 2;
   const height = sheet.height + header + 2 * pad;
   const path = sheet.path;
   for (let cell = 0; cell < sheet.x.length; cell++) {
-    sheet.x[cell] += pad;
+    sheet.x[cell] += left;
     if (spec.up) sheet.y[cell] = sheet.height - sheet.y[cell] - spec.h[cell];
     sheet.y[cell] += header + pad;
   }
   for (let i = 0; i < path.length; i += 2) {
-    path[i] += pad;
+    path[i] += left;
     if (spec.up) path[i + 1] = sheet.height - path[i + 1];
     path[i + 1] += header + pad;
   }

@@ -4,6 +4,7 @@ import type { Work } from "./layered.ts";
 
 const SWEEPS = 8;
 const LARGE = 4000;
+const WIDE = 240;
 
 export function place(work: Work, gap: number): void {
   for (const rank of work.ranks) {
@@ -33,7 +34,10 @@ function settle(work: Work, at: number, down: boolean, both: boolean, gap: numbe
     for (const near of both ? [work.up, work.down] : [down ? work.up : work.down]) {
       for (let row = near.start[cell]; row < near.start[cell + 1]; row++) {
         weight += near.weight[row];
-        pull += near.weight[row] * (work.x[near.other[row]] + near.theirs[row] - near.mine[row]);
+        const other = near.other[row];
+        // Two wide frames are set one below the other, and the line between them bends; else chains of them drift aside.
+        const bend = work.w[cell] > WIDE && work.w[other] > WIDE ? 0 : near.theirs[row] - near.mine[row];
+        pull += near.weight[row] * (work.x[other] + bend);
       }
     }
     wanted[i] = weight ? pull / weight : work.x[cell];

@@ -38,18 +38,46 @@ export function wrapped(
   if (count < 2) return null;
   const crossing = new Int32Array(ranks); // lines from each rank to the next
   for (const upper of rows.upper) crossing[work.rank[upper]] += 1;
-  const of = divide(work, cells, bands, crossing, height / count);
-  return lay(work, bands, of, rows);
+  let best: Int32Array | null = null;
+  let least = Infinity;
+  for (let tried = Math.max(2, count - 2); tried <= count + 2; tried++) {
+    const of = divide(work, cells, bands, crossing, tried);
+    const score = unevenness(of, bands, width);
+    if (score < least) {
+      least = score;
+      best = of;
+    }
+  }
+  return lay(work, bands, best!, rows);
+}
+
+/** How far columns are from the shape aimed at, and how much of the room in them stays empty. */
+function unevenness(of: Int32Array, bands: Bands, width: number): number {
+  const count = of[of.length - 1] + 1;
+  const heights = new Float64Array(count);
+  let begin = 0;
+  for (let rank = 0; rank < of.length; rank++) {
+    if (rank && of[rank] !== of[rank - 1]) begin = rank;
+    heights[of[rank]] = bands.bottom[rank] - bands.top[begin];
+  }
+  let tallest = 1;
+  let total = 0;
+  for (const height of heights) {
+    tallest = Math.max(tallest, height);
+    total += height;
+  }
+  return Math.abs(Math.log(tallest / (count * width) / ASPECT)) + 2 * (1 - total / (tallest * count));
 }
 
 /** Cuts near equal heights, where the fewest lines pass. */
-function divide(work: Work, cells: Cells, bands: Bands, crossing: Int32Array, each: number): Int32Array {
+function divide(work: Work, cells: Cells, bands: Bands, crossing: Int32Array, count: number): Int32Array {
   const ranks = work.ranks.length;
   const of = new Int32Array(ranks);
   let begin = 0;
   for (let column = 0; begin < ranks; column++) {
     let end = ranks;
-    let best = Infinity;
+    let best = column < count - 1 ? Infinity : -1;
+    const each = (bands.bottom[ranks - 1] - bands.top[begin]) / Math.max(1, count - column);
     for (let rank = begin; rank < ranks - 1; rank++) {
       const reached = bands.bottom[rank] - bands.top[begin];
       if (reached < each * 0.75) continue;

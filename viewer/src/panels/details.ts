@@ -29,7 +29,7 @@ export class Details {
   private heading(title: string, sub: string): HTMLElement {
     return h("div", { class: "heading" },
       h("div", { class: "titles" }, h("h2", {}, title), h("div", { class: "sub" }, sub)),
-      button("⧉", "Copy as Markdown (c)", () => this.copy(), { class: "icon" }),
+      button("Copy", "Copy as Markdown (c)", () => this.copy(), { class: "icon" }),
     );
   }
 

@@ -6,8 +6,8 @@ import type { Picture } from "./picture.ts";
 const ROOM = 14; // boxes that a person takes in at once
 const DEEPEST = 40;
 
-/** Open the modules that are alone in their frame, then level by level while there is room. */
-export function openAtFirst(root: Box): void {
+/** Open the modules that are alone in their frame, then level by level while there is room; returns how many levels. */
+export function openAtFirst(root: Box, most = DEEPEST): number {
   let lone = root;
   while (true) {
     const inside = lone.children.filter((box) => !box.isView);
@@ -17,14 +17,16 @@ export function openAtFirst(root: Box): void {
     lone = modules[0];
   }
   const base = lone.level + 1;
-  for (let depth = 1; depth < DEEPEST; depth++) {
+  const limit = most < DEEPEST ? 3 * ROOM : ROOM; // the others follow the first, unless they would be unreadable
+  for (let depth = 1; depth <= most; depth++) {
     const before = snapshot(root);
-    if (!openLevel(root, base + depth - 1, true)) return;
-    if (countVisible(root) > ROOM) {
+    if (!openLevel(root, base + depth - 1, true)) return depth - 1;
+    if (countVisible(root) > limit) {
       restore(before);
-      return;
+      return depth - 1;
     }
   }
+  return most;
 }
 
 /** Open everything up to a depth, and close what is deeper. */

@@ -59,11 +59,13 @@ export interface Options {
   up: boolean;
   measure(box: Box): { w: number; h: number };
   header: number;
+  headerWidth(box: Box): number;
 }
 
 const MANY_READERS = 7;
 const MANY_READERS_OF_AN_INPUT = 4;
 const MOST_INPUTS = 12;
+const MOST_ITEMS = 4_194_304;
 const PAD = 16;
 const FIRST = -0x7fffffff;
 const LAST = 0x7fffffff;
@@ -141,14 +143,13 @@ function connect(
   const outside = outsideItems(forest, root, items, frames, source);
   const found = new Map<number, Edge>();
   const edges: Edge[] = [];
-  const most = 4_194_304;
   for (let i = 0; i < source.length; i++) {
     const from = source[i];
     const a = from >= 0 ? leaf[from] : (outside?.get(~from) ?? -1);
     const b = leaf[target[i]];
     if (a === b || a < 0 || b < 0) continue;
     if (at && from >= 0 && apart(from, target[i], at, folds)) continue;
-    const key = a * most + b;
+    const key = a * MOST_ITEMS + b;
     const known = found.get(key);
     if (known) known.count += 1;
     else {
@@ -261,10 +262,10 @@ interface Ports {
 /** Take every edge through the frames between its ends; lines of one source share their ports. */
 function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
   const ports: Ports = { cells: frames.map(() => []) };
-  const portOf = new Map<string, number>();
-  const lineOf = frames.map(() => new Map<string, number>());
+  const portOf = new Map<number, number>();
+  const lineOf = frames.map(() => new Map<number, number>());
   const port = (frame: number, edge: number, source: number): number => {
-    const key = `${frame},${edge},${source}`;
+    const key = portKey(frame, edge, source);
     let cell = portOf.get(key);
     if (cell === undefined) {
       cell = frames[frame].items.length;
@@ -275,7 +276,7 @@ function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
     return cell;
   };
   const line = (edge: Edge, frame: number, from: number, to: number, label: boolean, arrow: boolean): void => {
-    const key = `${from},${to},${edge.source}`;
+    const key = edge.source * 1_048_576 + to; // where a source's bytes come from is one cell in every frame
     let number = lineOf[frame].get(key);
     if (number === undefined) {
       number = frames[frame].lines.length;
@@ -309,7 +310,11 @@ function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
   return ports;
 }
 
-const portsOf = new WeakMap<Frame[], Map<string, number>>();
+const portsOf = new WeakMap<Frame[], Map<number, number>>();
+
+function portKey(frame: number, edge: number, source: number): number {
+  return (frame * 4 + edge) * MOST_ITEMS + source;
+}
 
 function spec(frame: Frame, number: number, items: Item[], frames: Frame[], ports: Ports, options: Options): FrameSpec {
   const count = frame.items.length;
@@ -333,7 +338,7 @@ function spec(frame: Frame, number: number, items: Item[], frames: Frame[], port
     else ({ w: w[cell], h: h[cell] } = options.measure(box));
   }
   const portAt = (cell: number, side: number, source: number): number =>
-    child[cell] >= 0 ? (portOf.get(`${child[cell]},${side},${source}`) ?? -1) : -1;
+    child[cell] >= 0 ? (portOf.get(portKey(child[cell], side, source)) ?? -1) : -1;
   const { lines } = frame;
   return {
     w, h, order, edge, child,
@@ -344,6 +349,7 @@ function spec(frame: Frame, number: number, items: Item[], frames: Frame[], port
     dstPort: Int32Array.from(lines, (line) => portAt(line.to, 1, line.source)),
     up: options.up,
     header: frame.item < 0 ? 0 : options.header,
+    least: frame.item < 0 ? 0 : options.headerWidth(items[frame.item].box),
     pad: PAD,
   };
 }

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def _as_text(tables: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _asset(name: str) -> str:
     return (BUNDLE / name).read_text(encoding="utf-8")
 

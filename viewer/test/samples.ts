@@ -1,0 +1,89 @@
+/** Small runs made by hand. */
+
+import type { Column } from "../src/data/decode.ts";
+import { Run, type Tables } from "../src/data/run.ts";
+
+export interface Op {
+  name: string;
+  scope: number;
+  reads: number[]; // operations whose first output it takes; -1: the input
+  phase?: number;
+  link?: number;
+  shape?: number[];
+  view?: boolean;
+}
+
+export interface Sample {
+  modules: [path: string, type: string][]; // the first is the run
+  scopes: [parent: number, module: number][];
+  ops: Op[];
+}
+
+export function makeRun({ modules, scopes, ops }: Sample): Run {
+  const names = [...new Set(ops.map((op) => op.name))];
+  const shapes = [...new Set(["[4]", ...ops.map((op) => JSON.stringify(op.shape ?? [4]))])];
+  const columns = new Map<string, Column>();
+  const ints = (values: number[]): Int32Array => Int32Array.from(values);
+  columns.set("node_call", ints(ops.map((op) => names.indexOf(op.name))));
+  columns.set("node_scope", ints(ops.map((op) => op.scope)));
+  columns.set("node_site", ints(ops.map(() => 0)));
+  columns.set("node_link", ints(ops.map((op) => op.link ?? -1)));
+  columns.set("node_phase", ints(ops.map((op) => op.phase ?? 0)));
+  columns.set("node_flags", ints(ops.map((op) => (op.view ? 16 : 0))));
+  const reads = ops.flatMap((op) => op.reads.map((from) => from + 1)); // value 0 is the input
+  const starts = [0];
+  for (const op of ops) starts.push(starts[starts.length - 1] + op.reads.length);
+  columns.set("in_start", ints(starts));
+  columns.set("in_value", ints(reads));
+  columns.set("in_slot", ints(ops.flatMap((op) => op.reads.map((_, i) => i))));
+  columns.set("in_kind", ints(reads.map(() => 0)));
+  columns.set("out_start", ints([...ops.keys(), ops.length]));
+  columns.set("out_value", ints(ops.map((_, i) => i + 1)));
+  columns.set("out_slot", ints(ops.map(() => 0)));
+  columns.set("value_type", ints([0, ...ops.map((op) => shapes.indexOf(JSON.stringify(op.shape ?? [4])))]));
+  columns.set("value_role", ints([1, ...ops.map(() => 0)]));
+  columns.set("value_name", ints([0, ...ops.map(() => -1)]));
+  columns.set("value_storage", ints([0, ...ops.map((_, i) => i + 1)]));
+  columns.set("value_carries", ints([-1, ...ops.map(() => -1)]));
+  columns.set("scope_parent", ints(scopes.map(([parent]) => parent)));
+  columns.set("scope_module", ints(scopes.map(([, module]) => module)));
+  columns.set("scope_call", ints(scopes.map(() => 0)));
+  columns.set("storage_bytes", ints([16, ...ops.map(() => 16)]));
+  columns.set("storage_birth", ints([-1, ...ops.map((_, i) => i)]));
+  columns.set("storage_death", ints([ops.length + 1, ...ops.map((_, i) => i + 2)]));
+  columns.set("result_start", ints([0, 1]));
+  columns.set("result_value", ints([ops.length]));
+  columns.set("metric:time_ns", ints(ops.map((_, i) => (i + 1) * 100)));
+  const tables: Tables = {
+    version: 1, directory: [], limits: [], meta: { model: "Sample" }, families: {}, class_families: {}, arguments: {},
+    metrics: [{ name: "time_ns", along: "node", masked: false }],
+    tables: {
+      calls: names.map((name) => [`aten::${name}`, [{ tensor: 0 }], []]),
+      types: shapes.map((shape) => ["float32", JSON.parse(shape) as number[], [1], "strided", false, false]),
+      sites: [["model.py", 3, "forward"]],
+      modules: modules.map(([path, type]) => [path, type, "module"]),
+      names: ["x"], devices: ["cpu"], results: [["output", "output"]], sources: {},
+    },
+  };
+  return new Run(tables, columns);
+}
+
+/** A model with a stem, so many equal layers of two operations with a skip, and a head; `odd` has another shape. */
+export function tower(layers: number, odd = -1): Run {
+  const modules: Sample["modules"] = [["", "run"], ["", "Net"], ["stem", "Linear"]];
+  const scopes: Sample["scopes"] = [[-1, 0], [0, 1], [1, 2]];
+  const ops: Op[] = [{ name: "addmm", scope: 2, reads: [-1] }];
+  for (let layer = 0; layer < layers; layer++) {
+    modules.push([`layers.${layer}`, "Block"]);
+    scopes.push([1, modules.length - 1]);
+    const before = ops.length - 1;
+    const shape = layer === odd ? [8] : [4];
+    ops.push({ name: "mm", scope: scopes.length - 1, reads: [before], shape });
+    ops.push({ name: "relu", scope: scopes.length - 1, reads: [before + 1], shape });
+    ops.push({ name: "add", scope: scopes.length - 1, reads: [before + 2, before] });
+  }
+  modules.push(["head", "Linear"]);
+  scopes.push([1, modules.length - 1]);
+  ops.push({ name: "addmm", scope: scopes.length - 1, reads: [ops.length - 1] });
+  return makeRun({ modules, scopes, ops });
+}
