@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.breaks import Log, listening
 from torch_vis.capture.eager import Capture
+from torch_vis.capture.partitions import describe, remember
 from torch_vis.capture.program import Program, Stage, count_nodes, with_symbols
 from torch_vis.capture.recorder import get_ident
 from torch_vis.errors import CaptureFailed, UsageError
@@ -231,7 +232,7 @@ def _dynamo(
     """Dynamo compiles while the model runs: each partition is played in a scope, the code between runs as it is."""
     log = Log()
     rec = stage.capture.recorder
-    numbers: dict[int, int] = {}
+    program.signature = _signature(model)
 
     def played(module: fx.GraphModule, name: str) -> Callable[..., Any]:
         def partition(*inputs: Any) -> Any:
@@ -241,14 +242,16 @@ def _dynamo(
             number = rec.module_number(module, name, name, "compiled")
             scope = rec.enter(number, thread)
             try:
-                return stage.player(module).play(*inputs)
+                made = stage.player(module).play(*inputs)
             finally:
                 rec.leave(scope, thread)
+            remember(module, made)
+            return made
 
         return partition
 
     def keep(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        numbers[id(module)] = len(program.modules)
+        describe(module, inputs)
         program.modules.append(module)
         return played(module, f"partition {len(program.modules) - 1}")
 
@@ -277,6 +280,13 @@ def _dynamo(
 
     clean_up.callback(_forget, model)
     return run
+
+
+def _signature(model: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    except (TypeError, ValueError):
+        return None
 
 
 def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[..., Any]]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ class Program:
     via: str
     modules: list[fx.GraphModule] = field(default_factory=list)
     exported: Any = None  # the ExportedProgram, where there is one
+    signature: inspect.Signature | None = None  # of the callable that Dynamo took
     breaks: tuple[Break, ...] = ()
     guards: tuple[str, ...] = ()
     recompilations: tuple[Recompilation, ...] = ()
