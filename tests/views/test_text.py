@@ -28,18 +28,20 @@ from torch_vis.views.text import MOST_ROWS, table
 TABLE = """\
 Net · forward and backward · torch 2.13.0 · 2 threads
 
-                                                                 ───── backward ─────
-module  class   output     params  ops   time   self  allocated  ops  time  allocated
-─────────────────────────────────────────────────────────────────────────────────────
-Net             f32[]          12    4  80 ns  55 ns       36 B    1  5 ns          0
-├─ fc   Linear  f32[2, 4]      12    2  25 ns  25 ns       32 B    0     0          0
-└─ · fill_, sum                      2  20 ns               4 B    1  5 ns          0
+                                                                        ───────── backward ────────
+module  class   output     params  ops   time   self  allocated  FLOPs  ops  time  allocated  FLOPs
+───────────────────────────────────────────────────────────────────────────────────────────────────
+Net             f32[]          12    4  80 ns  55 ns       36 B     56    1  5 ns          0      0
+├─ fc   Linear  f32[2, 4]      12    2  25 ns  25 ns       32 B     48    0     0          0      0
+└─ · fill_, sum                      2  20 ns               4 B      8    1  5 ns          0      0
 
 operations   5 (4 forward, 1 backward)
 parameters   12 in 1 tensor (48 B)
 input        x f32[2, 3]
 peak memory  108 B in live tensors, at sum
 wall time    81.0 µs
+
+• flops is not known for 1 of 5 operations; sums leave them out
 
 not captured
 • 1 value left for Python at model.py:7"""

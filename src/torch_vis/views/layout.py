@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch_vis.views.outline import Sums
-from torch_vis.views.units import duration, size
+from torch_vis.views.units import count, duration, size
 
 
 class Figure(NamedTuple):
@@ -25,14 +25,18 @@ FIGURES = {
     "time": Figure("time", lambda sums: sums.time_ns, duration),
     "self": Figure("self", lambda sums: sums.self_ns, duration),
     "memory": Figure("allocated", lambda sums: sums.alloc_bytes, size),
+    "flops": Figure("FLOPs", lambda sums: sums.flops, count),
     "backward ops": Figure("ops", lambda sums: sums.backward_ops, "{:,}".format, backward=True),
     "backward time": Figure("time", lambda sums: sums.backward_ns, duration, backward=True),
     "backward memory": Figure("allocated", lambda sums: sums.backward_bytes, size, backward=True),
+    "backward flops": Figure("FLOPs", lambda sums: sums.backward_flops, count, backward=True),
 }
 NARROW = (
+    "backward flops",
     "backward memory",
     "self",
     "memory",
+    "flops",
     "backward ops",
     "backward time",
     "calls",

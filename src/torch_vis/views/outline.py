@@ -19,6 +19,9 @@ from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.graph.template import short_name
 
 
+SUMMED = {"time_ns": "backward_ns", "alloc_bytes": "backward_bytes", "flops": "backward_flops"}
+
+
 @dataclass(slots=True)
 class Sums:
     """Totals of one block or line; time and bytes are None where they were not measured."""
@@ -30,6 +33,8 @@ class Sums:
     backward_ns: int | None = None
     alloc_bytes: int | None = None
     backward_bytes: int | None = None
+    flops: int | None = None
+    backward_flops: int | None = None
 
     def add(self, other: Sums) -> None:
         """Add the figures of another block; what one of the two does not know, it leaves as it is."""
@@ -161,12 +166,19 @@ class Outline:
             "ops": np.bincount(group[~backward], minlength=count),
             "backward_ops": np.bincount(group[backward], minlength=count),
         }
-        for name, behind in (("time_ns", "backward_ns"), ("alloc_bytes", "backward_bytes")):
-            values = _known_or_zero(self.metrics, name)
-            if values is not None:
-                columns[name] = _sum_by(group[~backward], values[nodes[~backward]], count)
-                columns[behind] = _sum_by(group[backward], values[nodes[backward]], count)
         cells = {name: column.tolist() for name, column in columns.items()}
+        for name, behind in SUMMED.items():
+            values = _known_or_zero(self.metrics, name)
+            if values is None:
+                continue
+            known = self.metrics[name].known
+            for column, chosen in ((name, ~backward), (behind, backward)):
+                part, place = nodes[chosen], group[chosen]
+                cells[column] = _sum_by(place, values[part], count).tolist()
+                if known is not None:  # a group of which nothing is known has no sum
+                    some = np.bincount(place[known[part]], minlength=count)
+                    none = (np.bincount(place, minlength=count) > 0) & (some == 0)
+                    cells[column] = [None if n else cell for cell, n in zip(cells[column], none.tolist())]
         return [Sums(**{name: column[row] for name, column in cells.items()}) for row in range(count)]
 
     def _count_operators(self) -> None:

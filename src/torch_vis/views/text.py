@@ -183,6 +183,8 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
         "parameters": _parameters(outline, meta),
         "input": _inputs(graph),
     }
+    if {"flops", "macs", "moved_bytes"} <= set(metrics) and len(graph):
+        facts["compute"] = _compute(metrics)
     if {"live_bytes", "free_bytes"} <= set(metrics) and len(graph):
         facts["peak memory"] = _peak(graph, metrics["live_bytes"], metrics["free_bytes"])
     if meta.get("wall_ns"):
@@ -191,6 +193,15 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
             f", {duration(overhead)} of it to record" if overhead else ""
         )
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _compute(metrics: Metrics) -> str:
+    """What all operations with a formula come to, and how many have none."""
+    flops, macs, moved = (metrics[name].total() for name in ("flops", "macs", "moved_bytes"))
+    if flops is None or macs is None or moved is None:
+        return ""
+    least = "at least " if metrics["flops"].uncovered else ""
+    return f"{least}{count(int(flops))} FLOPs, {count(int(macs))} MACs; {size(int(moved))} moved"
 
 
 def _operations(graph: Graph) -> str:
@@ -230,7 +241,7 @@ def _footnotes(metrics: Metrics, limits: Sequence[str], width: int) -> list[str]
     notes = [
         f"{name} is not known for {column.uncovered:,} of {len(column):,} operations; sums leave them out"
         for name, column in metrics.items()
-        if name in ("time_ns", "alloc_bytes", "live_bytes") and column.uncovered
+        if name in ("time_ns", "alloc_bytes", "live_bytes", "flops") and column.uncovered
     ]
     if len(limits) > MOST_LIMITS:
         limits = [*limits[:MOST_LIMITS], f"… and {len(limits) - MOST_LIMITS:,} more in t.limits"]
