@@ -130,11 +130,15 @@ can_build = shutil.which("node") is not None and (VIEWER / "node_modules" / "esb
 @needs_source
 @pytest.mark.skipif(not can_build, reason="node or its packages are not installed; run: make viewer")
 def test_the_bundle_is_what_the_source_builds(tmp_path: Path) -> None:
-    shutil.copytree(VIEWER, tmp_path / "viewer", symlinks=True, ignore=shutil.ignore_patterns("node_modules", ".*"))
+    shutil.copytree(
+        VIEWER, tmp_path / "viewer", symlinks=True, ignore=shutil.ignore_patterns("node_modules", ".*")
+    )
     (tmp_path / "viewer" / "node_modules").symlink_to(VIEWER / "node_modules")
     target = tmp_path / "src" / "torch_vis" / "views" / "web"
     target.mkdir(parents=True)
-    subprocess.run(["node", "build.mjs"], cwd=tmp_path / "viewer", check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        ["node", "build.mjs"], cwd=tmp_path / "viewer", check=True, capture_output=True, timeout=120
+    )
     for name in ("viewer.js", "viewer.css"):
         assert (target / name).read_bytes() == (BUNDLE / name).read_bytes(), "run: make viewer"
 

@@ -310,25 +310,9 @@ export class App {
       if (this.heat.diverging) return { fill: mixed(theme.diverging, 0.5 + (Math.sign(share) * Math.sqrt(Math.abs(share))) / 2), accent };
       return { fill: mixed(theme.heat, Math.sqrt(Math.max(0, share))), accent };
     }
-    if (this.run.difference) {
-      const difference = this.differenceOf(box);
-      if (difference) return { fill: theme.difference[difference], accent };
-    }
+    if (this.run.difference) return { fill: theme.difference[box.difference], accent };
     if (box.kind === "op" || this.family(box) !== "module") return { fill: blend(theme.card, accent, theme.dark ? 0.22 : 0.13), accent };
     return { fill: theme.card, accent };
-  }
-
-  /** 0 the same, 1 added, 2 removed, 3 changed or mixed. */
-  differenceOf(box: Box): number {
-    const { difference } = this.run;
-    if (!difference || box.start < 0) return 0;
-    let found = -1;
-    for (let place = box.start; place < box.end; place++) {
-      const one = difference[box.forest.order[place]];
-      if (found >= 0 && found !== one) return 3;
-      found = one;
-    }
-    return Math.max(0, found);
   }
 
   private readonly families = new Map<Box, string>();

@@ -120,6 +120,7 @@ export class Shell {
         h("footer", {}, dockTabs, this.status), this.dock),
       h("aside", { "aria-label": "Facts" }, tabs, this.side),
       this.help);
+    document.body.classList.toggle("no-side", innerWidth <= 820);
     this.showTab("summary");
   }
 

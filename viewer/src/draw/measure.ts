@@ -33,6 +33,9 @@ export function subRuler(): Ruler {
   return (subs ??= new Ruler(SUB));
 }
 
+/** In a comparison, added, removed and changed are said in signs as well as in colours. */
+const SIGNS = ["", "+ ", "− ", "≠ "];
+
 const faces = new WeakMap<Box, Face>();
 
 export function face(box: Box): Face {
@@ -43,15 +46,16 @@ export function face(box: Box): Face {
 
 function makeFace(box: Box): Face {
   const isEnd = box.kind === "input" || box.kind === "output";
+  const label = SIGNS[box.difference] + box.label;
   const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
   const sub = subOf(box);
   const extra = (badge ? titleRuler().width(badge) + 18 : 0) + (box.canOpen ? 20 : 0);
-  const wanted = Math.max(titleRuler().width(box.label) + extra, subRuler().width(sub)) + 28;
+  const wanted = Math.max(titleRuler().width(label) + extra, subRuler().width(sub)) + 28;
   const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 250));
   const h = sub ? 44 : 32;
   return {
     w, h, badge,
-    title: titleRuler().fit(box.label, w - 26 - extra),
+    title: titleRuler().fit(label, w - 26 - extra),
     sub: subRuler().fit(sub, w - 24),
   };
 }

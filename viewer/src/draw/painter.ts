@@ -319,8 +319,21 @@ export class Painter {
       context.fill();
     }
     if (camera.scale >= TEXT_FROM) this.words(box, x, y, w, h, fill, camera, look);
+    else this.bigWord(box, x, y, w, h, fill, camera, look);
     if (tags.length && camera.scale >= TEXT_FROM) this.tags(column, tags, x, y, w, look);
     context.globalAlpha = 1;
+  }
+
+  /** From farther away: the name alone, as large as the box allows. */
+  private bigWord(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
+    const size = Math.min(9.5 / camera.scale, h * 0.62);
+    if (size * camera.scale < 7) return;
+    const text = titleRuler().fit(face(box).title, ((w - 22) * 13) / size);
+    this.context.fillStyle = fill === look.theme.card ? look.theme.ink : inkOn(fill);
+    this.context.font = `500 ${size}px ${FONT}`;
+    this.context.textBaseline = "middle";
+    this.context.textAlign = "left";
+    this.context.fillText(text, x + 14, y + h / 2);
   }
 
   private words(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {

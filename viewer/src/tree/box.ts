@@ -151,6 +151,19 @@ export class Box {
     return boxes;
   }
 
+  /** In a comparison: 0 the same, 1 added, 2 removed, 3 changed or some of each. */
+  get difference(): number {
+    const { difference } = this.run;
+    if (!difference || this.start < 0) return 0;
+    let found = -1;
+    for (let place = this.start; place < this.end; place++) {
+      const one = difference[this.forest.order[place]];
+      if (found >= 0 && found !== one) return 3;
+      found = one;
+    }
+    return Math.max(0, found);
+  }
+
   /** The numbers of the instances that are not like most of them. */
   get oddInstances(): number[] {
     return this.kind === "fold" ? this.children.flatMap((box, place) => (box.odd ? [place] : [])) : [];

@@ -1,0 +1,248 @@
+"""The page of a comparison: both runs as one graph, with what was added, removed and changed, and the differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph.files import PathLike, replacing
+from torch_vis.graph.schema import COLUMNS, TABLES
+from torch_vis.views.web.align import Alignment, align
+from torch_vis.views.web.page import page
+from torch_vis.views.web.payload import payload
+
+Parts = tuple[Graph, Metrics, Sequence[str], Mapping[str, Any]]
+SAME, ADDED, REMOVED, CHANGED = range(4)
+DIFFERENCES = {"time_ns": "difference_ns", "alloc_bytes": "difference_bytes"}
+
+
+def save_comparison(path: PathLike, a: Parts, b: Parts, *, names: tuple[str, str] | None = None) -> None:
+    """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
+
+    Each is ``(graph, metrics, limits, meta)``. Operations belong together by module path, call and operator.
+    """
+    title, tables, columns = comparison(a, b, names=names)
+    with replacing(path) as file:
+        file.write(page(title, tables, columns).encode("utf-8", "backslashreplace"))
+
+
+def comparison(
+    a: Parts, b: Parts, *, names: tuple[str, str] | None = None
+) -> tuple[str, Mapping[str, Any], str]:
+    """Title, tables and columns of the page."""
+    one, two = names or _names(a, b)
+    found = align(a[0], b[0])
+    union = Union(a[0], b[0], found)
+    status = union.status()
+    metrics = union.metrics(a[1], b[1], status)
+    counts = {
+        "the same": int((status == SAME).sum()),
+        "added (only in B)": int((status == ADDED).sum()),
+        "removed (only in A)": int((status == REMOVED).sum()),
+        "changed": int((status == CHANGED).sum()),
+    }
+    notes = [
+        "Operations belong together by module path, call and operator. Differences are B − A: an operation that is "
+        "only in one of them counts with all that it takes. Figures without a sign are those of B."
+    ]
+    limits = [f"A: {text}" for text in a[2]] + [f"B: {text}" for text in b[2]]
+    meta = {**b[3], "model": f"{one} → {two}"}
+    more = {"compare": {"a": one, "b": two, "counts": counts, "notes": notes}}
+    return str(meta["model"]), *payload(union.graph, metrics, limits, meta, **more)
+
+
+def _names(a: Parts, b: Parts) -> tuple[str, str]:
+    one, two = str(a[3].get("model") or "run"), str(b[3].get("model") or "run")
+    return (one, two) if one != two else (f"{one} (A)", f"{two} (B)")
+
+
+class Union:
+    """The graph of ``b`` with what only ``a`` had put where it was."""
+
+    def __init__(self, a: Graph, b: Graph, found: Alignment) -> None:
+        self.a, self.b, self.found = a, b, found
+        self.removed = np.flatnonzero(found.to_b < 0)
+        self.order = self._order()  # nodes of b, and ~node for those of a
+        self.place_b = np.full(len(b) + 1, len(self.order), dtype=np.int64)
+        self.place_a = np.full(len(a), -1, dtype=np.int64)
+        places = np.arange(len(self.order))
+        self.place_b[self.order[self.order >= 0]] = places[self.order >= 0]
+        self.place_a[~self.order[self.order < 0]] = places[self.order < 0]
+        self.graph = self._graph()
+
+    def status(self) -> Any:
+        """For each operation whether it is the same, added, removed or changed."""
+        found = np.full(len(self.order), ADDED, dtype=np.int8)
+        matched = self.found.to_b[self.found.to_b >= 0]
+        found[self.place_b[matched]] = np.where(self.found.changed[matched], CHANGED, SAME)
+        found[self.place_a[self.removed]] = REMOVED
+        return found
+
+    def metrics(self, a: Metrics, b: Metrics, status: Any) -> Metrics:
+        """The metrics of ``b``, the differences to ``a``, and the status of every operation."""
+        columns = [Column("difference", status.astype(np.int64))]
+        inside = self.order >= 0
+        for name, column in b.items():
+            if column.along != "node":
+                continue
+            values = np.zeros(len(self.order), dtype=column.values.dtype)
+            values[inside] = column.values
+            known = inside.copy()
+            if column.known is not None:
+                known[inside] &= column.known
+            columns.append(Column(name, values, known=known))
+            if name in DIFFERENCES and name in a:
+                columns.append(self._difference(DIFFERENCES[name], a[name], values, known))
+        return Metrics({column.name: column for column in columns})
+
+    def _difference(self, name: str, a: Column, values: Any, known: Any) -> Column:
+        before = np.zeros(len(self.order), dtype=np.int64)
+        sure = np.ones(len(self.order), dtype=bool)
+        where = np.where(self.found.to_b >= 0, self.place_b[self.found.to_b], self.place_a)
+        before[where] = a.values
+        if a.known is not None:
+            sure[where] = a.known
+        here = known | (self.order < 0)
+        return Column(name, np.where(known, values, 0).astype(np.int64) - before, known=sure & here)
+
+    def _order(self) -> Any:
+        """What only ``a`` had comes before the next operation that both have."""
+        order: list[int] = []
+        from_b = np.full(len(self.b), -1, dtype=np.int64)
+        matched = np.flatnonzero(self.found.to_b >= 0)
+        from_b[self.found.to_b[matched]] = matched
+        at, removed = 0, self.removed.tolist()
+        for node, one in enumerate(from_b.tolist()):
+            while one >= 0 and at < len(removed) and removed[at] < one:
+                order.append(~removed[at])
+                at += 1
+            order.append(node)
+        order.extend(~node for node in removed[at:])
+        return np.array(order, dtype=np.int64)
+
+    def _graph(self) -> Graph:
+        a, b = self.a, self.b
+        tables = {name: [*getattr(b, name), *getattr(a, name)] for name in TABLES}
+        tables["results"] = list(b.results)
+        columns = {name: getattr(b, name) for name in COLUMNS}
+        scope_of = self._scopes(columns)
+        value_of = self._values(columns)
+        inside = self.order >= 0
+        nodes_a = ~self.order[~inside]
+
+        def merged(name: str, shift: int = 0, convert: Any = None) -> Any:
+            column = np.zeros(len(self.order), dtype=np.int64)
+            column[inside] = getattr(b, name)
+            other = getattr(a, name)[nodes_a].astype(np.int64)
+            column[~inside] = convert(other) if convert else np.where(other >= 0, other + shift, -1)
+            return column
+
+        columns["node_call"] = merged("node_call", len(b.calls))
+        columns["node_site"] = merged("node_site", len(b.sites))
+        columns["node_phase"], columns["node_flags"] = merged("node_phase"), merged("node_flags")
+        columns["node_scope"] = merged("node_scope", convert=lambda scope: scope_of[scope])
+        columns["node_link"] = self._links(merged("node_link", convert=lambda link: link))
+        self._rows(columns, value_of)
+        return Graph(columns, tables)
+
+    def _links(self, link: Any) -> Any:
+        inside = self.order >= 0
+        known = link >= 0
+        link[inside & known] = self.place_b[link[inside & known]]
+        ours = link[~inside & known]
+        to_b = self.found.to_b[ours]
+        link[~inside & known] = np.where(to_b >= 0, self.place_b[to_b], self.place_a[ours])
+        return link
+
+    def _scopes(self, columns: dict[str, Any]) -> Any:
+        """Add the calls that only ``a`` made; returns where each call of ``a`` is now."""
+        a, b = self.a, self.b
+        known = {
+            (path, int(call)): scope for scope, (path, call) in enumerate(zip(b.scope_paths, b.scope_call))
+        }
+        known[a.scope_paths[0], int(a.scope_call[0])] = 0
+        where: list[int] = []
+        parents: list[int] = []
+        modules: list[int] = []
+        calls: list[int] = []
+        for scope, (path, call) in enumerate(zip(a.scope_paths, a.scope_call.tolist())):
+            at = 0 if scope == 0 else known.get((path, call))
+            if at is None:
+                at = len(b.scope_call) + len(parents)
+                parents.append(where[int(a.scope_parent[scope])])
+                modules.append(int(a.scope_module[scope]) + len(b.modules))
+                calls.append(call)
+            where.append(at)
+        for name, more in (("scope_parent", parents), ("scope_module", modules), ("scope_call", calls)):
+            columns[name] = np.concatenate([getattr(b, name), np.array(more, dtype=np.int64)])
+        return np.array(where, dtype=np.int64)
+
+    def _values(self, columns: dict[str, Any]) -> Any:
+        """Add the values that only ``a`` had; returns where each value of ``a`` is now."""
+        a, b = self.a, self.b
+        where = np.full(len(a.value_type), -1, dtype=np.int64)
+        for one in np.flatnonzero(self.found.to_b >= 0).tolist():
+            two = int(self.found.to_b[one])
+            ours, theirs = a.out_value[slice(*a.output_span(one))], b.out_value[slice(*b.output_span(two))]
+            count = min(len(ours), len(theirs))
+            where[ours[:count]] = theirs[:count]
+        named = {
+            b.names[b.value_name[v]]: v for v in np.flatnonzero((b.value_producer < 0) & (b.value_name >= 0))
+        }
+        for value in np.flatnonzero((a.value_producer < 0) & (a.value_name >= 0)).tolist():
+            where[value] = named.get(a.names[a.value_name[value]], -1)
+        fresh = np.flatnonzero(where < 0)
+        where[fresh] = len(b.value_type) + np.arange(len(fresh))
+        shifts = {
+            "value_type": len(b.types),
+            "value_name": len(b.names),
+            "value_storage": len(b.storage_bytes),
+        }
+        for name in ("value_type", "value_name", "value_storage", "value_offset", "value_role"):
+            column = getattr(a, name)[fresh].astype(np.int64)
+            moved = np.where(column >= 0, column + shifts.get(name, 0), -1)
+            columns[name] = np.concatenate([getattr(b, name), moved])
+        columns["value_carries"] = np.concatenate([b.value_carries, np.full(len(fresh), -1)])
+        columns["value_producer"] = np.full(len(columns["value_type"]), -1)
+        self._storages(columns)
+        return where
+
+    def _storages(self, columns: dict[str, Any]) -> None:
+        """The memory of ``b`` in the new numbers; that of ``a`` takes no room in the time line."""
+        a, b = self.a, self.b
+        birth = np.where(b.storage_birth >= 0, self.place_b[np.maximum(b.storage_birth, 0)], -1)
+        death = self.place_b[np.minimum(b.storage_death, len(b))]
+        death = np.where(b.storage_death > len(b), len(self.order) + 1, death)
+        empty = np.zeros(len(a.storage_bytes), dtype=np.int64)
+        columns["storage_bytes"] = np.concatenate([b.storage_bytes, empty])
+        columns["storage_birth"] = np.concatenate([birth, empty - 1])
+        columns["storage_death"] = np.concatenate([death, empty + len(self.order) + 1])
+        columns["storage_device"] = np.concatenate([b.storage_device, a.storage_device + len(b.devices)])
+
+    def _rows(self, columns: dict[str, Any], value_of: Any) -> None:
+        """The inputs and outputs of every operation in the new order."""
+        a, b = self.a, self.b
+        for side, names in (("in", ("in_value", "in_slot", "in_kind")), ("out", ("out_value", "out_slot"))):
+            spans, counts = [], []
+            for node in self.order.tolist():
+                start, shift = (
+                    (getattr(b, f"{side}_start"), 0)
+                    if node >= 0
+                    else (getattr(a, f"{side}_start"), len(getattr(b, f"{side}_value")))
+                )
+                row = node if node >= 0 else ~node
+                spans.append(np.arange(start[row], start[row + 1]) + shift)
+                counts.append(len(spans[-1]))
+            rows = np.concatenate([*spans, np.empty(0, dtype=np.int64)]).astype(np.int64)
+            for name in names:
+                ours = getattr(a, name)
+                column = np.concatenate(
+                    [getattr(b, name), value_of[ours] if name.endswith("value") else ours]
+                )
+                columns[name] = column[rows]
+            columns[f"{side}_start"] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        made = np.repeat(np.arange(len(self.order)), np.diff(columns["out_start"]))
+        columns["value_producer"][columns["out_value"]] = made
