@@ -1,0 +1,69 @@
+"""Calls of modules, seen from outside: ``Module.__call__`` wrapped while someone watches.
+
+Hooks would be there while Dynamo compiles, and guarded on; like the recorder's own wrapper
+(``capture/scopes.py``), this one says nothing to Dynamo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.compiler import is_compiling
+
+Watcher = Callable[[torch.nn.Module, Any, Any, int], Any]
+
+_plain = torch.nn.Module.__call__
+_watcher: Watcher | None = None
+_depth = 0
+_targets: WeakKeyDictionary[torch.nn.Module, torch.nn.Module | None] = WeakKeyDictionary()
+_inside: list[torch.nn.Module] = []
+
+
+def wrap(watcher: Watcher) -> None:
+    """From now on the watcher is asked for every call of a module."""
+    global _plain, _watcher
+    _watcher = watcher
+    if torch.nn.Module.__call__ is not _call:
+        _plain = torch.nn.Module.__call__
+        torch.nn.Module.__call__ = _call  # type: ignore[method-assign]
+
+
+def unwrap() -> None:
+    """Take the wrapper away; a call that is under way in it goes on."""
+    global _watcher
+    _watcher = None
+    if torch.nn.Module.__call__ is _call:
+        torch.nn.Module.__call__ = _plain  # type: ignore[method-assign]
+
+
+def go_on(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """The call itself, recorded if a recorder has come in between."""
+    global _depth
+    called = torch.nn.Module.__call__
+    _depth += 1
+    _inside.append(module)
+    try:
+        return (_plain if called is _call else called)(module, *args, **kwargs)
+    finally:
+        _inside.pop()
+        _depth -= 1
+
+
+def is_named(module: torch.nn.Module, name: str, depth: int) -> bool:
+    """Whether a module has this class name, or this path inside the outermost module that is being called."""
+    if type(module).__name__ == name:
+        return True
+    root = _inside[0] if depth else module
+    if root not in _targets:
+        _targets[root] = dict(root.named_modules()).get(name)
+    return _targets[root] is module
+
+
+def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Stands for ``Module.__call__``."""
+    if is_compiling() or _watcher is None:
+        return _plain(self, *args, **kwargs)
+    return _watcher(self, args, kwargs, _depth)

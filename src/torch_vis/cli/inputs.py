@@ -1,0 +1,96 @@
+"""Inputs as they are written on the command line: ``1x3x224x224:float32``, ``ids=2x128:int64:0..1000``."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch_vis.errors import UsageError, no_match
+
+if TYPE_CHECKING:
+    import torch
+
+FLOATING = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+WHOLE = ("int8", "uint8", "int16", "int32", "int64")
+DTYPES = (*FLOATING, *WHOLE, "bool")
+SPEC = re.compile(r"(?P<shape>\(\)|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?::(?P<low>[^.:]+)\.\.(?P<high>[^:]+))?")
+FORM = "[NAME=]SHAPE[:DTYPE][:LOW..HIGH], as in 1x3x224x224, ids=2x128:int64:0..1000 or x=@batch.pt"
+
+
+class Input(NamedTuple):
+    """One input to make up, or a file to load it from."""
+
+    name: str | None
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    low: float | None = None
+    high: float | None = None
+    file: str | None = None
+
+    def __str__(self) -> str:
+        name = f"{self.name}=" if self.name else ""
+        return name + (
+            f"@{self.file}" if self.file else f"{'x'.join(map(str, self.shape)) or '()'}:{self.dtype}"
+        )
+
+
+def parse(text: str) -> Input:
+    """An input from how it is written.
+
+    >>> parse("ids=2x128:int64:0..1000")
+    Input(name='ids', shape=(2, 128), dtype='int64', low=0, high=1000, file=None)
+    """
+    name, is_named, rest = text.partition("=")
+    if not is_named:
+        name, rest = "", text
+    elif not name.isidentifier():
+        raise UsageError(f"input {text!r}: {name!r} is no name of an argument; write {FORM}")
+    if rest.startswith("@"):
+        if not os.path.isfile(rest[1:]):
+            raise UsageError(f"input {text!r}: there is no file {rest[1:]!r}")
+        return Input(name or None, file=rest[1:])
+    found = SPEC.fullmatch(rest)
+    if found is None:
+        raise UsageError(f"input {text!r} cannot be read; write {FORM}")
+    dtype = found["dtype"] or "float32"
+    if dtype not in DTYPES:
+        raise UsageError(f"input {text!r}: {no_match('dtype', dtype, DTYPES)}")
+    low, high = _range(text, dtype, found["low"], found["high"])
+    shape = () if found["shape"] == "()" else tuple(map(int, found["shape"].split("x")))
+    return Input(name or None, shape, dtype, low, high)
+
+
+def _range(text: str, dtype: str, low: str | None, high: str | None) -> tuple[float | None, float | None]:
+    if low is None or high is None:
+        return None, None
+    if dtype == "bool":
+        raise UsageError(f"input {text!r}: bool takes no range")
+    try:
+        number = int if dtype in WHOLE else float
+        least, most = number(low), number(high)
+    except ValueError:
+        raise UsageError(f"input {text!r}: {low}..{high} is not a range of {dtype}") from None
+    if least >= most:
+        raise UsageError(f"input {text!r}: the range {low}..{high} is empty; the second number is not in it")
+    return least, most
+
+
+def make(spec: Input, device: str, vocabulary: int | None) -> Any:
+    """The tensor: random numbers of the shape and dtype; whole ones without a range below ``vocabulary`` or 2."""
+    import torch
+
+    if spec.file is not None:
+        try:
+            return torch.load(spec.file, map_location=device, weights_only=True)
+        except Exception as error:
+            raise UsageError(f"{spec.file} cannot be loaded as tensors: {type(error).__name__}") from error
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if spec.dtype == "bool":
+        return torch.rand(spec.shape, device=device) < 0.5
+    if spec.dtype in WHOLE:
+        low, high = (0, vocabulary or 2) if spec.low is None or spec.high is None else (spec.low, spec.high)
+        return torch.randint(int(low), int(high), spec.shape, dtype=dtype, device=device)
+    if spec.low is not None and spec.high is not None:
+        return torch.empty(spec.shape, dtype=dtype, device=device).uniform_(spec.low, spec.high)
+    return torch.randn(spec.shape, dtype=dtype, device=device)
