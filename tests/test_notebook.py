@@ -33,6 +33,7 @@ def shown() -> list[dict[str, Any]]:
 
 def test_a_trace_shows_itself(shown: list[dict[str, Any]]) -> None:
     html = shown[0]["text/html"]
+    assert "<iframe sandbox" in html and "srcdoc=" in html
     assert "<svg" in html and "layers.0–5 × 6" in html and "<pre" in html
     assert "<script" not in html
 

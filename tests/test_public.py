@@ -46,6 +46,7 @@ SIGNATURES = {
     "Trace.save": "(self, path, *, format=None)",
     "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None)",
     "Trace.release": "(self)",
+    "Trace.show": "(self)",
     "Trace.table": "(self, *, depth='auto', width=None)",
     "Trace.to_networkx": "(self)",
     "Trace.to_pandas": "(self)",
@@ -60,7 +61,7 @@ SIGNATURES = {
     "create_onnx_visualization": "(operations, path=None)",
 }
 MEMBERS = {
-    "Trace": "check error figure graph limits load meta metrics output release save table to_networkx to_pandas".split(),
+    "Trace": "check error figure graph limits load meta metrics output release save show table to_networkx to_pandas".split(),
 }
 
 

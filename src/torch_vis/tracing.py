@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torch_vis.capture.program import Program
     from torch_vis.held import Held
     from torch_vis.run.check import Report
+    from torch_vis.run.execute import Rerun
+    from torch_vis.run.inputs import Entry
     from torch_vis.views.breaks import Breaks
 
 PathLike = str | os.PathLike[str]
@@ -61,6 +63,7 @@ class Trace:
     """The exception that ended the run, if one did."""
     program: Program | None = None
     """What a compiler's front-end captured, where the trace went through one."""
+    _entry: Entry | None = None  # how the run was called
 
     def __init__(
         self,
@@ -118,6 +121,35 @@ class Trace:
 
         return Breaks(self.meta.get("program"))
 
+    def run(
+        self,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        replace: Mapping[Any, Any] | None = None,
+        keep: Any = None,
+        to: PathLike | None = None,
+    ) -> Rerun:
+        """Run the recorded operations again, on new inputs or with something replaced on the way.
+
+        ``args`` and ``kwargs`` are the inputs, as ``trace`` took them; without any, those of the recorded run. They have
+        the recorded sizes, unless the trace went via export with sizes left open. ``replace`` names modules (by path or
+        pattern), nodes or their numbers, and gives for each a tensor or a function of what it made; only what depends on it
+        is computed anew, and gradients pass through a replacement as through an identity. ``keep="all"`` keeps what every
+        operation made, ``keep=[...]`` what these modules, operators and nodes made, with the gradients that came to the
+        modules; ``to="acts.safetensors"`` writes it to that file as it comes. Parameters are as they are now, random
+        operations draw what they drew, and nothing of the model is changed.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
+        >>> t.run(replace={"0": lambda y: torch.full_like(y, 5.0)}).output
+        tensor([[5., 5.]])
+        >>> list(t.run(torch.zeros(1, 3), keep=["0", "relu"]).kept)
+        ['0', '1/relu#2']
+        """
+        from torch_vis.rerunning import rerun
+
+        return rerun(self, self._held, self._entry, args, dict(kwargs or {}), replace or {}, keep, to)
+
     def release(self) -> None:
         """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.
 
@@ -133,8 +165,9 @@ class Trace:
     def save(self, path: PathLike, *, format: str | None = None) -> None:
         """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
 
-        ``.tvz`` and ``.json`` can be loaded again. The others are for other tools: ``.onnx`` (Netron),
-        ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``, ``.csv``, ``.md``, and pictures:
+        ``.html`` is a web page: one file, no network. ``.tvz`` and ``.json`` can be loaded again. The others are for
+        other tools: ``.onnx`` (Netron),
+        ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``, ``.csv``, ``.md``, ``.html`` (a web page), and pictures:
         ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: the class, made without
         arguments, needs ``save(path, graph, metrics, limits, meta)``.
 
@@ -182,6 +215,20 @@ class Trace:
 
         draw = drawer(renderer)
         return draw(self.graph, self.metrics, self.limits, self.meta, Look(depth, color, phase))
+
+    def show(self) -> str:
+        """Open the run as a web page: in the notebook that this is called from, or else in the browser.
+
+        The page is one file without a network, written to a temporary folder; its path is returned. ``save`` with the
+        ending ``.html`` writes the same page to a place of your own. Where no browser can be started, the error says
+        where the page is.
+
+        >>> import torch, torch_vis as tv
+        >>> path = tv.trace(torch.nn.ReLU(), torch.ones(2)).show()  # doctest: +SKIP
+        """
+        from torch_vis.views.web.show import show
+
+        return show(self.graph, self.metrics, self.limits, self.meta)
 
     def to_networkx(self) -> networkx.MultiDiGraph[Any]:
         """The graph as a networkx ``MultiDiGraph``.
@@ -358,6 +405,10 @@ def trace(
         graph, metrics, limits, meta, output=capture.output, held=held if keep else None, error=error
     )
     found.program = None if captured is None else captured.program
+    if keep:
+        from torch_vis.run.inputs import Entry
+
+        found._entry = Entry(model, args, named, name_inputs)
     return found
 
 

@@ -202,7 +202,8 @@ def test_depth_keys_and_everything(page: Page) -> None:
 def test_wheel_zooms_and_dragging_moves(page: Page) -> None:
     before = page.js("return S.view.camera")
     page.js(
-        "S.view.canvas.dispatchEvent(new WheelEvent('wheel', {deltaY: -200, clientX: 400, clientY: 300, cancelable: true}))"
+        "S.view.canvas.dispatchEvent(new WheelEvent("
+        "'wheel', {deltaY: -200, clientX: 400, clientY: 300, cancelable: true}))"
     )
     assert page.js("return S.view.camera.scale") > before["scale"]
     from selenium.webdriver.common.action_chains import ActionChains
@@ -417,7 +418,8 @@ def test_nothing_is_cut_off(page: Page, size: tuple[int, int]) -> None:
         assert page.js("return S.view.canvas.clientWidth > 200 && S.view.canvas.clientHeight > 150")
         for button in page.js(
             "return [...document.querySelectorAll('header button, header select')].map(b => {"
-            "const r = b.getBoundingClientRect(); return [b.title, r.left >= 0 && r.right <= innerWidth + 1, b.offsetParent !== null]})"
+            "const r = b.getBoundingClientRect(), inside = r.left >= 0 && r.right <= innerWidth + 1;"
+            "return [b.title, inside, b.offsetParent !== null]})"
         ):
             assert button[1] or not button[2], f"{button[0]} is outside of the window"
     finally:

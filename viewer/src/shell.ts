@@ -64,6 +64,7 @@ export class Shell {
       this.drawLegend();
     });
     app.on("look", () => {
+      this.heat.value = app.heat?.id ?? "";
       this.drawLegend();
       this.later();
     });

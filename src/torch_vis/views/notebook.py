@@ -1,4 +1,4 @@
-"""What a trace shows of itself in a notebook: the picture, and the table below it."""
+"""What a trace shows of itself in a notebook: the web page, and for where that cannot run the picture and the table."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ from torch_vis.views.picture.diagram import Look
 from torch_vis.views.picture.scene import scene
 from torch_vis.views.svg import svg
 from torch_vis.views.text import table
+from torch_vis.views.web.page import html as page
+from torch_vis.views.web.show import frame
 
 TALLEST = 640  # pixels; a taller picture scrolls
+LARGEST = 3_000_000  # characters of a page that goes into a notebook's file
+MOST_OPERATIONS = 200_000  # beyond, the page is larger than that, and need not be made to find out
 
 
 def html(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> str:
-    """The picture and the table as a piece of HTML without scripts."""
+    """The page in a frame of its own, and below it the picture and the table, which need no script."""
     picture = svg(scene(graph, metrics, meta, Look())) if len(graph) else ""
     text = escape(table(graph, metrics, limits, meta, width=120))
-    return (
+    still = (
         f'<div style="max-height:{TALLEST}px;overflow:auto;background:#fff">{picture}</div>'
         f'<pre style="line-height:1.25;overflow:auto">{text}</pre>'
     )
+    inside = page(graph, metrics, limits, meta) if 0 < len(graph) <= MOST_OPERATIONS else ""
+    if not inside or len(inside) > LARGEST:
+        return still
+    return f"{frame(inside)}<details><summary>As a picture and a table</summary>{still}</details>"
