@@ -166,9 +166,8 @@ class Trace:
         """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
 
         ``.html`` is a web page: one file, no network. ``.tvz`` and ``.json`` can be loaded again. The others are for
-        other tools: ``.onnx`` (Netron),
-        ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``, ``.csv``, ``.md``, ``.html`` (a web page), and pictures:
-        ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: the class, made without
+        other tools: ``.onnx`` (Netron), ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``,
+        ``.csv``, ``.md``, and pictures: ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: the class, made without
         arguments, needs ``save(path, graph, metrics, limits, meta)``.
 
         >>> import os, tempfile, torch, torch_vis as tv
