@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_vis.capture.sites import OURS
+
 RESUMED = re.compile(r"^(torch_dynamo_resume_in_)(.*)_at_\d+$")
 
 
@@ -62,7 +64,10 @@ class Log:
         """The breaks in the order in which they were met; ``sizes`` are the partitions' numbers of nodes."""
         found = []
         for text, stack, partition in self.raw:
-            frame = stack[-1] if stack else None
+            theirs = [frame for frame in stack or () if not frame.filename.startswith(OURS)]
+            if stack and not theirs:
+                continue  # the same one again, met while Dynamo looked at the recorder's way of calling modules
+            frame = theirs[-1] if theirs else None
             nodes = sizes[partition] if partition < len(sizes) else 0
             found.append(parsed(text, frame, partition, nodes))
         return found

@@ -295,8 +295,15 @@ class RecordMode(TorchDispatchMode):
 
 
 leave_alone(RecordMode.__torch_dispatch__)
-for _callback in (Recorder._dead, Recorder._opaque_dead):
-    leave_alone(_callback)
+for _method in (
+    Recorder._dead,
+    Recorder._opaque_dead,
+    Recorder.enter,
+    Recorder.leave,
+    Recorder.module_number,
+    Recorder.end_lost_step,
+):
+    leave_alone(_method)
 
 
 def is_wrapper(kind: type) -> bool:

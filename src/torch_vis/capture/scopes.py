@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch_vis.capture import compiled, escapes
 from torch_vis.capture.mode import RecordMode
 from torch_vis.capture.recorder import Recorder, get_ident
+from torch_vis.capture.sites import leave_alone
 
 _lock = threading.Lock()
 _active: dict[int, list[Recorder]] = {}
@@ -164,6 +165,7 @@ def _call_elsewhere(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
     return _module_call(module, *args, **kwargs)
 
 
+@leave_alone
 def _number(recorder: Recorder, module: torch.nn.Module) -> int:
     number = recorder.module_numbers.get(id(module))
     if number is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from types import CodeType
 from typing import Any, NamedTuple
@@ -99,7 +98,6 @@ def line_of(code: CodeType, instruction: int) -> int:
     return line
 
 
-@functools.lru_cache(maxsize=65536)
 def resolve(code: CodeType | Site, instruction: int) -> Site:
     """The site of an instruction, for the table of sites; a program that was captured knows its sites itself."""
     if isinstance(code, Site):
