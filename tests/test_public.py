@@ -18,34 +18,42 @@ tv.trace
 
 NAMES = [
     "ComputationalGraphTracker",
+    "DynamoGraphExtractor",
     "Graph",
     "GraphEdge",
     "GraphNode",
     "Metrics",
     "OperationType",
+    "SubgraphDescriptor",
+    "TensorDescriptor",
     "TensorTracer",
     "Trace",
     "__version__",
     "analyze_computational_graph_execution",
+    "analyze_memory_timeline",
     "create_onnx_visualization",
     "errors",
     "export_computational_graph",
     "get_operation_sequence",
     "load",
     "record",
+    "save_graph_to_file",
     "trace",
+    "trace_model_with_dynamo",
     "trace_tensor_ids",
     "track_computational_graph_execution",
     "visualize_computational_graph",
 ]
 SIGNATURES = {
-    "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False, functions=False)",
+    "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False, functions=False, "
+    "via='eager', dynamic=None, dynamic_shapes=None, fullgraph=False)",
     "record": "(*modules, keep=True, functions=False)",
     "load": "(path)",
     "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
     "Trace.save": "(self, path, *, format=None)",
     "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None)",
     "Trace.release": "(self)",
+    "Trace.run": "(self, *args, kwargs=None, replace=None, keep=None, to=None)",
     "Trace.show": "(self)",
     "Trace.table": "(self, *, depth='auto', width=None)",
     "Trace.to_networkx": "(self)",
@@ -55,13 +63,21 @@ SIGNATURES = {
     "Graph.ancestors": "(self, values)",
     "Graph.edges": "(self, *, shape=True)",
     "Metrics.with_column": "(self, column)",
+    "analyze_memory_timeline": "(graph)",
+    "trace_model_with_dynamo": "(model, example_input, *, fullgraph=False, dynamic=None, analyze_memory=True)",
+    "save_graph_to_file": "(extractor, path)",
+    "DynamoGraphExtractor": "(*, analyze_memory=True)",
+    "DynamoGraphExtractor.descriptors": "(self, by='node')",
     "trace_tensor_ids": "(input_tensors=None, *, functions=(), keep=True)",
     "get_operation_sequence": "(traced, *, level='leaf')",
     "TensorTracer.get_operation_sequence": "(self, *, level='leaf')",
     "create_onnx_visualization": "(operations, path=None)",
 }
 MEMBERS = {
-    "Trace": "check error figure graph limits load meta metrics output release save show table to_networkx to_pandas".split(),
+    "Trace": (
+        "breaks check error figure graph limits load meta metrics output "
+        "program release run save show table to_networkx to_pandas"
+    ).split(),
 }
 
 

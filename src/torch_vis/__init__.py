@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_vis import errors as errors
+    from torch_vis.frontends.dynamo import DynamoGraphExtractor as DynamoGraphExtractor
+    from torch_vis.frontends.dynamo import SubgraphDescriptor as SubgraphDescriptor
+    from torch_vis.frontends.dynamo import TensorDescriptor as TensorDescriptor
+    from torch_vis.frontends.dynamo import analyze_memory_timeline as analyze_memory_timeline
+    from torch_vis.frontends.dynamo import save_graph_to_file as save_graph_to_file
+    from torch_vis.frontends.dynamo import trace_model_with_dynamo as trace_model_with_dynamo
+    from torch_vis.frontends.backtrace import DLBacktrace as DLBacktrace
     from torch_vis.frontends.tensor_ids import TensorTracer as TensorTracer
     from torch_vis.frontends.tensor_ids import create_onnx_visualization as create_onnx_visualization
     from torch_vis.frontends.tensor_ids import get_operation_sequence as get_operation_sequence
@@ -40,42 +47,55 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "ComputationalGraphTracker": "torch_vis.frontends.tracking",
+    "DynamoGraphExtractor": "torch_vis.frontends.dynamo",
+    "DLBacktrace": "torch_vis.frontends.backtrace",
     "Graph": "torch_vis.graph.graph",
     "GraphEdge": "torch_vis.frontends.tracking",
     "GraphNode": "torch_vis.frontends.tracking",
     "Metrics": "torch_vis.graph.metrics",
     "OperationType": "torch_vis.frontends.tracking",
+    "SubgraphDescriptor": "torch_vis.frontends.dynamo",
+    "TensorDescriptor": "torch_vis.frontends.dynamo",
     "TensorTracer": "torch_vis.frontends.tensor_ids",
     "Trace": "torch_vis.tracing",
     "analyze_computational_graph_execution": "torch_vis.frontends.tracking",
+    "analyze_memory_timeline": "torch_vis.frontends.dynamo",
     "create_onnx_visualization": "torch_vis.frontends.tensor_ids",
     "errors": "torch_vis",
     "export_computational_graph": "torch_vis.frontends.tracking",
     "get_operation_sequence": "torch_vis.frontends.tensor_ids",
     "load": "torch_vis.tracing",
     "record": "torch_vis.tracing",
+    "save_graph_to_file": "torch_vis.frontends.dynamo",
     "trace": "torch_vis.tracing",
+    "trace_model_with_dynamo": "torch_vis.frontends.dynamo",
     "trace_tensor_ids": "torch_vis.frontends.tensor_ids",
     "track_computational_graph_execution": "torch_vis.frontends.tracking",
     "visualize_computational_graph": "torch_vis.frontends.tracking",
 }
 __all__ = [
     "ComputationalGraphTracker",
+    "DynamoGraphExtractor",
     "Graph",
     "GraphEdge",
     "GraphNode",
     "Metrics",
     "OperationType",
+    "SubgraphDescriptor",
+    "TensorDescriptor",
     "TensorTracer",
     "Trace",
     "analyze_computational_graph_execution",
+    "analyze_memory_timeline",
     "create_onnx_visualization",
     "errors",
     "export_computational_graph",
     "get_operation_sequence",
     "load",
     "record",
+    "save_graph_to_file",
     "trace",
+    "trace_model_with_dynamo",
     "trace_tensor_ids",
     "track_computational_graph_execution",
     "visualize_computational_graph",

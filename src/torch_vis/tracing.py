@@ -63,7 +63,6 @@ class Trace:
     """The exception that ended the run, if one did."""
     program: Program | None = None
     """What a compiler's front-end captured, where the trace went through one."""
-    _entry: Entry | None = None  # how the run was called
 
     def __init__(
         self,
@@ -83,6 +82,7 @@ class Trace:
         self.output = output
         self.error = error
         self._held = held
+        self._entry: Entry | None = None  # how the run was called
 
     def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> Report:
         """Prove the graph: run it again and compare every output, gradient and changed state bit for bit.

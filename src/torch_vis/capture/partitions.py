@@ -1,12 +1,13 @@
 """What Dynamo knows of a partition's tensors, put where readers of its graph look for it.
 
-Dynamo leaves a fake tensor on every node and nothing else. Here each node that makes one tensor gets the ``tensor_meta``
-that other front-ends write, each placeholder the expression that it stands for (``source``), and the module the weights
-that came in through placeholders (``weights``, by the name of the placeholder).
+Dynamo leaves a fake tensor on every node and nothing else. Here each node that makes one tensor gets the
+``tensor_meta`` that other front-ends write, each placeholder the expression that it stands for (``source``), and the
+module the weights that came in through placeholders (``weights`` and ``weight_paths``, by the name of the placeholder).
 """
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +24,12 @@ def describe(module: fx.GraphModule, inputs: Sequence[Any] = ()) -> None:
             for node in part.graph.nodes:
                 _describe_node(node)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    weights: dict[str, torch.Tensor] = {}
+    module.meta["weights"] = weights = {}
+    module.meta["weight_paths"] = paths = {}
     for node, given in zip(placeholders, inputs):
         if isinstance(given, torch.Tensor) and is_state(node):
             weights[node.name] = given
-    module.meta["weights"] = weights
+            paths[node.name] = state_path(node.meta.get("source") or node.name)
 
 
 def _describe_node(node: fx.Node) -> None:
@@ -53,7 +55,7 @@ def remember(module: fx.GraphModule, made: Any) -> None:
 
 
 def is_state(node: fx.Node) -> bool:
-    """Whether a placeholder stands for state that the program holds (a parameter, a buffer, a global), not for an input.
+    """Whether a placeholder stands for state that the program holds (a parameter, a buffer, a global).
 
     ``source`` is an expression over the locals ``L`` and globals ``G`` of the function that Dynamo took.
     """
@@ -61,3 +63,16 @@ def is_state(node: fx.Node) -> bool:
         return True
     source = str(node.meta.get("source", ""))
     return source.startswith("G[") or "._parameters[" in source or "._buffers[" in source
+
+
+def state_path(source: str) -> str:
+    """A weight's path as ``state_dict`` has it, from the expression that Dynamo knows it under.
+
+    >>> state_path("L['self']._modules['layer']._modules['0']._parameters['weight']"), state_path("G['table']")
+    ('layer.0.weight', 'table')
+    """
+    path = re.sub(r"^L\['\w+'\]\.?", "", source)
+    path = re.sub(r"_(?:modules|parameters|buffers)\['([^']*)'\]", r"\1", path)
+    path = re.sub(r"\['?([^'\]]*)'?\]", r".\1", path)
+    path = re.sub(r"[^0-9a-zA-Z_.]+", "_", path.removeprefix("G"))
+    return re.sub(r"\.+", ".", path).strip(".") or "state"

@@ -114,7 +114,7 @@ class Replay:
 
     def _place(self, node: int, value: int, tensor: torch.Tensor, *, is_write: bool) -> None:
         graph = self.graph
-        storage = int(graph.value_storage[value])
+        storage = self.block(value)
         row = graph.types[graph.value_type[value]]
         if row.layout != "strided":
             self.objects[storage] = tensor
@@ -125,7 +125,7 @@ class Replay:
             raise CheckFailed(
                 f"replay of {where(graph, node)} gave {tensor.dtype} {found} where {row.dtype} {expected} was recorded"
             )
-        born_here = graph.storage_birth[storage] == node
+        born_here = storage >= 0 and graph.storage_birth[storage] == node
         if born_here or storage not in self.memory:
             self.memory[storage] = tensor.untyped_storage()
         elif tensor.untyped_storage()._cdata != self.memory[storage]._cdata:
@@ -136,10 +136,14 @@ class Replay:
                     f"replay of {where(graph, node)} returned new memory where a view was recorded"
                 )
 
+    def block(self, value: int) -> int:
+        """The number of the block that a value lies in: its storage, unless a replay decides otherwise."""
+        return int(self.graph.value_storage[value])
+
     def tensor(self, value: int) -> torch.Tensor:
         """A value as a tensor on the replay's memory."""
         graph = self.graph
-        storage = int(graph.value_storage[value])
+        storage = self.block(value)
         row = graph.types[graph.value_type[value]]
         if row.layout != "strided":
             if storage not in self.objects:
@@ -147,8 +151,9 @@ class Replay:
             return self.objects[storage]
         block = self.memory.get(storage)
         if block is None:
+            own = int(graph.value_storage[value])
             block = self.memory[storage] = poisoned(
-                int(graph.storage_bytes[storage]), graph.devices[graph.storage_device[storage]]
+                int(graph.storage_bytes[own]), graph.devices[graph.storage_device[own]]
             )
         dtype = getattr(torch, row.dtype)
         needed = (int(graph.value_offset[value]) + extent(row.shape, row.stride)) * dtype.itemsize

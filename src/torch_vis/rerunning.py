@@ -1,0 +1,111 @@
+"""``Trace.run``: new inputs matched to the recorded ones, the graph executed, the output in its containers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_vis.capture.tree import named_tensors
+from torch_vis.errors import TensorsMissing, UsageError
+from torch_vis.run.execute import Request, Rerun, execute
+
+if TYPE_CHECKING:
+    from torch_vis.held import Held
+    from torch_vis.run.inputs import Entry
+    from torch_vis.tracing import Trace
+
+
+def rerun(
+    trace: Trace,
+    held: Held | None,
+    entry: Entry | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    replace: Mapping[Any, Any],
+    keep: Any,
+    to: Any,
+) -> Rerun:
+    """Run a trace's graph again."""
+    if held is None:
+        raise TensorsMissing(
+            "this trace holds no tensors (loaded from a file, released, or traced with keep=False); "
+            "trace again to run it"
+        )
+    if to is not None and keep is None:
+        raise UsageError('to= is where kept tensors go; say which with keep="all" or keep=[...]')
+    if not isinstance(replace, Mapping):
+        raise UsageError(
+            f"replace is a dictionary of modules or nodes and their replacements, not {type(replace).__name__}"
+        )
+    for key, by in replace.items():
+        if not callable(by) and not isinstance(by, torch.Tensor):
+            raise UsageError(
+                f"the replacement for {key!r} is a tensor or a function of one, not {type(by).__name__}"
+            )
+    inputs: dict[str, torch.Tensor] = {}
+    if args or kwargs:
+        if entry is None:
+            raise UsageError(
+                "a recorded block has no inputs of its own; run() takes none, or trace() the callable"
+            )
+        inputs = entry.named(args, kwargs)
+        other = entry.reshaped(inputs)
+        if other:
+            return _other_sizes(trace, other, args, kwargs, bool(replace) or keep is not None)
+    found, results = execute(trace.graph, held, Request(inputs, replace, keep, to))
+    found.output = _rebuilt(trace, results)
+    return found
+
+
+def _other_sizes(trace: Trace, other: list[str], args: Any, kwargs: Any, more: bool) -> Rerun:
+    """Inputs of other sizes: only a program whose sizes are open can take them."""
+    exported = None if trace.program is None else trace.program.exported
+    told = f"input {'; input '.join(other)}"
+    if exported is None or not exported.range_constraints:
+        raise UsageError(
+            f"{told}; the recorded operations have their sizes fixed: trace again with this input, or with "
+            "via='export' and dynamic_shapes"
+        )
+    if more:
+        raise UsageError(f"{told}; replace and keep need inputs of the recorded sizes")
+    try:
+        output = exported.module()(*args, **kwargs)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        ranges = ", ".join(trace.program.ranges.values()) if trace.program is not None else ""
+        raise UsageError(f"{told}; the program leaves open {ranges}: {str(error).splitlines()[0]}") from error
+    return Rerun(
+        output=output, ran=len(trace.graph), limits=("the captured program ran with sizes of its own",)
+    )
+
+
+def _rebuilt(trace: Trace, results: Mapping[int, torch.Tensor]) -> Any:
+    """The output with each tensor replaced by that of the new run."""
+    if trace.error is not None:
+        return None
+    numbers = [r for r, row in enumerate(trace.graph.results) if row.kind == "output"]
+    tensors = [tensor for _, tensor in named_tensors(trace.output)]
+    if not tensors:  # a block: what it left behind, by name
+        return (
+            trace.output
+            if trace.output is not None
+            else {trace.graph.results[r].name: results[r] for r in numbers}
+        )
+    new = {id(tensor): results[number] for tensor, number in zip(tensors, numbers)}
+    return pytree.tree_map(lambda leaf: _leaf(leaf, new), trace.output)
+
+
+def _leaf(leaf: Any, new: Mapping[int, torch.Tensor]) -> Any:
+    if id(leaf) in new:
+        return new[id(leaf)]
+    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+        made = copy.copy(leaf)
+        for part in dataclasses.fields(leaf):
+            inner = getattr(leaf, part.name, None)
+            object.__setattr__(made, part.name, pytree.tree_map(lambda item: _leaf(item, new), inner))
+        return made
+    return leaf

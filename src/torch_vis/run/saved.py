@@ -1,0 +1,267 @@
+"""Captured programs as Python files that run: the graphs as classes, the weights in a safetensors file beside them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pprint
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from torch_vis.errors import UsageError
+from torch_vis.graph.files import replacing
+from torch_vis.run import saved_text as text
+from torch_vis.run.saved_code import Code
+from torch_vis.run.saved_containers import LITERALS, plan_of
+from torch_vis.run.saved_weights import lay_out, write_blocks
+
+SIMPLE = re.compile(
+    r"^L\['(\w+)'\]((\[('[^']*'|-?\d+)\])|(\.size\(\)\[\d+\])|(\.stride\(\)\[\d+\])|(\.\w+(?!\w*\()))*$"
+)
+
+
+class Draft:
+    """A file in the making: what its docstring says, its tables, and its tensors."""
+
+    def __init__(self) -> None:
+        self.code = Code()
+        self.told: list[str] = []
+        self.tables: list[str] = []
+        self.runtime: list[str] = []
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def table(self, name: str, content: Any) -> None:
+        """A literal of the file."""
+        self.tables.append(f"{name} = {pprint.pformat(content, width=116, compact=True, sort_dicts=False)}")
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write both files, each whole; the code last, so that it never stands beside weights of another program."""
+        weights = lay_out({**self.tensors, **self.code.tensors})
+        self.table("WEIGHTS", {name: tuple(place) for name, place in weights.places.items()})
+        needs = sorted({"torch", "safetensors"} | self.code.libraries)
+        told = [
+            *self.told,
+            f"Needs {', '.join(needs[:-1])} and {needs[-1]}. Random operations draw from torch's generator.",
+        ]
+        imports = ["import os", "", "import torch", "from safetensors.torch import load_file"]
+        imports += sorted(self.code.imports)
+        head = '"""' + "\n\n".join(told).replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
+        parts = [
+            head,
+            "from __future__ import annotations",
+            "\n".join(imports),
+            *self.tables,
+            *self.code.classes,
+        ]
+        whole = "\n\n".join([*parts, *(part.strip("\n") for part in self.runtime)]) + "\n"
+        compile(whole, os.fspath(path), "exec")
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_blocks(target.with_suffix(".safetensors"), weights.blocks, target.name)
+        with replacing(path) as file:
+            file.write(whole.encode())
+
+
+def save_program(
+    path: str | os.PathLike[str], *, modules: Sequence[fx.GraphModule], program: Any, output: Any
+) -> None:
+    """Write graph modules, and the program that they are part of, as Python."""
+    if Path(path).suffix != ".py":
+        raise UsageError(f"a saved program is a Python file: its name ends in .py, not {Path(path).suffix!r}")
+    draft = Draft()
+    if program is not None and program.exported is not None:
+        _exported(draft, program.exported)
+    else:
+        _partitions(draft, modules, program, output)
+    draft.write(path)
+
+
+# ---------------------------------------------------------------- export
+
+
+def _exported(draft: Draft, exported: Any) -> None:
+    renamed: set[str] = set()
+    signature = exported.graph_signature
+    draft.code.add(exported.graph_module, "Graph")
+    draft.table("INPUTS", plan_of(exported.call_spec.in_spec))
+    draft.table("OUTPUTS", plan_of(exported.call_spec.out_spec, renamed))
+    rows: list[tuple[str, Any]] = []
+    places: dict[str, int] = {}
+    for spec in signature.input_specs:
+        kind = spec.kind.name
+        if kind == "USER_INPUT":
+            places[spec.arg.name] = len(rows)
+            fixed = type(spec.arg).__name__ == "ConstantArgument"
+            rows.append(
+                ("constant", spec.arg.value)
+                if fixed and isinstance(spec.arg.value, LITERALS)
+                else ("input", None)
+            )
+            continue
+        tensor = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(
+                f"{spec.target!r} is a {type(tensor).__name__} and cannot be saved beside the program"
+            )
+        draft.tensors[spec.target] = tensor
+        rows.append(("state", spec.target))
+    draft.table("SIGNATURE", rows)
+    draft.table("RESULTS", [_result(spec, places) for spec in signature.output_specs])
+    draft.table("STATE", sorted(draft.tensors))
+    draft.told += [
+        "A model as torch.export captured it, written by torch_vis.\n\n    model = load()\n    output = model("
+        + ", ".join(_call(exported))
+        + ")",
+        *_sizes(exported),
+    ]
+    if renamed:
+        draft.told.append(
+            f"It returned {', '.join(sorted(renamed))}; this returns plain dictionaries with the same names."
+        )
+    draft.runtime += [text.LOADING, text.CONTAINERS, text.EXPORTED]
+
+
+def _result(spec: Any, places: dict[str, int]) -> tuple[str, Any]:
+    kind = spec.kind.name
+    if kind in ("USER_OUTPUT", "LOSS_OUTPUT"):
+        return "output", None
+    if kind in ("BUFFER_MUTATION", "PARAMETER_MUTATION"):
+        return "state", spec.target
+    if kind == "USER_INPUT_MUTATION":
+        return "input", places[spec.target]
+    return "nothing", None
+
+
+def _call(exported: Any) -> list[str]:
+    args, kwargs = exported.example_inputs or ((), {})
+    shown = [_shape(item) for item in args]
+    return shown + [f"{name}={_shape(item)}" for name, item in kwargs.items()]
+
+
+def _shape(item: Any) -> str:
+    if isinstance(item, torch.Tensor):
+        return f"{str(item.dtype)[6:]}{list(item.shape)}"
+    return type(item).__name__
+
+
+def _sizes(exported: Any) -> list[str]:
+    open_ = ", ".join(map(str, exported.range_constraints))
+    return (
+        [f"Sizes that are left open: {open_}."] if open_ else ["All sizes are those of the captured inputs."]
+    )
+
+
+# ---------------------------------------------------------------- Dynamo, fx, AOT
+
+
+def _partitions(draft: Draft, modules: Sequence[fx.GraphModule], program: Any, output: Any) -> None:
+    names = [f"Partition{number}" for number in range(len(modules))]
+    tables = []
+    for module, name in zip(modules, names):
+        draft.code.add(module, name)
+        names_of = _name_weights(draft, module, name)
+        rows = [
+            (node.name, names_of.get(node.name), *_known(node))
+            for node in module.graph.nodes
+            if node.op == "placeholder"
+        ]
+        tables.append(rows)
+    draft.table("PARTITIONS", tables)
+    draft.runtime.append("GRAPHS = (" + "".join(f"{name}, " for name in names).rstrip() + ")")
+    draft.runtime += [text.LOADING, text.CONTAINERS, text.PARTITIONED]
+    number = f"{len(modules)} partition{'' if len(modules) == 1 else 's'}"
+    draft.told.append(f"A program of {number} as Dynamo captured it, written by torch_vis.")
+    whole = _whole(modules, program, output)
+    if whole is None:
+        draft.told.append(
+            "PARTITIONS lists the inputs of each: its name, its weight (None for what the caller gives), the\n"
+            "expression it stands for, its shape and its type. The code between partitions is not in this file.\n\n"
+            "    parts = load()\n    outputs = parts[0](*inputs)"
+        )
+        draft.runtime.append(text.PARTS)
+        return
+    draft.told.append(
+        "    model = load()\n    output = model(...)  # with the arguments of the captured model"
+    )
+    for name, content in whole.pop("tables").items():
+        draft.table(name, content)
+    if whole["renamed"]:
+        named = ", ".join(sorted(whole["renamed"]))
+        draft.told.append(f"It returned {named}; this returns plain dictionaries with the same names.")
+    draft.runtime += [whole["inputs"], text.WHOLE]
+
+
+def _name_weights(draft: Draft, module: fx.GraphModule, name: str) -> dict[str, str]:
+    """The names under which a partition's weights are saved: their paths, as long as those mean one tensor each."""
+    found = {}
+    for key, tensor in module.meta.get("weights", {}).items():
+        path = module.meta["weight_paths"][key]
+        if draft.tensors.setdefault(path, tensor) is not tensor:
+            path = f"{name}.{key}"
+            draft.tensors[path] = tensor
+        found[key] = path
+    return found
+
+
+def _known(node: fx.Node) -> tuple[Any, ...]:
+    """What there is to say of a placeholder: the expression it stands for, its shape and type."""
+    meta = node.meta.get("tensor_meta")
+    shape = None if meta is None else tuple(s if isinstance(s, int) else str(s) for s in meta.shape)
+    return node.meta.get("source"), shape, None if meta is None else str(meta.dtype)[6:]
+
+
+def _whole(modules: Sequence[fx.GraphModule], program: Any, output: Any) -> dict[str, Any] | None:
+    """How one partition without breaks is called with the model's own arguments; None where that is not known."""
+    if len(modules) != 1 or program is None or program.breaks or program.signature is None:
+        return None
+    names = program.signature.parameters
+    weights = modules[0].meta.get("weights", {})
+    expressions = []
+    for node in modules[0].graph.nodes:
+        if node.op != "placeholder" or node.name in weights:
+            continue
+        source = node.meta.get("source") or ""
+        simple = SIMPLE.match(source)
+        if simple is None or simple[1] not in names:
+            return None
+        expressions.append(source)
+    renamed: set[str] = set()
+    results = _results(modules[0], output, renamed)
+    if results is None:
+        return None
+    kinds = inspect.Parameter
+    of = {kind: [n for n, p in names.items() if p.kind is kind] for kind in {p.kind for p in names.values()}}
+    positional = [*of.get(kinds.POSITIONAL_ONLY, ()), *of.get(kinds.POSITIONAL_OR_KEYWORD, ())]
+    tables = {
+        "NAMES": positional,
+        "NAMED": of.get(kinds.KEYWORD_ONLY, []),
+        "REST": next(iter(of.get(kinds.VAR_POSITIONAL, ())), None),
+        "OTHERS": next(iter(of.get(kinds.VAR_KEYWORD, ())), None),
+        **results,
+    }
+    lines = "".join(f"        {expression},\n" for expression in expressions)
+    code = f"def inputs_of(L):\n    return [\n{lines}    ]"
+    return {"tables": tables, "inputs": code, "renamed": renamed}
+
+
+def _results(module: fx.GraphModule, output: Any, renamed: set[str]) -> dict[str, Any] | None:
+    """Where each part of the model's output comes from: a result of the graph, or a literal."""
+    returned = {
+        id(ref()): place for place, ref in enumerate(module.meta.get("returned", ())) if ref is not None
+    }
+    leaves, spec = pytree.tree_flatten(output)
+    rows: list[tuple[str, Any]] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and id(leaf) in returned:
+            rows.append(("graph", returned[id(leaf)]))
+        elif isinstance(leaf, LITERALS):
+            rows.append(("literal", leaf))
+        else:
+            return None
+    return {"RESULTS": rows, "OUTPUTS": plan_of(spec, renamed)}

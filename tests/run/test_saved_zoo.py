@@ -1,0 +1,54 @@
+"""Every zoo model that export can take, run from the Python file it was saved as: its outputs, bit for bit."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_vis as tv
+from tests.test_via import OTHERWISE
+from tests.zoo import ZOO, close_process_group, same_bits, tensors
+from torch_vis.errors import CaptureFailed, UsageError
+from torch_vis.frontends.dynamo import save_graph_to_file
+
+# What has no form in a file of plain tensors; the error says so.
+REFUSED = {
+    "quantized": "quantized",
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    close_process_group()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_file_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
+    model, args, kwargs = ZOO[name].make()
+    try:
+        t = tv.trace(model, *args, kwargs=kwargs, via="export", keep=False)
+    except (CaptureFailed, RuntimeError) as failure:
+        pytest.skip(f"export cannot take it: {str(failure)[:80]}")
+    path = tmp_path / "saved.py"
+    try:
+        save_graph_to_file(t, path)
+    except UsageError as refusal:
+        assert name in REFUSED and REFUSED[name] in str(refusal), refusal
+        return
+    assert name not in REFUSED
+    run = runpy.run_path(str(path))["load"]()
+    close_process_group()
+    _, args, kwargs = ZOO[name].make()
+    wanted = (t.program.exported.module() if name in OTHERWISE["export"] else model)(*args, **kwargs)
+    _, args, kwargs = ZOO[name].make()
+    found = run(*args, **kwargs)
+    left, right = list(tensors(wanted)), list(tensors(found))
+    assert len(left) == len(right)
+    assert all(same_bits(one, two) for one, two in zip(left, right))
