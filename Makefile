@@ -24,7 +24,7 @@ demo: env
 	@$(RUN) examples/demo.py $(ARGS)
 
 test: env
-	@$(RUN) -m pytest -q $(ARGS)
+	@$(RUN) -m pytest -q -n auto --dist loadfile $(ARGS)
 
 check: env
 	@failed=0; for tool in 'ruff check .' 'ruff format --check .' 'mypy'; do \
