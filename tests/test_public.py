@@ -18,11 +18,14 @@ tv.trace
 
 NAMES = [
     "ComputationalGraphTracker",
+    "DLBacktrace",
     "DynamoGraphExtractor",
+    "ExplorerConfig",
     "Graph",
     "GraphEdge",
     "GraphNode",
     "Metrics",
+    "ModuleInfo",
     "OperationType",
     "SubgraphDescriptor",
     "TensorDescriptor",
@@ -31,12 +34,22 @@ NAMES = [
     "__version__",
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
+    "analyze_memory_usage",
     "create_onnx_visualization",
     "errors",
+    "explore_model",
+    "explore_torch_module",
     "export_computational_graph",
+    "export_model_summary",
+    "format_param_count",
+    "format_shape",
+    "format_time",
+    "get_forward_stats",
     "get_operation_sequence",
+    "get_parameter_statistics",
     "load",
     "record",
+    "record_torch_module_forward_stats",
     "save_graph_to_file",
     "trace",
     "trace_model_with_dynamo",
@@ -72,10 +85,21 @@ SIGNATURES = {
     "get_operation_sequence": "(traced, *, level='leaf')",
     "TensorTracer.get_operation_sequence": "(self, *, level='leaf')",
     "create_onnx_visualization": "(operations, path=None)",
+    "Trace.explore": "(self, *, model=None, against=None, config=None)",
+    "explore_model": "(model, *, trace=None, against=None, config=None, trust=False)",
+    "explore_torch_module": "(module, *, config=None)",
+    "record_torch_module_forward_stats": "(model, *, contents=False, maps=False)",
+    "get_forward_stats": "(model)",
+    "analyze_memory_usage": "(model)",
+    "get_parameter_statistics": "(model)",
+    "export_model_summary": "(model, format='text', *, trace=None, config=None)",
+    "format_shape": "(shape)",
+    "format_param_count": "(count)",
+    "format_time": "(seconds)",
 }
 MEMBERS = {
     "Trace": (
-        "breaks check error figure graph limits load meta metrics output "
+        "breaks check error explore figure graph limits load meta metrics output "
         "program release run save show table to_networkx to_pandas"
     ).split(),
 }

@@ -13,13 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_vis import errors as errors
+    from torch_vis.frontends.backtrace import DLBacktrace as DLBacktrace
     from torch_vis.frontends.dynamo import DynamoGraphExtractor as DynamoGraphExtractor
     from torch_vis.frontends.dynamo import SubgraphDescriptor as SubgraphDescriptor
     from torch_vis.frontends.dynamo import TensorDescriptor as TensorDescriptor
     from torch_vis.frontends.dynamo import analyze_memory_timeline as analyze_memory_timeline
     from torch_vis.frontends.dynamo import save_graph_to_file as save_graph_to_file
     from torch_vis.frontends.dynamo import trace_model_with_dynamo as trace_model_with_dynamo
-    from torch_vis.frontends.backtrace import DLBacktrace as DLBacktrace
+    from torch_vis.frontends.explorer import ModuleInfo as ModuleInfo
+    from torch_vis.frontends.explorer import analyze_memory_usage as analyze_memory_usage
+    from torch_vis.frontends.explorer import explore_model as explore_model
+    from torch_vis.frontends.explorer import explore_torch_module as explore_torch_module
+    from torch_vis.frontends.explorer import export_model_summary as export_model_summary
+    from torch_vis.frontends.explorer import format_param_count as format_param_count
+    from torch_vis.frontends.explorer import format_shape as format_shape
+    from torch_vis.frontends.explorer import format_time as format_time
+    from torch_vis.frontends.explorer import get_forward_stats as get_forward_stats
+    from torch_vis.frontends.explorer import get_parameter_statistics as get_parameter_statistics
+    from torch_vis.frontends.explorer import (
+        record_torch_module_forward_stats as record_torch_module_forward_stats,
+    )
     from torch_vis.frontends.tensor_ids import TensorTracer as TensorTracer
     from torch_vis.frontends.tensor_ids import create_onnx_visualization as create_onnx_visualization
     from torch_vis.frontends.tensor_ids import get_operation_sequence as get_operation_sequence
@@ -42,17 +55,20 @@ if TYPE_CHECKING:
     from torch_vis.tracing import load as load
     from torch_vis.tracing import record as record
     from torch_vis.tracing import trace as trace
+    from torch_vis.views.tui.config import ExplorerConfig as ExplorerConfig
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "ComputationalGraphTracker": "torch_vis.frontends.tracking",
-    "DynamoGraphExtractor": "torch_vis.frontends.dynamo",
     "DLBacktrace": "torch_vis.frontends.backtrace",
+    "DynamoGraphExtractor": "torch_vis.frontends.dynamo",
+    "ExplorerConfig": "torch_vis.views.tui.config",
     "Graph": "torch_vis.graph.graph",
     "GraphEdge": "torch_vis.frontends.tracking",
     "GraphNode": "torch_vis.frontends.tracking",
     "Metrics": "torch_vis.graph.metrics",
+    "ModuleInfo": "torch_vis.frontends.explorer",
     "OperationType": "torch_vis.frontends.tracking",
     "SubgraphDescriptor": "torch_vis.frontends.dynamo",
     "TensorDescriptor": "torch_vis.frontends.dynamo",
@@ -60,12 +76,22 @@ _PUBLIC = {
     "Trace": "torch_vis.tracing",
     "analyze_computational_graph_execution": "torch_vis.frontends.tracking",
     "analyze_memory_timeline": "torch_vis.frontends.dynamo",
+    "analyze_memory_usage": "torch_vis.frontends.explorer",
     "create_onnx_visualization": "torch_vis.frontends.tensor_ids",
     "errors": "torch_vis",
+    "explore_model": "torch_vis.frontends.explorer",
+    "explore_torch_module": "torch_vis.frontends.explorer",
     "export_computational_graph": "torch_vis.frontends.tracking",
+    "export_model_summary": "torch_vis.frontends.explorer",
+    "format_param_count": "torch_vis.frontends.explorer",
+    "format_shape": "torch_vis.frontends.explorer",
+    "format_time": "torch_vis.frontends.explorer",
+    "get_forward_stats": "torch_vis.frontends.explorer",
     "get_operation_sequence": "torch_vis.frontends.tensor_ids",
+    "get_parameter_statistics": "torch_vis.frontends.explorer",
     "load": "torch_vis.tracing",
     "record": "torch_vis.tracing",
+    "record_torch_module_forward_stats": "torch_vis.frontends.explorer",
     "save_graph_to_file": "torch_vis.frontends.dynamo",
     "trace": "torch_vis.tracing",
     "trace_model_with_dynamo": "torch_vis.frontends.dynamo",
@@ -75,11 +101,14 @@ _PUBLIC = {
 }
 __all__ = [
     "ComputationalGraphTracker",
+    "DLBacktrace",
     "DynamoGraphExtractor",
+    "ExplorerConfig",
     "Graph",
     "GraphEdge",
     "GraphNode",
     "Metrics",
+    "ModuleInfo",
     "OperationType",
     "SubgraphDescriptor",
     "TensorDescriptor",
@@ -87,12 +116,22 @@ __all__ = [
     "Trace",
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
+    "analyze_memory_usage",
     "create_onnx_visualization",
     "errors",
+    "explore_model",
+    "explore_torch_module",
     "export_computational_graph",
+    "export_model_summary",
+    "format_param_count",
+    "format_shape",
+    "format_time",
+    "get_forward_stats",
     "get_operation_sequence",
+    "get_parameter_statistics",
     "load",
     "record",
+    "record_torch_module_forward_stats",
     "save_graph_to_file",
     "trace",
     "trace_model_with_dynamo",

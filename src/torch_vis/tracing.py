@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch_vis.run.execute import Rerun
     from torch_vis.run.inputs import Entry
     from torch_vis.views.breaks import Breaks
+    from torch_vis.views.tui.config import ExplorerConfig
 
 PathLike = str | os.PathLike[str]
 COSTS = ("flops", "macs", "moved_bytes")
@@ -228,6 +229,30 @@ class Trace:
         from torch_vis.views.web.show import show
 
         return show(self.graph, self.metrics, self.limits, self.meta)
+
+    def explore(
+        self,
+        *,
+        model: torch.nn.Module | None = None,
+        against: Any = None,
+        config: ExplorerConfig | None = None,
+    ) -> None:
+        """Open the run in the terminal explorer, until it is quit.
+
+        With the ``model`` that was traced, modules that did not run are shown too, and their arguments and weights.
+        ``against`` is a second trace, model or file to compare with.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+        >>> try:
+        ...     t.explore()  # here, where there is no terminal
+        ... except tv.errors.UsageError as error:
+        ...     print(str(error).partition(";")[0])
+        the explorer needs a terminal
+        """
+        from torch_vis.frontends.explorer import explore
+
+        explore(self if model is None else model, trace=self, against=against, config=config)
 
     def to_networkx(self) -> networkx.MultiDiGraph[Any]:
         """The graph as a networkx ``MultiDiGraph``.

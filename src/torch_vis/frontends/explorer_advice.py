@@ -1,0 +1,57 @@
+"""What could be made smaller: int8 weights, weights near zero, a larger batch, each from figures at hand."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_vis.capture.contents import readable, unseen
+from torch_vis.graph import Graph, Metrics
+from torch_vis.views.tui.subject import Advice
+from torch_vis.views.units import size
+
+MOST_ELEMENTS = 50_000_000  # looked at for advice, per tensor
+
+
+def advise(module: torch.nn.Module, graph: Graph | None, metrics: Metrics | None) -> list[Advice]:
+    """Suggestions for a module's own weights."""
+    found: list[Advice] = []
+    for name, weight in module._parameters.items():
+        if (
+            weight is None
+            or weight.dim() < 2
+            or weight.numel() > MOST_ELEMENTS
+            or weight.layout != torch.strided
+        ):
+            continue
+        with unseen():
+            plain = readable(weight)
+            if plain is None or not plain.numel() or not bool(torch.isfinite(plain).all()):
+                continue
+            found.append(Advice(f"int8 {name}", _quantized(plain, weight.element_size())))
+            found.append(Advice(f"prune {name}", _pruned(plain)))
+    return found
+
+
+def _quantized(weight: torch.Tensor, width: int) -> str:
+    """What eight bits per weight, with one scale per row, would lose."""
+    rows = weight.reshape(weight.shape[0], -1)
+    scale = rows.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127
+    error = (rows / scale).round().clamp(-127, 127) * scale - rows
+    signal, noise = float(rows.square().sum()), float(error.square().sum())
+    saved = weight.numel() * (width - 1)
+    ratio = (
+        f"{10 * torch.log10(torch.tensor(signal / noise)).item():.0f} dB above its rounding"
+        if noise
+        else "exact"
+    )
+    return f"saves {size(max(0, saved))}; the weights are {ratio}"
+
+
+def _pruned(weight: torch.Tensor) -> str:
+    """How many weights, and how many whole rows, are next to nothing."""
+    rows = weight.reshape(weight.shape[0], -1)
+    small = float((rows.abs() < 0.01 * rows.abs().max()).double().mean())
+    norms = rows.norm(dim=1)
+    dead = int((norms < 0.05 * norms.max()).sum())
+    weak = f", {dead:,} of {len(norms):,} output rows are below 5 % of the strongest" if dead else ""
+    return f"{small:.1%} of the weights are below 1 % of the largest{weak}"

@@ -1,0 +1,373 @@
+"""A live model as the explorer sees it: its modules as rows, and what each can tell about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+
+from torch_vis.capture.contents import contents_of, histogram_of
+from torch_vis.capture.statistics import TensorFact
+from torch_vis.frontends.explorer_source import class_source
+from torch_vis.frontends.explorer_stats import ForwardStats, add_columns
+from torch_vis.tracing import Trace
+from torch_vis.views.tui.forest import Forest, Sharing
+from torch_vis.views.tui.measures import measure, rows_by_path, share
+from torch_vis.views.tui.subject import (
+    Advice,
+    Bars,
+    CallRow,
+    Details,
+    Figures,
+    Gradient,
+    Picture,
+    Source,
+    Subject,
+    TensorRow,
+)
+from torch_vis.views.units import count, size
+
+SHORT = 60
+UNREADABLE = (RuntimeError, NotImplementedError, TypeError, ValueError)
+
+
+class ModuleSubject(Subject):
+    """A model that is in memory; nothing of it has to have run."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        trace: Trace | None = None,
+        stats: ForwardStats | None = None,
+    ) -> None:
+        self.modules, self.shared, forest = _walk(model)
+        super().__init__(type(model).__name__, forest)
+        self.model = model
+        self.trace = trace
+        self.stats = stats
+        self._gradients: list[Gradient] | None = None
+        _count(forest, self.modules, self.shared)
+        _words(forest, self.modules)
+        forest.describe = lambda row: _alike(self.modules[row])
+        self._opening_facts(model)
+        if trace is not None:
+            self.graph, self.metrics = trace.graph, trace.metrics
+            self.row_of_scope = rows_by_path(forest, trace.graph)
+            measure(forest, trace.graph, trace.metrics, self.row_of_scope)
+            self.notes += trace.limits
+        elif stats:
+            add_columns(forest, stats)
+            self.notes += stats.notes
+
+    def _opening_facts(self, model: torch.nn.Module) -> None:
+        numbers = self.forest.numbers
+        params, trainable = int(numbers["params"][0]), int(numbers["trainable"][0])
+        frozen = f" ({count(trainable)} trainable)" if trainable != params else ""
+        self.facts.append(f"{count(params)} parameters{frozen}")
+        self.facts.append(size(int(numbers["bytes"][0])))
+        self.facts.append(f"{len(self.forest):,} modules")
+        self.facts.append("training" if model.training else "eval")
+
+    # panels
+
+    def details(self, row: int) -> Details:
+        """Inheritance, arguments, hyperparameters and own tensors of a module."""
+        module = self.modules[row]
+        numbers = self.forest.numbers
+        facts = [("path", self.forest.paths[row] or "(the model)")]
+        if row in self.shared:
+            facts.append(
+                ("shared", f"the same module as {self.forest.paths[self.shared[row]] or 'the model'}")
+            )
+        params, own = int(numbers["params"][row]), int(numbers["own_params"][row])
+        facts.append(("parameters", f"{params:,}" + (f", {own:,} of its own" if own != params else "")))
+        facts.append(("memory", f"{size(int(numbers['bytes'][row]))} of parameters"))
+        if numbers["buffer_bytes"][row]:
+            facts.append(("buffers", size(int(numbers["buffer_bytes"][row]))))
+        facts.append(("mode", "training" if module.training else "eval"))
+        hooks = sum(
+            len(getattr(module, name, None) or ()) for name in vars(module) if name.endswith("_hooks")
+        )
+        if hooks:
+            facts.append(("hooks", f"{hooks} registered on it"))
+        line = [f"{c.__module__}.{c.__qualname__}" for c in type(module).__mro__ if c is not object]
+        doc = (
+            (type(module).__doc__ or "").strip().partition("\n\n")[0]
+            if type(module).__module__ != "builtins"
+            else ""
+        )
+        return Details(facts, line, _arguments(module), _hyperparameters(module), list(_tensors(module)), doc)
+
+    def figures(self, row: int) -> Sequence[TensorRow]:
+        """The module's own tensors, looked into."""
+        found = []
+        for one, tensor in zip(_tensors(self.modules[row]), _own(self.modules[row])):
+            try:
+                inside = contents_of(tensor[1])
+            except UNREADABLE as error:
+                found.append(one._replace(note=f"{one.note} cannot be read: {error}".strip()))
+                continue
+            found.append(one._replace(figures=None if inside is None else Figures(*inside)))
+        return found
+
+    def histograms(self, row: int) -> Sequence[Bars] | None:
+        """How the module's own tensors are spread."""
+        found = []
+        for name, tensor, _ in _own(self.modules[row]):
+            bars = histogram_of(tensor)
+            if bars is not None:
+                found.append(Bars(name, *bars))
+        return found
+
+    def calls(self, row: int) -> Sequence[CallRow] | None:
+        """The calls that a recording of statistics followed, or else those of the trace."""
+        if self.stats:
+            found = self.stats.get(self.forest.paths[row])
+            if found is None:
+                return []
+            return [
+                CallRow(
+                    call.start_ns,
+                    call.time_ns if call.device_ns is None else call.device_ns,
+                    call.self_ns if call.device_self_ns is None else call.device_self_ns,
+                    [_border(fact, "input") for fact in call.inputs],
+                    [_border(fact, "output") for fact in call.outputs],
+                    "raised" if call.raised else "",
+                )
+                for call in found.calls
+            ]
+        if self.trace is None or self.row_of_scope is None:
+            return None
+        from torch_vis.frontends.explorer_trace import calls_of
+
+        return calls_of(self.trace, self.row_of_scope, row)
+
+    def source(self, row: int) -> Source | None:
+        """The class of the module, pointing at its forward."""
+        return class_source(type(self.modules[row]))
+
+    def gradients(self) -> Sequence[Gradient] | None:
+        """What lies in ``.grad`` now; of a trace, the gradients that it ended with."""
+        if self._gradients is None:
+            self._gradients = list(self._find_gradients())
+        return self._gradients if any(one.norm is not None for one in self._gradients) else None
+
+    def _find_gradients(self) -> Iterator[Gradient]:
+        for row, module in enumerate(self.modules):
+            if row in self.shared:
+                continue
+            for name, tensor, role in _own(module):
+                if role == "parameter" and tensor.requires_grad:
+                    path = ".".join(filter(None, [self.forest.paths[row], name]))
+                    yield Gradient(row, path, _norm(tensor.grad), _norm(tensor))
+
+    def pictures(self, row: int) -> Sequence[Picture] | None:
+        """The activation maps that a recording kept, newest call first; of a module with weights like images, those."""
+        found = []
+        if self.stats and (record := self.stats.get(self.forest.paths[row])) is not None:
+            for call in reversed(record.calls):
+                if call.maps:
+                    shape = call.outputs[0].shape if call.outputs else None
+                    found.append(Picture(f"output of call {call.number} {_sizes(shape)}", call.maps))
+        return found or None
+
+    def advice(self, row: int) -> Sequence[Advice]:
+        """What quantizing or pruning this module's own weights would bring, from the weights themselves."""
+        from torch_vis.frontends.explorer_advice import advise
+
+        return advise(self.modules[row], self.graph, self.metrics)
+
+
+def _walk(model: torch.nn.Module) -> tuple[list[torch.nn.Module], dict[int, int], Forest]:
+    """Every place in the tree: its module; where a module comes again, the row where it came first; the forest."""
+    names: list[str] = []
+    types: list[str] = []
+    parents: list[int] = []
+    paths: list[str] = []
+    modules: list[torch.nn.Module] = []
+    shared: dict[int, int] = {}
+    first: dict[int, int] = {}
+    stack: list[tuple[str, str, torch.nn.Module, int]] = [(type(model).__name__, "", model, -1)]
+    while stack:
+        name, path, module, parent = stack.pop()
+        row = len(names)
+        names.append(name)
+        types.append(type(module).__name__)
+        parents.append(parent)
+        paths.append(path)
+        modules.append(module)
+        seen = first.setdefault(id(module), row)
+        if seen != row:
+            shared[row] = seen
+            continue
+        inside = module._modules
+        if inside:
+            prefix = path + "." if path else ""
+            below = [(key, prefix + key, part, row) for key, part in inside.items() if part is not None]
+            below.reverse()
+            stack += below
+    kinds = None
+    if shared:
+        kinds = ["shared" if row in shared else "module" for row in range(len(names))]
+    return modules, shared, Forest(names, types, parents, paths=paths, kinds=kinds)
+
+
+def _count(forest: Forest, modules: list[torch.nn.Module], shared: dict[int, int]) -> None:
+    """Parameters and buffers, each once however many names it has."""
+    for role, table in (("parameter", "_parameters"), ("buffer", "_buffers")):
+        rows: list[int] = []
+        items: list[int] = []
+        tensors: list[torch.Tensor] = []
+        known: dict[Any, int] = {}
+        for row, module in enumerate(modules):
+            held = [module] if row not in shared else module.modules()
+            for part in held:
+                for tensor in part.__dict__.get(table, {}).values():
+                    if tensor is None:
+                        continue
+                    key = identity(tensor)
+                    item = known.get(key)
+                    if item is None:
+                        item = known[key] = len(tensors)
+                        tensors.append(tensor)
+                    rows.append(row)
+                    items.append(item)
+        _columns(forest, role, rows, items, tensors)
+
+
+def _columns(
+    forest: Forest, role: str, rows: list[int], items: list[int], tensors: list[torch.Tensor]
+) -> None:
+    numel = np.array([_numel(tensor) for tensor in tensors], dtype=np.int64)
+    width = np.array([tensor.element_size() for tensor in tensors], dtype=np.int64)
+    holding = Sharing(forest, rows, items, numel.tolist())
+    numbers = forest.numbers
+    if role == "buffer":
+        numbers["buffer_bytes"] = holding.inclusive(numel * width).astype(np.float64)
+        return
+    forest.sharing = holding
+    wants = np.array([tensor.requires_grad for tensor in tensors], dtype=bool)
+    numbers["params"] = holding.inclusive(numel).astype(np.float64)
+    numbers["own_params"] = holding.own(numel).astype(np.float64)
+    numbers["trainable"] = holding.inclusive(np.where(wants, numel, 0)).astype(np.float64)
+    numbers["bytes"] = holding.inclusive(numel * width).astype(np.float64)
+    numbers["own_bytes"] = holding.own(numel * width).astype(np.float64)
+    numbers["modules"] = (forest.end - np.arange(len(forest))).astype(np.float64)
+    share(forest, "params")
+    share(forest, "bytes")
+
+
+def identity(tensor: torch.Tensor) -> Any:
+    """What two names of the same memory have in common."""
+    if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.layout == torch.strided:
+        address = tensor.data_ptr()
+        if address:
+            return address, tensor.shape, tensor.dtype
+    return id(tensor)
+
+
+def _numel(tensor: torch.Tensor) -> int:
+    return 0 if isinstance(tensor, UninitializedTensorMixin) else int(tensor.numel())
+
+
+def _words(forest: Forest, modules: list[torch.nn.Module]) -> None:
+    forest.texts["args"] = lambda row: _arguments(modules[row])
+    forest.texts["shapes"] = lambda row: " ".join(
+        _sizes(_shape(tensor)) for _, tensor, role in _own(modules[row]) if role == "parameter"
+    )
+    forest.texts["dtype"] = lambda row: _each(
+        str(t.dtype).removeprefix("torch.") for _, t, _ in _own(modules[row])
+    )
+    forest.texts["device"] = lambda row: _each(str(t.device) for _, t, _ in _own(modules[row]))
+
+
+def _each(words: Iterator[str]) -> str:
+    return " ".join(dict.fromkeys(words))
+
+
+def _own(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:
+    for table, role in (("_parameters", "parameter"), ("_buffers", "buffer")):
+        for name, tensor in module.__dict__.get(table, {}).items():
+            if tensor is not None:
+                yield name, tensor, role
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[TensorRow]:
+    for name, tensor, role in _own(module):
+        note = "" if tensor.requires_grad or role == "buffer" else "frozen"
+        if role == "buffer" and name in getattr(module, "_non_persistent_buffers_set", ()):
+            note = "not saved"
+        yield _row(name, role, tensor, note)
+
+
+def _row(name: str, role: str, tensor: torch.Tensor, note: str) -> TensorRow:
+    if isinstance(tensor, UninitializedTensorMixin):
+        return TensorRow(name, role, None, _dtype(tensor), str(tensor.device), None, "not initialised yet")
+    nbytes = tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else None
+    return TensorRow(name, role, _shape(tensor), _dtype(tensor), str(tensor.device), nbytes, note)
+
+
+def _border(fact: TensorFact, role: str) -> TensorRow:
+    figures = None if fact.contents is None else Figures(*fact.contents)
+    return TensorRow(fact.name, role, fact.shape, fact.dtype, fact.device, fact.nbytes, "", figures)
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    if isinstance(tensor, UninitializedTensorMixin):
+        return None
+    return tuple(int(one) for one in tensor.shape)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _sizes(shape: Sequence[int] | None) -> str:
+    return "?" if shape is None else "×".join(map(str, shape)) if len(shape) else "scalar"
+
+
+def _arguments(module: torch.nn.Module) -> str:
+    """What the module's repr says it was made with, on one line."""
+    try:
+        return " ".join(module.extra_repr().split())
+    except Exception as error:  # a repr of the user's may rest on what is not there yet
+        return f"(its repr raises {type(error).__name__})"
+
+
+def _alike(module: torch.nn.Module) -> Any:
+    shapes = tuple((name, _shape(tensor), tensor.dtype) for name, tensor, _ in _own(module))
+    return shapes, _arguments(module)
+
+
+def _hyperparameters(module: torch.nn.Module) -> list[tuple[str, str]]:
+    """The module's plain attributes: numbers, words and small tuples of them, and callables by name."""
+    found = []
+    for name, value in vars(module).items():
+        if name.startswith("_") or name == "training":
+            continue
+        if isinstance(value, (bool, int, float, str, torch.dtype, torch.device, type(None))) or (
+            isinstance(value, (tuple, list, set, frozenset, dict)) and len(value) <= 16
+        ):
+            text = repr(value)
+        elif callable(value):
+            text = getattr(value, "__qualname__", type(value).__qualname__)
+        else:
+            text = f"{type(value).__qualname__} object"
+        found.append((name, text if len(text) <= SHORT else text[: SHORT - 1] + "…"))
+    return found
+
+
+def _norm(tensor: torch.Tensor | None) -> float | None:
+    if tensor is None or tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+        return None
+    try:
+        with torch.no_grad():
+            dense = tensor.detach()
+            dense = dense.coalesce().values() if dense.layout == torch.sparse_coo else dense
+            return float(torch.linalg.vector_norm(dense.float() if not dense.is_complex() else dense))
+    except UNREADABLE:
+        return None  # a quantized or wrapped tensor without that operation: not known

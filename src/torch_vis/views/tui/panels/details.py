@@ -1,0 +1,84 @@
+"""What a module is: class and ancestors, arguments, hyperparameters, parameters and buffers with their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from torch_vis.views.tui.panels.sheet import Sheet, short, sizes
+from torch_vis.views.tui.subject import Subject, TensorRow
+from torch_vis.views.units import size
+
+
+def draw(subject: Subject, row: int, sheet: Sheet, *, histograms: bool = False) -> None:
+    """Fill the panel."""
+    found = subject.details(row)
+    sheet.heading(subject.forest.types[row], found.arguments)
+    sheet.facts(found.facts)
+    if found.doc:
+        sheet.say(" ".join(found.doc.split()), sheet.colours.dim)
+    tensors = subject.figures(row)
+    if tensors:
+        sheet.heading("Tensors", "its own; H shows how their elements are spread")
+        _tensors(tensors, sheet)
+    if histograms:
+        _histograms(subject, row, sheet)
+    if found.hyperparameters:
+        sheet.heading("Hyperparameters")
+        sheet.facts(found.hyperparameters)
+    if len(found.inheritance) > 1:
+        sheet.heading("Inheritance")
+        for depth, name in enumerate(found.inheritance):
+            line = "  " * (depth - 1) + "└ " * bool(depth) + name
+            sheet.lines.append(Text(line, style=sheet.colours.dim if depth else sheet.colours.name))
+    _advice(subject, row, sheet)
+
+
+def _tensors(tensors: Sequence[TensorRow], sheet: Sheet) -> None:
+    rows = []
+    for one in tensors:
+        nbytes = "" if one.nbytes is None else size(one.nbytes)
+        rows.append([one.name, sizes(one.shape), one.dtype, one.device, nbytes, *_figures(one), _note(one)])
+    heads = ["name", "shape", "dtype", "device", "size", "min", "max", "mean", "std", ""]
+    sheet.table(heads, rows, right="llllrrrrrl", styles=[sheet.colours.name, sheet.colours.type])
+
+
+def _figures(one: TensorRow) -> list[str]:
+    found = one.figures
+    if found is None:
+        return ["", "", "", ""]
+    return [short(found.min), short(found.max), short(found.mean), short(found.std)]
+
+
+def _note(one: TensorRow) -> str:
+    words = [one.role if one.role == "buffer" else "", one.note]
+    if one.figures is not None:
+        for number, word in ((one.figures.nans, "NaN"), (one.figures.infs, "inf")):
+            if number:
+                words.append(f"{number:,} {word}")
+        if one.figures.numel and one.figures.zeros * 10 > one.figures.numel:
+            words.append(f"{one.figures.zeros / one.figures.numel:.0%} zero")
+    return ", ".join(filter(None, words))
+
+
+def _histograms(subject: Subject, row: int, sheet: Sheet) -> None:
+    found = subject.histograms(row)
+    for bars in found or ():
+        sheet.heading(bars.name, f"{short(bars.low)} … {short(bars.high)}, {sum(bars.counts):,} elements")
+        counts, low, high = bars.counts, bars.low, bars.high
+        together = max(1, len(counts) // 20)
+        steps = [sum(counts[at : at + together]) for at in range(0, len(counts), together)]
+        top = max(steps) or 1
+        for at, number in enumerate(steps):
+            left = low + (high - low) * at / len(steps)
+            sheet.bar(short(left), number / top, f"{number:,}", label_width=9)
+    if not found:
+        sheet.missing("there are no elements to look at")
+
+
+def _advice(subject: Subject, row: int, sheet: Sheet) -> None:
+    found = subject.advice(row)
+    if found:
+        sheet.heading("Could be smaller", "estimates from its weights")
+        sheet.facts([(one.kind, one.text) for one in found])
