@@ -8,6 +8,8 @@ FIGURES = {
     "slowdown": "trace() of real models, against the plain run",
     "scaling": "a million operations: time, memory, file",
     "pictures": "figures and files of BERT-base, and of 100,000 operations",
+    "web": "the web page: write, open, expand and move, against plain SVG and dagre",
+    "predict": "DLBacktrace.predict(), every node kept, against the plain model",
     "tracking": "the tracking interface with a switch off, against all on",
     "tensor_ids": "a million temporaries as a connected operation sequence",
     "onnx": "ONNX and Model Explorer files: time per operation as runs grow",

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Layout } from "../src/layout/frames.ts";
 import { arrange, type Cells, type Lines, type Sheet } from "../src/layout/layered.ts";
-import { spread } from "../src/layout/place.ts";
+import { Spreader } from "../src/layout/place.ts";
 import { rootBox } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
 import { openAll } from "../src/tree/openings.ts";
@@ -59,8 +59,12 @@ function crosses([x0, y0]: [number, number], [x1, y1]: [number, number], x: numb
 }
 
 test("places keep order and distance", () => {
-  assert.deepEqual([...spread(Float64Array.of(0, 0), Float64Array.of(1, 1), Float64Array.of(10, 10), 2)], [-6, 6]);
-  assert.deepEqual([...spread(Float64Array.of(0, 100), Float64Array.of(1, 1), Float64Array.of(10, 10), 2)], [0, 100]);
+  const spreader = new Spreader(2);
+  spreader.weights.fill(1);
+  spreader.widths.fill(10);
+  assert.deepEqual([...spreader.spread(2, 2)], [-6, 6]);
+  spreader.wanted[1] = 100;
+  assert.deepEqual([...spreader.spread(2, 2)], [0, 100]);
 });
 
 test("random graphs: no cell overlaps another, no line crosses a cell", () => {

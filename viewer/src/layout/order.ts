@@ -2,42 +2,78 @@
 
 import type { Adjacent, Work } from "./layered.ts";
 
-const LARGE = 4000; // cells from which on fewer sweeps must do
-const SWAPS_UP_TO = 700;
+const WORK = 24_000; // cells times sweeps that are worth their time
+const SWAPS_EACH_TIME = 1000; // cells up to which neighbours are swapped after each sweep
+const SWAPS_UP_TO = 2500;
+const BOTH_WAYS_UP_TO = 1200;
+const SHORT = 64;
 
 /** Improves the order of all ranks in place; returns how many pairs of lines still cross. */
 export function improve(work: Work): number {
-  let fewest = countCrossings(work);
-  if (!fewest) return 0;
-  let best = work.ranks.map((rank) => rank.slice());
-  const most = work.count > LARGE ? 4 : 16;
-  let without = 0;
-  for (let sweep = 0; sweep < most && fewest && without < 5; sweep++) {
-    const down = sweep % 2 === 0;
-    const near = down ? work.up : work.down;
-    for (let at = 0; at < work.ranks.length; at++) sort(work, near, down ? at : work.ranks.length - 1 - at, sweep % 4 > 1);
-    if (work.count <= SWAPS_UP_TO) swap(work);
-    const crossings = countCrossings(work);
-    without += 1;
-    if (crossings < fewest) {
-      fewest = crossings;
-      best = work.ranks.map((rank) => rank.slice());
-      without = 0;
-    }
+  const best = new Best(work);
+  if (!best.fewest) return 0;
+  sweep(work, best, true);
+  if (best.fewest && work.count <= BOTH_WAYS_UP_TO) {
+    // The first order decides which of several good ones is found: begin once more from the other side.
+    for (const rank of work.ranks) rank.reverse();
+    number(work);
+    sweep(work, best, false);
   }
-  work.ranks = best;
-  number(work);
-  return fewest;
+  best.restore();
+  if (best.fewest && work.count <= SWAPS_UP_TO) {
+    swap(work, 4);
+    best.keep();
+    best.restore();
+  }
+  return best.fewest;
+}
+
+/** The best order so far. */
+class Best {
+  fewest: number;
+  private readonly ranks: Int32Array[];
+
+  constructor(readonly work: Work) {
+    this.fewest = countCrossings(work);
+    this.ranks = work.ranks.map((rank) => rank.slice());
+  }
+
+  keep(): boolean {
+    const crossings = countCrossings(this.work);
+    if (crossings >= this.fewest) return false;
+    this.fewest = crossings;
+    this.work.ranks.forEach((rank, at) => this.ranks[at].set(rank));
+    return true;
+  }
+
+  restore(): void {
+    this.work.ranks.forEach((rank, at) => rank.set(this.ranks[at]));
+    number(this.work);
+  }
+}
+
+function sweep(work: Work, best: Best, downFirst: boolean): void {
+  const most = Math.max(4, Math.min(16, Math.round(WORK / work.count)));
+  let without = 0;
+  for (let turn = 0; turn < most && best.fewest && without < 5; turn++) {
+    const down = (turn % 2 === 0) === downFirst;
+    const near = down ? work.up : work.down;
+    for (let at = 0; at < work.ranks.length; at++) sort(work, near, down ? at : work.ranks.length - 1 - at, turn % 4 > 1);
+    if (work.count <= SWAPS_EACH_TIME) swap(work, 3);
+    without = best.keep() ? 0 : without + 1;
+  }
 }
 
 function number(work: Work): void {
   for (const rank of work.ranks) for (let at = 0; at < rank.length; at++) work.slot[rank[at]] = at;
 }
 
+let wanted = new Float64Array(256);
+
 function sort(work: Work, near: Adjacent, at: number, fromRight: boolean): void {
   const rank = work.ranks[at];
   if (rank.length < 2) return;
-  const wanted = new Float64Array(rank.length);
+  if (wanted.length < rank.length) wanted = new Float64Array(2 * rank.length);
   for (let place = 0; place < rank.length; place++) {
     const cell = rank[place];
     let sum = 0;
@@ -47,18 +83,25 @@ function sort(work: Work, near: Adjacent, at: number, fromRight: boolean): void 
     const count = near.start[cell + 1] - near.start[cell];
     wanted[place] = count ? sum / count : place;
   }
-  const turn = fromRight ? -1 : 1;
-  const order = Array.from(rank, (_, place) => place).sort((a, b) => wanted[a] - wanted[b] || turn * (a - b));
-  const cells = order.map((place) => rank[place]);
-  for (let place = 0; place < cells.length; place++) {
-    rank[place] = cells[place];
-    work.slot[cells[place]] = place;
+  // Ranks are nearly in order after the first sweeps, which insertion makes use of; equal ones keep or change their order.
+  for (let place = 1; place < rank.length; place++) {
+    const cell = rank[place];
+    const want = wanted[place];
+    let to = place;
+    while (to > 0 && (fromRight && place < SHORT ? wanted[to - 1] >= want : wanted[to - 1] > want)) {
+      rank[to] = rank[to - 1];
+      wanted[to] = wanted[to - 1];
+      to -= 1;
+    }
+    rank[to] = cell;
+    wanted[to] = want;
   }
+  for (let place = 0; place < rank.length; place++) work.slot[rank[place]] = place;
 }
 
 /** Swap neighbours wherever that takes away crossings, until nothing is left to gain. */
-function swap(work: Work): void {
-  for (let round = 0, better = true; better && round < 8; round++) {
+function swap(work: Work, rounds: number): void {
+  for (let round = 0, better = true; better && round < rounds; round++) {
     better = false;
     for (const rank of work.ranks) {
       for (let at = 0; at + 1 < rank.length; at++) {

@@ -1,0 +1,24 @@
+/** How long the first view of a saved page takes in node: `node .bench/first.mjs page.html`. */
+
+import { readFileSync } from "node:fs";
+import { App } from "../src/app.ts";
+import { inflate, unpack } from "../src/data/decode.ts";
+import { Run, type Tables } from "../src/data/run.ts";
+
+const text = readFileSync(process.argv[2], "utf8");
+const part = (id: string): string => new RegExp(`id="${id}">([^<]*)<`).exec(text)![1];
+const tables = JSON.parse(part("tables")) as Tables;
+const clock = (name: string, from: number): number => {
+  console.log(name.padEnd(12), (performance.now() - from).toFixed(1), "ms");
+  return performance.now();
+};
+let at = performance.now();
+const bytes = await inflate(part("columns"));
+at = clock("inflate", at);
+const run = new Run(tables, unpack(tables.directory, bytes));
+at = clock("read", at);
+const app = new App(run);
+at = clock("trees", at);
+await app.relayout();
+clock("layout", at);
+console.log(app.scene!.columns.map((column) => [column.picture.items.length, column.picture.edges.length]));
