@@ -1,0 +1,134 @@
+"""The exported graph for people: nodes with their kinds, operation names, modules and hyperparameters."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from torch_vis.errors import missing_extra
+
+if TYPE_CHECKING:
+    import networkx
+
+PATH = re.compile(r"^(?:L\['self'\]|L__self__)\.?")
+
+
+class NodeFacts(NamedTuple):
+    """What is known of a node before anything has run."""
+
+    name: str
+    type: str  # placeholder, call_function or output
+    op: str  # conv2d, linear …; for an input its name
+    target: Any  # the operator that is called
+    module: str  # the path of the module whose call made it
+    module_type: str
+    inputs: tuple[str, ...]  # the nodes whose outputs it takes, in order
+    hyperparameters: dict[str, Any]
+    shape: tuple[Any, ...] | None  # of its output; an open size is a text such as "s0"
+    dtype: str | None
+
+
+def facts(program: Any, state: dict[fx.Node, Any]) -> dict[str, NodeFacts]:
+    """The nodes by name, in an order in which they can run; weights are hyperparameters of who takes them."""
+    found = {}
+    for node in program.graph.nodes:
+        if node in state or node.op == "get_attr":
+            continue
+        path, kind = module_of(node)
+        data = tuple(source.name for source in read_by(node) if source not in state)
+        shape, dtype = _tensor(node)
+        op = _op_name(node)
+        given = _hyperparameters(node, state) if node.op == "call_function" else {}
+        found[node.name] = NodeFacts(
+            node.name, node.op, op, node.target, path, kind, data, given, shape, dtype
+        )
+    return found
+
+
+def read_by(node: fx.Node) -> list[fx.Node]:
+    """The nodes among a node's arguments, as often and in the order as they stand there."""
+    found: list[fx.Node] = []
+    map_arg((node.args, node.kwargs), found.append)
+    return [source for source in found if source.op != "get_attr"]
+
+
+def module_of(node: fx.Node) -> tuple[str, str]:
+    """The path and class of the innermost module that a node was made in."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return "", ""
+    path, kind = list(stack.values())[-1]
+    name = kind if isinstance(kind, str) else kind.__qualname__
+    return PATH.sub("", path), name.rpartition(".")[2]
+
+
+def _op_name(node: fx.Node) -> str:
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target._schema.name.split("::")[1])
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def _hyperparameters(node: fx.Node, state: dict[fx.Node, Any]) -> dict[str, Any]:
+    """What a node is given beside the outputs of others, by the names of the operator's schema.
+
+    An argument that another node computes while the graph runs (an open size) stands as that node's name.
+    """
+    target: Any = node.target
+    schema = target._schema.arguments if isinstance(target, torch._ops.OpOverload) else ()
+    names = [argument.name for argument in schema]
+    given: dict[str, Any] = {
+        argument.name: argument.default_value for argument in schema if argument.has_default_value()
+    }
+    for place, value in enumerate(node.args):
+        given[names[place] if place < len(names) else f"arg{place}"] = value
+    given.update(node.kwargs)
+    return {
+        name: _plain(value, state)
+        for name, value in given.items()
+        if not (isinstance(value, fx.Node) and value not in state)
+        and not (isinstance(value, (list, tuple)) and value and _all_data(value, state))
+    }
+
+
+def _all_data(values: Any, state: dict[fx.Node, Any]) -> bool:
+    return all(
+        isinstance(value, fx.Node) and value not in state and isinstance(value.meta.get("val"), torch.Tensor)
+        for value in values
+    )
+
+
+def _plain(value: Any, state: dict[fx.Node, Any]) -> Any:
+    if isinstance(value, fx.Node):
+        return state.get(value, value.name)
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(part, state) for part in value)
+    return value
+
+
+def _tensor(node: fx.Node) -> tuple[tuple[Any, ...] | None, str | None]:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return None, None
+    shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+    return shape, str(value.dtype).removeprefix("torch.")
+
+
+def to_networkx(nodes: dict[str, NodeFacts]) -> networkx.DiGraph[str]:
+    """The nodes as a networkx graph; an edge names the position in which the value is taken."""
+    try:
+        import networkx as nx
+    except ImportError as error:
+        raise missing_extra("networkx") from error
+    made = nx.DiGraph()
+    for row in nodes.values():
+        made.add_node(row.name, **{key: value for key, value in row._asdict().items() if key != "name"})
+    for row in nodes.values():
+        for place, source in enumerate(row.inputs):
+            if source in made and not made.has_edge(source, row.name):
+                made.add_edge(source, row.name, place=place)
+    return made

@@ -1,0 +1,111 @@
+"""What an evaluation gives: the relevance of every node, and the account of where it went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch_vis.errors import missing_extra, no_match
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Row(NamedTuple):
+    """One node's account."""
+
+    name: str
+    op: str
+    module: str
+    relevance: float  # what it was given
+    passed: float  # what it handed on
+    absorbed: float  # what stayed: the part of constants, or all where there is no rule
+    rule: str
+    net: float | None = None
+
+
+class Relevance(Mapping[str, float]):
+    """The relevance of every node by name, in the order of the graph; ``print`` shows it as a table.
+
+    ``tensors`` has it element by element for the inputs and for the nodes asked for (in mode ``contrastive`` the net of
+    evidence for and against), ``rows`` what each node was given, handed on and kept, ``absorbed`` those that kept any.
+    """
+
+    def __init__(
+        self, rows: list[Row], tensors: dict[str, Any], inputs: list[str], put_in: float, mode: str
+    ) -> None:
+        self.rows = rows
+        self.tensors = tensors
+        self.inputs = inputs
+        self.put_in = put_in
+        self.mode = mode
+        self._by_name = {row.name: row for row in rows}
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self._by_name:
+            raise no_match("node", str(name), self._by_name)
+        return self._by_name[name].relevance
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def at_inputs(self) -> float:
+        """How much arrived at the model's inputs."""
+        return sum(self[name] for name in self.inputs)
+
+    @property
+    def absorbed(self) -> dict[str, float]:
+        """What stayed on the way, by node: in constants that are joined or filled in, or where there is no rule."""
+        return {row.name: row.absorbed for row in self.rows if row.absorbed}
+
+    @property
+    def error(self) -> float:
+        """How much is unaccounted for, as a share of what was put in."""
+        return abs(self.put_in - self.at_inputs - sum(self.absorbed.values())) / (abs(self.put_in) or 1.0)
+
+    def positive(self, name: str) -> float:
+        """What of a node's relevance speaks for the chosen output."""
+        row = self._by_name.get(name)
+        if row is None:
+            raise no_match("node", name, self._by_name)
+        return row.relevance if row.net is None else (row.relevance + row.net) / 2
+
+    def negative(self, name: str) -> float:
+        """What of it speaks against."""
+        return self[name] - self.positive(name)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per node."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise missing_extra("pandas") from error
+        return pd.DataFrame([row._asdict() for row in self.rows]).set_index("name")
+
+    def __str__(self) -> str:
+        contrast = self.mode == "contrastive"
+        head = ["node", "module", "relevance", *(["for", "against"] if contrast else []), "absorbed", "rule"]
+        lines = [head]
+        for row in self.rows:
+            numbers = [row.relevance]
+            if contrast:
+                numbers += [self.positive(row.name), self.negative(row.name)]
+            shown = [f"{number:.4g}" for number in numbers]
+            lines.append(
+                [row.name, row.module, *shown, f"{row.absorbed:.4g}" if row.absorbed else "", row.rule]
+            )
+        widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
+        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+        kept = sum(self.absorbed.values())
+        text.append(
+            f"put in {self.put_in:.4g}: {self.at_inputs:.4g} at the inputs, {kept:.4g} absorbed, "
+            f"{self.error:.1e} of it unaccounted for"
+        )
+        return "\n".join(text)
+
+    def __repr__(self) -> str:
+        return f"<Relevance of {len(self)} nodes, {self.mode}: {self.at_inputs:.4g} of {self.put_in:.4g} at the inputs>"
