@@ -17,6 +17,7 @@ import torch_vis as tv
 tv.trace
 
 NAMES = [
+    "Comparison",
     "ComputationalGraphTracker",
     "DLBacktrace",
     "DynamoGraphExtractor",
@@ -35,6 +36,7 @@ NAMES = [
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
     "analyze_memory_usage",
+    "compare",
     "create_onnx_visualization",
     "errors",
     "explore_model",

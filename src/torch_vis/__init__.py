@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_vis import errors as errors
+    from torch_vis.comparing import Comparison as Comparison
+    from torch_vis.comparing import compare as compare
     from torch_vis.frontends.backtrace import DLBacktrace as DLBacktrace
     from torch_vis.frontends.dynamo import DynamoGraphExtractor as DynamoGraphExtractor
     from torch_vis.frontends.dynamo import SubgraphDescriptor as SubgraphDescriptor
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Comparison": "torch_vis.comparing",
     "ComputationalGraphTracker": "torch_vis.frontends.tracking",
     "DLBacktrace": "torch_vis.frontends.backtrace",
     "DynamoGraphExtractor": "torch_vis.frontends.dynamo",
@@ -77,6 +80,7 @@ _PUBLIC = {
     "analyze_computational_graph_execution": "torch_vis.frontends.tracking",
     "analyze_memory_timeline": "torch_vis.frontends.dynamo",
     "analyze_memory_usage": "torch_vis.frontends.explorer",
+    "compare": "torch_vis.comparing",
     "create_onnx_visualization": "torch_vis.frontends.tensor_ids",
     "errors": "torch_vis",
     "explore_model": "torch_vis.frontends.explorer",
@@ -100,6 +104,7 @@ _PUBLIC = {
     "visualize_computational_graph": "torch_vis.frontends.tracking",
 }
 __all__ = [
+    "Comparison",
     "ComputationalGraphTracker",
     "DLBacktrace",
     "DynamoGraphExtractor",
@@ -117,6 +122,7 @@ __all__ = [
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
     "analyze_memory_usage",
+    "compare",
     "create_onnx_visualization",
     "errors",
     "explore_model",

@@ -19,22 +19,25 @@ SAME, ADDED, REMOVED, CHANGED = range(4)
 DIFFERENCES = {"time_ns": "difference_ns", "alloc_bytes": "difference_bytes"}
 
 
-def save_comparison(path: PathLike, a: Parts, b: Parts, *, names: tuple[str, str] | None = None) -> None:
+def save_comparison(
+    path: PathLike, a: Parts, b: Parts, *, names: tuple[str, str] | None = None, found: Any = None
+) -> None:
     """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
 
-    Each is ``(graph, metrics, limits, meta)``. Operations belong together by module path, call and operator.
+    Each is ``(graph, metrics, limits, meta)``. ``found`` says which operation became which (``to_b`` and ``changed``); by
+    default, operations belong together by module path, call and operator.
     """
-    title, tables, columns = comparison(a, b, names=names)
+    title, tables, columns = comparison(a, b, names=names, found=found)
     with replacing(path) as file:
         file.write(page(title, tables, columns).encode("utf-8", "backslashreplace"))
 
 
 def comparison(
-    a: Parts, b: Parts, *, names: tuple[str, str] | None = None
+    a: Parts, b: Parts, *, names: tuple[str, str] | None = None, found: Any = None
 ) -> tuple[str, Mapping[str, Any], str]:
     """Title, tables and columns of the page."""
     one, two = names or _names(a, b)
-    found = align(a[0], b[0])
+    found = found or align(a[0], b[0])
     union = Union(a[0], b[0], found)
     status = union.status()
     metrics = union.metrics(a[1], b[1], status)

@@ -1,0 +1,192 @@
+"""Two runs laid over one another by their structure: which call of a module, and which operation, became which.
+
+Calls are matched from the outside in: by name and class, then (for those left over) by all that they do, then by
+class alone. So a module that was renamed or moved is still the same module. Within two calls that belong together,
+operations are matched by the longest common sequence of operators.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torch_vis.graph import Graph
+
+TRANSPARENT = frozenset({"function", "compiled"})
+LONG = 2000  # beyond, only what is unique or at the ends is matched, to stay linear
+
+
+class Alignment(NamedTuple):
+    """For each operation and call of ``a`` the one of ``b`` that it became, -1 for none."""
+
+    to_b: Any
+    changed: (
+        Any  # of each operation of b: whether its arguments, or the shapes and types of what it makes, differ
+    )
+    scope_to_b: Any
+
+
+def align(a: Graph, b: Graph) -> Alignment:
+    """Match two graphs.
+
+    >>> import torch, torch_vis as tv
+    >>> one = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3)).graph
+    >>> two = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), torch.ones(1, 3)).graph
+    >>> align(one, two).to_b.tolist()
+    [0, 1, -1]
+    """
+    scopes = _match_scopes(a, b)
+    to_b = np.full(len(a), -1, dtype=np.int64)
+    ours, theirs = _operations(a), _operations(b)
+    for (scope, phase), nodes in ours.items():
+        others = theirs.get((int(scopes[scope]), phase)) if scopes[scope] >= 0 else None
+        if others:
+            for one, two in common(_operators(a, nodes), _operators(b, others)):
+                to_b[nodes[one]] = others[two]
+    return Alignment(to_b, _changed(a, b, to_b), scopes)
+
+
+def _operations(graph: Graph) -> dict[tuple[int, int], list[int]]:
+    """The operations of each call in each phase, in order."""
+    found: dict[tuple[int, int], list[int]] = defaultdict(list)
+    solid = _solid(graph)
+    for node, (scope, phase) in enumerate(zip(graph.node_scope.tolist(), graph.node_phase.tolist())):
+        found[solid[scope], phase].append(node)
+    return found
+
+
+def _solid(graph: Graph) -> list[int]:
+    """For each scope the one that counts: functions and compiled regions are part of what they are called in."""
+    kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
+    solid: list[int] = []
+    for scope, parent in enumerate(graph.scope_parent.tolist()):
+        solid.append(solid[parent] if parent >= 0 and kinds[scope] in TRANSPARENT else scope)
+    return solid
+
+
+def _operators(graph: Graph, nodes: list[int]) -> list[str]:
+    return [graph.calls[call].op.partition(".")[0] for call in graph.node_call[nodes].tolist()]
+
+
+def _changed(a: Graph, b: Graph, to_b: Any) -> Any:
+    changed = np.zeros(len(b), dtype=bool)
+    types_a = [(row.dtype, row.shape) for row in a.types]
+    types_b = [(row.dtype, row.shape) for row in b.types]
+    for one in np.flatnonzero(to_b >= 0).tolist():
+        two = int(to_b[one])
+        made_a = [types_a[t] for t in a.value_type[a.out_value[slice(*a.output_span(one))]].tolist()]
+        made_b = [types_b[t] for t in b.value_type[b.out_value[slice(*b.output_span(two))]].tolist()]
+        changed[two] = made_a != made_b or a.calls[a.node_call[one]] != b.calls[b.node_call[two]]
+    return changed
+
+
+# ---------------------------------------------------------------- calls
+
+
+def _match_scopes(a: Graph, b: Graph) -> Any:
+    found = np.full(len(a.scope_call), -1, dtype=np.int64)
+    inside_a, inside_b = _children(a), _children(b)
+    prints: dict[Any, int] = {}
+    print_a, print_b = _fingerprints(a, inside_a, prints), _fingerprints(b, inside_b, prints)
+    found[0] = 0
+    stack = [(0, 0)]
+    while stack:
+        one, two = stack.pop()
+        left_a, left_b = inside_a[one], inside_b[two]
+        for key_a, key_b in (
+            (lambda scope: _name(a, scope), lambda scope: _name(b, scope)),
+            (print_a.__getitem__, print_b.__getitem__),
+            (lambda scope: _type(a, scope), lambda scope: _type(b, scope)),
+        ):
+            pairs = common([key_a(scope) for scope in left_a], [key_b(scope) for scope in left_b])
+            for place_a, place_b in pairs:
+                found[left_a[place_a]] = left_b[place_b]
+                stack.append((left_a[place_a], left_b[place_b]))
+            used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+            left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
+            left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
+    return found
+
+
+def _children(graph: Graph) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in graph.scope_call]
+    solid = _solid(graph)
+    for scope, parent in enumerate(graph.scope_parent.tolist()):
+        if parent >= 0 and solid[scope] == scope:
+            found[solid[parent]].append(scope)
+    return found
+
+
+def _name(graph: Graph, scope: int) -> Any:
+    """What a call is within the one around it: the last part of its path, and its class."""
+    path, type_, kind = graph.modules[int(graph.scope_module[scope])]
+    above = graph.scope_paths[int(graph.scope_parent[scope])]
+    label = path[len(above) + 1 :] if above and path.startswith(above + ".") else path
+    return label, type_, kind
+
+
+def _type(graph: Graph, scope: int) -> Any:
+    return graph.modules[int(graph.scope_module[scope])][1:]
+
+
+def _fingerprints(graph: Graph, inside: list[list[int]], known: dict[Any, int]) -> list[int]:
+    """A number for each call that is equal where all that ran in it is."""
+    own: list[list[str]] = [[] for _ in graph.scope_call]
+    for (scope, _), nodes in _operations(graph).items():
+        own[scope].extend(_operators(graph, nodes))
+    prints = [0] * len(own)
+    for scope in range(len(own) - 1, -1, -1):
+        key = (_type(graph, scope), tuple(own[scope]), tuple(prints[child] for child in inside[scope]))
+        prints[scope] = known.setdefault(key, len(known))
+    return prints
+
+
+# ---------------------------------------------------------------- sequences
+
+
+def common(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
+    """Places of two sequences that belong together, in order.
+
+    >>> common(["a", "b", "c"], ["a", "x", "c"])
+    [(0, 0), (2, 2)]
+    """
+    shorter = min(len(one), len(two))
+    head = next((i for i in range(shorter) if one[i] != two[i]), shorter)
+    tail = next((i for i in range(shorter - head) if one[-1 - i] != two[-1 - i]), shorter - head)
+    start = [(i, i) for i in range(head)]
+    end = [(len(one) - i, len(two) - i) for i in range(tail, 0, -1)]
+    middle_a, middle_b = one[head : len(one) - tail], two[head : len(two) - tail]
+    if max(len(middle_a), len(middle_b)) > LONG:
+        inner = _anchors(middle_a, middle_b)
+    else:
+        blocks = SequenceMatcher(None, middle_a, middle_b, autojunk=False).get_matching_blocks()
+        inner = [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
+    return [*start, *((i + head, j + head) for i, j in inner), *end]
+
+
+def _anchors(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
+    """Elements that are unique in both, as far as their order agrees, and what runs on equally from each."""
+    at_a, at_b = _unique(one), _unique(two)
+    pairs = sorted((at_a[key], at_b[key]) for key in at_a.keys() & at_b.keys())
+    found: list[tuple[int, int]] = []
+    last_a = last_b = -1
+    for start_a, start_b in pairs:
+        if start_a <= last_a or start_b <= last_b:
+            continue
+        while start_a - 1 > last_a and start_b - 1 > last_b and one[start_a - 1] == two[start_b - 1]:
+            start_a, start_b = start_a - 1, start_b - 1
+        while start_a < len(one) and start_b < len(two) and one[start_a] == two[start_b]:
+            found.append((start_a, start_b))
+            last_a, last_b = start_a, start_b
+            start_a, start_b = start_a + 1, start_b + 1
+    return found
+
+
+def _unique(items: list[Any]) -> dict[Any, int]:
+    places: dict[Any, list[int]] = defaultdict(list)
+    for place, item in enumerate(items):
+        places[item].append(place)
+    return {item: found[0] for item, found in places.items() if len(found) == 1}

@@ -1,0 +1,217 @@
+"""``compare(a, b)``: in what two traces differ, as data, as a table and as a page."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torch_vis.analysis.compare import align
+from torch_vis.errors import UsageError
+from torch_vis.graph.graph import Rows
+from torch_vis.graph.rows import Node, Scope
+from torch_vis.tracing import Trace
+from torch_vis.views.units import count, duration, size
+
+FIGURES = {
+    "operations": ("{:,}".format, None),
+    "parameters": (count, None),
+    "time": (duration, "time_ns"),
+    "allocated": (size, "alloc_bytes"),
+    "FLOPs": (count, "flops"),
+    "bytes moved": (size, "moved_bytes"),
+}
+MOST_ROWS = 20
+
+
+class Change(NamedTuple):
+    """An operation that is in both traces, but not the same: the two, and what differs."""
+
+    before: Node
+    after: Node
+    what: tuple[str, ...]
+
+
+class Comparison:
+    """Two traces, aligned by structure; ``a`` is the earlier one.
+
+    >>> import torch, torch_vis as tv
+    >>> one = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
+    >>> two = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh()), torch.ones(1, 3))
+    >>> found = tv.compare(one, two)
+    >>> [node.name for node in found.added], [node.name for node in found.removed], len(found.changed)
+    (['tanh'], ['relu'], 2)
+    """
+
+    def __init__(self, a: Trace, b: Trace) -> None:
+        self.a, self.b = a, b
+        self.alignment = align(a.graph, b.graph)
+
+    @property
+    def same(self) -> bool:
+        """Whether both ran the same operations, with the same arguments, shapes and types."""
+        return not (len(self.added) or len(self.removed) or self.changed)
+
+    @cached_property
+    def added(self) -> Rows[Node]:
+        """Operations of ``b`` that ``a`` does not have."""
+        kept = np.zeros(len(self.b.graph), dtype=bool)
+        kept[self.alignment.to_b[self.alignment.to_b >= 0]] = True
+        return Rows(self.b.graph, Node, np.flatnonzero(~kept))
+
+    @cached_property
+    def removed(self) -> Rows[Node]:
+        """Operations of ``a`` that ``b`` does not have."""
+        return Rows(self.a.graph, Node, np.flatnonzero(self.alignment.to_b < 0))
+
+    @cached_property
+    def changed(self) -> list[Change]:
+        """Operations that both have, with other arguments, shapes or types."""
+        found = []
+        for one in np.flatnonzero(self.alignment.to_b >= 0).tolist():
+            two = int(self.alignment.to_b[one])
+            if self.alignment.changed[two]:
+                before, after = self.a.graph.nodes[one], self.b.graph.nodes[two]
+                found.append(Change(before, after, tuple(_differences(before, after))))
+        return found
+
+    @cached_property
+    def added_modules(self) -> list[Scope]:
+        """Calls of modules that only ``b`` makes."""
+        kept = set(self.alignment.scope_to_b[self.alignment.scope_to_b >= 0].tolist())
+        return [scope for scope in self.b.graph.scopes if scope.index not in kept and scope.kind == "module"]
+
+    @cached_property
+    def removed_modules(self) -> list[Scope]:
+        """Calls of modules that only ``a`` makes."""
+        gone = np.flatnonzero(self.alignment.scope_to_b < 0).tolist()
+        return [scope for scope in (self.a.graph.scopes[n] for n in gone) if scope.kind == "module"]
+
+    @cached_property
+    def moved_modules(self) -> list[tuple[Scope, Scope]]:
+        """Calls of modules that both make, under another path."""
+        found = []
+        for one, two in enumerate(self.alignment.scope_to_b.tolist()):
+            if two >= 0:
+                before, after = self.a.graph.scopes[one], self.b.graph.scopes[two]
+                if before.path != after.path and before.kind == "module":
+                    found.append((before, after))
+        return found
+
+    @cached_property
+    def figures(self) -> dict[str, tuple[float | None, float | None]]:
+        """What each of the two comes to: operations, parameters, time, memory, FLOPs; None where not known."""
+        found: dict[str, tuple[float | None, float | None]] = {}
+        for name, (_, metric) in FIGURES.items():
+            if metric is not None:
+                found[name] = (_total(self.a, metric), _total(self.b, metric))
+        both = (self.a.meta.get("parameters"), self.b.meta.get("parameters"))
+        return {"operations": (len(self.a.graph), len(self.b.graph)), "parameters": both, **found}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a page (``.html``) that shows both runs as one graph, with what was added, removed and changed."""
+        from torch_vis.views.web.compare import save_comparison
+
+        if os.path.splitext(os.fspath(path))[1].lower() not in (".html", ".htm"):
+            raise UsageError(
+                f"a comparison is saved as a page: name a file that ends in .html, not {os.fspath(path)}"
+            )
+        save_comparison(path, _parts(self.a), _parts(self.b), found=self.alignment)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        return {
+            "same": self.same,
+            "figures": {name: {"a": a, "b": b} for name, (a, b) in self.figures.items()},
+            "added": [_plain(node) for node in self.added],
+            "removed": [_plain(node) for node in self.removed],
+            "changed": [
+                {"before": _plain(row.before), "after": _plain(row.after), "what": list(row.what)}
+                for row in self.changed
+            ],
+            "added_modules": [scope.path for scope in self.added_modules],
+            "removed_modules": [scope.path for scope in self.removed_modules],
+            "moved_modules": [[one.path, two.path] for one, two in self.moved_modules],
+        }
+
+    def __repr__(self) -> str:
+        parts = (len(self.added), len(self.removed), len(self.changed))
+        return "<Comparison: {:,} added, {:,} removed, {:,} changed>".format(*parts)
+
+    def __str__(self) -> str:
+        lines = [f"{'':12}  {'A':>12}  {'B':>12}  {'B − A':>12}"]
+        for name, (one, two) in self.figures.items():
+            show = FIGURES[name][0]
+            delta = "" if one is None or two is None else _signed(two - one, show)
+            lines.append(f"{name:12}  {_cell(one, show):>12}  {_cell(two, show):>12}  {delta:>12}")
+        kept = len(self.a.graph) - len(self.removed)
+        lines += ["", f"{kept:,} operations in both, {len(self.changed):,} of them changed"]
+        lines += _listed("only in A", [_line(node) for node in self.removed[:MOST_ROWS]], len(self.removed))
+        lines += _listed("only in B", [_line(node) for node in self.added[:MOST_ROWS]], len(self.added))
+        changed = [f"{_line(row.after)}: {'; '.join(row.what)}" for row in self.changed[:MOST_ROWS]]
+        lines += _listed("changed", changed, len(self.changed))
+        moved = [f"{one.path} → {two.path}" for one, two in self.moved_modules[:MOST_ROWS]]
+        return "\n".join([*lines, *_listed("modules under another path", moved, len(self.moved_modules))])
+
+
+def compare(a: Trace, b: Trace) -> Comparison:
+    """Lay two traces over one another by their structure, not by number or name alone.
+
+    >>> import torch, torch_vis as tv
+    >>> x = torch.ones(1, 3)
+    >>> tv.compare(tv.trace(torch.nn.ReLU(), x), tv.trace(torch.nn.ReLU(), x)).same
+    True
+    """
+    for one in (a, b):
+        if not isinstance(one, Trace):
+            raise UsageError(f"compare() takes two traces, not {type(one).__name__}")
+    return Comparison(a, b)
+
+
+def _parts(trace: Trace) -> Any:
+    return trace.graph, trace.metrics, trace.limits, trace.meta
+
+
+def _total(trace: Trace, metric: str) -> float | None:
+    return trace.metrics[metric].total() if metric in trace.metrics else None
+
+
+def _differences(before: Node, after: Node) -> list[str]:
+    found = []
+    made = [(", ".join(str(value.type) for value in node.outputs)) for node in (before, after)]
+    if made[0] != made[1]:
+        found.append(f"{made[0]} → {made[1]}")
+    calls = before.call.format(), after.call.format()
+    if calls[0] != calls[1]:
+        found.append(f"{calls[0]} → {calls[1]}")
+    elif before.call != after.call:
+        found.append(f"{before.call.op} → {after.call.op}")
+    return found
+
+
+def _plain(node: Node) -> dict[str, Any]:
+    made = [str(value.type) for value in node.outputs]
+    return {"node": node.index, "op": node.op, "module": node.path, "phase": node.phase, "outputs": made}
+
+
+def _line(node: Node) -> str:
+    return f"{node.name} in {node.path or 'the run'}" + (
+        f" ({node.phase})" if node.phase != "forward" else ""
+    )
+
+
+def _listed(title: str, lines: list[str], total: int) -> list[str]:
+    if not total:
+        return []
+    rest = [f"  … and {total - len(lines):,} more"] if total > len(lines) else []
+    return ["", f"{title} ({total:,})", *(f"  {line}" for line in lines), *rest]
+
+
+def _cell(amount: float | None, show: Any) -> str:
+    return "" if amount is None else show(int(amount))
+
+
+def _signed(amount: float, show: Any) -> str:
+    return ("−" if amount < 0 else "+") + show(abs(int(amount))) if amount else "0"

@@ -1,0 +1,108 @@
+"""Two traces laid over one another: what was added, removed, changed and moved, in figures, words and a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torch_vis as tv
+from tests.traced import NAMES, traced
+from torch_vis.analysis.compare import common
+from torch_vis.errors import UsageError
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 4, norm: bool = False, name: str = "body") -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, width)
+        setattr(self, name, nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)))
+        self.norm = nn.LayerNorm(4) if norm else None
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = getattr(self, self.name)(self.stem(x)) + 1
+        return x if self.norm is None else self.norm(x)
+
+
+def compared(one: nn.Module, two: nn.Module, backward: bool = False) -> tv.Comparison:
+    return tv.compare(tv.trace(one, X, backward=backward), tv.trace(two, X, backward=backward))
+
+
+@pytest.mark.parametrize("name", NAMES[::4])
+def test_a_trace_is_the_same_as_itself(name: str) -> None:
+    found = tv.compare(traced(name), traced(name))
+    assert found.same and found.alignment.to_b.tolist() == list(range(len(traced(name).graph)))
+    assert found.moved_modules == []
+
+
+def test_what_was_added_is_found_and_nothing_else() -> None:
+    found = compared(Net(), Net(norm=True))
+    assert [node.name for node in found.added] == ["native_layer_norm"]
+    assert len(found.removed) == 0 and found.changed == [] and not found.same
+    assert [scope.path for scope in found.added_modules] == ["norm"]
+    back = compared(Net(norm=True), Net())
+    assert [node.name for node in back.removed] == ["native_layer_norm"] and len(back.added) == 0
+
+
+def test_a_changed_width_says_which_shapes() -> None:
+    found = compared(Net(), Net(width=6))
+    assert len(found.added) == len(found.removed) == 0
+    stem = next(row for row in found.changed if row.after.path == "stem" and row.after.name == "addmm")
+    assert stem.what == ("f32[2, 4] → f32[2, 6]",)
+    assert found.figures["FLOPs"][1] > found.figures["FLOPs"][0]  # type: ignore[operator]
+
+
+def test_a_renamed_module_is_the_same_module() -> None:
+    found = compared(Net(), Net(name="trunk"), backward=True)
+    assert len(found.added) == len(found.removed) == 0 and found.changed == []
+    assert ("body", "trunk") in {(one.path, two.path) for one, two in found.moved_modules}
+    assert "body.0 → trunk.0" in str(found)
+
+
+def test_an_operation_in_the_middle_moves_no_other() -> None:
+    one = tv.trace(lambda x: (x * 2).relu().sum(), X)
+    two = tv.trace(lambda x: (x * 2).tanh().relu().sum(), X)
+    found = tv.compare(one, two)
+    assert [node.name for node in found.added] == ["tanh"] and len(found.removed) == 0
+    scaled = tv.compare(one, tv.trace(lambda x: (x * 3).relu().sum(), X))
+    assert [row.what for row in scaled.changed] == [("mul(%0, 2) → mul(%0, 3)",)]
+
+
+def test_eager_against_export_is_the_same_but_for_scopes() -> None:
+    found = tv.compare(tv.trace(Net(), X), tv.trace(Net(), X, via="fx"))
+    assert found.same
+
+
+def test_dtypes_are_told() -> None:
+    model = nn.Linear(4, 4)
+    found = tv.compare(tv.trace(model, X), tv.trace(model.double(), X.double()))
+    assert any("f32[2, 4] → f64[2, 4]" in row.what for row in found.changed)
+
+
+def test_as_words_as_data_and_as_a_page(tmp_path: Path) -> None:
+    found = compared(Net(), Net(width=6, norm=True), backward=True)
+    text = str(found)
+    assert "only in B" in text and "native_layer_norm in norm" in text and "B − A" in text and "FLOPs" in text
+    plain = json.loads(json.dumps(found.to_plain()))
+    assert plain["same"] is False and plain["added_modules"] == ["norm"]
+    found.save(tmp_path / "diff.html")
+    assert "<script" in (tmp_path / "diff.html").read_text()
+    with pytest.raises(UsageError, match=r"ends in \.html"):
+        found.save(tmp_path / "diff.onnx")
+    with pytest.raises(UsageError, match="takes two traces"):
+        tv.compare(found.a, 3)  # type: ignore[arg-type]
+
+
+def test_long_sequences_stay_linear() -> None:
+    one = [f"op{place % 7}" for place in range(50_000)]
+    two = [*one[:25_000], "new", *one[25_000:]]
+    pairs = common(one, two)
+    assert len(pairs) == 50_000 and pairs[25_000] == (25_000, 25_001)
+    unlike = common(["a"] * 30_000 + ["x"] + ["b"] * 30_000, ["c"] * 30_000 + ["x"] + ["d"] * 30_000)
+    assert unlike == [(30_000, 30_000)]
