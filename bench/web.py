@@ -157,7 +157,10 @@ def _pan(driver: Any, folder: Path) -> Row:
     driver.execute_async_script(EXPAND % (ALL + "; S.view.fit(false)"))
     visible = driver.execute_script("return __torch_vis.shell.view.painter.drawn")
     svg = driver.execute_script("return __torch_vis.toSvg()")
-    ours_step = "const v = __torch_vis.shell.view; v.camera = {...v.camera, x: v.camera.x + (i % 2 ? 7 : -7)}; v.drawNow()"
+    ours_step = (
+        "const v = __torch_vis.shell.view;"
+        "v.camera = {...v.camera, x: v.camera.x + (i % 2 ? 7 : -7)}; v.drawNow()"
+    )
     ours = float(driver.execute_async_script(MOVE % ours_step, FRAMES))
     plain = folder / "plain.html"
     plain.write_text(

@@ -32,13 +32,15 @@ const SIGNED = new Set(["difference_ns", "difference_bytes", "relevance"]);
 export function addParameters(run: Run): void {
   const values = new Float64Array(run.count);
   const seen = new Set<string>();
+  const counted = new Uint8Array(run.values);
   let found = false;
   const offset = run.columns.get("value_offset");
   for (let node = 0; node < run.count; node++) {
     if (run.nodePhase[node] !== 0) continue;
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       const value = run.inValue[row];
-      if (run.valueRole[value] !== PARAMETER || run.producer[value] >= 0) continue;
+      if (run.valueRole[value] !== PARAMETER || run.producer[value] >= 0 || counted[value]) continue;
+      counted[value] = 1;
       const key = `${run.valueStorage[value]},${offset ? offset[value] : 0},${run.valueType[value]}`;
       if (seen.has(key)) continue;
       seen.add(key);

@@ -2,10 +2,10 @@
 
 import type { Adjacent, Work } from "./layered.ts";
 
-const WORK = 24_000; // cells times sweeps that are worth their time
-const SWAPS_EACH_TIME = 1000; // cells up to which neighbours are swapped after each sweep
-const SWAPS_UP_TO = 2500;
-const BOTH_WAYS_UP_TO = 1200;
+const WORK = 12_000; // cells times sweeps that are worth their time
+const SWAPS_EACH_TIME = 350; // cells up to which neighbours are swapped after each sweep
+const SWAPS_UP_TO = 1500;
+const BOTH_WAYS_UP_TO = 450;
 const SHORT = 64;
 
 /** Improves the order of all ranks in place; returns how many pairs of lines still cross. */
@@ -55,7 +55,7 @@ class Best {
 function sweep(work: Work, best: Best, downFirst: boolean): void {
   const most = Math.max(4, Math.min(16, Math.round(WORK / work.count)));
   let without = 0;
-  for (let turn = 0; turn < most && best.fewest && without < 5; turn++) {
+  for (let turn = 0; turn < most && best.fewest && without < 4; turn++) {
     const down = (turn % 2 === 0) === downFirst;
     const near = down ? work.up : work.down;
     for (let at = 0; at < work.ranks.length; at++) sort(work, near, down ? at : work.ranks.length - 1 - at, turn % 4 > 1);

@@ -3,7 +3,7 @@
 import type { Work } from "./layered.ts";
 
 const MOST_SWEEPS = 8;
-const WORK = 9000; // cells times sweeps that are worth their time
+const WORK = 5000; // cells times sweeps that are worth their time
 const WIDE = 240;
 
 export function place(work: Work, gap: number): void {

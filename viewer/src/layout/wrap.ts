@@ -37,11 +37,12 @@ export function wrapped(
   const count = Math.min(60, Math.round(Math.sqrt(height / (width * ASPECT))));
   if (count < 2) return null;
   const crossing = new Int32Array(ranks); // lines from each rank to the next
+  const ports = work.ranks.map((_, rank) => onlyPorts(work, cells, rank));
   for (const upper of rows.upper) crossing[work.rank[upper]] += 1;
   let best: Int32Array | null = null;
   let least = Infinity;
   for (let tried = Math.max(2, count - 2); tried <= count + 2; tried++) {
-    const of = divide(work, cells, bands, crossing, tried);
+    const of = divide(ports, bands, crossing, tried);
     const score = unevenness(of, bands, width);
     if (score < least) {
       least = score;
@@ -70,8 +71,8 @@ function unevenness(of: Int32Array, bands: Bands, width: number): number {
 }
 
 /** Cuts near equal heights, where the fewest lines pass. */
-function divide(work: Work, cells: Cells, bands: Bands, crossing: Int32Array, count: number): Int32Array {
-  const ranks = work.ranks.length;
+function divide(ports: boolean[], bands: Bands, crossing: Int32Array, count: number): Int32Array {
+  const ranks = ports.length;
   const of = new Int32Array(ranks);
   let begin = 0;
   for (let column = 0; begin < ranks; column++) {
@@ -82,7 +83,7 @@ function divide(work: Work, cells: Cells, bands: Bands, crossing: Int32Array, co
       const reached = bands.bottom[rank] - bands.top[begin];
       if (reached < each * 0.75) continue;
       if (reached > each * 1.2 && best < Infinity) break;
-      if (onlyPorts(work, cells, rank) || onlyPorts(work, cells, rank + 1)) continue;
+      if (ports[rank] || ports[rank + 1]) continue;
       const cost = crossing[rank] + 3 * Math.abs(reached - each) / each;
       if (cost < best) {
         best = cost;
