@@ -97,7 +97,14 @@ def _fx(
     flat = _placeholders(names, given.arguments, fixed)
 
     def run() -> Any:
-        return stage.player(module).play(*flat)
+        if not isinstance(model, torch.nn.Module):
+            return stage.player(module).play(*flat)
+        rec, thread = stage.capture.recorder, get_ident()
+        scope = rec.enter(rec.module_number(model, "", type(model).__name__, "module"), thread)
+        try:
+            return stage.player(module).play(*flat)
+        finally:
+            rec.leave(scope, thread)
 
     return run
 
@@ -283,10 +290,17 @@ def _dynamo(
 
 
 def _signature(model: Any) -> inspect.Signature | None:
+    """The arguments as the function that Dynamo takes has them, decorators not looked through."""
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    function = getattr(called, "__func__", called)
     try:
-        return inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+        raw = inspect.signature(function, follow_wrapped=False)
+        found = inspect.signature(called, follow_wrapped=False)
     except (TypeError, ValueError):
         return None
+    # A method that takes itself as one of *args: its positions are not those of the caller.
+    is_loose = function is not called and len(raw.parameters) == len(found.parameters)
+    return None if is_loose else found
 
 
 def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[..., Any]]) -> Any:
