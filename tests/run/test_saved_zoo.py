@@ -16,9 +16,9 @@ from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.frontends.dynamo import save_graph_to_file
 
 # What has no form in a file of plain tensors; the error says so.
-REFUSED = {
-    "quantized": "quantized",
-}
+REFUSED = {"fake_tensor_input": "FakeTensor", "meta_tensor_input": "meta device"}
+# What export itself leaves out; the file gives what the exported program gives.
+OTHERWISE_EXPORTED = {*OTHERWISE["export"], "seeds_inside_forward"}
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +32,11 @@ def fresh_compiler() -> Iterator[None]:
 @pytest.mark.parametrize("name", ZOO)
 def test_the_file_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
     model, args, kwargs = ZOO[name].make()
+    if name == "raises_half_way":
+        pytest.skip("the model raises")
     try:
         t = tv.trace(model, *args, kwargs=kwargs, via="export", keep=False)
-    except (CaptureFailed, RuntimeError) as failure:
+    except CaptureFailed as failure:
         pytest.skip(f"export cannot take it: {str(failure)[:80]}")
     path = tmp_path / "saved.py"
     try:
@@ -46,7 +48,7 @@ def test_the_file_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
     run = runpy.run_path(str(path))["load"]()
     close_process_group()
     _, args, kwargs = ZOO[name].make()
-    wanted = (t.program.exported.module() if name in OTHERWISE["export"] else model)(*args, **kwargs)
+    wanted = (t.program.exported.module() if name in OTHERWISE_EXPORTED else model)(*args, **kwargs)
     _, args, kwargs = ZOO[name].make()
     found = run(*args, **kwargs)
     left, right = list(tensors(wanted)), list(tensors(found))

@@ -93,6 +93,7 @@ def _exported(draft: Draft, exported: Any) -> None:
     draft.table("OUTPUTS", plan_of(exported.call_spec.out_spec, renamed))
     rows: list[tuple[str, Any]] = []
     places: dict[str, int] = {}
+    generators: dict[str, str] = {}
     for spec in signature.input_specs:
         kind = spec.kind.name
         if kind == "USER_INPUT":
@@ -105,6 +106,9 @@ def _exported(draft: Draft, exported: Any) -> None:
             )
             continue
         tensor = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
+        if isinstance(tensor, torch.Generator):
+            generators[spec.target] = str(tensor.device)
+            tensor = tensor.get_state()
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(
                 f"{spec.target!r} is a {type(tensor).__name__} and cannot be saved beside the program"
@@ -113,7 +117,8 @@ def _exported(draft: Draft, exported: Any) -> None:
         rows.append(("state", spec.target))
     draft.table("SIGNATURE", rows)
     draft.table("RESULTS", [_result(spec, places) for spec in signature.output_specs])
-    draft.table("STATE", sorted(draft.tensors))
+    draft.table("STATE", sorted(set(draft.tensors) - set(generators)))
+    draft.table("GENERATORS", generators)
     draft.told += [
         "A model as torch.export captured it, written by torch_vis.\n\n    model = load()\n    output = model("
         + ", ".join(_call(exported))
@@ -218,36 +223,42 @@ def _known(node: fx.Node) -> tuple[Any, ...]:
 
 def _whole(modules: Sequence[fx.GraphModule], program: Any, output: Any) -> dict[str, Any] | None:
     """How one partition without breaks is called with the model's own arguments; None where that is not known."""
-    if len(modules) != 1 or program is None or program.breaks or program.signature is None:
+    if len(modules) != 1 or program is None or program.breaks:
         return None
-    names = program.signature.parameters
     weights = modules[0].meta.get("weights", {})
-    expressions = []
-    for node in modules[0].graph.nodes:
-        if node.op != "placeholder" or node.name in weights:
-            continue
-        source = node.meta.get("source") or ""
-        simple = SIMPLE.match(source)
-        if simple is None or simple[1] not in names:
-            return None
-        expressions.append(source)
+    placeholders = [node for node in modules[0].graph.nodes if node.op == "placeholder"]
+    state = [str(node.meta.get("source")) for node in placeholders if node.name in weights]
+    expressions = [node.meta.get("source") or "" for node in placeholders if node.name not in weights]
+    found = [SIMPLE.match(expression) for expression in expressions]
+    roots = {match[1] for match in found if match is not None}
+    names = _argument_names(program.signature, roots, state)
     renamed: set[str] = set()
     results = _results(modules[0], output, renamed)
-    if results is None:
+    if None in found or names is None or results is None:
         return None
-    kinds = inspect.Parameter
-    of = {kind: [n for n, p in names.items() if p.kind is kind] for kind in {p.kind for p in names.values()}}
-    positional = [*of.get(kinds.POSITIONAL_ONLY, ()), *of.get(kinds.POSITIONAL_OR_KEYWORD, ())]
-    tables = {
-        "NAMES": positional,
-        "NAMED": of.get(kinds.KEYWORD_ONLY, []),
-        "REST": next(iter(of.get(kinds.VAR_POSITIONAL, ())), None),
-        "OTHERS": next(iter(of.get(kinds.VAR_KEYWORD, ())), None),
-        **results,
-    }
     lines = "".join(f"        {expression},\n" for expression in expressions)
     code = f"def inputs_of(L):\n    return [\n{lines}    ]"
-    return {"tables": tables, "inputs": code, "renamed": renamed}
+    return {"tables": {**names, **results}, "inputs": code, "renamed": renamed}
+
+
+def _argument_names(signature: Any, roots: set[str], state: Sequence[str]) -> dict[str, Any] | None:
+    """What the locals of the function that Dynamo took are called, in the order of its arguments."""
+    if roots and roots <= {"args", "kwargs"} and not any(source.startswith("L['args']") for source in state):
+        # Modules of torch itself: Dynamo takes a function around them that hands everything on.
+        return {"NAMES": [], "NAMED": [], "REST": "args", "OTHERS": "kwargs"}
+    if signature is None or not roots <= set(signature.parameters):
+        return None
+    kinds = inspect.Parameter
+
+    def of(*wanted: Any) -> list[str]:
+        return [name for name, parameter in signature.parameters.items() if parameter.kind in wanted]
+
+    return {
+        "NAMES": of(kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD),
+        "NAMED": of(kinds.KEYWORD_ONLY),
+        "REST": next(iter(of(kinds.VAR_POSITIONAL)), None),
+        "OTHERS": next(iter(of(kinds.VAR_KEYWORD)), None),
+    }
 
 
 def _results(module: fx.GraphModule, output: Any, renamed: set[str]) -> dict[str, Any] | None:

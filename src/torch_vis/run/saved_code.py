@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from torch_vis.errors import UsageError
 
@@ -61,14 +62,30 @@ class Code:
             elif isinstance(part, torch.Tensor):
                 self.tensors[f"{name}.{target}"] = part
                 lines.append(f"        put(self, {target!r}, weights[{f'{name}.{target}'!r}])")
-            elif isinstance(part, (type(None), bool, int, float, str)):
-                lines.append(f"        put(self, {target!r}, {part!r})")
             else:
-                raise UsageError(_refusal(target, part))
+                lines.append(f"        put(self, {target!r}, {self._literal(target, part)})")
         code = module.graph.python_code("self")
         self._import(code.globals, code.src)
         body = "\n".join(f"    {line}" if line.strip() else "" for line in code.src.strip("\n").splitlines())
         self.classes.append("\n".join([*lines, "", body, ""]))
+
+    def _literal(self, target: str, part: Any) -> str:
+        """What a graph holds beside tensors and graphs, as an expression."""
+        if isinstance(part, (type(None), bool, int, float, str)):
+            return repr(part)
+        if not isinstance(part, pytree.TreeSpec):
+            raise UsageError(_refusal(target, part))
+        self.imports.add(BUILTINS["pytree"])
+        function = getattr(getattr(part.context, "value", None), "func", None)
+        if function is None:
+            try:
+                return f"pytree.treespec_loads({pytree.treespec_dumps(part)!r})"
+            except NotImplementedError as error:
+                raise UsageError(_refusal(target, part)) from error
+        name = f"called_{function.__name__}"  # a function that is an argument of flat_apply, wrapped as a treespec
+        self.imports.add(self._import_line(name, function))
+        self.imports.add("from torch._higher_order_ops.flat_apply import _ConstantFunction")
+        return f"pytree.tree_structure(_ConstantFunction({name}))"
 
     def _import(self, names: dict[str, Any], source: str) -> None:
         for name, item in names.items():

@@ -85,6 +85,9 @@ class Model(torch.nn.Module):
         for name, item in weights.items():
             if name in STATE:
                 put(self, name, item)
+        for name, device in GENERATORS.items():
+            put(self, name, torch.Generator(device))
+            get(self, name).set_state(weights[name])
         object.__setattr__(self, "_graph", Graph(weights))
 
     def forward(self, *args, **kwargs):
@@ -165,7 +168,11 @@ class Model(torch.nn.Module):
         self.partition = Partition(0, weights)
 
     def forward(self, *args, **kwargs):
-        made = self.partition(*inputs_of(bind(args, kwargs)))
+        try:
+            inputs = inputs_of(bind(args, kwargs))
+        except (KeyError, IndexError) as missing:
+            raise TypeError(f"captured with an argument that is missing here: {missing}") from None
+        made = self.partition(*inputs)
         leaves = (made[known] if kind == "graph" else known for kind, known in RESULTS)
         return unflatten(leaves, OUTPUTS)
 
