@@ -13,6 +13,7 @@ FIGURES = {
     "tracking": "the tracking interface with a switch off, against all on",
     "tensor_ids": "a million temporaries as a connected operation sequence",
     "onnx": "ONNX and Model Explorer files: time per operation as runs grow",
+    "explorer": "the terminal explorer on 100,000 modules; recording statistics of BERT-base",
     "imports": "import torch_vis beyond import torch",
     "memory": "peak process memory, against the plain run",
 }

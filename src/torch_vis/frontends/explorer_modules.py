@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from torch_vis.views.tui.subject import (
 from torch_vis.views.units import count, size
 
 SHORT = 60
+PLAIN = (torch.nn.Parameter, torch.Tensor)
 UNREADABLE = (RuntimeError, NotImplementedError, TypeError, ValueError)
 
 
@@ -44,13 +47,14 @@ class ModuleSubject(Subject):
         trace: Trace | None = None,
         stats: ForwardStats | None = None,
     ) -> None:
-        self.modules, self.shared, forest = _walk(model)
+        with undisturbed():
+            self.modules, self.shared, forest = _walk(model)
+            _count(forest, self.modules, self.shared)
         super().__init__(type(model).__name__, forest)
         self.model = model
         self.trace = trace
         self.stats = stats
         self._gradients: list[Gradient] | None = None
-        _count(forest, self.modules, self.shared)
         _words(forest, self.modules)
         forest.describe = lambda row: _alike(self.modules[row])
         self._opening_facts(model)
@@ -182,6 +186,18 @@ class ModuleSubject(Subject):
         return advise(self.modules[row], self.graph, self.metrics)
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A stretch without the garbage collector, which would look through the whole model again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _walk(model: torch.nn.Module) -> tuple[list[torch.nn.Module], dict[int, int], Forest]:
     """Every place in the tree: its module; where a module comes again, the row where it came first; the forest."""
     names: list[str] = []
@@ -220,42 +236,44 @@ def _count(forest: Forest, modules: list[torch.nn.Module], shared: dict[int, int
     """Parameters and buffers, each once however many names it has."""
     for role, table in (("parameter", "_parameters"), ("buffer", "_buffers")):
         rows: list[int] = []
-        items: list[int] = []
-        tensors: list[torch.Tensor] = []
-        known: dict[Any, int] = {}
+        held: list[torch.Tensor] = []
         for row, module in enumerate(modules):
-            held = [module] if row not in shared else module.modules()
-            for part in held:
-                for tensor in part.__dict__.get(table, {}).values():
-                    if tensor is None:
-                        continue
-                    key = identity(tensor)
-                    item = known.get(key)
-                    if item is None:
-                        item = known[key] = len(tensors)
-                        tensors.append(tensor)
-                    rows.append(row)
-                    items.append(item)
-        _columns(forest, role, rows, items, tensors)
+            inside = module.__dict__[table]
+            if inside:
+                held += (found := [tensor for tensor in inside.values() if tensor is not None])
+                rows += [row] * len(found)
+            if row in shared:  # all that is inside counts here too, for the rows above
+                more = [one for part in module.modules() if part is not module for one in part.__dict__[table].values()]
+                held += (found := [tensor for tensor in more if tensor is not None])
+                rows += [row] * len(found)
+        known: dict[Any, int] = {}
+        items = [known.setdefault(identity(tensor), len(known)) for tensor in held]
+        first: list[torch.Tensor] = []
+        for item, tensor in zip(items, held):
+            if item == len(first):
+                first.append(tensor)
+        _columns(forest, role, rows, items, first)
 
 
-def _columns(
-    forest: Forest, role: str, rows: list[int], items: list[int], tensors: list[torch.Tensor]
-) -> None:
+def _columns(forest: Forest, role: str, rows: list[int], items: list[int], tensors: list[torch.Tensor]) -> None:
     numel = np.array([_numel(tensor) for tensor in tensors], dtype=np.int64)
-    width = np.array([tensor.element_size() for tensor in tensors], dtype=np.int64)
-    holding = Sharing(forest, rows, items, numel.tolist())
+    widths: dict[torch.dtype, int] = {}
+    for tensor in tensors:
+        if tensor.dtype not in widths:
+            widths[tensor.dtype] = tensor.element_size()
+    nbytes = numel * np.array([widths[tensor.dtype] for tensor in tensors], dtype=np.int64)
+    holding = Sharing(forest, rows, items, numel)
     numbers = forest.numbers
     if role == "buffer":
-        numbers["buffer_bytes"] = holding.inclusive(numel * width).astype(np.float64)
+        numbers["buffer_bytes"] = holding.inclusive(nbytes).astype(np.float64)
         return
     forest.sharing = holding
     wants = np.array([tensor.requires_grad for tensor in tensors], dtype=bool)
     numbers["params"] = holding.inclusive(numel).astype(np.float64)
     numbers["own_params"] = holding.own(numel).astype(np.float64)
     numbers["trainable"] = holding.inclusive(np.where(wants, numel, 0)).astype(np.float64)
-    numbers["bytes"] = holding.inclusive(numel * width).astype(np.float64)
-    numbers["own_bytes"] = holding.own(numel * width).astype(np.float64)
+    numbers["bytes"] = holding.inclusive(nbytes).astype(np.float64)
+    numbers["own_bytes"] = holding.own(nbytes).astype(np.float64)
     numbers["modules"] = (forest.end - np.arange(len(forest))).astype(np.float64)
     share(forest, "params")
     share(forest, "bytes")
@@ -263,14 +281,16 @@ def _columns(
 
 def identity(tensor: torch.Tensor) -> Any:
     """What two names of the same memory have in common."""
-    if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.layout == torch.strided:
+    if type(tensor) in PLAIN and tensor.layout is torch.strided:
         address = tensor.data_ptr()
         if address:
-            return address, tensor.shape, tensor.dtype
+            return address, tensor.shape
     return id(tensor)
 
 
 def _numel(tensor: torch.Tensor) -> int:
+    if type(tensor) in PLAIN:
+        return tensor.numel()
     return 0 if isinstance(tensor, UninitializedTensorMixin) else int(tensor.numel())
 
 

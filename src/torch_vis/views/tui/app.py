@@ -267,8 +267,13 @@ class Explorer(App[None]):
         self.arrangement.open_to(self._depth if is_open else 1)
         self.tree_view.rearrange()
 
+    @work(exclusive=True, group="fold", thread=True)
     def action_fold(self) -> None:
-        """Fold repeated neighbours, or unfold them."""
+        """Fold repeated neighbours, or unfold them; comparing all modules is done beside the screen's own work."""
+        self.arrangement.find_repeats()
+        self.call_from_thread(self._toggle_folding)
+
+    def _toggle_folding(self) -> None:
         self.arrangement.folding = not self.arrangement.folding
         self.tree_view.rearrange()
 

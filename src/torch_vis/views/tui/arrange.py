@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch_vis.views.tui.forest import Forest, Ints
 
 Mask = NDArray[np.bool_]
-CHUNK = 4_000  # rows that one step of a search looks through
+CHUNK = 8_000  # rows that one step of a search looks through
+SPECIAL = "\\.^$*+?{}[]|()"
 
 
 class Arrangement:
@@ -38,7 +39,7 @@ class Arrangement:
         self.flat = False
         self.folding = False
         self._folds: tuple[Ints, Mask] | None = None
-        self._text: tuple[str, Ints] | None = None
+        self._lines: list[str] | None = None
 
     # what is open
 
@@ -62,9 +63,9 @@ class Arrangement:
 
     def members(self, row: int) -> int:
         """For how many neighbours a row stands: 1, or more where repeats are folded."""
-        return int(self._repeats()[0][row]) if self.folding else 1
+        return int(self.find_repeats()[0][row]) if self.folding else 1
 
-    def _repeats(self) -> tuple[Ints, Mask]:
+    def find_repeats(self) -> tuple[Ints, Mask]:
         """The number of alike neighbours that a row begins, and the rows inside such stretches after the first."""
         if self._folds is None:
             forest, signatures = self.forest, self.forest.signatures
@@ -101,23 +102,20 @@ class Arrangement:
 
     def searching(self, pattern: str) -> Iterator[Mask]:
         """The same step by step, so that a newer search can take its place: a mask per stretch of rows."""
-        expression = compile_pattern(pattern)
-        text, starts = self._searchable()
-        for first in range(0, len(self.forest), CHUNK):
-            stop = min(first + CHUNK, len(self.forest))
-            places = [m.start() for m in expression.finditer(text, int(starts[first]), int(starts[stop]))]
-            found = np.zeros(len(self.forest), dtype=bool)
-            if places:
-                found[np.searchsorted(starts, places, side="right") - 1] = True
+        matches = matcher(pattern)
+        lines = self._searchable()
+        for first in range(0, len(lines), CHUNK):
+            part = lines[first : first + CHUNK]
+            found = np.zeros(len(lines), dtype=bool)
+            found[first : first + len(part)] = matches(part)
             yield found
 
-    def _searchable(self) -> tuple[str, Ints]:
-        if self._text is None:
+    def _searchable(self) -> list[str]:
+        """For each row its path and its class, on two lines."""
+        if self._lines is None:
             forest = self.forest
-            lines = [f"{path}\n{type_}\n" for path, type_ in zip(forest.paths, forest.types)]
-            starts = np.concatenate([[0], np.cumsum([len(line) for line in lines])]).astype(np.int64)
-            self._text = "".join(lines), starts
-        return self._text
+            self._lines = [f"{path}\n{type_}" for path, type_ in zip(forest.paths, forest.types)]
+        return self._lines
 
     # the result
 
@@ -128,7 +126,7 @@ class Arrangement:
         if self.max_depth is not None:
             shown &= forest.depth <= self.max_depth
         if self.folding:
-            shown &= ~self._repeats()[1]
+            shown &= ~self.find_repeats()[1]
         rows = np.flatnonzero(shown)
         if self.sort is None:
             return rows
@@ -161,18 +159,15 @@ class Arrangement:
         forest = self.forest
         place = np.full(len(forest) + 1, -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
-        up = place[forest.parent[rows]]  # -1 stays -1: the last entry is no row
-        below: dict[int, list[int]] = {}
+        up = place[forest.parent[rows]]  # an outermost row stays at -1: the last entry is no row
+        size = np.searchsorted(rows, forest.end[rows]) - np.arange(len(rows))
         order = np.lexsort((key, up))
-        for number, above in zip(order.tolist(), up[order].tolist()):
-            below.setdefault(above, []).append(number)
-        found, stack = [], below.get(-1, [])[::-1]
-        while stack:
-            number = stack.pop()
-            found.append(number)
-            if number in below:
-                stack.extend(reversed(below[number]))
-        return rows[np.asarray(found, dtype=np.int64)]
+        before = np.cumsum(size[order]) - size[order]  # rows of earlier neighbours, and of those under earlier parents
+        first = np.concatenate([[True], up[order][1:] != up[order][:-1]])
+        before -= np.maximum.accumulate(np.where(first, before, 0))
+        offset = np.empty(len(rows), dtype=np.int64)
+        offset[order] = before
+        return rows[np.argsort(_positions(up, offset), kind="stable")]
 
     def _key(self, rows: Ints) -> NDArray[np.float64]:
         """What to sort by, ascending; what is not known comes last either way."""
@@ -187,17 +182,36 @@ class Arrangement:
         return np.where(np.isnan(figures), np.inf, -figures if self.descending else figures)
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression within one line; text that is none is looked for as it stands.
+def matcher(pattern: str) -> Callable[[list[str]], list[bool]]:
+    """A function that says which texts match: a regular expression, or text as it stands where it is none.
 
-    >>> bool(compile_pattern("conv[").search("a conv[3]")), bool(compile_pattern("Conv").search("conv"))
-    (True, False)
+    Capitals in the pattern make capitals count.
+
+    >>> matcher("conv[")(["a conv[3]", "fc"]), matcher("Conv")(["conv", "Conv2d"]), matcher("^b|1$")(["a1", "b2", "c"])
+    ([True, False], [False, True], [True, True, False])
     """
-    case = 0 if any(letter.isupper() for letter in pattern) else re.IGNORECASE
+    cased = any(letter.isupper() for letter in pattern)
+    if not set(pattern) & set(SPECIAL):
+        if cased:
+            return lambda lines: [pattern in line for line in lines]
+        return lambda lines: [pattern in line.lower() for line in lines]
+    case = 0 if cased else re.IGNORECASE
     try:
-        return re.compile(pattern, case | re.MULTILINE)
+        search = re.compile(pattern, case | re.MULTILINE).search
     except (re.error, OverflowError):
-        return re.compile(re.escape(pattern), case)
+        search = re.compile(re.escape(pattern), case).search
+    return lambda lines: [search(line) is not None for line in lines]
+
+
+def _positions(up: Ints, offset: Ints) -> Ints:
+    """Where each row comes to stand: after its parent, by the rows of the neighbours before it.
+
+    Parents come before their children, so one pass over the rows is enough.
+    """
+    found: list[int] = []
+    for above, after in zip(up.tolist(), offset.tolist()):
+        found.append(after if above < 0 else found[above] + 1 + after)
+    return np.asarray(found, dtype=np.int64)
 
 
 def _number(name: str) -> int:

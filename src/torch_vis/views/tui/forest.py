@@ -114,7 +114,9 @@ class Sharing:
     [15, 10, 15]
     """
 
-    def __init__(self, forest: Forest, row: Sequence[int], item: Sequence[int], size: Sequence[int]) -> None:
+    def __init__(
+        self, forest: Forest, row: Sequence[int], item: Sequence[int], size: Sequence[int] | Ints
+    ) -> None:
         self.forest = forest
         self.row: Ints = np.asarray(row, dtype=np.int64)
         self.item: Ints = np.asarray(item, dtype=np.int64)
