@@ -108,7 +108,16 @@ def _match_scopes(a: Graph, b: Graph) -> Any:
             used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
             left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
             left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
+    # What was called from elsewhere, but is the same call by its whole path: fx, say, leaves containers out.
+    taken = set(found.tolist())
+    rest = {_place(b, scope): scope for scope in range(len(b.scope_call)) if scope not in taken}
+    for scope in np.flatnonzero(found < 0).tolist():
+        found[scope] = rest.pop(_place(a, scope), -1)
     return found
+
+
+def _place(graph: Graph, scope: int) -> Any:
+    return graph.modules[int(graph.scope_module[scope])], int(graph.scope_call[scope])
 
 
 def _children(graph: Graph) -> list[list[int]]:
