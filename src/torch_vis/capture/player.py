@@ -88,6 +88,8 @@ class Player(fx.Interpreter):
     def _enter_modules(self, node: fx.Node, thread: int) -> None:
         """Leave and enter module scopes until those of the node are open."""
         wanted = module_stack(node)
+        if node.op == "call_module" and wanted and wanted[-1][0] == node.target:
+            wanted.pop()  # the call itself opens that one
         shared = 0
         while shared < min(len(wanted), len(self._open)) and self._open[shared][0] == wanted[shared]:
             shared += 1
