@@ -93,7 +93,7 @@ def _explained(
     """What went wrong, with the likeliest cause in words."""
     types = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
     for name, leaf in named_leaves(model, args, kwargs):
-        if isinstance(leaf, torch.Tensor) and types and "dtype" in str(error).lower():
+        if isinstance(leaf, torch.Tensor) and types and "type" in str(error).lower():
             if leaf.dtype.is_floating_point and leaf.dtype not in types:
                 wanted = str(min(types, key=str))
                 return CaptureFailed(
