@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.tree import named_tensors
 from torch_vis.errors import TensorsMissing, UsageError
-from torch_vis.run.execute import Request, Rerun, execute
+from torch_vis.run.execute import Basis, Request, Rerun, execute
 
 if TYPE_CHECKING:
     from torch_vis.held import Held
@@ -42,11 +42,6 @@ def rerun(
         raise UsageError(
             f"replace is a dictionary of modules or nodes and their replacements, not {type(replace).__name__}"
         )
-    for key, by in replace.items():
-        if not callable(by) and not isinstance(by, torch.Tensor):
-            raise UsageError(
-                f"the replacement for {key!r} is a tensor or a function of one, not {type(by).__name__}"
-            )
     inputs: dict[str, torch.Tensor] = {}
     if args or kwargs:
         if entry is None:
@@ -57,8 +52,22 @@ def rerun(
         other = entry.reshaped(inputs)
         if other:
             return _other_sizes(trace, other, args, kwargs, bool(replace) or keep is not None)
-    found, results = execute(trace.graph, held, Request(inputs, replace, keep, to))
+    return _run(trace, held, Request(inputs, replace, keep, to), None)
+
+
+def _run(trace: Trace, held: Held, request: Request, basis: Basis | None) -> Rerun:
+    for key, by in request.replace.items():
+        if not callable(by) and not isinstance(by, torch.Tensor):
+            raise UsageError(
+                f"the replacement for {key!r} is a tensor or a function of one, not {type(by).__name__}"
+            )
+    found, results = execute(trace.graph, held, request, basis)
     found.output = _rebuilt(trace, results)
+    whole = found.basis
+    if whole is not None:
+        found._again = lambda replace, keep: _run(
+            trace, held, Request(whole.inputs, replace, keep, None), whole
+        )
     return found
 
 

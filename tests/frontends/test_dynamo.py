@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -199,7 +200,7 @@ def test_memory_is_that_of_the_run() -> None:
     assert trace is not None
     own = [int(b) for s, b in enumerate(trace.graph.storage_bytes) if trace.graph.storage_birth[s] >= 0]
     timeline = extractor.memory_timeline()
-    assert max(size for _, _, size in timeline) == 64 + max(a + b for a, b in zip(own, own[1:]))
+    assert max(size for _, _, size in timeline) == 64 + max(a + b for a, b in pairwise(own))
 
 
 def test_graphs_with_shapes_alone_and_with_nothing() -> None:

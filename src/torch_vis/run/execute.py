@@ -6,19 +6,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Flag, Kind
+from torch_vis.graph.schema import Flag
 from torch_vis.held import Held, copy_of
+from torch_vis.run.extent import descendants, needed_nodes, only_touched
 from torch_vis.run.inputs import input_values
 from torch_vis.run.keeping import keeper
 from torch_vis.run.replay import Replay, ReplayPlan, where
-from torch_vis.run.select import Target, all_nodes, gradients, targets
+from torch_vis.run.select import Target, all_nodes, forward_names, gradient_names, targets, value_names
 
 Replacement = torch.Tensor | Callable[[Any], Any]
 
@@ -45,6 +46,35 @@ class Rerun:
     """How many operations ran."""
     limits: tuple[str, ...] = ()
     """What is as it was recorded and might be different now, in sentences."""
+    basis: Basis | None = field(default=None, repr=False)
+    """The memory of the whole run, where ``keep="all"`` kept it, and what ``again`` starts from."""
+    _again: Callable[..., Rerun] | None = field(default=None, repr=False)
+
+    def again(self, *, replace: Mapping[Any, Replacement], keep: Any = None) -> Rerun:
+        """Intervene in this run, which kept everything: only the operations that depend on the replacement run.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2), torch.nn.ReLU())
+        >>> run = tv.trace(model, torch.ones(1, 3)).run(keep="all")
+        >>> changed = run.again(replace={"1": torch.zeros_like})
+        >>> changed.output, changed.ran, run.ran
+        (tensor([[0., 0.]]), 2, 5)
+        """
+        if self._again is None:
+            raise UsageError(
+                'again() starts from a run that kept everything: t.run(..., keep="all"), in memory'
+            )
+        return self._again(replace, keep)
+
+
+class Basis(NamedTuple):
+    """Every block of memory of a run as the run left it, the random states that it drew from, and its inputs."""
+
+    memory: dict[int, torch.UntypedStorage]
+    objects: dict[int, torch.Tensor]
+    states: dict[int, Any]
+    inputs: Mapping[str, torch.Tensor]
+    results: dict[int, torch.Tensor]
 
 
 @dataclass
@@ -57,7 +87,9 @@ class Request:
     to: str | os.PathLike[str] | None
 
 
-def execute(graph: Graph, held: Held, request: Request) -> tuple[Rerun, dict[int, torch.Tensor]]:
+def execute(
+    graph: Graph, held: Held, request: Request, basis: Basis | None = None
+) -> tuple[Rerun, dict[int, torch.Tensor]]:
     """Run what the request touches; gives the tensors of all results by number as well."""
     if any(t.device.type == "meta" or type(t).__name__ == "FakeTensor" for t in held.results.values()):
         raise TensorsMissing(
@@ -67,17 +99,24 @@ def execute(graph: Graph, held: Held, request: Request) -> tuple[Rerun, dict[int
     patches = [(t, by) for key, by in request.replace.items() for t in _patched(graph, key)]
     kept = _kept(graph, request.keep)
     given = input_values(graph, list(request.inputs))
-    start = set(given.values()) | {value for target, _ in patches for value in target.values}
+    changed = {value for target, _ in patches for value in target.values}
+    start = changed if basis is not None else changed | set(given.values())
     touched = descendants(graph, start)
     goals = [r for r in range(len(graph.results)) if not start or _rests_on(graph, r, touched)]
-    needed = _needed(graph, goals, kept, patches)
-    names = {name: value for target in kept for name, value in _names(graph, target)}
-    rerun = Rerun(ran=len(needed), limits=_limits(graph, needed, touched))
+    needed = needed_nodes(graph, goals, kept, [target for target, _ in patches])
+    if basis is not None:
+        needed = only_touched(graph, plan, needed, touched, kept, [target for target, _ in patches])
+    names = {name: value for target in kept for name, value in value_names(graph, target)}
+    rerun = Rerun(ran=len(needed), limits=_limits(graph, touched))
+    whole = request.keep == "all" and request.to is None and not patches
+    states: dict[int, Any] = {} if basis is None else dict(basis.states)
     with keeper(graph, names, request.to) as sink:
         run = _Execution(graph, held, plan, sink, kept, patches)
         run.give({value: request.inputs[name] for name, value in given.items()})
+        if basis is not None:
+            run.start_from(basis, needed)
         try:
-            run.run(needed, states={})
+            run.run(needed, states=states, release=not whole)
         except CheckFailed as error:
             raise UsageError(
                 f"the recorded operations do not fit: {error}; what depends on the data (sizes, branches) is as "
@@ -87,14 +126,21 @@ def execute(graph: Graph, held: Held, request: Request) -> tuple[Rerun, dict[int
         refused = getattr(sink, "refused", ())
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
-    again = set(goals)
-    results = {r: run.result(r) if r in again else held.results[r] for r in range(len(graph.results))}
+    again, before = set(goals), held.results if basis is None else basis.results
+    results = {r: run.result(r) if r in again else before[r] for r in range(len(graph.results))}
+    _sort(graph, results, rerun)
+    if whole:
+        rerun.basis = Basis(run.memory, run.objects, states, request.inputs, results)
+    return rerun, results
+
+
+def _sort(graph: Graph, results: Mapping[int, torch.Tensor], rerun: Rerun) -> None:
     for number, tensor in results.items():
         row = graph.results[number]
-        if row.kind in ("gradient", "state"):
-            kind = rerun.gradients if row.kind == "gradient" else rerun.state
-            kind[row.name.removesuffix(".grad") if row.kind == "gradient" else row.name] = tensor
-    return rerun, results
+        if row.kind == "gradient":
+            rerun.gradients[row.name.removesuffix(".grad")] = tensor
+        elif row.kind == "state":
+            rerun.state[row.name] = tensor
 
 
 class _Execution(Replay):
@@ -124,7 +170,7 @@ class _Execution(Replay):
             self._when(target.after, partial(self.patch, target, by))
         for target in kept:
             self._when(target.after, partial(self.store, target))
-            for name, value in _gradient_names(graph, target):
+            for name, value in gradient_names(graph, target):
                 self._when(int(graph.value_producer[value]), partial(self.put, name, value))
 
     def _when(self, node: int, action: Callable[[], None]) -> None:
@@ -153,6 +199,19 @@ class _Execution(Replay):
                 for value in graph.out_value[slice(*graph.output_span(node))].tolist():
                     if graph.value_storage[value] == graph.value_storage[read]:
                         self.moved[value], self.origin[value] = self.moved[read], self.origin[read]
+
+    def start_from(self, basis: Basis, nodes: Sequence[int]) -> None:
+        """Take the memory of a run that is done, but for what these operations write anew."""
+        graph = self.graph
+        anew = {
+            int(graph.value_storage[value])
+            for node in nodes
+            for value in graph.out_value[slice(*graph.output_span(node))].tolist()
+            if self.plan.written[graph.value_storage[value]]
+            or graph.storage_birth[graph.value_storage[value]] == node
+        }
+        self.memory.update((storage, block) for storage, block in basis.memory.items() if storage not in anew)
+        self.objects.update((storage, item) for storage, item in basis.objects.items() if storage not in anew)
 
     def give(self, inputs: Mapping[int, torch.Tensor]) -> None:
         """Put new inputs in the place of the recorded ones."""
@@ -194,7 +253,7 @@ class _Execution(Replay):
 
     def store(self, target: Target) -> None:
         """Keep what a module or operation gave."""
-        for name, value in _forward_names(target):
+        for name, value in forward_names(target):
             self.put(name, value)
 
     def put(self, name: str, value: int) -> None:
@@ -217,46 +276,14 @@ def _same_form(name: str, old: torch.Tensor, new: Any) -> None:
             )
 
 
-# ---------------------------------------------------------------- what has to run
-
-
-def descendants(graph: Graph, values: set[int]) -> Any:
-    """A mask of the values that depend on the bytes of the given ones, themselves included."""
-    touched = np.zeros(len(graph.value_type), dtype=bool)
-    touched[list(values)] = True
-    outside = [v for v in values if graph.value_producer[v] < 0]
-    for value in outside:  # other tensors on the same memory from outside
-        touched |= (graph.value_storage == graph.value_storage[value]) & (graph.value_producer < 0)
-    reads = graph.in_kind != Kind.SHAPE
-    for node in range(len(graph)):
-        start, stop = graph.input_span(node)
-        if (touched[graph.in_value[start:stop]] & reads[start:stop]).any():
-            touched[graph.out_value[slice(*graph.output_span(node))]] = True
-            continue
-        for value in graph.out_value[slice(*graph.output_span(node))]:
-            carried = graph.value_carries[value]
-            if carried >= 0 and touched[carried]:
-                touched[value] = True
-    return touched
+# ---------------------------------------------------------------- names
 
 
 def _rests_on(graph: Graph, result: int, touched: Any) -> bool:
     return any(touched[value] for value, _ in graph.outcomes[result].sources())
 
 
-def _needed(
-    graph: Graph, goals: list[int], kept: list[Target], patches: Sequence[tuple[Target, Replacement]]
-) -> list[int]:
-    """The operations that lead to the results that change and to what is kept, in order."""
-    wanted = [pair for goal in goals for pair in graph.outcomes[goal].sources()]
-    asked = [*kept, *(target for target, _ in patches)]
-    wanted += [(value, int(Kind.WHOLE)) for target in asked for value in target.values]
-    wanted += [(v, int(Kind.WHOLE)) for target in kept for v in _gradient_values(graph, target)]
-    nodes, _ = graph.ancestors(wanted)
-    return np.flatnonzero(nodes).tolist()
-
-
-def _limits(graph: Graph, needed: list[int], touched: Any) -> tuple[str, ...]:
+def _limits(graph: Graph, touched: Any) -> tuple[str, ...]:
     """Where the rest of the run is as recorded though what it rested on is not."""
     found = []
     flags = graph.node_flags
@@ -271,9 +298,6 @@ def _limits(graph: Graph, needed: list[int], touched: Any) -> tuple[str, ...]:
                 f"a value left for Python at {where(graph, node)}: what was decided by it is as recorded"
             )
     return tuple(found)
-
-
-# ---------------------------------------------------------------- names
 
 
 def _patched(graph: Graph, key: Any) -> list[Target]:
@@ -292,25 +316,3 @@ def _kept(graph: Graph, keep: Any) -> list[Target]:
     wanted = keep if isinstance(keep, (list, tuple, set)) else [keep]
     found = {target.name: target for item in wanted for target in targets(graph, item)}
     return list(found.values())
-
-
-def _gradient_values(graph: Graph, target: Target) -> tuple[int, ...]:
-    return gradients(graph, target) if target.is_module else ()
-
-
-def _forward_names(target: Target) -> list[tuple[str, int]]:
-    return [
-        (target.name if number == 0 else f"{target.name}.{number}", value)
-        for number, value in enumerate(target.values)
-    ]
-
-
-def _gradient_names(graph: Graph, target: Target) -> list[tuple[str, int]]:
-    return [
-        (f"{target.name}.grad" + (f".{number}" if number else ""), value)
-        for number, value in enumerate(_gradient_values(graph, target))
-    ]
-
-
-def _names(graph: Graph, target: Target) -> list[tuple[str, int]]:
-    return _forward_names(target) + _gradient_names(graph, target)

@@ -126,3 +126,25 @@ def all_nodes(graph: Graph) -> list[Target]:
     """Every operation that makes something."""
     makes = np.flatnonzero(np.diff(graph.out_start) > 0).tolist()
     return [node_target(graph, node, backward=False) for node in makes]
+
+
+def forward_names(target: Target) -> list[tuple[str, int]]:
+    """The values of a target under the names that they are kept by."""
+    return [
+        (target.name if number == 0 else f"{target.name}.{number}", value)
+        for number, value in enumerate(target.values)
+    ]
+
+
+def gradient_names(graph: Graph, target: Target) -> list[tuple[str, int]]:
+    """The gradients that come to a module, under the names that they are kept by."""
+    found = gradients(graph, target) if target.is_module else ()
+    return [
+        (f"{target.name}.grad" + (f".{number}" if number else ""), value)
+        for number, value in enumerate(found)
+    ]
+
+
+def value_names(graph: Graph, target: Target) -> list[tuple[str, int]]:
+    """Everything that is kept of a target."""
+    return forward_names(target) + gradient_names(graph, target)

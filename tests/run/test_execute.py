@@ -1,0 +1,268 @@
+"""t.run: the recorded graph on new inputs, with replacements like forward hooks', keeping activations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import torch_vis as tv
+from tests.zoo import ZOO, close_process_group
+from torch_vis.errors import NoMatch, TensorsMissing, UsageError
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.act, self.flat, self.b = nn.Linear(4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)
+        self.norm = nn.BatchNorm1d(2)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        h = self.act(self.a(x))
+        g = self.flat(h.view(3, 2, 2))
+        y = self.norm(self.b(g)) + h.sum() * scale
+        return {"y": y, "x": x * 2}
+
+
+X, OTHER = torch.randn(3, 4), torch.randn(3, 4)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def test_new_inputs_give_what_the_model_gives(model: nn.Module) -> None:
+    t = tv.trace(model, X)
+    assert torch.equal(t.run(OTHER).output["y"], model(OTHER)["y"])
+    assert torch.equal(t.run(kwargs={"x": OTHER}).output["y"], model(OTHER)["y"])
+    assert torch.equal(t.run().output["y"], t.output["y"])
+    strided = torch.randn(4, 3).t()
+    assert torch.equal(t.run(strided).output["x"], strided * 2)
+
+
+def test_gradients_and_state_are_those_of_a_new_run_and_the_model_is_left_alone() -> None:
+    torch.manual_seed(0)
+    model = Net().train()
+    t = tv.trace(model, X, backward=True)
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    again = t.run(OTHER)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, kept[name]), name
+    torch.manual_seed(0)
+    fresh = Net().train()
+    out = fresh(OTHER)
+    (out["y"].sum() + out["x"].sum() if out["x"].requires_grad else out["y"].sum()).backward()
+    assert torch.equal(again.output["y"], out["y"])
+    for name, parameter in fresh.named_parameters():
+        assert torch.equal(again.gradients[name], parameter.grad), name
+    assert torch.equal(again.state["norm.running_mean"], fresh.norm.running_mean)
+
+
+@pytest.mark.parametrize("name", ["a", "act", "flat", "b", "norm"])
+def test_a_replacement_is_what_a_forward_hook_would_do(model: nn.Module, name: str) -> None:
+    """`flat` gives a view of memory that is read elsewhere too: only its own readers see the replacement."""
+    t = tv.trace(model, X)
+    before = t.output["y"].clone()
+    again = t.run(replace={name: lambda y: y * 0 + 1})
+    hook = model.get_submodule(name).register_forward_hook(lambda *given: given[2] * 0 + 1)
+    wanted = model(X)["y"]
+    hook.remove()
+    assert torch.equal(again.output["y"], wanted) and not torch.equal(before, wanted)
+    assert torch.equal(t.run().output["y"], before)
+
+
+def test_gradients_after_a_replacement_are_those_of_a_hook_that_adds(model: nn.Module) -> None:
+    t = tv.trace(model, X, backward=True)
+    again = t.run(replace={"act": lambda y: y + 1})
+    model.zero_grad()
+    hook = model.get_submodule("act").register_forward_hook(lambda *given: given[2] + 1)
+    model(X)["y"].sum().backward()
+    hook.remove()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(again.gradients[name], parameter.grad), name
+
+
+def test_only_what_depends_on_a_replacement_runs(model: nn.Module) -> None:
+    t = tv.trace(model, X, backward=True)
+    whole = t.run(OTHER, keep="all")
+    for name in ("b", "norm", "act"):
+        wanted = t.run(OTHER, replace={name: lambda y: y + 1}, keep=["a", "b"])
+        found = whole.again(replace={name: lambda y: y + 1}, keep=["a", "b"])
+        assert found.ran < wanted.ran
+        assert torch.equal(found.output["y"], wanted.output["y"])
+        for key, gradient in wanted.gradients.items():
+            assert torch.equal(found.gradients[key], gradient), (name, key)
+        for key, kept in wanted.kept.items():
+            assert torch.equal(found.kept[key], kept), (name, key)
+    assert torch.equal(whole.output["y"], model(OTHER)["y"])
+    assert found.output["x"] is whole.output["x"]
+    with pytest.raises(UsageError, match='keep="all"'):
+        t.run(OTHER).again(replace={"b": torch.relu})
+
+
+def test_what_is_written_in_place_is_made_again() -> None:
+    def fill(x: Tensor) -> Tensor:
+        cache = torch.zeros(3, 2)
+        for step in range(3):
+            cache[step] = torch.tanh(x) * step
+        return cache.sum() + torch.sigmoid(x)
+
+    t = tv.trace(fill, torch.ones(2))
+    whole = t.run(torch.full((2,), 0.5), keep="all")
+    tanh = t.graph.find(op="tanh")[1]
+    found = whole.again(replace={tanh: torch.zeros(2)})
+    assert torch.equal(found.output, t.run(torch.full((2,), 0.5), replace={tanh: torch.zeros(2)}).output)
+    assert not torch.equal(found.output, whole.output)
+
+
+def test_random_operations_draw_what_they_drew() -> None:
+    def noisy(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.dropout(x, 0.5, True), torch.dropout(x + 1, 0.5, True)
+
+    t = tv.trace(noisy, torch.ones(64))
+    one, two = t.output
+    assert torch.equal(t.run().output[0], one)
+    again = t.run(torch.ones(64))
+    assert torch.equal(again.output[1], two)
+    (add,) = [node for node in t.graph.find(op="add") if node.outputs[0].users]
+    assert torch.equal(t.run(replace={add: lambda y: y}).output[1], two)
+
+
+def test_nodes_operators_and_patterns(model: nn.Module) -> None:
+    t = tv.trace(model, X)
+    (relu,) = t.graph.find(op="relu")
+    zero = t.run(replace={relu: torch.zeros_like}).output["y"]
+    assert torch.equal(zero, t.run(replace={relu.index: torch.zeros(3, 4)}).output["y"])
+    assert torch.equal(zero, t.run(replace={"act": torch.zeros_like}).output["y"])
+    assert torch.equal(zero, t.run(replace={"relu": torch.zeros_like}).output["y"])
+
+
+def test_a_module_called_twice_is_replaced_twice() -> None:
+    layer = nn.Linear(3, 3)
+    model = nn.Sequential(layer, nn.Tanh(), layer)
+    t = tv.trace(model, torch.ones(1, 3), keep=True)
+    seen: list[Tensor] = []
+
+    def note(y: Tensor) -> Tensor:
+        seen.append(y)
+        return y + 1
+
+    again = t.run(replace={"0": note})
+    assert len(seen) == 2
+    assert torch.equal(again.output, layer(torch.tanh(layer(torch.ones(1, 3)) + 1)) + 1)
+
+
+def test_activations_in_memory_and_on_disk(model: nn.Module, tmp_path: Path) -> None:
+    t = tv.trace(model, X, backward=True)
+    caught: dict[str, Tensor] = {}
+    for name in ("act", "b"):
+        module = model.get_submodule(name)
+        module.register_forward_hook(lambda *given, name=name: caught.__setitem__(name, given[2]))
+        module.register_full_backward_hook(
+            lambda *given, name=name: caught.__setitem__(f"{name}.grad", given[2][0])
+        )
+    model(OTHER)["y"].sum().backward()
+    kept = t.run(OTHER, keep=["act", "b"]).kept
+    assert set(kept) == set(caught)
+    for name, tensor in caught.items():
+        assert torch.equal(kept[name], tensor), name
+    everything = t.run(OTHER, keep="all").kept
+    assert len(everything) >= len(t.graph)
+    again = t.run(OTHER, keep="all", to=tmp_path / "acts.safetensors")
+    written = load_file(tmp_path / "acts.safetensors")
+    assert again.kept == {} and set(written) == set(everything)
+    for name, tensor in everything.items():
+        assert torch.equal(written[name], tensor), name
+
+
+def test_a_kept_value_is_as_it_was_before_a_later_write() -> None:
+    def write(x: Tensor) -> Tensor:
+        y = x * 2
+        y.add_(1)
+        return y + 0
+
+    kept = tv.trace(write, torch.ones(2)).run(torch.zeros(2), keep=["mul", "add_"]).kept
+    assert [tensor.tolist() for tensor in kept.values()] == [[0, 0], [1, 1]]
+
+
+def test_sizes_that_are_open_can_be_other_sizes() -> None:
+    model = nn.Linear(4, 2)
+    t = tv.trace(model, X, via="export", dynamic_shapes=({0: torch.export.Dim("n", min=2, max=8)},))
+    other = torch.randn(5, 4)
+    assert torch.equal(t.run(other).output, model(other))
+    assert torch.equal(t.run(OTHER).output, model(OTHER))
+    with pytest.raises(UsageError, match="2 ≤ "):
+        t.run(torch.randn(9, 4))
+    with pytest.raises(UsageError, match="recorded sizes"):
+        t.run(other, keep="all")
+
+
+def test_a_branch_that_data_decided_is_named() -> None:
+    def branch(x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
+
+    again = tv.trace(branch, torch.ones(2)).run(-torch.ones(2))
+    assert any("left for Python" in line for line in again.limits)
+    assert tv.trace(branch, torch.ones(2)).run().limits == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda t: t.run(torch.ones(2, 4)), r"'x' is \[2, 4\] and was \[3, 4\].*export"),
+        (lambda t: t.run(X.double()), "float64 and was torch.float32"),
+        (lambda t: t.run(X.to("meta")), "on meta and was on cpu"),
+        (lambda t: t.run([X]), "lack 'x'"),
+        (lambda t: t.run(X, 2.0), "recorded with"),
+        (lambda t: t.run(replace={"a": lambda y: y[:1]}), "shape"),
+        (lambda t: t.run(replace={"a": lambda y: None}), "not a tensor"),
+        (lambda t: t.run(replace={"a": 3}), "tensor or a function"),
+        (lambda t: t.run(replace=[1]), "dictionary"),
+        (lambda t: t.run(replace={99_999: torch.relu}), "no node 99999"),
+        (lambda t: t.run(keep=3.5), "path"),
+        (lambda t: t.run(to="x.safetensors"), "keep="),
+        (lambda t: t.run(keep="all", to="x.bin"), "safetensors"),
+    ],
+)
+def test_what_cannot_run_says_why(model: nn.Module, call: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        call(tv.trace(model, X))
+
+
+def test_unknown_names_and_traces_without_tensors(model: nn.Module) -> None:
+    t = tv.trace(model, X)
+    with pytest.raises(NoMatch, match="did you mean 'norm'"):
+        t.run(replace={"nrom": torch.relu})
+    with pytest.raises(TensorsMissing, match="keep=False"):
+        tv.trace(model, X, keep=False).run(X)
+    with tv.record() as block:
+        y = X * 2
+    assert torch.equal(next(iter(block.run().output.values())), y)
+    with pytest.raises(UsageError, match="block"):
+        block.run(X)
+
+
+REAL = ["residual", "vit", "batch_norm_train", "lstm_cell_loop", "kv_cache", "dropout_train", "tied_weights"]
+
+
+@pytest.mark.parametrize("name", [name for name in REAL if name in ZOO])
+def test_zoo_models_run_again_bit_for_bit(name: str) -> None:
+    case = ZOO[name]
+    model, args, kwargs = case.make()
+    t = tv.trace(model, *args, kwargs=kwargs, backward=case.backward)
+    close_process_group()
+    again = t.run(keep="all")
+    for result in t.graph.outcomes:
+        found = {"gradient": again.gradients, "state": again.state}.get(result.kind)
+        if found is not None:
+            name_ = result.name.removesuffix(".grad") if result.kind == "gradient" else result.name
+            assert torch.equal(found[name_], t._held.results[result.index]), result
+    wanted = torch.utils._pytree.tree_leaves(t.output)
+    for one, two in zip(wanted, torch.utils._pytree.tree_leaves(again.output)):
+        assert not isinstance(one, Tensor) or torch.equal(one, two)
