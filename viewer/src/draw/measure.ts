@@ -19,7 +19,7 @@ export const HEADER = 30;
 /** The width that the name of a frame and its buttons take. */
 export function headerWidth(box: Box): number {
   const title = Math.min(180, titleRuler().width(box.label || box.type));
-  return title + (box.kind === "fold" ? 185 + titleRuler().width(`×${box.count}`) : 78);
+  return title + (box.kind === "fold" ? 150 + titleRuler().width(`×${box.count}`) + subRuler().width(`${box.count} of ${box.count}`) : 78);
 }
 
 let titles: Ruler | null = null;

@@ -145,8 +145,8 @@ export class Painter {
     for (const { box, rect, accent } of this.names) {
       const grow = Math.min(0.85 / camera.scale, Math.min(rect.w / 110, rect.h / 60));
       if (13 * grow * camera.scale < 7.5) continue;
-      const width = Math.min(titleRuler().width(box.label || box.type) + 120, rect.w / grow - 10);
-      const place = { x: rect.x, y: rect.y, w: width * grow, h: 34 * grow };
+      const width = Math.min(titleRuler().width(box.label || box.type) + 60, rect.w / grow - 10);
+      const place = { x: rect.x, y: rect.y, w: width * grow, h: 27 * grow };
       if (taken.some((other) => meets(other, place))) continue;
       taken.push(place);
       this.header(box, rect, accent, grow, camera, look);
@@ -160,7 +160,7 @@ export class Painter {
     const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
     const again = badge && box.opening === "one" && camera.scale > TEXT_FROM;
     const step = again ? `${box.shown + 1} of ${box.count}` : "";
-    const right = (badge ? titleRuler().width(badge) + 20 : 0) + (step ? subRuler().width(step) + 104 : 0) + 26;
+    const right = (badge ? titleRuler().width(badge) + 16 : 0) + (step ? subRuler().width(step) + 64 : 0) + 26;
     const title = titleRuler().fit(box.label || box.type, Math.max(30, room - right));
     const titleWidth = titleRuler().width(title);
     const rest = room - right - titleWidth - 10;
@@ -326,9 +326,11 @@ export class Painter {
 
   /** From farther away: the name alone, as large as the box allows. */
   private bigWord(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
-    const size = Math.min(9.5 / camera.scale, h * 0.62);
+    const { title } = face(box);
+    const fitting = ((w - 18) * 13) / titleRuler().width(title);
+    const size = Math.min(Math.max(Math.min(9.5 / camera.scale, fitting), 7.2 / camera.scale), h * 0.62);
     if (size * camera.scale < 7) return;
-    const text = titleRuler().fit(face(box).title, ((w - 22) * 13) / size);
+    const text = titleRuler().fit(title, ((w - 18) * 13) / size);
     this.context.fillStyle = fill === look.theme.card ? look.theme.ink : inkOn(fill);
     this.context.font = `500 ${size}px ${FONT}`;
     this.context.textBaseline = "middle";

@@ -22,49 +22,41 @@ export interface Theme {
   difference: string[];
 }
 
-export const LIGHT: Theme = {
-  dark: false,
-  ground: "#f4f5f8",
-  frames: ["#ffffff", "#f8f9fb", "#ffffff"],
-  frameLine: "#d3d8e0",
-  card: "#ffffff",
-  cardLine: "#c5ccd6",
-  ink: "#1b2330",
-  faint: "#657080",
-  wire: "#a9b2bf",
-  wireFar: "#c3cad4",
-  accent: "#2460d8",
-  producer: "#0a7d8c",
-  consumer: "#c2570c",
-  link: "#8b3fc7",
-  plate: "#eef1f5",
-  heat: ["#fff6e9", "#fedcb0", "#fdb468", "#f17c2a", "#c64a08", "#7c2503"],
-  diverging: ["#1f5fbf", "#8fb5e6", "#f4f4f4", "#f3b077", "#c2570c"],
-  unknown: "#ffffff",
-  difference: ["#ffffff", "#cfe8ff", "#ffe0c7", "#efe2fb"],
+/** Every colour in light and in dark. */
+const COLORS: { [Name in keyof Omit<Theme, "dark">]: [light: Theme[Name], dark: Theme[Name]] } = {
+  ground: ["#f4f5f8", "#12151b"],
+  frames: [["#ffffff", "#f8f9fb", "#ffffff"], ["#1a1f27", "#1f252e", "#1a1f27"]],
+  frameLine: ["#d3d8e0", "#353d49"],
+  card: ["#ffffff", "#262d38"],
+  cardLine: ["#c5ccd6", "#47515f"],
+  ink: ["#1b2330", "#e8ecf2"],
+  faint: ["#657080", "#9aa6b5"],
+  wire: ["#a9b2bf", "#5e6978"],
+  wireFar: ["#c3cad4", "#454f5c"],
+  accent: ["#2460d8", "#6ea2ff"],
+  producer: ["#0a7d8c", "#4fc3d0"],
+  consumer: ["#c2570c", "#f19a52"],
+  link: ["#8b3fc7", "#c08bf0"],
+  plate: ["#eef1f5", "#2b333f"],
+  heat: [
+    ["#fff6e9", "#fedcb0", "#fdb468", "#f17c2a", "#c64a08", "#7c2503"],
+    ["#2a2320", "#59301a", "#8f4312", "#c8620f", "#f29436", "#ffd9a0"],
+  ],
+  diverging: [
+    ["#1f5fbf", "#8fb5e6", "#f4f4f4", "#f3b077", "#c2570c"],
+    ["#7fb2ff", "#375f95", "#2b323c", "#8a5528", "#ffab66"],
+  ],
+  unknown: ["#ffffff", "#1a1f27"],
+  difference: [["#ffffff", "#cfe8ff", "#ffe0c7", "#efe2fb"], ["#262d38", "#173e5e", "#5a3413", "#442b5c"]],
 };
 
-export const DARK: Theme = {
-  dark: true,
-  ground: "#12151b",
-  frames: ["#1a1f27", "#1f252e", "#1a1f27"],
-  frameLine: "#353d49",
-  card: "#262d38",
-  cardLine: "#47515f",
-  ink: "#e8ecf2",
-  faint: "#9aa6b5",
-  wire: "#5e6978",
-  wireFar: "#454f5c",
-  accent: "#6ea2ff",
-  producer: "#4fc3d0",
-  consumer: "#f19a52",
-  link: "#c08bf0",
-  plate: "#2b333f",
-  heat: ["#2a2320", "#59301a", "#8f4312", "#c8620f", "#f29436", "#ffd9a0"],
-  diverging: ["#7fb2ff", "#375f95", "#2b323c", "#8a5528", "#ffab66"],
-  unknown: "#1a1f27",
-  difference: ["#262d38", "#173e5e", "#5a3413", "#442b5c"],
-};
+function themed(dark: boolean): Theme {
+  const colors = Object.entries(COLORS).map(([name, both]) => [name, both[dark ? 1 : 0]]);
+  return { dark, ...(Object.fromEntries(colors) as Omit<Theme, "dark">) };
+}
+
+export const LIGHT = themed(false);
+export const DARK = themed(true);
 
 /** Hues that stay apart for the colour-blind; a box says its name as well. */
 export const FAMILIES: Record<string, string> = {

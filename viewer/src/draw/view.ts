@@ -57,7 +57,7 @@ export class View {
   }
 
   /** The camera that shows a rectangle whole, but no larger than life. */
-  around(rect: Rect, most = 1.15, margin = 40): Camera {
+  around(rect: Rect, most = Math.max(1.15, Math.min(2, this.size.h / 800)), margin = 40): Camera {
     const { w, h } = this.size;
     const scale = Math.min(most, (w - 2 * margin) / rect.w, (h - 2 * margin) / rect.h);
     const sure = Math.max(scale, SMALLEST);

@@ -152,9 +152,10 @@ export class FlameChart {
     context.fillRect(0, 0, width, TOP - 2);
     context.fillStyle = theme.faint;
     const step = nice((this.to - this.from) / Math.max(2, width / 130));
-    for (let tick = Math.ceil(this.from / step) * step; tick <= this.to; tick += step) {
-      const x = (tick - this.from) * scale;
-      context.fillText(this.chart.isTime ? duration(tick - this.chart.from) : count(tick), x + 3, 9);
+    const zero = this.chart.isTime ? this.chart.from : 0;
+    for (let tick = Math.ceil((this.from - zero) / step) * step; tick <= this.to - zero; tick += step) {
+      const x = (tick + zero - this.from) * scale;
+      context.fillText(this.chart.isTime ? duration(tick) : count(tick), x + 3, 9);
       context.fillRect(x, 3, 1, 12);
     }
   }
