@@ -11,9 +11,11 @@ FIGURES = {
     "web": "the web page: write, open, expand and move, against plain SVG and dagre",
     "predict": "DLBacktrace.predict(), every node kept, against the plain model",
     "tracking": "the tracking interface with a switch off, against all on",
+    "dynamo": "trace(via='dynamo'), against Dynamo alone",
     "tensor_ids": "a million temporaries as a connected operation sequence",
     "onnx": "ONNX and Model Explorer files: time per operation as runs grow",
     "explorer": "the terminal explorer on 100,000 modules; recording statistics of BERT-base",
+    "cli": "torch-vis --help, and what torch-vis run adds to a training",
     "imports": "import torch_vis beyond import torch",
     "memory": "peak process memory, against the plain run",
 }

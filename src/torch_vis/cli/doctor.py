@@ -29,6 +29,8 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # the packages of each extra
     "pandas": (("pandas",), "t.to_pandas()"),
     "plotly": (("plotly",), "figures to zoom into"),
     "rich": (("rich",), "colour in the terminal"),
+    "safetensors": (("safetensors",), ".safetensors files in the explorer"),
+    "tui": (("textual",), "torch-vis explore"),
     "zoo": (("timm", "transformers"), "--timm and --hf"),
 }  # fmt: skip
 PROGRAMS = {"dot": "Graphviz itself, for the graphviz extra"}
@@ -121,4 +123,4 @@ def _text(found: dict[str, Any]) -> str:
 
 
 def _line(there: bool, name: str, what: str, purpose: str) -> str:
-    return f"  {'✓' if there else '·'} {name:11}{what:36}{purpose}"
+    return f"  {'✓' if there else '·'} {name:12}{what:36}{purpose}"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from torch_vis.cli.commands import PROGRAM
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
-from torch_vis.errors import FileError, UsageError
+from torch_vis.errors import FileError, NotOurFile, UsageError
 
 if TYPE_CHECKING:
     from torch_vis.tracing import Trace
+
+ENDINGS = (".tvz", ".json", ".html", ".pt", ".pth", ".pt2", ".safetensors", ".onnx", ".py")
 
 
 def add_output_option(parser: Parser, *, required: bool = False) -> None:
@@ -54,10 +57,10 @@ def _size(path: str) -> str:
 
 
 def is_trace(name: str | None) -> bool:
-    """Whether a word on the command line is a file of ours, not a model; a path without a factory is taken for one."""
+    """Whether a word on the command line is a file and not the name of a model."""
     if name is None or ":" in os.path.basename(name):
         return False
-    return name.lower().endswith((".tvz", ".json")) or os.path.exists(name) or os.sep in name
+    return name.lower().endswith(ENDINGS) or os.path.exists(name) or os.sep in name
 
 
 def load(path: str) -> Trace:
@@ -68,7 +71,12 @@ def load(path: str) -> Trace:
         raise FileError(f"there is no file {path!r}")
     if path.endswith(".py"):
         raise UsageError(f"{path!r} names no model: write {path}:NAME")
-    return tv.load(path)
+    try:
+        return tv.load(path)
+    except NotOurFile as error:
+        if path.lower().endswith(ENDINGS[3:8]):
+            raise NotOurFile(f"{path} holds a model, not a trace; {PROGRAM} explore opens it") from error
+        raise
 
 
 def facts(trace: Trace) -> dict[str, Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 VIA = ("fx", "export", "dynamo", "aot")
 LOSSES = ("sum", "mean")
+FAKE = "shapes only: no numbers were computed, and the times are those of working out shapes"
 
 
 class Subject(NamedTuple):
@@ -28,6 +29,7 @@ class Subject(NamedTuple):
     kwargs: dict[str, Any]
     given: str  # the inputs in words
     fake: bool
+    can_run: bool
     world: AbstractContextManager[Any]
 
 
@@ -84,8 +86,8 @@ def has_model(options: Any) -> bool:
     return bool(options.torchvision or options.timm or options.hf)
 
 
-def subject(options: Any, target: str | None = None) -> Subject:
-    """Make the model and its inputs."""
+def subject(options: Any, target: str | None = None, *, needs_inputs: bool = True) -> Subject:
+    """Make the model and its inputs; where those are not needed and not given, ``can_run`` is false."""
     target = target if target is not None else options.target
     named_here = [name for name in (target, options.torchvision, options.timm, options.hf) if name]
     if not named_here:
@@ -103,15 +105,17 @@ def subject(options: Any, target: str | None = None) -> Subject:
     fake = bool(getattr(options, "fake", False))
     world = _world(options, fake)
     torch.manual_seed(options.seed)
+    model, args, kwargs = _made(world, lambda: _make(options, target, named_here[0]))
     with world:
-        model, args, kwargs = _make(options, target, named_here[0])
         if specs:
             args, kwargs = _given(specs, model, options.device)
-        elif not args and not kwargs:
+        elif not args and not kwargs and (needs_inputs or has_model(options)):
             args, kwargs = _usual(options, model, named_here[0])
-    _fits(model, args, kwargs, named_here[0])
+    can_run = bool(needs_inputs or args or kwargs or not _required(getattr(model, "forward", model)))
+    if can_run:
+        _fits(model, args, kwargs, named_here[0])
     words = ", ".join(map(str, specs)) or "its own inputs"
-    return Subject(named_here[0], model, tuple(args), dict(kwargs), words, fake, world)
+    return Subject(named_here[0], model, tuple(args), dict(kwargs), words, fake, can_run, world)
 
 
 def _world(options: Any, fake: bool) -> AbstractContextManager[Any]:
@@ -122,9 +126,19 @@ def _world(options: Any, fake: bool) -> AbstractContextManager[Any]:
         raise UsageError("--device cuda: this torch sees no GPU")
     if not fake:
         return nullcontext()
+    if kind != "cpu":
+        raise UsageError("--fake computes no numbers, so it needs no device; leave --device out")
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _made(world: Any, maker: Callable[[], Any]) -> Any:
+    if isinstance(world, nullcontext):
+        return maker()
+    from torch_vis.cli import fake
+
+    return fake.make(world, maker)
 
 
 def _make(options: Any, target: str | None, label: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -139,8 +153,9 @@ def _make(options: Any, target: str | None, label: str) -> tuple[Any, tuple[Any,
     if isinstance(model, torch.nn.Module):
         if options.train or options.eval:
             model.train(options.train)
-        with users_code(f"{label} cannot be put on {options.device}"):
-            model.to(options.device)
+        if options.device != "cpu" and not getattr(options, "fake", False):  # a fake model cannot be moved
+            with users_code(f"{label} cannot be put on {options.device}"):
+                model.to(options.device)
     return model, args, kwargs
 
 
@@ -239,10 +254,13 @@ def traced(found: Subject, options: Any, *, keep: bool = True, via: str | None =
     backward = bool(getattr(options, "backward", False))
     loss = _loss(getattr(options, "loss", None))
     with users_code(f"{found.label} failed on {found.given}"), found.world:
-        return tv.trace(
+        trace = tv.trace(
             found.model, *found.args, kwargs=found.kwargs, backward=backward, loss=loss,
             keep=keep and not found.fake, **more,
         )  # fmt: skip
+    if found.fake:
+        trace.limits += (FAKE,)
+    return trace
 
 
 def _loss(name: str | None) -> Callable[[Any], Any] | None:

@@ -43,7 +43,7 @@ def prepare(script: Script) -> Callable[[], None]:
 
 
 def _file(script: Script) -> Callable[[], None]:
-    path = os.path.abspath(script.name)
+    path = os.path.join(os.getcwd(), script.name)  # which is how Python makes it absolute
     with open(path, "rb") as file:
         source = file.read()
     main = _new_main(SourceFileLoader("__main__", path), path)

@@ -6,6 +6,7 @@ from argparse import ArgumentTypeError
 from typing import Any
 
 from torch_vis.cli import files, models
+from torch_vis.cli.landing import part
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.cli.subjects import trace_of
@@ -42,9 +43,31 @@ def _depth(text: str) -> int | str | None:
 
 def run(options: Any, out: Output) -> int:
     """Print the tree."""
-    trace = trace_of(options)
+    if not files.is_trace(options.target):
+        found = models.subject(options, needs_inputs=False)
+        if not found.can_run:
+            return _without_run(found, out)
+        trace = models.traced(found, options, keep=False)
+    else:
+        trace = trace_of(options)
     document = {**files.facts(trace), "modules": _modules(trace)} if options.json else None
     out.give(document, "" if options.json else trace.table(depth=options.depth, width=options.width))
+    return 0
+
+
+def _without_run(found: models.Subject, out: Output) -> int:
+    """The tree of a model that cannot run for want of inputs."""
+    import json
+
+    import torch_vis as tv
+
+    export = part(
+        tv, "export_model_summary", f"summary of a model without inputs; say what {found.label} takes"
+    )
+    if out.as_json:
+        out.give(json.loads(export(found.model, format="json")), "")
+    else:
+        out.give(None, export(found.model, format="text"))
     return 0
 
 

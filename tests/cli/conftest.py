@@ -1,0 +1,28 @@
+"""A folder with programs, and the command line in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli import scripts
+from tests.cli.forking import Server
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Programs, and a trace of one of them."""
+    return scripts.write(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="session")
+def cli(folder: Path) -> Iterator[Server]:
+    """Runs ``torch-vis`` in that folder."""
+    server = Server(folder)
+    done = server("trace", "net.py:make_model", "--input", "2x8", "--backward", "-o", "net.tvz", "-q")
+    assert done == (0, "", ""), done
+    assert server("trace", "net.py:make_wide", "-i", "2x8", "-o", "wide.tvz", "-q").code == 0
+    yield server
+    server.close()

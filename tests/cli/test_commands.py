@@ -1,0 +1,314 @@
+"""Every command but ``run``: what it prints, what it writes, its exit code, and one line for what cannot work."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import torch_vis as tv
+from tests.cli.forking import Server, cold
+from torch_vis.cli.commands import COMMANDS, load
+from torch_vis.registry import FORMATS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = [(name, line) for name in COMMANDS for _, line in load(name).EXAMPLES]
+NOT_HERE = (
+    "has no ",
+    "needs a terminal",
+)  # what an example may answer, where this version or place lacks something
+
+
+# ---------------------------------------------------------------- help
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_examples_of_the_help_work(cli: Server, name: str, line: str) -> None:
+    program, *words = shlex.split(line)
+    assert program == "torch-vis" and words[0] == name
+    if name == "show" and "--no-browser" not in words:
+        words.append("--no-browser")
+    done = cli(*words)
+    if done.code == 2:
+        assert any(text in done.lines[-1] for text in NOT_HERE), done.err
+        assert len(done.lines) == 1
+    else:
+        assert done.code == (1 if "Breaking" in line or name == "compare" else 0), done.err
+        assert done.out or "-o" in words or name in ("run",)
+
+
+def test_help_teaches_and_needs_no_torch(folder: Path) -> None:
+    code = (
+        "import sys\nfrom torch_vis.cli.main import main\n"
+        f"helps = [[name, '--help'] for name in {list(COMMANDS)}]\n"
+        "for words in [[], ['--help'], ['--version'], ['completion', 'zsh'], *helps]:\n"
+        "    try:\n        main(words)\n    except SystemExit as end:\n        assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'rich', 'textual'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    from tests.cli.forking import environment
+
+    done = subprocess.run(
+        [shutil.which("python3") or "python3", "-c", code],
+        check=False,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for name, command in COMMANDS.items():
+        assert command.summary in done.stdout
+        assert f"usage: torch-vis {name}" in done.stdout
+        assert 2 <= len(load(name).EXAMPLES) <= 3
+
+
+def test_the_page_about_the_commands_is_up_to_date() -> None:
+    """docs/cli.md names every command with its line and its examples, and the exit codes."""
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for name, command in COMMANDS.items():
+        assert f"## {name}\n\n{command.summary.capitalize()}." in text, f"docs/cli.md: {name}"
+        for what, line in load(name).EXAMPLES:
+            assert f"# {what}\n{line}\n" in text, f"docs/cli.md: {line}"
+    assert re.findall(r"^## (\S+)", text, re.MULTILINE) == [*COMMANDS, "Exit"]
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_trace_writes_what_python_would(cli: Server, folder: Path) -> None:
+    done = cli(
+        "trace",
+        "net.py:make_model",
+        "-i",
+        "2x8",
+        "--loss",
+        "net:loss",
+        "-o",
+        "t.tvz",
+        "-o",
+        "t.svg",
+        "--json",
+    )
+    assert done.code == 0, done.err
+    found, trace = json.loads(done.out), tv.load(folder / "t.tvz")
+    assert found["operations"] == len(trace.graph) and found["parameters"] == 212
+    assert found["files"] == ["t.tvz", "t.svg"] and (folder / "t.svg").read_text().startswith("<svg")
+    assert found["inputs"] == [{"name": "x", "type": "f32[2, 8]"}]
+    assert trace.graph.find(op="pow", phase="forward") and trace.graph.find(op="addmm", phase="forward")
+    table = cli("trace", "net.py:make_both")  # a factory that brings its inputs
+    assert "f32[3, 4]" in table.out and "Linear" in table.out
+
+
+def test_inputs_are_made_as_written(cli: Server, folder: Path) -> None:
+    words = ["-i", "ids=2x16:int64:90..100", "-i", "mask=2x4:float64"]
+    done = cli("trace", "net.py:Embedder", *words, "--json")
+    assert [row["type"] for row in json.loads(done.out)["inputs"]] == ["i64[2, 16]", "f64[2, 4]"]
+    assert (
+        cli("trace", "net.py:Embedder", "-i", "ids=2x16:int64", "-q").code == 0
+    )  # below the number of embeddings
+    failed = cli("trace", "net.py:Embedder", "-i", "ids=2x16:int64:200..300")
+    assert (
+        failed.code == 2
+        and "IndexError" in failed.err
+        and "(net.py:" in failed.err
+        and len(failed.lines) == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "parameters"),
+    [
+        (["--torchvision", "resnet18", "--fake"], 11_689_512),
+        (["--timm", "vit_tiny_patch16_224", "--fake"], 5_717_416),
+        (["--hf", "config"], 25_952),
+        (["--hf", "gpt2", "--fake", "--backward", "--hf-class", "GPT2LMHeadModel"], 124_439_808),
+    ],
+    ids=["torchvision", "timm", "folder", "type"],
+)
+def test_models_of_libraries(cli: Server, words: list[str], parameters: int) -> None:
+    library = {"--hf": "transformers"}.get(words[0], words[0][2:])
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    done = cli("trace", *words, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["parameters"] == parameters
+    assert any("shapes only" in sentence for sentence in found["limits"]) is ("--fake" in words)
+
+
+def test_fake_models_need_no_memory(cli: Server, folder: Path) -> None:
+    """Four hundred billion parameters, forward and backward."""
+    big = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 65536, "num_hidden_layers": 6,
+           "intermediate_size": 262144, "num_attention_heads": 64, "vocab_size": 128256}  # fmt: skip
+    (folder / "big.json").write_text(json.dumps(big))
+    pytest.importorskip("transformers")
+    done = cli(
+        "trace", "--hf", "big.json", "--fake", "--backward", "--input", "input_ids=1x128:int64", "--json"
+    )
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["parameters"] > 400e9 and found["operations_by_phase"]["backward"] > 500
+
+
+@pytest.mark.parametrize("via", ["fx", "export", "dynamo", "aot"])
+def test_captures_of_compilers(cli: Server, via: str) -> None:
+    done = cli("trace", "net.py:make_model", "-i", "2x8", "--via", via, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["operations"] >= 3
+
+
+# ---------------------------------------------------------------- the other commands
+
+
+def test_summary_of_a_file_and_of_a_model(cli: Server, folder: Path) -> None:
+    trace = tv.load(folder / "net.tvz")
+    assert cli("summary", "net.tvz", "--width", "100").out == trace.table(width=100) + "\n"
+    found = json.loads(cli("summary", "net.tvz", "--json").out)
+    modules = {row["path"]: row for row in found["modules"]}
+    assert modules["a"]["parameters"] == 144 and modules["b"]["ops"] == 2 and modules["a"]["type"] == "Linear"
+    assert found["operations_by_phase"]["backward"] == sum(
+        node.phase == "backward" for node in trace.graph.nodes
+    )
+
+
+def test_check_proves_or_says_what_a_file_cannot(cli: Server) -> None:
+    proved = cli("check", "net.py:make_model", "-i", "2x8", "--backward", "--json")
+    assert proved.code == 0 and "equal bit for bit" in json.loads(proved.out)["said"]
+    assert "a replay needs the model" in cli("check", "net.tvz").out
+    assert cli("check", "net.py:make_model", "-i", "2x8", "--fake").code == 2
+
+
+def test_export_writes_every_format_by_its_ending(cli: Server, folder: Path) -> None:
+    light = [row.endings[0] for name, row in FORMATS.items() if name not in ("png", "pdf")]
+    words = [word for ending in light for word in ("-o", f"export{ending}")]
+    done = cli("export", "net.tvz", *words, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["files"] == [f"export{ending}" for ending in light]
+    assert all((folder / f"export{ending}").stat().st_size for ending in light)
+
+
+def test_breaks_are_findings(cli: Server, folder: Path) -> None:
+    done = cli("breaks", "net.py:Breaking", "-i", "2x8", "--json")
+    assert done.code == 1, done.err
+    rows = json.loads(done.out)["breaks"]  # although the model prints
+    lines = (folder / "net.py").read_text().splitlines()
+    assert any(".item()" in lines[row["line"] - 1] for row in rows)
+    assert cli("breaks", "net.py:make_model", "-i", "2x8").out == "net.py:make_model: no graph breaks\n"
+
+
+def test_doctor_knows_what_is_missing(cli: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads(cli("doctor", "--json").out)
+    assert found["ok"] and found["torch_vis"] == tv.__version__ and found["torch"]
+    from torch_vis.cli import doctor
+
+    have = doctor.version
+    monkeypatch.setattr(doctor, "version", lambda name: None if name in ("plotly", "onnx") else have(name))
+    poorer = doctor.examine()
+    assert poorer["ok"] and set(re.findall(r"[\w-]+", poorer["pip"])) >= {"plotly", "onnx"}
+    assert "missing: plotly" in doctor._text(poorer)
+    monkeypatch.setattr(doctor, "version", lambda name: {"torch": "2.9.1+cpu"}.get(name, have(name)))
+    assert "torch 2.9.1+cpu is older than 2.11" in doctor.examine()["faults"][0]
+
+
+def test_doctor_looks_at_every_extra() -> None:
+    from torch_vis.cli.doctor import EXTRAS
+
+    text = (ROOT / "pyproject.toml").read_text()
+    section = text.partition("[project.optional-dependencies]\n")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^([\w-]+) = \[(.*)\]", section, re.MULTILINE))
+    assert EXTRAS.keys() == rows.keys() - {"all", "dev", "bench", "loops"}
+    for name, (packages, _) in EXTRAS.items():
+        assert list(packages) == re.findall(r'"([\w-]+)', rows[name])
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("torch-vis tr", {"trace"}),
+        ("torch-vis trace --b", {"--backward"}),
+        ("torch-vis trace --via e", {"export"}),
+        ("torch-vis completion ", {"bash", "zsh", "fish"}),
+        ("torch-vis summary tra", {"train.py", "trainer.py"}),
+        ("torch-vis run --st", {"--step", "--steps", "--stop"}),
+    ],
+)
+def test_completion_in_bash(cli: Server, folder: Path, words: str, offered: set[str]) -> None:
+    script = cli("completion", "bash").out
+    asked = words.split(" ")
+    listed = " ".join(map(shlex.quote, asked))
+    ask = f'\nCOMP_WORDS=({listed}); COMP_CWORD={len(asked) - 1}; _torch_vis; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(
+        ["bash", "-c", script + ask], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == offered
+    for shell in ("zsh", "fish"):
+        if shutil.which(shell):
+            subprocess.run([shell, "-n", "-c", cli("completion", shell).out], check=True)
+
+
+# ---------------------------------------------------------------- what cannot work
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sumary", "net.tvz"], "no command 'sumary'; did you mean 'summary'?"),
+        (["--jsn"], "no option '--jsn' before the command"),
+        (["trace", "net.py:make_model", "--inptu", "2x8"], "no option '--inptu'; did you mean '--input'?"),
+        (["trace", "net.py:make_model", "--via", "onnx"], "--via: invalid choice: 'onnx'"),
+        (["trace"], "which model?"),
+        (["trace", "net.py"], "'net.py' names no model: write net.py:NAME; there are Net, make_model"),
+        (["trace", "nothing.py:make_model"], "there is no file 'nothing.py'"),
+        (["trace", "nothing.here:make_model"], "there is no module 'nothing'"),
+        (["trace", "net.py:make_modle", "-i", "2x8"], "no model in net.py 'make_modle'; did you mean 'make_model'"),
+        (["trace", "net.py:number", "-i", "2x8"], "net.py:number is no model and makes none: it is int"),
+        (["trace", "net.py:Sized"], "it takes size"),
+        (["trace", "net.py:make_model"], "net.py:make_model takes x: say what"),
+        (["trace", "net.py:make_model", "-i", "2xx8"], "input '2xx8' cannot be read"),
+        (["trace", "net.py:make_model", "-i", "2x8:flaot32"], "no dtype 'flaot32'; did you mean 'float32'"),
+        (["trace", "net.py:make_model", "-i", "2x8:int64:9..3"], "the range 9..3 is empty"),
+        (["trace", "net.py:make_model", "-i", "y=2x8"], "the inputs do not fit net.py:make_model, which takes (x)"),
+        (["trace", "net.py:make_model", "-i", "2x9"], "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        (["trace", "net.py:make_model", "-i", "x=@none.pt"], "there is no file 'none.pt'"),
+        (["trace", "net.py:make_model", "-i", "2x8", "-o", "x.tvx"], "no file format '.tvx'; did you mean '.tvz'"),
+        (["trace", "net.py:make_model", "-i", "2x8", "--loss", "men"], "loss 'men' is neither"),
+        (["trace", "net.py:make_model", "-i", "2x8", "--device", "cuda"], "this torch sees no GPU"),
+        (["trace", "wrong.py:make"], "SyntaxError"),
+        (["trace", "--torchvision", "resnet49"], "did you mean 'resnet"),
+        (["trace", "--hf", "bert-base-uncased"], "--hf bert makes one"),
+        (["summary", "nothing.tvz"], "there is no file 'nothing.tvz'"),
+        (["summary", "train.py"], "'train.py' names no model"),
+        (["summary", "net.tvz", "--depth", "0"], "levels are a number from 1 up"),
+        (["summary", "config/config.json"], "config.json"),
+        (["export", "net.tvz"], "where to?"),
+        (["compare", "net.tvz"], "compare takes two traces or models, not 1"),
+        (["explore", "net.tvz"], "the explorer needs a terminal"),
+        (["completion", "csh"], "invalid choice: 'csh'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_a_code(cli: Server, words: list[str], says: str) -> None:
+    if words[1:2] == ["--device"] or "cuda" in words:
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU here")
+    done = cli(*words)
+    assert (done.code, done.out) == (2, "")
+    assert len(done.lines) == 1 and says in done.lines[0], done.err
+
+
+def test_errors_are_documents_as_well_and_tracebacks_are_there_on_request(cli: Server, folder: Path) -> None:
+    done = cli("summary", "nothing.tvz", "--json")
+    assert (done.code, json.loads(done.out)) == (
+        2,
+        {"error": "there is no file 'nothing.tvz'", "exit_code": 2},
+    )
+    long = cli("trace", "net.py:make_model", "-i", "2x9", "--traceback")
+    assert long.code == 2 and "Traceback" in long.err and 'net.py", line 11' in long.err
+    assert cold(folder, "summary", "nothing.tvz") == (2, "", "torch-vis: there is no file 'nothing.tvz'\n")
