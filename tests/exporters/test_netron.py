@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser import browser, missing
 from tests.exporters.onnx_reader import graphs
 from tests.graph.graphs import LIMITS, META, empty_graph, one_node_graph, training_graph
 from tests.traced import NAMES, traced
@@ -94,22 +95,11 @@ def test_netron_names_the_inputs_of_an_operation(opened: dict[str, Any]) -> None
 
 
 @pytest.fixture
-def browser() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no chromium with chromedriver on the path")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.add_argument("--window-size=1600,1200")
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
-        yield started
-    finally:
-        started.quit()
+def page() -> Iterator[Any]:
+    if missing():
+        pytest.skip(missing())
+    with browser() as driver:
+        yield driver
 
 
 @contextlib.contextmanager
@@ -127,34 +117,37 @@ def served(path: Path) -> Iterator[str]:
             netron.stop(address)
 
 
-def open_page(browser: Any, url: str) -> None:
+def open_page(page: Any, url: str) -> None:
     """The page with its graph drawn; no questions about cookies, or about the age of this Netron."""
     forget_age = (
         "addEventListener('readystatechange', () => document.querySelector('meta[name=date]')?.remove())"
     )
-    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": f"document.{forget_age}"})
-    browser.get(f"{url}/favicon.ico")
-    browser.add_cookie({"name": "consent", "value": "1"})
-    browser.get(url)
-    wait_for(browser, "document.body.classList.contains('default') && document.getElementById('canvas')")
+    page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": f"document.{forget_age}"})
+    page.get(f"{url}/favicon.ico")
+    page.add_cookie({"name": "consent", "value": "1"})
+    page.get(url)
+    wait_for(page, "document.body.classList.contains('default') && document.getElementById('canvas')")
 
 
-def wait_for(browser: Any, condition: str) -> None:
+def wait_for(page: Any, condition: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, 60).until(lambda page: page.execute_script(f"return Boolean({condition})"))
+    WebDriverWait(page, 60).until(lambda shown: shown.execute_script(f"return Boolean({condition})"))
 
 
-def settle(browser: Any) -> None:
+def settle(page: Any) -> None:
     """Wait until nothing on the page has moved for half a second."""
     where = "[...document.querySelectorAll('#canvas g, #sidebar')].map((item) => {" + (
         " const box = item.getBoundingClientRect(); return [box.x, box.y, box.width] }).join()"
     )
-    before, now = "", None
-    while before != now:
-        before = now
+    before = None
+    for _ in range(40):
         time.sleep(0.5)
-        now = browser.execute_script(f"return {where}")
+        now = page.execute_script(f"return {where}")
+        if now == before:
+            return
+        before = now
+    raise AssertionError("the page is still moving after 20 seconds")
 
 
 TITLES = "[...document.querySelectorAll('.node-item-type text')].map((item) => item.textContent)"
@@ -166,36 +159,36 @@ TITLE = "[...document.querySelectorAll('.node-item-type')].find((item) => item.t
 CLICK = "{}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
 
 
-def test_a_person_can_open_bert_in_a_browser(browser: Any, tmp_path: Path) -> None:
+def test_a_person_can_open_bert_in_a_browser(page: Any, tmp_path: Path) -> None:
     t = traced("bert")
     save(tmp_path / "bert.onnx", t.graph, t.metrics, t.limits, t.meta)
     with served(tmp_path / "bert.onnx") as url:
-        open_page(browser, url)
-        titles = browser.execute_script(f"return {TITLES}")
+        open_page(page, url)
+        titles = page.execute_script(f"return {TITLES}")
         assert {"BertEmbeddings", "BertEncoder", "BertPooler", "BertEncoder backward"} <= set(titles)
         assert "addmm" not in titles
         for body in ("encoder", "layer/0", "intermediate", "dense"):
-            wait_for(browser, EXPANDER.format(json.dumps(body)))
-            browser.execute_script(CLICK.format(EXPANDER.format(json.dumps(body))))
-            settle(browser)
-        wait_for(browser, f"{TITLES}.includes('addmm')")
-        browser.execute_script(CLICK.format(TITLE.format("'addmm'")))
-        wait_for(browser, "document.getElementById('sidebar-content').textContent.includes('Metadata')")
-        side = browser.execute_script(
+            wait_for(page, EXPANDER.format(json.dumps(body)))
+            page.execute_script(CLICK.format(EXPANDER.format(json.dumps(body))))
+            settle(page)
+        wait_for(page, f"{TITLES}.includes('addmm')")
+        page.execute_script(CLICK.format(TITLE.format("'addmm'")))
+        wait_for(page, "document.getElementById('sidebar-content').textContent.includes('Metadata')")
+        side = page.execute_script(
             "return [...document.querySelectorAll('#sidebar-content .sidebar-item')].map((item) =>"
             " item.querySelector('input').value + ': ' + item.textContent)"
         )
         text = "\n".join(side)
         assert "phase: forward" in text and "modeling_bert.py" in text and "mat2" in text
-        settle(browser)
-        assert browser.save_screenshot(str(tmp_path / "bert.png"))
+        settle(page)
+        assert page.save_screenshot(str(tmp_path / "bert.png"))
     assert (tmp_path / "bert.png").stat().st_size > 20_000
 
 
 @pytest.mark.parametrize("name", HAND_MADE)
-def test_small_graphs_open_in_a_browser(browser: Any, tmp_path: Path, name: str) -> None:
+def test_small_graphs_open_in_a_browser(page: Any, tmp_path: Path, name: str) -> None:
     save(tmp_path / "run.onnx", HAND_MADE[name](), Metrics(), LIMITS, META)
     with served(tmp_path / "run.onnx") as url:
-        open_page(browser, url)
-        titles = browser.execute_script(f"return {TITLES}")
+        open_page(page, url)
+        titles = page.execute_script(f"return {TITLES}")
     assert {"empty": not titles, "one node": "relu" in titles, "training": "Linear" in titles}[name]

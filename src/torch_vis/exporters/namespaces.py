@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_vis.exporters.names import Names
 from torch_vis.exporters.reading import Part, main_scope, node_parts
+from torch_vis.exporters.stretches import Stretches
 from torch_vis.graph import Graph
 
 DEPTH = 64  # of modules that get a name of their own; deeper ones share that of the last
@@ -31,8 +32,11 @@ class Namespaces:
         self._taken = Names({path.partition(".")[0] for path in graph.scope_paths})
         self._tops: dict[Part, int] = {Part.FORWARD: 0}
         self._given = Names(longest=1 << 20)  # one that is cut would no longer be inside the others
-        for scope, part in zip(graph.node_scope.tolist(), node_parts(graph).tolist()):
-            self.of_node.append(self._number(scope, Part(part)))
+        parts = node_parts(graph)
+        self._stretches = Stretches(graph, parts, self._main)
+        self._stretch_numbers: dict[tuple[int, int], int] = {}
+        for scope, code in zip(graph.node_scope.tolist(), parts.tolist()):
+            self.of_node.append(self._next_in(self._number(scope, Part(code)), scope, code))
 
     def name(self, node: int) -> str:
         """The namespace of an operation."""
@@ -51,10 +55,22 @@ class Namespaces:
         if at < 0:
             at = self._numbers[scope, part] = self._top(part)
         for inner in reversed(chain):
+            at = self._next_in(at, self._parent[inner], part)
             if self.names[at].count("/") < DEPTH:
                 at = self._add(self._path(at, inner), inner, at)
             self._numbers[inner, part] = at
         return at
+
+    def _next_in(self, at: int, scope: int, part: int) -> int:
+        """The namespace of the next thing directly in a scope: that of the scope, or of a stretch of it."""
+        stretch = self._stretches.next(scope, part)
+        if stretch < 0:
+            return at
+        number = self._stretch_numbers.get((at, stretch))
+        if number is None:
+            name = f"{self.names[at]}/operations {stretch + 1}".lstrip("/")
+            number = self._stretch_numbers[at, stretch] = self._add(name, self.scopes[at], at)
+        return number
 
     def _top(self, part: Part) -> int:
         if part not in self._tops:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torch_vis.exporters.onnx.stretches import Stretches
 from torch_vis.exporters.reading import Part, main_scope, node_parts, node_reads
+from torch_vis.exporters.stretches import Stretches
 from torch_vis.graph import Graph
 from torch_vis.graph.graph import Ints
 
@@ -79,9 +79,8 @@ class Boxes:
         scopes = self.graph.node_scope.tolist()
         for node, (scope, code, sources) in enumerate(zip(scopes, parts.tolist(), _node_sources(self.graph))):
             part = Part(code)
-            stretch = self._stretches.next(scope, part)
-            own = () if stretch < 0 else ((scope, stretch),)
-            self._place(node, (*self._chain(scope, part), *own)[:DEPTH], part, sources)
+            chain = (*self._chain(scope, part), *self._stretch(scope, part))
+            self._place(node, chain[:DEPTH], part, sources)
 
     def _place(self, node: int, chain: Sequence[Step], part: Part, sources: list[int]) -> None:
         """Walk from the run down to the operation's box, opening a box where the one at hand would close a cycle."""
@@ -145,10 +144,14 @@ class Boxes:
             scope = self._scope_parent[scope]
         chain = self._chains.get((scope, part), ())
         for inner in reversed(above):
-            stretch = self._stretches.next(self._scope_parent[inner], part)
-            between = () if stretch < 0 else ((self._scope_parent[inner], stretch),)
+            between = self._stretch(self._scope_parent[inner], part)
             chain = self._chains[inner, part] = (*chain, *between, (inner, -1))[:DEPTH]
         return chain
+
+    def _stretch(self, scope: int, part: Part) -> tuple[Step, ...]:
+        """The step into the stretch of the next thing that is directly in a scope; none where it has no stretches."""
+        number = self._stretches.next(scope, part)
+        return () if number < 0 else ((self._stretches.inside(scope) or self.root, number),)
 
 
 def common_sites(boxes: Boxes) -> list[int]:

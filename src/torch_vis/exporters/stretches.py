@@ -1,4 +1,4 @@
-"""Stretches of long scopes: Netron needs minutes for thousands of nodes side by side, and nobody finds anything there.
+"""Stretches of long scopes: viewers need minutes for thousands of nodes side by side, and nobody finds anything there.
 
 Where a scope has very many operations and calls directly in it, they go by their order into boxes of some hundreds.
 """
