@@ -269,6 +269,16 @@ class Pair(nn.Module):
         return a if b is None else a * b
 
 
+class Batch(nn.Module):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return batch["a"] * batch["b"]
+
+
+class Every(nn.Module):
+    def forward(self, xs: list[Tensor]) -> Tensor:
+        return torch.stack(list(xs))
+
+
 class Two(nn.Module):
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return a * b
@@ -280,6 +290,11 @@ class Two(nn.Module):
         (Two(), (torch.ones(2), torch.ones(2)), ["a", "b"]),
         (Two(), [torch.ones(2), torch.ones(2)], ["a", "b"]),
         (Pair(), {"a": torch.ones(2), "b": torch.ones(2)}, ["a", "b"]),
+        (Batch(), {"a": torch.ones(2), "b": torch.ones(2)}, ["batch.a", "batch.b"]),
+        (Batch(), {"batch": {"a": torch.ones(2), "b": torch.ones(2)}}, ["batch.a", "batch.b"]),
+        (Batch(), {"a": torch.ones(2), "b": torch.ones(2), 3: None}, ["batch.a", "batch.b"]),
+        (Every(), [torch.ones(2), torch.ones(2)], ["xs.0", "xs.1"]),
+        (Every(), ([torch.ones(2), torch.ones(2)],), ["xs.0", "xs.1"]),
         (nn.Embedding(5, 2), torch.tensor([1, 2]), ["input"]),
         (nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), ["input"]),
     ],
@@ -582,6 +597,35 @@ def test_the_summary_adds_up() -> None:
     assert (summary["model"], summary["devices"]) == ("Net", ["cpu"])
 
 
+def test_costs_are_on_operations_on_layers_and_in_the_summary() -> None:
+    tracker = track()
+    assert (
+        named(tracker, "head (Linear)").metadata["flops"] == 2 * 3 * 8 * 2 + 3 * 2
+    )  # multiply, add, the bias
+    assert named(tracker, "head (Linear)").metadata["macs"] == 3 * 8 * 2
+    summary, operations = tracker.get_graph_summary(), [n for n in tracker.nodes if n.id.startswith("op_")]
+    for name in ("flops", "macs", "moved_bytes"):
+        cells = [node.metadata[name] for node in operations]
+        assert summary[f"total_{name}"] == sum(cell for cell in cells if cell is not None)
+        assert summary[f"unknown_{name}"] == cells.count(None)
+    without = track(track_tensor_ops=False)
+    assert without.get_graph_summary()["total_flops"] is None
+    assert named(without, "head (Linear)").metadata["flops"] is None
+
+
+def test_a_cost_that_is_not_known_is_counted() -> None:
+    class Solved(nn.Module):
+        def forward(self, a: Tensor) -> Tensor:
+            return torch.linalg.eigvals(a) * 2
+
+    tracker = track(Solved(), torch.eye(3))
+    solved, summary = named(tracker, "Solved").metadata, tracker.get_graph_summary()
+    eig = next(n for n in tracker.nodes if n.name.startswith("linalg_eig"))
+    assert eig.metadata["flops"] is None
+    assert (solved["unknown_flops"], summary["unknown_flops"]) == (1, 1)
+    assert solved["flops"] == summary["total_flops"] > 0
+
+
 def test_the_analysis_covers_every_operation() -> None:
     analysis = tv.analyze_computational_graph_execution(Net(), torch.rand(3, 4))
     found = [op for ops in analysis["layer_analysis"].values() for op in ops if op["id"].startswith("op_")]
@@ -634,7 +678,11 @@ def test_bad_names_are_said_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(NoMatch, match="did you mean 'json'"):
         tv.export_computational_graph(never, torch.ones(2), tmp_path / "x", format="jsonn")
     with pytest.raises(UsageError, match="keys must be strings"):
-        track(never, {1: torch.ones(2)})
+        track(lambda a, b: never(a), {1: torch.ones(2)})
+    for name, format in (("g.svg", "svg"), ("g.onnx", "onnx"), ("g.perfetto.json", "perfetto")):
+        with pytest.raises(UsageError, match=f"{name} ends as {format} files do.*pass format='{format}'"):
+            tv.export_computational_graph(never, torch.ones(2), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(NotTraceable):
         track_computational_graph_execution(3, torch.ones(2))
 

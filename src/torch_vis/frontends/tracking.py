@@ -11,10 +11,10 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_vis.errors import MissingExtra, NotTraceable, UsageError
+from torch_vis.errors import MissingExtra, NoMatch, NotTraceable, UsageError
 from torch_vis.frontends.tracking_types import GraphEdge, GraphNode, OperationType
 from torch_vis.graph.files import replacing
-from torch_vis.registry import drawer, writer
+from torch_vis.registry import by_ending, drawer, writer
 
 if TYPE_CHECKING:
     from torch_vis.frontends.tracking_graph import Record, Tracked
@@ -147,6 +147,9 @@ class ComputationalGraphTracker:
     def get_graph_summary(self) -> dict[str, Any]:
         """Totals: nodes and edges by type, time in seconds, memory in bytes, parameters, devices, what was not seen.
 
+        ``total_flops``, ``total_macs`` and ``total_moved_bytes`` are those of the operations for which they are known;
+        ``unknown_flops`` and so on count the others.
+
         >>> import torch
         >>> from torch_vis import track_computational_graph_execution
         >>> tracker = track_computational_graph_execution(torch.nn.Linear(3, 2), torch.ones(1, 3))
@@ -217,7 +220,8 @@ def track_computational_graph_execution(
 
     Weights, gradients, buffers, attributes and random streams are put back bit for bit, also when the model raises:
     inside a training loop, the training goes on as if nothing had been. ``input_tensor`` may be a tuple or list of
-    positional arguments, or a dictionary of keyword arguments. Backward starts from the sum of the floating outputs;
+    positional arguments, or a dictionary of keyword arguments; where ``forward`` cannot be called so, but can with one
+    argument, the tuple, list or dictionary itself is that argument. Backward starts from the sum of the floating outputs;
     where none of them requires a gradient, only forward is run, and the summary says ``backward: False``. For the
     switches, see ``ComputationalGraphTracker``.
 
@@ -296,7 +300,8 @@ def export_computational_graph(
     """Track one run and write it to a file, whole or not at all; the path is given back.
 
     ``json`` holds what ``get_graph_data`` gives. Every other format that ``Trace.save`` knows works by its name:
-    ``onnx``, ``dot``, ``graphml``, ``perfetto``, ``csv``…
+    ``onnx``, ``dot``, ``graphml``, ``perfetto``, ``csv``… A path with the ending of another format than ``json`` needs
+    that format's name, and is refused without it.
 
     >>> import tempfile, torch
     >>> from torch_vis import export_computational_graph
@@ -305,12 +310,25 @@ def export_computational_graph(
     ['edges', 'metadata', 'nodes', 'summary']
     """
     writer(filepath, format)  # an unknown format is said before anything runs
+    if format == "json":
+        _refuse_other_ending(filepath)
     tracker = track_computational_graph_execution(model, input_tensor)
     if format == "json":
         _write(filepath, tracker)
     else:
         tracker.trace.save(filepath, format=format)
     return os.fspath(filepath)
+
+
+def _refuse_other_ending(filepath: str | os.PathLike[str]) -> None:
+    """Say that a file for JSON is called like one of another format: whoever opens it would find no such thing."""
+    try:
+        other = by_ending(filepath)
+    except NoMatch:
+        return
+    if other != "json":
+        name = os.path.basename(os.fspath(filepath))
+        raise UsageError(f"{name} ends as {other} files do, and the format is json; pass format={other!r}")
 
 
 def _write(filepath: str | os.PathLike[str], tracker: ComputationalGraphTracker) -> None:

@@ -25,6 +25,7 @@ from torch_vis.graph.template import short_name
 PHASES = [phase.name.lower() for phase in Phase]
 ROLES = [role.name.lower() for role in Role]
 READS = [kind.name.lower() for kind in Kind]
+COSTS = ("flops", "macs", "moved_bytes")
 
 
 @collector_paused()
@@ -221,6 +222,7 @@ class _Nodes:
         if self.timed and record.operations:
             behind = np.flatnonzero(tracked.is_gradient)
             backward = (tracked.sum_inside(self.metrics["time_ns"].values, behind) / 1e9).tolist()
+        costs = self._inner_costs()
         for scope in range(1, tracked.scopes):
             module = graph.modules[int(graph.scope_module[scope])]
             above = tracked.layer_of[tracked.parents[scope]]
@@ -231,6 +233,7 @@ class _Nodes:
                 "layer": scope_id(tracked, above) if above else None,
                 "backward_time": backward[scope] if module.kind in LAYERS else None,
                 **record.states[scope],
+                **costs[scope],
             }
             if record.again[scope]:
                 facts["recompute"] = True
@@ -253,6 +256,23 @@ class _Nodes:
                 )
             )
         return made
+
+    def _inner_costs(self) -> list[dict[str, int | None]]:
+        """For each call, the known costs of the forward operations in it, and of how many each is not known."""
+        tracked = self.tracked
+        if not self.record.operations:
+            return [{key: None for name in COSTS for key in (name, f"unknown_{name}")}] * tracked.scopes
+        forward = np.flatnonzero(~tracked.is_gradient)
+        count = tracked.sum_inside(np.ones(tracked.ops), forward).astype(np.int64)
+        columns: dict[str, list[Any]] = {}
+        for name in COSTS:
+            values, known = known_costs(tracked, name)
+            unknown = tracked.sum_inside(~known, forward).astype(np.int64)
+            sums = tracked.sum_inside(np.where(known, values, 0), forward).astype(np.int64).tolist()
+            none = ((unknown == count) & (count > 0)).tolist()
+            columns[name] = [None if nothing else total for nothing, total in zip(none, sums, strict=True)]
+            columns[f"unknown_{name}"] = unknown.tolist()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def _border(self, scope: int) -> tuple[list[Any] | None, list[Any] | None]:
         """What a call took and gave; a call that raised, and one that is no module's, has given nothing known."""
@@ -289,10 +309,11 @@ class _Nodes:
             _plain(metrics, "alloc_bytes", tracked.ops),
             _plain(metrics, "free_bytes", tracked.ops),
             _plain(metrics, "live_bytes", tracked.ops),
+            *(metrics[name][:] for name in COSTS),
         )
         made = []
         for node, row in enumerate(zip(*columns)):
-            call, scope, site, link, phase, bits, start, time, alloc, free, live = row
+            call, scope, site, link, phase, bits, start, time, alloc, free, live, flops, macs, moved = row
             taken = [in_type[i] for i in range(ins[node], ins[node + 1]) if in_slot[i] >= 0]
             given = out_type[outs[node] : outs[node + 1]]
             layer = tracked.layer_of[scope]
@@ -305,6 +326,9 @@ class _Nodes:
                 "flags": list(flags[bits]),
                 "freed_bytes": free,
                 "live_bytes": live,
+                "flops": flops,
+                "macs": macs,
+                "moved_bytes": moved,
             }
             if link >= 0:
                 facts["forward_id"] = f"op_{link}"
@@ -327,6 +351,12 @@ class _Nodes:
 def is_operation(node: GraphNode) -> bool:
     """Whether a node is one operation, and not a pass, a call that contains operations, or a tensor."""
     return node.id.startswith("op_")
+
+
+def known_costs(tracked: Tracked, name: str) -> tuple[Any, Any]:
+    """A cost of every operation, and whether it is known."""
+    column = tracked.record.trace.metrics[name]
+    return column.values, np.ones(tracked.ops, dtype=bool) if column.known is None else column.known
 
 
 def _seconds(metrics: Any, name: str, count: int) -> list[float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -107,7 +108,7 @@ def run_once(
     model: Callable[..., Any], given: Any, *, memory: bool, timing: bool, operations: bool
 ) -> Record:
     """One forward and one backward pass, recorded; model, inputs and random streams are left as they were."""
-    args, kwargs = without_history(arguments(given))
+    args, kwargs = without_history(arguments(model, given))
     inputs = name_inputs(model, args, kwargs)
     session = Session(model, memory=memory, timing=timing, operations=operations, keep=operations)
     capture = session.capture
@@ -135,21 +136,44 @@ def run_once(
     return record
 
 
-def arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(model: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the model is called with: a tuple or list of positional arguments, a mapping of keyword arguments, or one.
 
-    >>> arguments({"x": 1})
-    ((), {'x': 1})
+    A container that the model's ``forward`` cannot take in pieces, but can take whole, is the one argument.
+
+    >>> arguments(lambda x: x, {"x": 1}), arguments(lambda batch: batch, {"x": 1, "y": 2})
+    (((), {'x': 1}), (({'x': 1, 'y': 2},), {}))
     """
+    whole = (given,), {}
+    spread: tuple[tuple[Any, ...], dict[str, Any]]
     if type(given) in (tuple, list):
-        return tuple(given), {}
-    if isinstance(given, Mapping):
-        if not all(isinstance(key, str) for key in given):
-            raise UsageError(
-                "a dictionary of inputs is passed as keyword arguments, so its keys must be strings"
-            )
-        return (), dict(given)
-    return (given,), {}
+        spread = tuple(given), {}
+    elif not isinstance(given, Mapping):
+        return whole
+    elif all(isinstance(key, str) for key in given):
+        spread = (), dict(given)
+    elif _takes(model, *whole) is not False:
+        return whole
+    else:
+        raise UsageError(
+            "a dictionary of inputs is passed as keyword arguments, so its keys must be strings; "
+            "this model does not take it as one argument either"
+        )
+    return whole if _takes(model, *spread) is False and _takes(model, *whole) else spread
+
+
+def _takes(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """Whether a model can be called with these arguments; None where its signature is not to be had."""
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _lift(mode: Any) -> list[Any]:

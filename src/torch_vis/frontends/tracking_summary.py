@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.frontends.tracking_graph import EDGE_TYPES, TYPES, Tracked
-from torch_vis.frontends.tracking_rows import is_operation, scope_name
+from torch_vis.frontends.tracking_rows import COSTS, is_operation, scope_name
 from torch_vis.frontends.tracking_types import GraphNode, plain
 from torch_vis.graph.schema import Phase
 
@@ -38,11 +38,23 @@ def summary_of(tracked: Tracked) -> dict[str, Any]:
         "backward": "backward" in tracked.passes,
         "memory_usage": None if (memory := memory_of(tracked)) is None else memory["peak_bytes"],
         "memory": memory,
+        **_costs(tracked),
         "total_parameters": record.parameters[0] if record.parameters else None,
         "trainable_parameters": record.parameters[1] if record.parameters else None,
         "devices": list(record.devices),
         "limits": list(trace.limits),
     }
+
+
+def _costs(tracked: Tracked) -> dict[str, int | None]:
+    """What all operations computed and moved, as far as that is known, and of how many it is not."""
+    found: dict[str, int | None] = {}
+    for name in COSTS:
+        column = tracked.record.trace.metrics[name]
+        seen = tracked.record.operations
+        found[f"total_{name}"] = column.total() if seen else None  # type: ignore[assignment]
+        found[f"unknown_{name}"] = column.uncovered if seen else None
+    return found
 
 
 def memory_of(tracked: Tracked) -> dict[str, int | None] | None:
