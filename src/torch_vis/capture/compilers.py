@@ -19,6 +19,7 @@ from torch_vis.capture.eager import Capture
 from torch_vis.capture.partitions import describe, remember
 from torch_vis.capture.program import Program, Stage, count_nodes, with_symbols
 from torch_vis.capture.recorder import get_ident
+from torch_vis.capture.scopes import aside_while_compiling
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 
@@ -272,7 +273,7 @@ def _dynamo(
     )(model)
 
     def run() -> Any:
-        with listening(log, program.modules):
+        with listening(log, program.modules), aside_while_compiling():
             try:
                 return optimized(*args, **kwargs)
             except torch._dynamo.exc.TorchDynamoException as error:

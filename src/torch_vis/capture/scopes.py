@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -87,6 +88,30 @@ def _uninstall() -> None:
     escapes.uninstall()
     compiled.uninstall()
     _restore_collector()
+
+
+@contextmanager
+def aside_while_compiling() -> Iterator[None]:
+    """Let Dynamo see ``Module.__call__`` as it is: it knows that one, and takes the way through ours step by step."""
+    from torch._dynamo.callback import callback_handler
+
+    def begins(_: Any) -> None:
+        if torch.nn.Module.__call__ is _call:
+            torch.nn.Module.__call__ = _module_call  # type: ignore[method-assign]
+
+    def ends(_: Any) -> None:
+        if _active and torch.nn.Module.__call__ is _module_call:
+            torch.nn.Module.__call__ = _call  # type: ignore[method-assign]
+
+    callback_handler.register_start_callback(begins)
+    callback_handler.register_end_callback(ends)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a reset of Dynamo inside has dropped them
+            callback_handler.remove_start_callback(begins)
+            callback_handler.remove_end_callback(ends)
+        ends(None)
 
 
 def _slow_collector() -> None:
