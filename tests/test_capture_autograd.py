@@ -273,3 +273,20 @@ def test_torch_func_of_the_zoo_connects_inputs(name: str) -> None:
     outputs = [row for row in t.graph.outcomes if row.kind == "output"]
     reached = [t.graph.ancestors(row.sources())[1] for row in outputs]
     assert any(mask[value.index] for mask in reached for value in used)
+
+
+@pytest.mark.parametrize("kind", ["SiLU", "Hardswish", "ReLU6", "Mish", "Hardsigmoid", "ReLU"])
+@pytest.mark.parametrize("first", [nn.BatchNorm1d(4), nn.Linear(4, 4)])
+def test_the_gradient_of_an_in_place_activation_is_its_own(kind: str, first: nn.Module) -> None:
+    """Autograd copies the input of most of these first, and the copy makes a node as well."""
+    model = nn.Sequential(first, getattr(nn, kind)(inplace=True), nn.Linear(4, 3))
+    graph = tv.trace(model, torch.randn(3, 4), backward=True).graph
+    forward = next(node for node in graph.nodes if node.path == "1" and node.name.endswith("_"))
+    gradients = [node for node in graph.nodes if node.link == forward]
+    assert gradients and all(node.path == "1" for node in gradients)
+    orphans = [
+        node
+        for node in graph.nodes
+        if node.phase == "backward" and node.link is None and node.name != "ones_like"
+    ]
+    assert [node.name for node in orphans if "backward" in node.name] == []

@@ -89,6 +89,13 @@ def test_ones_own_exporter(trace: tv.Trace, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "names.txt").read_text())[:2] == ["t", "addmm"]
 
 
+def test_a_format_by_its_ending_and_an_exporter_itself(trace: tv.Trace, tmp_path: Path) -> None:
+    for name in ("md", ".dot", "ONNX", "perfetto.json"):
+        trace.save(tmp_path / "x", format=name)
+    trace.save(tmp_path / "names.txt", format=Names)
+    assert json.loads((tmp_path / "names.txt").read_text())
+
+
 def test_ones_own_renderer(trace: tv.Trace) -> None:
     assert trace.figure(f"{__name__}:count", depth=3) == f"{len(trace.graph)} at depth 3"
 

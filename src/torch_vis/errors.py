@@ -90,17 +90,21 @@ class NewerFile(FileError):
     """The file was written by a later version of torch_vis."""
 
 
+FEW = 24  # choices that a message lists in full
+
+
 def no_match(kind: str, name: str, choices: Iterable[str]) -> NoMatch:
     """The error for an unknown name, with the nearest choices.
 
     >>> str(no_match("view", "plotli", ["plotly", "text"]))
-    "no view 'plotli'; did you mean 'plotly'?"
+    "no view 'plotli'; did you mean 'plotly'? There are: 'plotly', 'text'"
     """
     known = sorted(set(choices))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
-        return NoMatch(f"no {kind} {name!r}; did you mean {' or '.join(map(repr, near))}?")
-    shown = ", ".join(map(repr, known[:12])) + (", …" if len(known) > 12 else "")
+        rest = f" There are: {', '.join(map(repr, known))}" if len(known) <= FEW else ""
+        return NoMatch(f"no {kind} {name!r}; did you mean {' or '.join(map(repr, near))}?{rest}")
+    shown = ", ".join(map(repr, known[:FEW])) + (", …" if len(known) > FEW else "")
     return NoMatch(f"no {kind} {name!r}; there are: {shown or 'none'}")
 
 

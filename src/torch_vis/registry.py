@@ -46,7 +46,7 @@ RENDERERS: dict[str, str] = {
 }
 
 
-def writer(path: str | os.PathLike[str], format: str | None = None) -> Any:
+def writer(path: str | os.PathLike[str], format: Any = None) -> Any:
     """What writes a file, chosen by name or else by the file's ending; it has a ``save``.
 
     >>> writer("run.perfetto.json").__name__
@@ -54,7 +54,9 @@ def writer(path: str | os.PathLike[str], format: str | None = None) -> Any:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"a path is a string or a Path, not {type(path).__name__} {path!r}")
-    if format is not None:
+    if format is not None and not isinstance(format, str):
+        found = format  # the exporter itself
+    elif format is not None:
         found = _own(format, "file format") if ":" in format else _load(_row(format).target)
     else:
         found = _load(FORMATS[by_ending(path)].target)
@@ -95,9 +97,12 @@ def by_ending(path: str | os.PathLike[str]) -> str:
 
 
 def _row(name: str) -> Format:
-    if name not in FORMATS:
-        raise no_match("file format", name, FORMATS)
-    return FORMATS[name]
+    """A format by its name or by one of its endings, however written."""
+    plain = name.lower().lstrip(".")
+    for known, format in FORMATS.items():
+        if plain == known or f".{plain}" in format.endings:
+            return format
+    raise no_match("file format", name, FORMATS)
 
 
 def _load(target: str) -> Any:

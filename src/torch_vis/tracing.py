@@ -163,7 +163,7 @@ class Trace:
         self._held = None
         self.output = None
 
-    def save(self, path: PathLike, *, format: str | None = None) -> None:
+    def save(self, path: PathLike, *, format: Any = None) -> None:
         """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
 
         ``.html`` is a web page: one file, no network. ``.tvz`` and ``.json`` can be loaded again. The others are for

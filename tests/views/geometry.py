@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from torch_vis.views.picture.scene import Scene
@@ -55,7 +56,7 @@ def line_crosses(points: Sequence[Point], box: Rectangle) -> bool:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     if not overlap((min(xs) - 1, min(ys) - 1, max(xs) + 1, max(ys) + 1), box):
         return False
-    return any(crosses(a, b, box) for a, b in zip(points, points[1:]))
+    return any(crosses(a, b, box) for a, b in itertools.pairwise(points))
 
 
 def overlapping(boxes: Sequence[Rectangle]) -> list[tuple[int, int]]:

@@ -209,8 +209,29 @@ def test_a_value_that_many_boxes_read_is_named_at_each() -> None:
     drawn = picture(
         tv.trace(lambda x, mask: [part(x + 1) * mask for part in parts], torch.ones(2, 4), torch.ones(1))
     )
-    assert sum("← mask" in box.tags for box in drawn.boxes) == 9
-    assert "mask" not in titles(drawn)
+    assert sum("← mask" in box.tags for box in drawn.boxes) == 8
+    assert titles(drawn).count("mask") == 1  # with a line to its first reader
+
+
+def test_an_output_hangs_on_every_write_to_it() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[:, 0].add_(1)
+        return y
+
+    drawn = picture(tv.trace(program, torch.ones(4, 4)))
+    wires = {(wire.source.title, wire.target.title) for wire in drawn.wires}
+    assert {("add_", "output"), ("mul", "output"), ("mul", "add_")} <= wires
+    assert [box.subtitle for box in drawn.boxes if box.title == "mul"] == ["4×4"]
+
+
+def test_a_box_shows_the_shape_of_what_it_makes_itself() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 2))
+    drawn = picture(tv.trace(model, torch.ones(2, 3, 4, 4)), Look(depth=1))
+    facts = {box.title: (box.subtitle, dict(box.facts).get("output")) for box in drawn.boxes}
+    assert facts["Conv2d 0"] == ("2×8×4×4", "f32[2, 8, 4, 4]")
+    assert facts["BatchNorm2d 1"] == ("2×8×4×4", "f32[2, 8, 4, 4]")
+    assert facts["Flatten 2"] == ("2×128", "f32[2, 128]")
 
 
 # ---------------------------------------------------------------- phases, colours, words
@@ -270,7 +291,7 @@ def test_what_is_not_known_is_white_and_counted() -> None:
 
 def test_a_colour_or_depth_that_does_not_exist() -> None:
     t = tv.trace(nn.Tanh(), torch.ones(2))
-    with pytest.raises(NoMatch, match="no colour 'tyme'; did you mean .*'time'"):
+    with pytest.raises(NoMatch, match=r"no colour 'tyme'; did you mean .*'time'"):
         picture(t, Look(color="tyme"))
     for depth in (-1, 1.5, "deep", True):
         with pytest.raises(UsageError, match="depth is a number from 0 on"):

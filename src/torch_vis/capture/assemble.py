@@ -278,6 +278,12 @@ class _Assembly:
             place = np.searchsorted(numbers, wanted)
             found = own[np.minimum(place, len(own) - 1)]
             exact = (place < len(own)) & (self.sequence[found] == wanted)
+            # an in-place activation makes its node, then a copy of its input, which makes one as well, then it writes
+            after = own[np.minimum(place + 1, len(own) - 1)]
+            copied = ~exact & (place + 1 < len(own)) & self._is_clone(found) & self.is_write[after]
+            copied &= (self.sequence[found] == wanted + 1) & (self.sequence[after] == wanted + 1)
+            found = np.where(copied, after, found)
+            exact |= copied
             # a write to a view makes its nodes when it is done, and no later operation sees their numbers first
             before = own[np.maximum(place - 1, 0)]
             late = (
@@ -287,6 +293,11 @@ class _Assembly:
             take = (links < 0) | mine
             links = np.where(take & exact, found, np.where(take & late & (links < 0), before, links))
         return links
+
+    def _is_clone(self, nodes: Ints) -> Ints:
+        clones = np.array([info.plan.name == "aten::clone" for info in self.rec.calls], dtype=bool)
+        found: Ints = clones[self.call[nodes]]
+        return found
 
     def _scopes(self) -> None:
         rec = self.rec

@@ -18,7 +18,8 @@ def operations(graph: Graph) -> dict[str, tuple[Any, Any]]:
     ``shape`` and ``dtype`` are those of the first tensor that the operation makes.
     """
     modules, sites = graph.scope_module[graph.node_scope], graph.node_site
-    made = _first_made(graph)
+    first = graph.first_output
+    made = np.where(first >= 0, graph.value_type[first], -1) if len(first) else first
     lines = np.array([*(site.line for site in graph.sites), 0], dtype=np.int64)
     return {
         "op": (_take([call.op.partition(".")[0] for call in graph.calls], graph.node_call), None),
@@ -43,17 +44,6 @@ def _take(records: Sequence[Any], numbers: Any) -> Any:
     for number, record in enumerate(records):
         table[number] = record
     return table[numbers]
-
-
-def _first_made(graph: Graph) -> Any:
-    """The type of the first tensor that each operation returns, or else writes; -1 where it makes none."""
-    found = np.full(len(graph), -1, dtype=np.int64)
-    made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
-    for chosen in (graph.out_slot == -1, graph.out_slot == 0):  # the later one counts
-        found[made_by[chosen]] = graph.value_type[graph.out_value[chosen]]
-    some = (np.diff(graph.out_start) > 0) & (found < 0)
-    found[some] = graph.value_type[graph.out_value[graph.out_start[:-1][some]]]
-    return found
 
 
 def _input_shapes(graph: Graph) -> Any:

@@ -158,10 +158,8 @@ class _Words:
         self.call = graph.node_call.tolist()
         self.site = graph.node_site.tolist()
         self.module = graph.scope_module[graph.node_scope].tolist()
-        made = np.full(len(graph), -1, dtype=np.int64)
-        some = np.diff(graph.out_start) > 0
-        made[some] = graph.value_type[graph.out_value[graph.out_start[:-1][some]]]
-        self.made = made.tolist()
+        first = graph.first_output
+        self.made = np.where(first >= 0, graph.value_type[first], -1).tolist()
         self.figures = [
             (
                 _json(name),

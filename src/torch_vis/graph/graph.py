@@ -192,6 +192,17 @@ class Graph:
         """For each row of ``in_value``, the node that reads it."""
         return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.in_start))
 
+    @cached_property
+    def first_output(self) -> Ints:
+        """For each node the value that it returns first, or else the first that it writes; -1 if it makes none."""
+        found = np.full(len(self), -1, dtype=np.int64)
+        made_by = np.repeat(np.arange(len(self)), np.diff(self.out_start))
+        for chosen in (self.out_slot == -1, self.out_slot == 0):  # the later one counts
+            found[made_by[chosen]] = self.out_value[chosen]
+        some = (np.diff(self.out_start) > 0) & (found < 0)
+        found[some] = self.out_value[self.out_start[:-1][some]]
+        return found
+
     def edges(self, *, shape: bool = True) -> tuple[Ints, Ints, Ints, Ints]:
         """Every dependence of a node on a node: source, target, value and kind, as four columns.
 

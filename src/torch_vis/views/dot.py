@@ -118,4 +118,5 @@ def quoted(text: str) -> str:
     "a \"b\""
     """
     plain = "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
+    plain = plain.replace("&", "&amp;")  # Graphviz reads entities in labels
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

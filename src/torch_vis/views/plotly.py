@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
+ABOVE = 44  # pixels above the picture
 PATCHES = 60  # of the colour scale
 STEPS = 8  # straight pieces that a curve is drawn with
 WIDEST_TEXT = 100  # letters in a line of a hover
@@ -37,8 +38,9 @@ def draw(
     for trace in [
         *_frames(drawn),
         *_wires(drawn),
+        *_plates(drawn),
         *_boxes(drawn),
-        *_texts(drawn),
+        *_words(drawn),
         *_hovers(drawn),
         *_scale(drawn),
     ]:
@@ -47,13 +49,17 @@ def draw(
     return figure
 
 
+def _text(text: str) -> str:
+    """A text as Plotly shows it: its markup is HTML's, but for quotes, which it leaves as they are written."""
+    return escape(text, quote=False)
+
+
 def _layout(drawn: Scene) -> dict[str, Any]:
     axis = {"visible": False, "fixedrange": False, "constrain": "domain"}
     return {
         "width": round(drawn.width),
-        "height": round(drawn.height),
-        "margin": {"l": 0, "r": 0, "t": 0, "b": 0},
-        "title": {"automargin": True, "yref": "container"},  # none yet; the user's own finds room
+        "height": round(drawn.height) + ABOVE,
+        "margin": {"l": 0, "r": 0, "t": ABOVE, "b": 0},  # room for a title of the user's own
         "xaxis": {**axis, "range": [0, drawn.width]},
         "yaxis": {**axis, "range": [drawn.height, 0], "scaleanchor": "x"},
         "plot_bgcolor": "#ffffff",
@@ -133,6 +139,17 @@ def _wires(drawn: Scene) -> Iterable[dict[str, Any]]:
         yield _shape("tips", tips, WIRE, WIRE, 0)
 
 
+def _plates(drawn: Scene) -> Iterable[dict[str, Any]]:
+    """A plate of the frame's own colour under each title, so that a line that passes does not cross it out."""
+    plates: dict[str, Points] = {}
+    for frame in drawn.frames:
+        y = frame.y + frame.height - HEAD + 2 if frame.title_below else frame.y + 4
+        plate = _rectangle(frame.x + 6, y, text_width(frame.title, SMALL + 1) + 4, HEAD - 6, 2)
+        plates.setdefault(frame.fill, []).extend(plate)
+    for fill, points in plates.items():
+        yield _shape("plates", points, fill, fill, 0)
+
+
 def flattened(points: Sequence[tuple[float, float]]) -> Points:
     """A line through its knots as straight pieces: an S between ranks is drawn with several."""
     found: Points = [(round(points[0][0], 1), round(points[0][1], 1))]
@@ -163,7 +180,7 @@ def _boxes(drawn: Scene) -> Iterable[dict[str, Any]]:
             yield _shape(name, points, fill, STROKE)
 
 
-def _texts(drawn: Scene) -> Iterable[dict[str, Any]]:
+def _words(drawn: Scene) -> Iterable[dict[str, Any]]:
     """Every text, those of one size, colour and alignment together; x and y are of its middle."""
     groups: dict[tuple[float, str, str], list[tuple[float, float, str]]] = {}
 
@@ -171,7 +188,7 @@ def _texts(drawn: Scene) -> Iterable[dict[str, Any]]:
         x: float, y: float, text: str, size: float, color: str = INK, align: str = "middle center"
     ) -> None:
         if text:
-            groups.setdefault((size, color, align), []).append((x, y, escape(text)))
+            groups.setdefault((size, color, align), []).append((x, y, _text(text)))
 
     write(24, 22, drawn.title, 16, INK, "middle right")
     write(24, 41, drawn.caption, SMALL + 1, FAINT, "middle right")
@@ -243,20 +260,20 @@ def _along(left: float, width: float) -> list[float]:
 
 
 def _hover(title: str, facts: Sequence[tuple[str, str]]) -> str:
-    lines = [f"<b>{escape(title)}</b>"]
+    lines = [f"<b>{_text(title)}</b>"]
     lines += [f"{name}: {_wrapped(text)}" for name, text in facts]
     return "<br>".join(lines)
 
 
 def _edge_text(wire: Wire) -> str:
     many = f" and {wire.count - 1} more" if wire.count > 1 else ""
-    ends = f"{escape(wire.source.title)} → {escape(wire.target.title)}"
-    return f"{ends}<br><b>{escape(wire.label)}</b>{many}"
+    ends = f"{_text(wire.source.title)} → {_text(wire.target.title)}"
+    return f"{ends}<br><b>{_text(wire.label)}</b>{many}"
 
 
 def _wrapped(text: str) -> str:
     pieces = [text[start : start + WIDEST_TEXT] for start in range(0, min(len(text), 600), WIDEST_TEXT)]
-    return "<br>   ".join(map(escape, pieces)) + (" …" if len(text) > 600 else "")
+    return "<br>   ".join(map(_text, pieces)) + (" …" if len(text) > 600 else "")
 
 
 def _scale(drawn: Scene) -> Iterable[dict[str, Any]]:

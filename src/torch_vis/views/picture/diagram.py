@@ -163,7 +163,11 @@ def _arcs(graph: Graph, item_of: Any, hidden: Any) -> tuple[Any, Any, Any]:
     target = np.concatenate([target, graph.value_producer[over]])
     keep = ~hidden[item_of[target]]
     value, target = value[keep], target[keep]
-    return root[len(graph) + value], target, value
+    source = root[len(graph) + value]
+    # Seen through a view, a box still hands out what it made itself.
+    own = np.where(source < len(graph), graph.first_output[np.minimum(source, max(0, len(graph) - 1))], value)
+    direct = graph.value_producer[value] == source
+    return source, target, np.where(direct | (own < 0), value, own)
 
 
 def _add_inputs(graph: Graph, column: Column, item_of: Any, source: Any, target: Any) -> tuple[Any, Any]:
@@ -227,12 +231,13 @@ def _instances(graph: Graph, item: Item, enter: Any, leave: Any) -> Any:
 
 def _add_outputs(graph: Graph, column: Column, item_of: Any, root: Any) -> None:
     """One item for the outputs of the run that each box makes."""
-    made: dict[int, list[tuple[str, int]]] = {}
+    made: dict[tuple[int, ...], list[tuple[str, int]]] = {}
     for row in graph.outcomes:
         if row.kind == "output":
-            for value, _ in row.sources()[:1]:
-                made.setdefault(int(item_of[root[len(graph) + value]]), []).append((row.name, value))
-    for source, results in made.items():
+            values = _all_versions(graph, row.sources())
+            boxes = {int(item_of[root[len(graph) + value]]) for value in values}
+            made.setdefault(tuple(sorted(boxes)), []).append((row.name, values[0]))
+    for sources, results in made.items():
         name, value = results[0]
         label = name if len(results) == 1 else f"{name} and {len(results) - 1} more"
         number = len(column.items)
@@ -240,8 +245,19 @@ def _add_outputs(graph: Graph, column: Column, item_of: Any, root: Any) -> None:
         item = Item(number, -1, "output", label, text, np.empty(0, dtype=np.int64), first=len(graph) + number)
         column.items.append(item)
         column.top.append(number)
-        if source >= 0:
-            column.edges.append(Edge(source, number, value, len(results)))
+        for source in sources:
+            if source >= 0:
+                column.edges.append(Edge(source, number, value, len(results)))
+
+
+def _all_versions(graph: Graph, sources: list[tuple[int, int]]) -> list[int]:
+    """The values that a result rests on, with the earlier versions of a buffer that it takes as a whole."""
+    found: dict[int, None] = {}
+    for value, kind in sources:
+        while value >= 0 and value not in found:
+            found[value] = None
+            value = int(graph.value_carries[value]) if kind == Kind.WHOLE else -1
+    return list(found)
 
 
 def _name_hubs(column: Column) -> None:
@@ -254,12 +270,11 @@ def _name_hubs(column: Column) -> None:
         is_input = column.items[source].kind == "input"
         if len(edges) > (MANY_READERS_OF_AN_INPUT if is_input else MANY_READERS):
             edges.sort(key=lambda edge: column.items[edge.target].first)
-            for edge in edges if is_input else edges[1:]:
+            for edge in edges[1:]:
                 column.edges.remove(edge)
                 column.tags.setdefault(edge.target, []).append(source)
-    fed = {edge.source for edge in column.edges}
-    column.top = [n for n in column.top if column.items[n].kind != "input" or n in fed]
-    fed |= {edge.target for edge in column.edges} | {n for tags in column.tags.values() for n in tags}
+    fed = {edge.source for edge in column.edges} | {edge.target for edge in column.edges}
+    fed |= {n for tags in column.tags.values() for n in tags}
     for item in column.items:
         if (
             item.kind == "operation"

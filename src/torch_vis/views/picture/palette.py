@@ -148,9 +148,9 @@ class Colors:
             found.append(("stands for", f"{len(item.elements)} alike; figures are sums over all of them"))
         if item.kind != "operation" or len(nodes) > 1:
             found.append(("operations", f"{len(nodes):,}: {_most_common(graph, nodes)}"))
-        makes = [str(value.type) for value in graph.nodes[int(nodes[-1])].outputs[:3]]
+        makes = self._makes(column, item, nodes)
         if makes:
-            found.append(("output", ", ".join(makes)))
+            found.append(("output", makes))
         for name, (metric, show) in FACTS.items():
             amount = self.total(metric, column, item)
             if amount is not None:
@@ -162,6 +162,31 @@ class Colors:
         if first.flags and item.kind == "operation":
             found.append(("marks", ", ".join(flag for flag in first.flags if flag != "grad_mode")))
         return [(name, text) for name, text in found if text]
+
+    def _makes(self, column: int, item: Item, nodes: Any) -> str:
+        """The types of what comes out: all that an operation returns, and of a module what others take from it."""
+        graph, drawn = self.drawn.graph, self.drawn.columns[column]
+        if item.kind == "operation":
+            rows = range(*graph.output_span(int(nodes[0])))
+            values = [int(graph.out_value[row]) for row in rows if graph.out_slot[row] >= 0]
+            values = values or [int(graph.first_output[nodes[0]])]
+        else:
+            inside = self._inside(column, item)
+            handed = [drawn.handed[number] for number in drawn.handed if number in inside]
+            values = handed[-1:] or [int(graph.first_output[nodes[-1]])]
+        return ", ".join(str(graph.types[graph.value_type[value]]) for value in values[:3] if value >= 0)
+
+    def _inside(self, column: int, item: Item) -> set[int]:
+        """The boxes in an item: itself, if it is closed."""
+        items, found, stack = self.drawn.columns[column].items, set(), [item.number]
+        while stack:
+            number = stack.pop()
+            children = items[number].children
+            if children is None:
+                found.add(number)
+            else:
+                stack.extend(children)
+        return found
 
     def _missing(self, metric: str, nodes: Any) -> str:
         known = self.metrics[metric].known

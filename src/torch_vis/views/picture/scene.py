@@ -140,8 +140,12 @@ def scene(graph: Graph, metrics: Metrics, meta: Any, look: Look) -> Scene:
     result.height = top + tallest + MARGIN
     _add_legend(result)
     views = sum(column.views for column in drawn.columns)
-    result.caption = f"{len(graph):,} operations in {len(result.boxes)} boxes" + (
-        f"; {views:,} views not drawn" if views else ""
+    shown = sum(
+        len(found[number]) for column, found in zip(drawn.columns, drawn.item_nodes) for number in column.top
+    )
+    boxes = sum(box.item.kind not in ("input", "output") for box in result.boxes)
+    result.caption = f"{_number(shown, 'operation')} in {_number(boxes, 'box')}" + (
+        f"; {_number(views, 'view')} not drawn" if views else ""
     )
     return result
 
@@ -393,6 +397,10 @@ def named(item: Item) -> tuple[str, str]:
     if class_ and item.label[:1].isdigit():  # "0" alone tells little
         name, class_ = f"{class_} {name}", ""
     return name + (f" × {item.count}" if item.count > 1 else ""), class_
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("x") else "s")
 
 
 def _title(meta: Any) -> str:

@@ -24,7 +24,7 @@ def save_comparison(
 ) -> None:
     """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
 
-    Each is ``(graph, metrics, limits, meta)``. ``found`` says which operation became which (``to_b`` and ``changed``); by
+    Each is ``(graph, metrics, limits, meta)``. ``found`` says which operation became which (``to_b``, ``changed``); by
     default, operations belong together by module path, call and operator.
     """
     title, tables, columns = comparison(a, b, names=names, found=found)
