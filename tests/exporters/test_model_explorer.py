@@ -31,7 +31,6 @@ from torch_vis.exporters.model_explorer import heat_path, save
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.rows import Module
 
-
 OWN = re.compile(r"|backward|recompute|operations \d+")  # layers that stand for no module
 
 
