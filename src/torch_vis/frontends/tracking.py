@@ -221,9 +221,9 @@ def track_computational_graph_execution(
     Weights, gradients, buffers, attributes and random streams are put back bit for bit, also when the model raises:
     inside a training loop, the training goes on as if nothing had been. ``input_tensor`` may be a tuple or list of
     positional arguments, or a dictionary of keyword arguments; where ``forward`` cannot be called so, but can with one
-    argument, the tuple, list or dictionary itself is that argument. Backward starts from the sum of the floating outputs;
-    where none of them requires a gradient, only forward is run, and the summary says ``backward: False``. For the
-    switches, see ``ComputationalGraphTracker``.
+    argument, the tuple, list or dictionary itself is that argument. Backward starts from the sum of the floating
+    outputs; where none of them requires a gradient, only forward is run, and the summary says ``backward: False``. For
+    the switches, see ``ComputationalGraphTracker``.
 
     >>> import torch
     >>> from torch_vis import track_computational_graph_execution

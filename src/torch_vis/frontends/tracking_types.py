@@ -40,9 +40,9 @@ class GraphNode:
     Parents are the nodes that it takes tensors from, children those that take tensors of its; what a layer contains
     is told by edges of the type ``containment``. Times are in seconds, those of a layer and of a pass include what it
     contains; memory is what was newly allocated, in bytes. A figure that was not tracked, or that a node cannot have,
-    is None. ``metadata`` holds ``flops``, ``macs`` and ``moved_bytes``: of an operation None where not known, of a layer
-    the sum over the forward operations in it for which it is known, beside ``unknown_flops`` and so on, the number of
-    the others.
+    is None. ``metadata`` holds ``flops``, ``macs`` and ``moved_bytes``: of an operation None where not known, of a
+    layer the sum over the forward operations in it for which it is known, beside ``unknown_flops`` and so on, the
+    number of the others.
 
     >>> GraphNode("op_0", "relu", OperationType.TENSOR_OP).execution_time is None
     True
