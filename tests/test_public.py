@@ -37,6 +37,7 @@ NAMES = [
     "analyze_memory_timeline",
     "analyze_memory_usage",
     "compare",
+    "compare_captures",
     "create_onnx_visualization",
     "errors",
     "explore_model",
@@ -87,6 +88,10 @@ SIGNATURES = {
     "get_operation_sequence": "(traced, *, level='leaf')",
     "TensorTracer.get_operation_sequence": "(self, *, level='leaf')",
     "create_onnx_visualization": "(operations, path=None)",
+    "DLBacktrace": "(model, input_for_graph, device=None, dynamic_shapes=None)",
+    "DLBacktrace.predict": "(self, *inputs, kwargs=None, keep='all')",
+    "DLBacktrace.evaluation": "(self, node_io, *, mode='default', target=None, against=None, output=0, "
+    "relevance=None, multiplier=1.0, tensors=False)",
     "Trace.explore": "(self, *, model=None, against=None, config=None)",
     "explore_model": "(model, *, trace=None, against=None, config=None, trust=False)",
     "explore_torch_module": "(module, *, config=None)",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch_vis.comparing import Comparison as Comparison
     from torch_vis.comparing import compare as compare
     from torch_vis.frontends.backtrace import DLBacktrace as DLBacktrace
+    from torch_vis.frontends.captures import compare_captures as compare_captures
     from torch_vis.frontends.dynamo import DynamoGraphExtractor as DynamoGraphExtractor
     from torch_vis.frontends.dynamo import SubgraphDescriptor as SubgraphDescriptor
     from torch_vis.frontends.dynamo import TensorDescriptor as TensorDescriptor
@@ -81,6 +82,7 @@ _PUBLIC = {
     "analyze_memory_timeline": "torch_vis.frontends.dynamo",
     "analyze_memory_usage": "torch_vis.frontends.explorer",
     "compare": "torch_vis.comparing",
+    "compare_captures": "torch_vis.frontends.captures",
     "create_onnx_visualization": "torch_vis.frontends.tensor_ids",
     "errors": "torch_vis",
     "explore_model": "torch_vis.frontends.explorer",
@@ -123,6 +125,7 @@ __all__ = [
     "analyze_memory_timeline",
     "analyze_memory_usage",
     "compare",
+    "compare_captures",
     "create_onnx_visualization",
     "errors",
     "explore_model",

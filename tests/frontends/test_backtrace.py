@@ -65,7 +65,7 @@ class Branching(nn.Module):
 
 
 def test_the_nodes_of_a_small_network(cnn: tuple[SimpleCNN, DLBacktrace]) -> None:
-    model, dlb = cnn
+    _model, dlb = cnn
     nodes = [(row.op, row.type) for row in dlb.nodes.values()]
     assert nodes == [
         ("x", "placeholder"),

@@ -36,9 +36,9 @@ def explained(model: nn.Module, *inputs: Any, **options: Any) -> Any:
 
 
 RULES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[tuple[int, ...]]]] = {
-    "linear": (lambda x, w, b: F.linear(x, w, b), [(3, 5)], [(4, 5), (4,)]),
+    "linear": (F.linear, [(3, 5)], [(4, 5), (4,)]),
     "matmul of inputs": (lambda a, b: a @ b, [(2, 3, 4), (2, 4, 5)], []),
-    "addmm": (lambda x, y, w: torch.addmm(x, y, w), [(3, 4), (3, 5)], [(5, 4)]),
+    "addmm": (torch.addmm, [(3, 4), (3, 5)], [(5, 4)]),
     "einsum": (lambda x, w: torch.einsum("bij,jk->bik", x, w), [(2, 3, 4)], [(4, 5)]),
     "conv1d": (lambda x, w, b: F.conv1d(x, w, b, 2, 1), [(2, 4, 9)], [(6, 4, 3), (6,)]),
     "conv2d grouped": (lambda x, w, b: F.conv2d(x, w, b, 1, 1, 1, 2), [(2, 4, 5, 6)], [(6, 2, 3, 3), (6,)]),
@@ -49,7 +49,7 @@ RULES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[tuple[int
         [(4, 5, 2, 2), (5,)],
     ),
     "attention": (
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        F.scaled_dot_product_attention,
         [(2, 2, 4, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
         [],
     ),
@@ -91,7 +91,7 @@ RULES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[tuple[int
     "activations": (lambda x: F.gelu(x) + F.silu(x).tanh() + F.elu(x) + F.leaky_relu(x).exp(), [(3, 4)], []),
     "swiglu": (lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u), [(3, 4)], [(5, 4), (5, 4)]),
     "clamp, power, root": (lambda x: x.clamp(-1, 1).pow(2).add(1).sqrt(), [(3, 4)], []),
-    "maximum": (lambda a, b: torch.maximum(a, b), [(3, 4), (3, 4)], []),
+    "maximum": (torch.maximum, [(3, 4), (3, 4)], []),
     "where": (lambda a, b: torch.where(a > 0, a, b), [(3, 4), (3, 4)], []),
     "shapes": (
         lambda x: x.view(3, 2, 4).permute(1, 0, 2).reshape(2, 12)[:, 1:9].unflatten(1, (2, 4)).flatten(),

@@ -66,13 +66,13 @@ def export(
         wide = _widened(args, kwargs)
         if wide is not None:
             try:
-                program = without_writes(_export(model, *wide, _open(model, *wide)))
+                program = without_writes(_export(model, *wide, open_sizes(model, *wide)))
                 if fits(program) and _agrees(program, model, args, kwargs):
                     return Exported(program, ())
             except Exception:  # torch says no in many ways; a batch of one is then what the graph is for
                 pass
         try:
-            return Exported(without_writes(_export(model, args, kwargs, _open(model, args, kwargs))), ())
+            return Exported(without_writes(_export(model, args, kwargs, open_sizes(model, args, kwargs))), ())
         except CaptureFailed as error:
             program = without_writes(
                 _export(model, args, kwargs, None)
@@ -144,7 +144,7 @@ def bind(
 # ---------------------------------------------------------------- open sizes
 
 
-def _open(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def open_sizes(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The sizes left open where the program allows: batches, sequences, not features and not the sides of images.
 
     Left open as well, these make torch reason about every stride and window of an image model for minutes, and end up
