@@ -153,7 +153,6 @@ print(json.dumps({
     "path": sys.path[0], "spec": getattr(__spec__, "name", None), "package": __package__, "code": code,
     "names": sorted(k for k in globals() if k.startswith("__")), "loader": type(__loader__).__name__,
 }))
-import torch
 """
 
 TRAINER = """

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch_vis.cli import models
-from torch_vis.cli.landing import part
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 
@@ -28,8 +27,7 @@ def run(options: Any, out: Output) -> int:
     """Compile, and print the breaks."""
     found = models.subject(options)
     trace = models.traced(found, options, keep=False, via="dynamo")
-    breaks = list(part(trace, "breaks", "list of graph breaks"))
-    rows = [row._asdict() if hasattr(row, "_asdict") else dict(vars(row)) for row in breaks]
+    rows = [dict(vars(row)) for row in trace.breaks]
     out.give({"model": found.label, "breaks": rows}, _text(found.label, rows))
     return int(bool(rows))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch_vis.cli import models
-from torch_vis.cli.landing import part
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.cli.subjects import trace_of
@@ -29,9 +28,7 @@ def run(options: Any, out: Output) -> int:
 
     if len(options.target) != 2:
         raise UsageError(f"compare takes two traces or models, not {len(options.target)}")
-    compare = part(tv, "compare", "comparison of traces")
     before, after = (trace_of(options, word=word) for word in options.target)
-    found = compare(before, after)
-    plain = found.to_plain() if hasattr(found, "to_plain") else str(found)
-    out.give(plain, str(found))
-    return int(not getattr(found, "same", not found))
+    found = tv.compare(before, after)
+    out.give(found.to_plain(), str(found))
+    return int(not found.same)

@@ -28,7 +28,6 @@ def run(options: Any, out: Output) -> int:
     import torch
 
     import torch_vis as tv
-    from torch_vis.registry import FORMATS
 
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
@@ -45,12 +44,7 @@ def run(options: Any, out: Output) -> int:
         optimizer.step()
     proof = str(trace.check())
     os.makedirs(options.folder, exist_ok=True)
-    endings = [
-        ending
-        for ending in (".tvz", ".html", ".svg", ".md")
-        if any(ending in row.endings for row in FORMATS.values())
-    ]
-    paths = [os.path.join(options.folder, f"demo{ending}") for ending in endings]
+    paths = [os.path.join(options.folder, f"demo{ending}") for ending in (".tvz", ".html", ".svg", ".md")]
     files.write(trace, paths, None, out)
     closing = f"{trace.table()}\n\nproof: {proof}\n\ngo on with\n  {PROGRAM} summary {paths[0]} --depth all"
     out.give({**files.facts(trace), "proof": proof, "files": paths}, closing)

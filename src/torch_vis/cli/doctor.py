@@ -26,10 +26,12 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # the packages of each extra
     "matplotlib": (("matplotlib",), "figures; .png and .pdf files"),
     "networkx": (("networkx",), "t.to_networkx()"),
     "onnx": (("onnx",), ".onnx files for Netron"),
+    "onnx-export": (("onnx", "onnxruntime", "onnxscript"), "captures through ONNX"),
     "pandas": (("pandas",), "t.to_pandas()"),
     "plotly": (("plotly",), "figures to zoom into"),
     "rich": (("rich",), "colour in the terminal"),
     "safetensors": (("safetensors",), ".safetensors files in the explorer"),
+    "stablehlo": (("jax", "torchax"), "captures through StableHLO"),
     "tui": (("textual",), "torch-vis explore"),
     "zoo": (("timm", "transformers"), "--timm and --hf"),
 }  # fmt: skip
@@ -123,4 +125,4 @@ def _text(found: dict[str, Any]) -> str:
 
 
 def _line(there: bool, name: str, what: str, purpose: str) -> str:
-    return f"  {'✓' if there else '·'} {name:12}{what:36}{purpose}"
+    return f"  {'✓' if there else '·'} {name:12}{what:60}{purpose}"

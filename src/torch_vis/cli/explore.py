@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 from torch_vis.cli import files, models
-from torch_vis.cli.landing import part
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import FileError, UsageError
@@ -36,10 +35,9 @@ def run(options: Any, out: Output) -> int:
         raise UsageError("the explorer needs a terminal; torch-vis summary prints the same tree anywhere")
     import torch_vis as tv
 
-    explore = part(tv, "explore_model", "explorer")
     against = _opened(options.against, options)[0] if options.against else None
     shown, trace = _opened(options.target, options)
-    explore(shown, trace=trace, against=against, trust=options.trust)
+    tv.explore_model(shown, trace=trace, against=against, trust=options.trust)
     return 0
 
 

@@ -247,9 +247,6 @@ def traced(found: Subject, options: Any, *, keep: bool = True, via: str | None =
     via = via or getattr(options, "via", None)
     more: dict[str, Any] = {}
     if via:
-        from torch_vis.cli.landing import takes
-
-        takes(tv.trace, "via", f"--via {via}")
         more["via"] = via
     backward = bool(getattr(options, "backward", False))
     loss = _loss(getattr(options, "loss", None))

@@ -137,7 +137,9 @@ class Session:
     def __init__(self, options: Any, out: Output) -> None:
         self.options = options
         self.out = out
-        self.paths: list[str] = list(options.output) or _usual_files(options.script.stem)
+        self.paths: list[str] = list(options.output) or [
+            f"{options.script.stem}{ending}" for ending in (".tvz", ".html")
+        ]
         self.watch: Watch | None = None
         self.failed: str | None = None
         self.document: dict[str, Any] = {"script": options.script.name, "traced": None, "files": []}
@@ -222,11 +224,3 @@ class Session:
             )
         made = f"{self.watch.steps} training steps and {self.watch.calls} calls of models"
         return self.out.fail(f"nothing was traced: {self.words} never came; the script made {made}", 2)
-
-
-def _usual_files(stem: str) -> list[str]:
-    """A trace to open again, and a report to look at."""
-    from torch_vis.registry import FORMATS
-
-    page = any(".html" in row.endings for row in FORMATS.values())
-    return [f"{stem}.tvz", f"{stem}.html" if page else f"{stem}.md"]

@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from torch_vis.cli import files, models
-from torch_vis.cli.landing import NotInThisVersion
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.cli.subjects import trace_of
@@ -35,18 +34,12 @@ def add_options(parser: Parser) -> None:
 
 def run(options: Any, out: Output) -> int:
     """Write the page and open it."""
-    from torch_vis.registry import FORMATS
-
     word = options.target
     if word and word.lower().endswith((".html", ".htm")):
         if not os.path.isfile(word):
             raise FileError(f"there is no file {word!r}")
         path = os.path.abspath(word)
     else:
-        if not any(".html" in row.endings for row in FORMATS.values()):
-            raise NotInThisVersion(
-                "this version of torch-vis has no web page; torch-vis export writes .svg and .md"
-            )
         path = os.path.abspath(options.output or _temporary(word))
         files.can_write([path], None)
         trace_of(options).save(path)

@@ -6,7 +6,6 @@ from argparse import ArgumentTypeError
 from typing import Any
 
 from torch_vis.cli import files, models
-from torch_vis.cli.landing import part
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.cli.subjects import trace_of
@@ -61,13 +60,10 @@ def _without_run(found: models.Subject, out: Output) -> int:
 
     import torch_vis as tv
 
-    export = part(
-        tv, "export_model_summary", f"summary of a model without inputs; say what {found.label} takes"
-    )
     if out.as_json:
-        out.give(json.loads(export(found.model, format="json")), "")
+        out.give(json.loads(tv.export_model_summary(found.model, format="json")), "")
     else:
-        out.give(None, export(found.model, format="text"))
+        out.give(None, tv.export_model_summary(found.model, format="text"))
     return 0
 
 
