@@ -40,7 +40,7 @@ def table(
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
     >>> print(tv.trace(model, torch.ones(1, 3)).table(width=110).splitlines()[2].split())
-    ['module', 'class', 'output', 'params', 'ops', 'time', 'self', 'allocated']
+    ['module', 'class', 'output', 'params', 'ops', 'time', 'self', 'allocated', 'FLOPs']
     """
     if depth is not None and depth != "auto" and (type(depth) is not int or depth < 1):
         raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")

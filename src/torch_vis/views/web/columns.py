@@ -19,7 +19,7 @@ def pack(columns: Mapping[str, Any]) -> tuple[list[list[Any]], str]:
 
     >>> directory, text = pack({"a": np.array([5, 6, 7])})
     >>> directory, len(text) > 0
-    ([['a', 'i1', 0, 3]], True)
+    ([['a', 'i1', 1, 3]], True)
     """
     directory, parts = [], []
     for name, column in columns.items():
