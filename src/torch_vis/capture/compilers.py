@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.breaks import Log, listening
 from torch_vis.capture.eager import Capture
+from torch_vis.capture.forgetting import forgetting
 from torch_vis.capture.partitions import describe, remember
 from torch_vis.capture.program import Program, Stage, count_nodes, with_symbols
 from torch_vis.capture.recorder import get_ident
@@ -92,7 +93,7 @@ def _fx(
     try:
         module = fx.symbolic_trace(model, concrete_args=fixed or None)
     except Exception as error:
-        raise _failed("fx", error, "via='export' or via='dynamo' can take control flow and shapes") from error
+        raise failed("fx", error, "via='export' or via='dynamo' can take control flow and shapes") from error
     program.modules.append(module)
     names = [node.target for node in module.graph.nodes if node.op == "placeholder"]
     flat = _placeholders(names, given.arguments, fixed)
@@ -161,7 +162,7 @@ def _export(
     try:
         exported = torch.export.export(target, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        raise _failed("export", error, f"via='dynamo' takes programs with graph breaks, and {ANY}") from error
+        raise failed("export", error, f"via='dynamo' takes programs with graph breaks, and {ANY}") from error
     program.exported = exported
     program.modules.append(exported.graph_module)
     program.ranges = {str(name): _range(name, limits) for name, limits in exported.range_constraints.items()}
@@ -279,14 +280,14 @@ def _dynamo(
             except torch._dynamo.exc.TorchDynamoException as error:
                 broken = isinstance(error, torch._dynamo.exc.Unsupported)
                 advice = "without fullgraph=True the breaks are listed in t.breaks" if broken else ANY
-                raise _failed(program.via, error, advice) from error
+                raise failed(program.via, error, advice) from error
             finally:
                 sizes = [count_nodes(module) for module in program.modules]
                 program.breaks = tuple(log.breaks(sizes))
                 program.guards = tuple(log.guards)
                 program.recompilations = tuple(log.recompilations)
 
-    clean_up.callback(_forget, model)
+    clean_up.enter_context(forgetting(backend))
     return run
 
 
@@ -320,15 +321,8 @@ def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[...,
     return aot_autograd(fw_compiler=forward, bw_compiler=backward, inference_compiler=forward)
 
 
-def _forget(model: Any) -> None:
-    """Drop what Dynamo keeps for the code of this model, where all of it is ours."""
-    called = model.forward if isinstance(model, torch.nn.Module) else model
-    code = getattr(getattr(called, "__func__", called), "__code__", None)
-    if code is not None:
-        torch._dynamo.eval_frame.reset_code(code)
-
-
-def _failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
+def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
+    """The error for a program that a front-end cannot take: where, why, and what to do instead."""
     text = str(error).strip()
     first = text.split("\n", 1)[0]
     place = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)

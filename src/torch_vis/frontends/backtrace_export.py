@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.capture.compilers import _failed as failed
+from torch_vis.capture.compilers import failed
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 
 ADVICE = (

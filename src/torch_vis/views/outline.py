@@ -264,7 +264,7 @@ def _output_values(graph: Graph) -> dict[int, int]:
     """
     if not len(graph):
         return {}
-    enter, leave = _intervals(graph)
+    enter, leave = intervals(graph)
     forward = graph.node_phase != Phase.BACKWARD
     taken = (
         forward[graph.in_node] & (graph.in_kind != Kind.SHAPE) & (graph.value_producer[graph.in_value] >= 0)
@@ -300,7 +300,7 @@ def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: An
     return {int(row): int(value[latest[row]]) for row in np.flatnonzero(latest >= 0)}
 
 
-def _intervals(graph: Graph) -> tuple[Any, Any]:
+def intervals(graph: Graph) -> tuple[Any, Any]:
     """Numbers that make ``enter[a] <= enter[b] < leave[a]`` true exactly when scope b is a, or inside it."""
     parents = graph.scope_parent.tolist()
     size = [1] * len(parents)

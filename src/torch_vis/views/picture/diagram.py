@@ -16,7 +16,7 @@ import numpy as np
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Kind, Phase, Role
-from torch_vis.views.outline import _intervals
+from torch_vis.views.outline import intervals
 from torch_vis.views.picture.tree import Depth, Item, Tree, grow
 
 PHASES = {phase.name.lower(): phase for phase in Phase}
@@ -97,7 +97,7 @@ def diagram(graph: Graph, look: Look) -> Diagram:
 
 
 def _column(graph: Graph, tree: Tree, phase: int) -> tuple[Column, list[Any]]:
-    enter, leave = _intervals(graph)
+    enter, leave = intervals(graph)
     item_of = _place_nodes(graph, tree, enter, leave)
     hidden = np.array([item.hidden for item in tree.items], dtype=bool)
     views = int(hidden[item_of[item_of >= 0]].sum())
