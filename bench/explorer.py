@@ -21,7 +21,7 @@ FILTER = "block.*4.*linear"
 
 
 def run(quick: bool) -> list[Row]:
-    """Five figures: the first screen, a key, a keystroke of the filter, a search to its end, BERT-base under recording."""
+    """The first screen, a key, a letter of the filter, and BERT-base under the recording of statistics."""
     torch.set_num_threads(1)
     rows = asyncio.run(_big_model(3 if quick else 9))
     return [*rows, _recording(3 if quick else 9, *((1, 16) if quick else (2, 128)))]

@@ -154,16 +154,18 @@ def _pickled(path: str, trust: bool) -> Subject:
 
     from torch_vis.frontends.explorer_modules import ModuleSubject
 
+    if _start(path)[:4] != b"PK\x03\x04" and _start(path)[:1] != b"\x80":
+        raise CorruptFile(f"cannot read {path}: it is neither what torch.save writes nor a pickle")
     if _is_script(path):
         loaded: Any = torch.jit.load(path, map_location="cpu")
     else:
         try:
-            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+            loaded = torch.load(
+                path, map_location="cpu", weights_only=True, mmap=_start(path) == b"PK\x03\x04"
+            )
         except pickle.UnpicklingError as error:
             if not trust:
-                if "Weights only load failed" in str(error) and "Unsupported" in str(error):
-                    raise UsageError(f"{path} was not opened: {TRUST}") from error
-                raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
+                raise UsageError(f"{path} was not opened: {TRUST}") from error
             loaded = _trusted(path)
         except (RuntimeError, EOFError, OSError, ValueError) as error:
             raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
@@ -186,9 +188,9 @@ def _trusted(path: str) -> Any:
         raise UsageError(f"{path} needs code that is not here: {error}") from error
 
 
-def _is_zip(path: str) -> bool:
+def _start(path: str) -> bytes:
     with open(path, "rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+        return file.read(4)
 
 
 def _is_script(path: str) -> bool:

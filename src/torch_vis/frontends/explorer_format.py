@@ -148,7 +148,7 @@ def _numel(tensor: torch.Tensor) -> int:
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    return _numel(tensor) * tensor.element_size()
+    return _numel(tensor) * tensor.dtype.itemsize
 
 
 def _model(model: object) -> torch.nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -238,12 +238,17 @@ def _count(forest: Forest, modules: list[torch.nn.Module], shared: dict[int, int
         rows: list[int] = []
         held: list[torch.Tensor] = []
         for row, module in enumerate(modules):
-            inside = module.__dict__[table]
+            inside = _table(module, table)
             if inside:
                 held += (found := [tensor for tensor in inside.values() if tensor is not None])
                 rows += [row] * len(found)
             if row in shared:  # all that is inside counts here too, for the rows above
-                more = [one for part in module.modules() if part is not module for one in part.__dict__[table].values()]
+                more = [
+                    one
+                    for part in module.modules()
+                    if part is not module
+                    for one in _table(part, table).values()
+                ]
                 held += (found := [tensor for tensor in more if tensor is not None])
                 rows += [row] * len(found)
         known: dict[Any, int] = {}
@@ -255,12 +260,14 @@ def _count(forest: Forest, modules: list[torch.nn.Module], shared: dict[int, int
         _columns(forest, role, rows, items, first)
 
 
-def _columns(forest: Forest, role: str, rows: list[int], items: list[int], tensors: list[torch.Tensor]) -> None:
+def _columns(
+    forest: Forest, role: str, rows: list[int], items: list[int], tensors: list[torch.Tensor]
+) -> None:
     numel = np.array([_numel(tensor) for tensor in tensors], dtype=np.int64)
     widths: dict[torch.dtype, int] = {}
     for tensor in tensors:
         if tensor.dtype not in widths:
-            widths[tensor.dtype] = tensor.element_size()
+            widths[tensor.dtype] = tensor.dtype.itemsize
     nbytes = numel * np.array([widths[tensor.dtype] for tensor in tensors], dtype=np.int64)
     holding = Sharing(forest, rows, items, numel)
     numbers = forest.numbers
@@ -309,9 +316,15 @@ def _each(words: Iterator[str]) -> str:
     return " ".join(dict.fromkeys(words))
 
 
+def _table(module: torch.nn.Module, name: str) -> Mapping[str, torch.Tensor | None]:
+    """A module's own parameters or buffers; those of TorchScript are not where others have them."""
+    found = module.__dict__.get(name)
+    return dict(getattr(module, name).items()) if found is None else found
+
+
 def _own(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:
     for table, role in (("_parameters", "parameter"), ("_buffers", "buffer")):
-        for name, tensor in module.__dict__.get(table, {}).items():
+        for name, tensor in _table(module, table).items():
             if tensor is not None:
                 yield name, tensor, role
 

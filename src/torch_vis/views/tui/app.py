@@ -50,7 +50,6 @@ class Explorer(App[None]):
     #scroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
     #scroll > Static { width: 100%; height: auto; text-wrap: nowrap; text-overflow: ellipsis; }
     #filter { display: none; border: none; height: 1; padding: 0 1; background: $panel; }
-    #filter.-on { display: block; }
     Footer { background: $panel; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -324,8 +323,8 @@ class Explorer(App[None]):
     def action_filter(self) -> None:
         """Begin to type a filter."""
         line = self.query_one("#filter", Input)
-        line.add_class("-on")
-        line.focus()
+        line.display = True
+        self.screen.set_focus(line)  # at once: the next letter is typed before the screen is drawn again
 
     @on(Input.Changed, "#filter")
     def _typed(self, event: Input.Changed) -> None:
@@ -360,7 +359,7 @@ class Explorer(App[None]):
     def action_clear(self) -> None:
         """Forget the filter, and what is held."""
         line = self.query_one("#filter", Input)
-        line.remove_class("-on")
+        line.display = False
         line.value = ""
         self.tree_view.pinned = None
         if self.arrangement.matching is not None:

@@ -20,7 +20,7 @@ def draw(subject: Subject, row: int, sheet: Sheet, *, histograms: bool = False) 
         sheet.say(" ".join(found.doc.split()), sheet.colours.dim)
     tensors = subject.figures(row)
     if tensors:
-        sheet.heading("Tensors", "its own; H shows how their elements are spread")
+        sheet.heading("Tensors", "its own; i shows how their elements are spread")
         _tensors(tensors, sheet)
     if histograms:
         _histograms(subject, row, sheet)
@@ -36,18 +36,23 @@ def draw(subject: Subject, row: int, sheet: Sheet, *, histograms: bool = False) 
 
 
 def _tensors(tensors: Sequence[TensorRow], sheet: Sheet) -> None:
+    """What they are, and below that what is in them: side by side there would be no room for either."""
     rows = []
     for one in tensors:
         nbytes = "" if one.nbytes is None else size(one.nbytes)
-        rows.append([one.name, sizes(one.shape), one.dtype, one.device, nbytes, *_figures(one), _note(one)])
-    heads = ["name", "shape", "dtype", "device", "size", "min", "max", "mean", "std", ""]
-    sheet.table(heads, rows, right="llllrrrrrl", styles=[sheet.colours.name, sheet.colours.type])
+        rows.append([one.name, sizes(one.shape), one.dtype, one.device, nbytes, _note(one)])
+    colours = sheet.colours
+    heads = ["name", "shape", "dtype", "device", "size", ""]
+    sheet.table(heads, rows, right="llllrl", styles=[colours.name, colours.type])
+    inside = [[one.name, *_figures(one)] for one in tensors if one.figures is not None]
+    if inside:
+        sheet.blank()
+        sheet.table(["contents", "min", "max", "mean", "std"], inside, right="lrrrr", styles=[colours.name])
 
 
 def _figures(one: TensorRow) -> list[str]:
     found = one.figures
-    if found is None:
-        return ["", "", "", ""]
+    assert found is not None
     return [short(found.min), short(found.max), short(found.mean), short(found.std)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from textwrap import wrap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,9 @@ class Sheet:
         """Names and what they are, in two columns."""
         wide = max((cell_len(name) for name, _ in pairs), default=0)
         for name, fact in pairs:
-            fact = cut(fact, self.width - wide - 2)
-            self.put((name.ljust(wide) + "  ", self.colours.dim), (fact, self.colours.name))
+            for number, line in enumerate(wrap(fact, max(12, self.width - wide - 2)) or [""]):
+                label = name if number == 0 else ""
+                self.put((label.ljust(wide) + "  ", self.colours.dim), (line, self.colours.name))
 
     def table(
         self,

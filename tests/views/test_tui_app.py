@@ -1,0 +1,410 @@
+"""The explorer's program: every key, every panel, what a screen shows, what it writes."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torch_vis as tv
+from tests.views.net import Net
+from tests.views.screen import drive, panel, press, screen, settle, timeless
+from torch_vis.views.tui.panels.table import PANELS
+
+
+@pytest.fixture
+def model() -> Net:
+    return Net()
+
+
+@pytest.fixture
+def trace(model: Net) -> tv.Trace:
+    return tv.trace(model, torch.randn(2, 1, 8, 8), backward=True)
+
+
+def names(app: Any) -> list[str]:
+    tree = app.tree_view
+    return [tree.arrangement.label(int(row)) for row in tree.rows]
+
+
+def test_the_first_screen(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        lines = screen(app).splitlines()
+        assert lines[0].split("·")[0].strip() == "Net"
+        assert "292 parameters" in lines[0] and "15 modules" in lines[0]
+        assert lines[1].split()[:4] == ["module", "class", "params", "params"]
+        assert any("conv" in line and "Conv2d" in line and "30" in line for line in lines)
+        assert "quit" in lines[-1] and "filter" in lines[-1]
+
+    drive(model, steps)
+
+
+def test_moving_opening_and_closing(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        tree = app.tree_view
+        assert names(app)[:3] == ["Net", "conv", "blocks"]
+        await press(app, pilot, "down", "j")
+        assert tree.forest.paths[tree.row] == "blocks"
+        await press(app, pilot, "h")
+        assert "0" not in names(app)
+        await press(app, pilot, "l", "l")
+        assert tree.forest.paths[tree.row] == "blocks.0" and tree.arrangement.is_open[tree.row]
+        await press(app, pilot, "enter")
+        assert not tree.arrangement.is_open[tree.row]
+        await press(app, pilot, "left")
+        assert tree.forest.paths[tree.row] == "blocks"
+        await press(app, pilot, "G")
+        assert tree.forest.paths[tree.row] == "tail"
+        await press(app, pilot, "up", "k", "g")
+        assert tree.row == 0
+        await press(app, pilot, "C")
+        assert names(app) == ["Net", "conv", "blocks", "norm", "head", "tail"]
+        await press(app, pilot, "plus", "plus")
+        assert len(names(app)) == 9
+        await press(app, pilot, "E")
+        assert len(names(app)) == 15
+        await press(app, pilot, "minus")
+        assert len(names(app)) == 9
+        await press(app, pilot, "c")
+        assert names(app) == ["Net"]
+        await press(app, pilot, "e", "pagedown", "pageup")
+        assert len(names(app)) == 15
+
+    drive(model, steps)
+
+
+def test_folding_repeats_sums_them_up(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "E", "z")
+        assert "0–2 × 3" in names(app) and len(names(app)) == 9
+        row = app.subject.forest.row("blocks.0")
+        assert app.tree_view.figure("params", row) == 3 * (8 * 8 + 8)
+        await press(app, pilot, "z")
+        assert len(names(app)) == 15
+
+    drive(model, steps)
+
+
+def test_the_live_filter(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "slash", *"linear")
+        assert names(app) == ["Net", "blocks", "0", "0", "1", "0", "2", "0", "head", "tail"]
+        assert "5 match" in screen(app)
+        await press(app, pilot, "enter", "n", "n")
+        first = app.tree_view.row
+        await press(app, pilot, "N")
+        assert app.tree_view.row < first
+        await press(app, pilot, "escape")
+        assert "match" not in screen(app).splitlines()[0]
+        await press(app, pilot, "slash", *("^", "h"), "vertical_line", *("t", "a", "i", "l", "$"))
+        assert names(app) == ["Net", "head", "tail"]
+        await press(app, pilot, "backspace", "backspace", "escape")
+        assert app.query_one("#filter").value == ""
+        await press(app, pilot, "slash", *"zzz")
+        assert names(app) == [] and "0 match" in screen(app)
+        await press(app, pilot, "enter", "down", "enter", "space", "e", "escape")
+        assert len(names(app)) > 5
+
+    drive(model, steps)
+
+
+def test_sorting_by_column_and_by_click(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        app.sort_by("params")
+        await settle(app, pilot)
+        assert names(app)[:2] == ["Net", "blocks"]
+        await press(app, pilot, "O")
+        assert names(app)[1] == "norm"
+        await press(app, pilot, "f")
+        assert names(app)[0] in ("blocks.0.1", "blocks.1.1", "blocks.2.1") or "blocks.0.1" in names(app)
+        await press(app, pilot, "f")
+        app.sort_by(None)
+        await press(app, pilot, "o")
+        assert app.arrangement.sort == "name" and names(app)[1] == "blocks"
+        await pilot.click("#tree", offset=(4, 0))
+        await settle(app, pilot)
+        assert names(app)[1] == "tail"
+        await pilot.click("#tree", offset=(4, 3))
+        await settle(app, pilot)
+        assert app.tree_view.cursor == 2
+
+    drive(model, steps)
+
+
+def test_columns_can_be_chosen_and_moved(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "v")
+        assert "arguments" in screen(app)
+        await press(app, pilot, "space", "enter")
+        assert "type" not in app.tree_view.columns
+        await press(app, pilot, "v", "space", "escape")
+        assert "type" not in app.tree_view.columns
+        first = app.tree_view.in_sight()[0]
+        await press(app, pilot, "L")
+        assert app.tree_view.in_sight()[0] != first
+        await press(app, pilot, "H", "b")
+        assert app.tree_view.in_sight()[0] == first and not app.tree_view.bars
+
+    drive(model, steps)
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_every_panel_without_a_run_says_what_it_would_need(model: Net, number: int) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, str(number))
+        text = panel(app)
+        name = list(PANELS)[number - 1]
+        assert app.panel == name and text
+        if name not in ("details", "source"):
+            assert "tv." in text or "loss.backward" in text, name
+        assert "could not be filled" not in text
+
+    drive(model, steps)
+
+
+PHRASES = {
+    "details": ["path", "parameters", "Inheritance", "torch.nn.modules.module.Module"],
+    "performance": ["forward", "backward", "FLOPs in forward", "Calls"],
+    "source": ["class Net", "def forward", "self.head(x) + self.tail(x)"],
+    "flow": ["┌", "▼", "input x", "result output"],
+    "operations": ["convolution", "In order", "→", "←"],
+    "memory": ["peak of the run", "Alive at the peak", "█"],
+    "gradients": ["norm of all", "head.weight", "█"],
+    "compare": ["There is no second model"],
+}
+
+
+@pytest.mark.parametrize("name", PHRASES)
+def test_every_panel_of_a_traced_model(model: Net, trace: tv.Trace, name: str) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        app.show_panel(name)
+        await settle(app, pilot)
+        text = panel(app)
+        assert [phrase for phrase in PHRASES[name] if phrase not in text] == [], text
+
+    drive(model, steps, trace=trace)
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_every_panel_on_every_row_of_a_trace_alone(trace: tv.Trace, name: str) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "E")
+        app.show_panel(name)
+        for _ in range(len(names(app))):
+            await press(app, pilot, "j")
+            assert panel(app) and "could not be filled" not in panel(app), panel(app)
+
+    drive(trace, steps)
+
+
+def test_times_in_the_tree_are_those_of_the_trace(model: Net, trace: tv.Trace) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        numbers, forest = app.subject.forest.numbers, app.subject.forest
+        scopes = {scope.path: scope.index for scope in trace.graph.scopes if scope.kind == "module"}
+        for path in ("", "conv", "blocks.1.0"):
+            row = forest.row(path)
+            assert numbers["time"][row] == trace.metrics["scope_time_ns"][scopes[path]]
+            assert numbers["self"][row] == trace.metrics["scope_self_ns"][scopes[path]]
+        total = sum(
+            took for took, phase in zip(trace.metrics["time_ns"][:], trace.graph.node_phase) if phase == 1
+        )
+        inside = sum(
+            trace.metrics["time_ns"][n.index]
+            for n in trace.graph.nodes
+            if n.phase == "backward" and n.scope.index
+        )
+        assert numbers["backward"][0] == inside <= total
+        assert numbers["flops"][forest.row("conv")] == sum(
+            trace.metrics["flops"][n.index] for n in trace.graph.find("conv", phase="forward")
+        )
+
+    drive(model, steps, trace=trace)
+
+
+def test_recorded_statistics_fill_performance_and_pictures(model: Net) -> None:
+    with tv.record_torch_module_forward_stats(model, contents=True, maps=True):
+        for _ in range(3):
+            model(torch.randn(1, 1, 8, 8))
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "j", "2")
+        assert "mean" in panel(app) and "1×1×8×8" in panel(app) and "slowest" in panel(app)
+        await press(app, pilot, "8")
+        assert "output of call 2 1×3×8×8" in panel(app) and "▀▀▀▀▀▀▀▀" in panel(app)
+        await press(app, pilot, "4")
+        assert "argument 0" in panel(app)
+
+    drive(model, steps)
+
+
+def test_two_models_side_by_side(model: Net) -> None:
+    other = Net()
+    other.head = torch.nn.Linear(8, 5)
+    other.extra = torch.nn.ReLU()
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "9")
+        text = panel(app)
+        assert "≠ head" in text and "+ extra" in text and "only right" in text
+        assert "conv" not in text.partition("Modules")[2]
+
+    drive(model, steps, against=other)
+
+
+def test_panels_by_tab_held_rows_and_histograms(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "tab")
+        assert app.panel == "performance"
+        await press(app, pilot, "shift+tab", "shift+tab")
+        assert app.panel == "compare"
+        await press(app, pilot, "1", "j", "space", "j", "j")
+        assert "Conv2d" in panel(app).splitlines()[0]
+        assert "kernel_size" in panel(app).partition("Hyperparameters")[2]
+        assert "3×1×3×3" in panel(app) and "std" in panel(app)
+        await press(app, pilot, "escape", "k", "k", "i")
+        assert "elements" in panel(app) and "█" in panel(app)
+        await press(app, pilot, "p")
+        assert not app.query_one("#side").display
+        await press(app, pilot, "2")
+        assert app.query_one("#side").display
+        await press(app, pilot, "right_square_bracket", "left_square_bracket")
+
+    drive(model, steps)
+
+
+def test_themes_help_palette_and_quit(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        assert app.current_theme.dark
+        await press(app, pilot, "t")
+        assert not app.current_theme.dark
+        await press(app, pilot, "question_mark")
+        assert "hold the row in the panel" in screen(app)
+        await press(app, pilot, "escape", "ctrl+p")
+        assert "Search for commands" in screen(app)
+        await press(app, pilot, "escape")
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+        assert "Panel: Memory" in titles and "Sort by params" in titles
+        await press(app, pilot, "q")
+        assert not app.is_running
+
+    drive(model, steps, config=tv.ExplorerConfig(color_scheme="dark"))
+
+
+def test_the_clipboard(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "j", "y")
+        assert app.clipboard == "conv"
+        await press(app, pilot, "Y")
+        assert app.clipboard.startswith("Conv2d")
+
+    drive(model, steps)
+
+
+def test_what_is_shown_can_be_saved(model: Net, tmp_path: Path) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "C", "s")
+        app.screen.query_one("Input").value = str(tmp_path / "view.txt")
+        await press(app, pilot, "enter")
+        for ending in ("json", "html", "svg"):
+            app.save(str(tmp_path / f"view.{ending}"))
+        app.save(str(tmp_path / "view.docx"))
+        await settle(app, pilot)
+        assert any(
+            "did you mean" in note.message or "there are" in note.message for note in app._notifications
+        )
+
+    drive(model, steps)
+    text = (tmp_path / "view.txt").read_text()
+    assert text.splitlines()[0].startswith("Net · 292 parameters")
+    assert [
+        line.split()[0] for line in text.splitlines()[2:]
+    ] == "module Net conv blocks norm head tail".split()
+    data = json.loads((tmp_path / "view.json").read_text())
+    assert [row["path"] for row in data["rows"]] == ["", "conv", "blocks", "norm", "head", "tail"]
+    assert data["rows"][0]["params"] == 292
+    page = (tmp_path / "view.html").read_text()
+    assert "<td" in page and "Conv2d" in page
+    ElementTree.fromstring((tmp_path / "view.svg").read_text())
+    assert not (tmp_path / "view.docx").exists()
+
+
+def test_the_configuration_does_what_it_says(model: Net) -> None:
+    async def deep(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "E")
+        assert max(app.subject.forest.depth[row] for row in app.tree_view.rows) == 1
+
+    drive(model, deep, config=tv.ExplorerConfig(max_depth=1))
+
+    async def compact(app: Any, pilot: Any) -> None:
+        assert not app.query_one("#side").display and not app.tree_view.bars
+        assert app.tree_view.columns == ["params", "params_share", "bytes"]
+
+    drive(model, compact, config=tv.ExplorerConfig(compact_view=True))
+
+    async def light(app: Any, pilot: Any) -> None:
+        assert not app.current_theme.dark
+
+    drive(model, light, config=tv.ExplorerConfig(color_scheme="light"))
+
+    async def nord(app: Any, pilot: Any) -> None:
+        assert app.theme == "nord"
+
+    drive(model, nord, config=tv.ExplorerConfig(color_scheme="nord"))
+    with pytest.raises(tv.errors.NoMatch, match="no color scheme 'drak'; did you mean 'dark'"):
+        drive(model, nord, config=tv.ExplorerConfig(color_scheme="drak"))
+
+
+@pytest.mark.parametrize("size", [(20, 5), (60, 15), (400, 100)])
+def test_any_size_of_terminal(model: Net, trace: tv.Trace, size: tuple[int, int]) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        for number in range(1, 10):
+            await press(app, pilot, str(number), "j")
+        await pilot.resize_terminal(90, 30)
+        await settle(app, pilot)
+        assert "Net" in screen(app)
+
+    drive(model, steps, trace=trace, size=size)
+
+
+EXPECTED = Path(__file__).parent / "tui_screen.txt"
+
+
+def test_the_screen_is_the_one_that_was_looked_at(model: Net) -> None:
+    """A snapshot. To renew it after a change of looks: delete the file, run, look at what it says, commit it."""
+    torch.manual_seed(0)
+    shots: list[str] = []
+
+    async def steps(app: Any, pilot: Any) -> None:
+        shots.append(timeless(screen(app)))
+        await press(app, pilot, "E", "z", "3")
+        shots.append(timeless(screen(app)))
+
+    drive(Net(), steps, size=(140, 30))
+    found = "\n════\n".join(shots) + "\n"
+    if not EXPECTED.exists():
+        EXPECTED.write_text(found)
+        pytest.fail(f"{EXPECTED.name} was not there; it has been written: look at it, and commit it")
+    assert found == EXPECTED.read_text()
+
+
+@pytest.mark.parametrize("empty", [torch.nn.Module(), torch.nn.Sequential(), {}])
+def test_nothing_to_see(empty: Any) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        for number in range(1, 10):
+            await press(app, pilot, str(number), "j", "enter")
+        assert screen(app)
+
+    drive(empty, steps)
+
+
+def test_an_empty_trace() -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        for number in range(1, 10):
+            await press(app, pilot, str(number), "j")
+        assert "could not be filled" not in panel(app)
+
+    drive(tv.trace(lambda: None), steps)
