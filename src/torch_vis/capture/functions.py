@@ -8,6 +8,7 @@ is there only when names were asked for; a short cut that was not taken is count
 from __future__ import annotations
 
 import sys
+from array import array
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,9 @@ from torch.overrides import (
 
 from torch_vis.capture.recorder import (
     Recorder,
+    Tensor,
     current_autograd_node,
+    flat_tensors,
     get_ident,
     sequence_number,
 )
@@ -56,6 +59,18 @@ REASONS = {  # by code: the variable that it notes this in
 }
 
 
+TENSOR = "<tensor>"  # stands for a tensor among the arguments of a call
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+PLAIN = frozenset(
+    {int, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)  # arguments that are told from all others by being equal
+EMPTY = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, type(None))  # hold no tensor
+LONGEST = 64  # a longer list, or text, is data and told by its length
+DEEPEST = 8
+FAILED = object()
+UNKNOWN = -1  # in a note: a tensor that no operation has seen
+
+
 class Called(NamedTuple):
     """What to do at the call of one function."""
 
@@ -76,6 +91,8 @@ class FunctionMode(TorchFunctionMode):
         self.recorder = recorder
         self.closed = closed  # names that are not to be opened
         self.known: dict[Any, Called] = {}
+        self.notes = array("q")  # see ``_note``
+        self.spellings: dict[Any, int] = {}  # function and arguments as written, tensors left blank
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one call in a scope of its own."""
@@ -94,6 +111,9 @@ class FunctionMode(TorchFunctionMode):
         if called.opened:
             self._fast_path(types)
         entered, thread = rec.clock(), get_ident()
+        given: list[Tensor] = []
+        spelling = (called.module, frozen(args, given), frozen(kwargs, given) if kwargs else None)
+        numbers = [self._number(tensor) for tensor in given]
         if rec.declared is not None:
             rec.declared.follow(thread)
         before, count = rec.current.get(thread, 0), rec.count
@@ -101,16 +121,21 @@ class FunctionMode(TorchFunctionMode):
         if around >= 0:
             rec.current[thread] = around
         scope = rec.enter(called.module, thread)
+        out = FAILED
         try:
             if alone:
-                return self._open(called, types, args, kwargs)
-            return called.run(*args, **kwargs) if kwargs else called.run(*args)
+                out = self._open(called, types, args, kwargs)
+            else:
+                out = called.run(*args, **kwargs) if kwargs else called.run(*args)
+            return out
         finally:
             if rec.count == count and scope == len(rec.scopes) - 1 and not rec.shared:
                 rec.scopes.pop()
             else:
                 rec.leave(scope, thread)
                 _, _, began, ended, *_ = rec.scopes[scope]
+                if out is not FAILED and not rec.closed:
+                    self._note(scope, spelling, given, numbers, out)
                 if around >= 0:
                     _stretch(rec.scopes[around], rec.scopes[scope])
                 rec.overhead += began - entered + rec.clock() - ended
@@ -127,6 +152,38 @@ class FunctionMode(TorchFunctionMode):
         """Run a function with the mode on for what it calls, though not for itself again."""
         with self:
             return redispatch(called.run, types, args, kwargs or {})
+
+    def _number(self, tensor: Tensor) -> int:
+        """The number of a tensor's newest version; nothing is noted of one that no operation has seen."""
+        entry = self.recorder.seen.get(id(tensor))
+        if entry is None or entry() is not tensor:
+            return UNKNOWN
+        if entry.address and type(tensor) in PLAIN_TENSORS:
+            return entry.number if entry.address == tensor.untyped_storage()._cdata else UNKNOWN
+        return entry.number
+
+    def _note(self, scope: int, spelling: Any, given: list[Tensor], before: list[int], out: Any) -> None:
+        """Keep what a call was given and gave back, as numbers: scope, spelling, how many of each, then these.
+
+        A tensor that was first seen during the call has its number after it, as ``-2 - number``. A call that gives
+        back no tensor gives those that it changed.
+        """
+        for place, number in enumerate(before):
+            if number == UNKNOWN:
+                found = self._number(given[place])
+                before[place] = UNKNOWN if found == UNKNOWN else -2 - found
+        if type(out) is Tensor:
+            after = [self._number(out)]
+        elif not isinstance(out, EMPTY):
+            after = [self._number(tensor) for tensor in flat_tensors((out,))] or [UNKNOWN]
+        else:
+            after = []
+            for tensor, number in zip(given, before, strict=True):
+                found = self._number(tensor)
+                if found not in (UNKNOWN, number, -2 - number):
+                    after.append(found)
+        number = self.spellings.setdefault(spelling, len(self.spellings))
+        self.notes.extend((scope, number, len(before), len(after), *before, *after))
 
     def _meet(self, func: Any) -> Called:
         """What to do about a function, at its first call."""
@@ -179,6 +236,38 @@ class FunctionMode(TorchFunctionMode):
                     rec.unseen["fast paths"] = rec.unseen.get("fast paths", 0) + 1
                     return
             frame = frame.f_back
+
+
+def frozen(item: Any, tensors: list[Tensor], depth: int = 0) -> Any:
+    """An argument as something hashable that tells how it was written; its tensors are left blank and listed.
+
+    >>> frozen((torch.ones(1), 2, 0.5, slice(1, None)), [])
+    (<class 'tuple'>, '<tensor>', 2, (<class 'float'>, 0.5), (<class 'slice'>, 1, None, None))
+    """
+    kind = type(item)
+    if kind in PLAIN_TENSORS or isinstance(item, Tensor):
+        tensors.append(item)
+        return TENSOR
+    if kind in PLAIN:
+        return item
+    if kind is float or kind is bool:
+        return (kind, item or repr(item))  # 0.0 and -0.0 are equal, and so are False and 0
+    if kind is str:
+        return (kind, item if len(item) <= LONGEST else f"{item[: LONGEST - 1]}…")
+    if depth == DEEPEST:
+        return (object, kind.__name__)
+    if isinstance(item, (tuple, list)):
+        if len(item) > LONGEST and not isinstance(item[0], (Tensor, tuple, list, dict)):
+            return (object, f"{kind.__name__} of {len(item):,}")
+        shape = list if kind is list else tuple
+        return (shape, *[frozen(part, tensors, depth + 1) for part in item])
+    if isinstance(item, dict):
+        return (dict, *[(str(key), frozen(part, tensors, depth + 1)) for key, part in item.items()])
+    if kind is slice:
+        return (kind, *[frozen(part, tensors, depth + 1) for part in (item.start, item.stop, item.step)])
+    if isinstance(item, (int, complex)):
+        return (object, repr(item))
+    return (object, kind.__name__)
 
 
 def api_name(func: Any) -> str:

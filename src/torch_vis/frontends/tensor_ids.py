@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from torch_vis.errors import UsageError, no_match
+from torch_vis.frontends.tensor_ids_calls import Calls
 from torch_vis.frontends.tensor_ids_onnx import create_onnx_visualization
 from torch_vis.frontends.tensor_ids_sequence import Operation, operation_sequence
 from torch_vis.frontends.tensor_ids_steps import LEVELS, Level, Steps
@@ -132,18 +133,18 @@ def get_operation_sequence(traced: TensorTracer | Trace, *, level: Level = "leaf
     ``id``               the operation's number
     ``name``             ``torch.nn.functional.conv2d``, ``Tensor.view``, ``torch.ops.mylib.foo``, ``gradient of …``
     ``phase``            ``forward``, ``backward`` or ``optimizer``
-    ``inputs``           the tensors it takes: pairs of tensor id and shape; computed ones first, then parameters and
-                         buffers, then those that it depends on through an alias
-    ``outputs``          the tensors it makes, as pairs too; last those that are only kept for the gradient
-    ``input_dtypes``     the element type of each input
-    ``output_dtypes``    the element type of each output
+    ``inputs``           the tensors it was given: pairs of tensor id and shape, in the order of the call
+    ``outputs``          the tensors it gave back, as pairs too; where it gives none back, those that it changed
+    ``side_outputs``     what else it made that others read: kept for the gradient, or written to on the way
+    ``input_dtypes``     the element type of each input; ``output_dtypes`` and ``side_output_dtypes`` likewise
     ``input_roles``      what each input is to the run: ``activation``, ``input``, ``parameter``, ``buffer``…
-    ``parents``          ids of the operations whose bytes it reads, through views and in-place writes
+    ``parents``          ids of the operations whose outputs it takes, and of those whose bytes it reads through
+                         another tensor: a reader of a view depends on the view and on who wrote to its memory
     ``gradient_of``      the id of the operation whose gradient it computes, or None
     ``gradients``        ids of the operations that compute its gradient
     ``module``           the path of the module it ran in, ``""`` for the outermost or none
     ``source``           the line of the program, ``file:line``, or None
-    ``arguments``        its literal arguments by name, as the dispatcher got them
+    ``arguments``        its literal arguments by name, as the call was written (an index as text)
     ``dispatched``       the dispatcher operations that it ran
     ``nodes``            their numbers in ``trace.graph``
     ``time_ns``          the time that they took
@@ -153,7 +154,13 @@ def get_operation_sequence(traced: TensorTracer | Trace, *, level: Level = "leaf
 
     A tensor id names one version of one tensor and nothing else: a write in place makes a new one (``weight@1``), and
     so does a tensor that happens to take the memory of one that is gone. Tensors with a name of their own go by it, the
-    others by their number in the graph: ``%12`` is ``trace.graph.values[12]``.
+    others by their number in the graph: ``%12`` is ``trace.graph.values[12]``. Where a part was assigned to
+    (``h[:, 0] = 0``), the whole is a new version too, ``%12@1``.
+
+    Of a gradient, of a function of yours or of ``autograd.Function``, and of any operation of a trace that was not just
+    recorded by ``trace_tensor_ids`` or ``record``, the call itself is not known: its inputs are what its dispatcher
+    operations read (computed tensors first, then parameters, then those that it depends on through an alias), its
+    outputs all that they made, its arguments theirs.
 
     >>> import torch, torch_vis as tv
     >>> x = torch.ones(2)
@@ -170,7 +177,7 @@ def get_operation_sequence(traced: TensorTracer | Trace, *, level: Level = "leaf
         raise UsageError(f"get_operation_sequence() takes a tracer or a trace, not {type(traced).__name__}")
     if isinstance(trace, Recording) and trace.is_open:
         raise UsageError("the block is still recording; ask after it has ended")
-    return operation_sequence(trace.graph, trace.metrics, level)
+    return operation_sequence(trace.graph, trace.metrics, level, Calls(trace))
 
 
 def _name_inputs(input_tensors: Any) -> list[tuple[str, Any]]:

@@ -52,6 +52,8 @@ class Reading:
             raise _wrong(place, record, f"'name' must be a text, not {name!r:.60}")
         # outputs first: whoever makes a tensor knows its type best
         outputs = self._tensors(place, record, "outputs", "output_dtypes")
+        if "side_outputs" in record:
+            outputs += self._tensors(place, record, "side_outputs", "side_output_dtypes")
         inputs = self._tensors(place, record, "inputs", "input_dtypes")
         roles: Any = record.get("input_roles")
         for tensor, role in zip(inputs, roles if _is_list(roles) else (), strict=False):

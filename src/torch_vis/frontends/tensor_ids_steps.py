@@ -34,6 +34,7 @@ class Steps:
         link = graph.node_link[self.first]
         belongs = np.where(is_gradient[self.first], self.of_node[np.maximum(link, 0)], -1)
         self.gradient_of: list[int] = belongs.tolist()
+        self.owners = np.where(is_gradient[self.first], -1, self._owner[graph.node_scope[self.first]])
         self.names = self._names()
 
     def _gather(self) -> tuple[Ints, Ints]:
