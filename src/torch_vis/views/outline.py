@@ -18,7 +18,6 @@ from torch_vis.graph import Graph, Metrics, TensorType
 from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.graph.template import short_name
 
-
 SUMMED = {"time_ns": "backward_ns", "alloc_bytes": "backward_bytes", "flops": "backward_flops"}
 
 
