@@ -149,6 +149,27 @@ def test_nothing_stays_compiled_and_a_compiled_model_is_not_compiled_again() -> 
     assert len(seen) == 1
 
 
+def test_a_model_the_user_has_compiled_stays_compiled_and_traces_do_not_learn_sizes() -> None:
+    model = Broken()
+    seen = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        seen.append(module)
+        return module.forward
+
+    compiled = torch.compile(model, backend=backend)
+    compiled(torch.ones(2, 4))
+    before = len(seen)
+    for rows in (2, 3, 5, 7, 8, 9, 10, 11, 12, 13):  # more often than Dynamo would compile one function
+        extractor = tv.trace_model_with_dynamo(model, torch.ones(rows, 4))
+        assert len(extractor.graph_modules) == 2
+        first = extractor.graph_modules[0].graph
+        assert next(n for n in first.nodes if n.name == "l_x_").meta["tensor_meta"].shape == (rows, 4)
+        assert not any(isinstance(n.meta.get("example_value"), torch.SymInt) for n in first.nodes)
+    compiled(torch.ones(2, 4))
+    assert len(seen) == before
+
+
 # Memory
 
 

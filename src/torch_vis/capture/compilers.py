@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.breaks import Log, listening
 from torch_vis.capture.eager import Capture
-from torch_vis.capture.forgetting import forgetting
+from torch_vis.capture.forgetting import forgetting, isolated
 from torch_vis.capture.partitions import describe, remember
 from torch_vis.capture.program import Program, Stage, count_nodes, with_symbols
 from torch_vis.capture.recorder import get_ident
@@ -271,6 +271,7 @@ def _dynamo(
         dynamic=options.dynamic,
         guard_export_fn=log.export_guards,
         guard_fail_fn=log.guard_failed,
+        **isolated(),
     )(model)
 
     def run() -> Any:
@@ -287,7 +288,7 @@ def _dynamo(
                 program.guards = tuple(log.guards)
                 program.recompilations = tuple(log.recompilations)
 
-    clean_up.enter_context(forgetting(backend))
+    clean_up.enter_context(forgetting())
     return run
 
 

@@ -107,7 +107,7 @@ class DynamoGraphExtractor:
         >>> extractor = trace_model_with_dynamo(torch.nn.Linear(3, 2), torch.ones(5, 3))
         >>> one = extractor.descriptors()[0]
         >>> one.operations, one.flops, [tensor.shape for tensor in one.weights]
-        (('torch.nn.functional.linear',), 60, [(2, 3), (2,)])
+        (('torch.nn.functional.linear',), 70, [(2, 3), (2,)])
         """
         if by not in ("node", "partition"):
             raise no_match("kind of descriptor", str(by), ("node", "partition"))
