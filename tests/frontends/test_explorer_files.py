@@ -206,7 +206,7 @@ def test_in_a_real_terminal(tmp_path: Path) -> None:
         wait_for("1 match")
         tmux("send-keys", "-t", "s", "Enter")
         tmux("send-keys", "-t", "s", "3")
-        wait_for("class ReLU")
+        wait_for("def forward(self, input")
         tmux("send-keys", "-t", "s", "q")
         wait_for("left again")
     finally:

@@ -104,6 +104,7 @@ def test_the_live_filter(model: Net) -> None:
         assert names(app) == ["Net", "head", "tail"]
         await press(app, pilot, "backspace", "backspace", "escape")
         assert app.query_one("#filter").value == ""
+        await press(app, pilot, "slash", "a", "slash", "escape")
         await press(app, pilot, "slash", *"zzz")
         assert names(app) == [] and "0 match" in screen(app)
         await press(app, pilot, "enter", "down", "enter", "space", "e", "escape")
@@ -306,7 +307,8 @@ def test_the_clipboard(model: Net) -> None:
 
 def test_what_is_shown_can_be_saved(model: Net, tmp_path: Path) -> None:
     async def steps(app: Any, pilot: Any) -> None:
-        await press(app, pilot, "C", "s")
+        await press(app, pilot, "C", "s", "slash")
+        assert app.screen.query_one("Input").value.endswith("/")
         app.screen.query_one("Input").value = str(tmp_path / "view.txt")
         await press(app, pilot, "enter")
         for ending in ("json", "html", "svg"):

@@ -53,7 +53,7 @@ class Explorer(App[None]):
     Footer { background: $panel; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", key_display="/"),
+        Binding("slash", "filter", "filter", key_display="/", priority=True),
         Binding("space", "pin", "hold"),
         Binding("tab", "panel(1)", "panel", priority=True),
         Binding("shift+tab", "panel(-1)", "panel back", show=False, priority=True),
@@ -321,7 +321,15 @@ class Explorer(App[None]):
     # the filter
 
     def action_filter(self) -> None:
-        """Begin to type a filter."""
+        """Begin to type a filter; in a line that is being typed, a stroke like any other.
+
+        The key comes here before all others, so that letters that follow in the same instant find the line in place.
+        """
+        if isinstance(self.focused, Input):
+            self.focused.insert_text_at_cursor("/")
+            return
+        if len(self.screen_stack) > 1:
+            return
         line = self.query_one("#filter", Input)
         line.display = True
         self.screen.set_focus(line)  # at once: the next letter is typed before the screen is drawn again
