@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -525,3 +526,39 @@ def test_what_is_an_operation_anyway_may_be_declared() -> None:
         lambda x: attention(x, x, x)[0], x, declared=(torch.matmul, Scaled, F.multi_head_attention_forward)
     )
     assert paths(t) == ["torch.nn.functional.multi_head_attention_forward"]
+
+
+# ---------------------------------------------------------------- what calls were given
+
+
+def test_notes_of_calls_hold_no_tensor_and_leave_out_calls_that_ran_nothing_or_raised() -> None:
+    capture = Capture(functions=True, keep=False)
+    x = torch.ones(2, 3)
+    with capture:
+        y = torch.relu(x)
+        assert y.contiguous() is y
+        with pytest.raises(RuntimeError):
+            torch.matmul(y, y)
+        z = torch.cat([y, x], dim=1)
+    naming = capture.recorder.naming
+    numbers = capture.recorder.number_of
+    relu, cat = naming.notes.tolist()[:6], naming.notes.tolist()[6:]
+    assert relu[2:] == [1, 1, -2 - numbers(x), numbers(y)]  # x was first seen in the call
+    assert cat[2:] == [2, 1, numbers(y), numbers(x), numbers(z)]
+    assert all(
+        not isinstance(part, Tensor) for spelling in naming.spellings for part in gc.get_referents(spelling)
+    )
+    gone = weakref.ref(z)
+    del z
+    assert gone() is None
+
+
+def test_arguments_written_alike_are_spelled_once() -> None:
+    capture = Capture(functions=True, keep=False)
+    x = torch.ones(2)
+    with capture:
+        for _ in range(5):
+            x * 2
+        x * 2.0
+        x * True
+    assert len(capture.recorder.naming.spellings) == 3

@@ -623,6 +623,17 @@ def test_what_netron_is_told(tmp_path: Path) -> None:
     assert all(tensor in shapes for node in graph.node for tensor in node.output)
 
 
+def test_netron_is_told_of_writes_that_no_line_shows(tmp_path: Path) -> None:
+    with tv.trace_tensor_ids() as tracer:
+        base = torch.zeros(4)
+        base[1:3].add_(1)
+        base * 2
+    graph = valid(tv.create_onnx_visualization(tracer.get_operation_sequence(), tmp_path / "a.onnx")).graph
+    said = [{entry.key: entry.value for entry in node.metadata_props} for node in graph.node]
+    assert said[3]["reads memory written by"] == graph.node[2].name
+    assert "reads memory written by" not in said[1]
+
+
 def test_part_of_a_list_and_a_list_in_another_order(tmp_path: Path) -> None:
     operations = small()
     part = operations[2:5]

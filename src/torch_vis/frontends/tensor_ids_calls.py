@@ -46,10 +46,10 @@ class Calls:
         self._found: dict[int, Noted] = {}
         self._spellings: list[Spelling] = []
         self._arguments: dict[int, dict[str, Any]] = {}
-        capture = getattr(trace, "_capture", None)  # only what was just recorded has notes; files do not
-        recorder = getattr(capture, "recorder", None)
-        if recorder is None or recorder.naming is None:
+        capture: Any = getattr(trace, "_capture", None)  # only what was just recorded has notes; files do not
+        if capture is None or capture.recorder.naming is None or not hasattr(capture, "numbers"):
             return
+        recorder = capture.recorder
         modules = recorder.modules
         for module, args, kwargs in recorder.naming.spellings:
             self._spellings.append((modules[module][1], modules[module][0], args, kwargs))

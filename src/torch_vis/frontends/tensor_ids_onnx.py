@@ -136,7 +136,7 @@ class _Model:
             named = [(clean(str(key)), _frozen(value)) for key, value in arguments.items()]
             node.attribute.extend(self.protos.attributes(named))
         name_inputs(node, [self._port(number, tensor) for number, tensor in enumerate(entry.inputs)])
-        say(node, *self._facts(entry.record))
+        say(node, *self._facts(entry.record), *self._through_memory(entry))
 
     def _port(self, number: int, tensor: str) -> str:
         """What a node calls an input: a weight by the last part of its name."""
@@ -157,6 +157,15 @@ class _Model:
         if dispatched and isinstance(dispatched, (list, tuple)):
             found.append(("dispatched", ", ".join(map(str, dispatched))))
         return found
+
+    def _through_memory(self, entry: Entry) -> list[tuple[str, str]]:
+        """The operations that it depends on though it takes no tensor of theirs: no line in the picture says so."""
+        parents, makers = entry.record.get("parents"), self.reading.maker
+        if not parents or not isinstance(parents, (list, tuple)):
+            return []
+        seen = {self.titles[makers[tensor]] for tensor in entry.inputs if tensor in makers}
+        others = [name for name in map(self._name_of, parents) if name not in seen]
+        return [("reads memory written by", ", ".join(others))] if others else []
 
     def _name_of(self, number: Any) -> str:
         """The name of the node of an operation, which may not be in the list."""

@@ -144,7 +144,7 @@ def arguments(model: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...], d
     >>> arguments(lambda x: x, {"x": 1}), arguments(lambda batch: batch, {"x": 1, "y": 2})
     (((), {'x': 1}), (({'x': 1, 'y': 2},), {}))
     """
-    whole = (given,), {}
+    whole: tuple[tuple[Any, ...], dict[str, Any]] = (given,), {}
     spread: tuple[tuple[Any, ...], dict[str, Any]]
     if type(given) in (tuple, list):
         spread = tuple(given), {}
