@@ -8,9 +8,11 @@ import sys
 import tempfile
 import time
 from statistics import median, quantiles
+from typing import Any
 
 from bench.child import ROOT
 from bench.row import Row, at_most, for_information, within
+from bench.timing import Side, interleave
 
 LIMIT_S = 0.15
 LIMIT = 1.02
@@ -34,18 +36,25 @@ for step in range(steps):
     took.append(time.process_time() - start)
 print("took", json.dumps(took))
 """
-SIZES = {
-    "transformer, 4 blocks": {"width": 256, "wider": 1024, "batch": "4, 64, 256"},
+NAMED = "transformer, 4 blocks"
+SIZES: dict[str, dict[str, object]] = {
+    NAMED: {"width": 256, "wider": 1024, "batch": "4, 64, 256"},
     "tiny operations only": {"width": 16, "wider": 32, "batch": "1, 4, 16"},
 }
 
 
 def run(quick: bool) -> list[Row]:
-    """The help beside an interpreter that does nothing; then a training, plain and under ``run``, in turns."""
+    """The help beside an interpreter that does nothing; then a step that ``run`` waits through, and a plain one.
+
+    In one process, so that the difference is not drowned by that of two; for information, whole scripts after the
+    traced step is over, when nothing of ours is left in them.
+    """
     rows = [_help(5 if quick else 15)]
     for name, size in SIZES.items():
-        rows.append(_steps(name, size, 2 if quick else 6, quick))
-    return [rows[0], rows[1], for_information(rows[2])]
+        row = _waiting(name, size, 10 if quick else 40)
+        rows.append(row if name == NAMED else for_information(row))
+    whole = [_steps(name, size, 2 if quick else 4, quick) for name, size in SIZES.items()]
+    return [*rows, *map(for_information, whole)]
 
 
 def _environment() -> dict[str, str]:
@@ -67,9 +76,41 @@ def _help(rounds: int) -> Row:
     )
 
 
+def _waiting(name: str, size: dict[str, object], rounds: int) -> Row:
+    """A step with the optimizer's hook and the wrapper of module calls in place, beside one without."""
+    import torch
+
+    from torch_vis.cli.steps import Span, Wanted, Watch
+
+    torch.set_num_threads(1)
+    namespace: dict[str, Any] = {}
+    exec(SCRIPT.partition("took = []")[0].format(**size).replace("sys.argv[1:3]", "(1, 4)"), namespace)
+    model, optimizer, data = (namespace[key] for key in ("model", "optimizer", "data"))
+    never = Span(1 << 60, 1 << 60)
+    watches: list[Watch] = []
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    def install() -> None:
+        watches.append(Watch(Wanted(never, never), print, print))
+        watches[-1].install()
+
+    sides = {
+        "plain": Side(step, repeats=5),
+        "waiting": Side(step, before=install, after=lambda: watches.pop().remove(), repeats=5),
+    }
+    samples = interleave(sides, rounds=rounds, warmups=2)
+    ours, plain = (f"{samples.median(side) * 1e3:.2f} ms" for side in ("waiting", "plain"))
+    figures = samples.ratio("waiting", "plain"), LIMIT, samples.best_ratio("waiting", "plain")
+    return at_most(f"torch-vis run, an untraced step: {name}", ours, f"plain {plain}", *figures)
+
+
 def _steps(name: str, size: dict[str, object], rounds: int, quick: bool) -> Row:
     """Steps from the fourth on, when the traced one is over, and the same steps of the plain script."""
-    steps = 20 if quick else 60
+    steps = 15 if quick else 30
     ours, plain = [], []
     with tempfile.TemporaryDirectory() as folder:
         script = os.path.join(folder, "train.py")
@@ -82,7 +123,7 @@ def _steps(name: str, size: dict[str, object], rounds: int, quick: bool) -> Row:
                 samples.append(_took([*words, str(steps), "4"]))
     ratio = median(a / b for a, b in zip(ours, plain))
     said = f"{median(ours) * 1e3:.2f} ms", f"plain {median(plain) * 1e3:.2f} ms"
-    return at_most(f"torch-vis run, an untraced step: {name}", *said, ratio, LIMIT, min(ours) / min(plain))
+    return at_most(f"  and after the traced one: {name}", *said, ratio, LIMIT, min(ours) / min(plain))
 
 
 def _took(words: list[str]) -> float:
