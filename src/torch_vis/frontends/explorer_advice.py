@@ -1,18 +1,17 @@
-"""What could be made smaller: int8 weights, weights near zero, a larger batch, each from figures at hand."""
+"""What could be made smaller: int8 weights and weights near zero, from the weights themselves."""
 
 from __future__ import annotations
 
 import torch
 
 from torch_vis.capture.contents import readable, unseen
-from torch_vis.graph import Graph, Metrics
 from torch_vis.views.tui.subject import Advice
 from torch_vis.views.units import size
 
 MOST_ELEMENTS = 50_000_000  # looked at for advice, per tensor
 
 
-def advise(module: torch.nn.Module, graph: Graph | None, metrics: Metrics | None) -> list[Advice]:
+def advise(module: torch.nn.Module) -> list[Advice]:
     """Suggestions for a module's own weights."""
     found: list[Advice] = []
     for name, weight in module._parameters.items():

@@ -183,7 +183,7 @@ class ModuleSubject(Subject):
         """What quantizing or pruning this module's own weights would bring, from the weights themselves."""
         from torch_vis.frontends.explorer_advice import advise
 
-        return advise(self.modules[row], self.graph, self.metrics)
+        return advise(self.modules[row])
 
 
 @contextmanager

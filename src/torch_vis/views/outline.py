@@ -97,7 +97,7 @@ class Outline:
         self.blocks, self._block_of_scope = _merge_calls(graph)
         self._block_of_node = self._block_of_scope[graph.node_scope]
         self._measure()
-        for scope, number in sorted(_output_values(graph).items()):
+        for scope, number in sorted(output_values(graph).items()):
             self.blocks[self._block_of_scope[scope]].outputs[graph.types[graph.value_type[number]]] = None
         self._attribute_parameters()
         _sign(self.blocks)
@@ -255,7 +255,7 @@ def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:
     return found, of_value
 
 
-def _output_values(graph: Graph) -> dict[int, int]:
+def output_values(graph: Graph) -> dict[int, int]:
     """For each scope, the value that it hands out: read by operations outside it, or given back by the run.
 
     Of several, the one that was made last; the run's first output comes before all others. A scope whose values nobody

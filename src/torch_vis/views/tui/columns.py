@@ -56,7 +56,6 @@ COLUMNS: dict[str, ColumnSpec] = {
     "flops": ColumnSpec("FLOPs", COUNT, 9, TIMING, "floating-point operations of it and below, forward"),
     "flops_share": ColumnSpec("FLOPs %", SHARE, 8, TIMING, "its share of the forward FLOPs"),
     "ops": ColumnSpec("ops", PLAIN, 7, ALWAYS, "operations of it and below, forward and backward"),
-    "grad": ColumnSpec("grad", PLAIN, 9, ALWAYS, "norm of the gradients of its parameters and those below"),
 }
 ADDITIVE = {
     "params",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Phase
-from torch_vis.views.outline import _output_values
+from torch_vis.views.outline import output_values
 from torch_vis.views.tui.forest import Floats, Forest, Ints
 
 
@@ -148,7 +148,7 @@ def _shapes(forest: Forest, graph: Graph, row_of_scope: Ints) -> None:
     """The type of what each row hands out at its first call."""
     types: dict[int, Any] = {}
     sizes = np.full(len(forest), np.nan)
-    for scope, value in sorted(_output_values(graph).items(), reverse=True):
+    for scope, value in sorted(output_values(graph).items(), reverse=True):
         row = int(row_of_scope[scope])
         if row >= 0:
             types[row] = graph.types[graph.value_type[value]]
