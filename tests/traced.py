@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import torch_vis as tv
 from tests.zoo import ZOO, close_process_group
@@ -10,7 +10,7 @@ from tests.zoo import ZOO, close_process_group
 NAMES = tuple(ZOO)
 
 
-@lru_cache(maxsize=None)
+@cache
 def traced(name: str) -> tv.Trace:
     """The trace of a case, forward and, where the case has one, backward; it holds no tensors."""
     case = ZOO[name]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.nn.modules import module as module_file
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.breaks import Log, listening
@@ -159,9 +160,13 @@ def _export(
     shapes = options.dynamic_shapes
     if shapes is None and options.dynamic:
         shapes = _all_dynamic(target, args, kwargs)
+    hooks: Any = module_file._global_buffer_registration_hooks
+    before = set(hooks)
     try:
         exported = torch.export.export(target, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
+        for hook in set(hooks) - before:  # torch 2.11 leaves one behind when it fails
+            del hooks[hook]
         raise failed("export", error, f"via='dynamo' takes programs with graph breaks, and {ANY}") from error
     program.exported = exported
     program.modules.append(exported.graph_module)

@@ -62,6 +62,7 @@ DAMAGE = (
     zlib.error,
     struct.error,
     EOFError,
+    OSError,  # what other compressors say of data that is none of theirs
     GraphError,
     LookupError,
     ArithmeticError,
