@@ -132,13 +132,13 @@ class Trace:
     ) -> Rerun:
         """Run the recorded operations again, on new inputs or with something replaced on the way.
 
-        ``args`` and ``kwargs`` are the inputs, as ``trace`` took them; without any, those of the recorded run. They have
-        the recorded sizes, unless the trace went via export with sizes left open. ``replace`` names modules (by path or
-        pattern), nodes or their numbers, and gives for each a tensor or a function of what it made; only what depends on it
-        is computed anew, and gradients pass through a replacement as through an identity. ``keep="all"`` keeps what every
-        operation made, ``keep=[...]`` what these modules, operators and nodes made, with the gradients that came to the
-        modules; ``to="acts.safetensors"`` writes it to that file as it comes. Parameters are as they are now, random
-        operations draw what they drew, and nothing of the model is changed.
+        ``args`` and ``kwargs`` are the inputs, as ``trace`` took them; without any, those of the recorded run. They
+        have the recorded sizes, unless the trace went via export with sizes left open. ``replace`` names modules (by
+        path or pattern), nodes or their numbers, and gives for each a tensor or a function of what it made; only what
+        depends on it is computed anew, and gradients pass through a replacement as through an identity.
+        ``keep="all"`` keeps what every operation made, ``keep=[...]`` what these modules, operators and nodes made,
+        with the gradients that came to the modules; ``to="acts.safetensors"`` writes it to that file as it comes.
+        Parameters are as they are now, random operations draw what they drew, and nothing of the model is changed.
 
         >>> import torch, torch_vis as tv
         >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
@@ -168,8 +168,8 @@ class Trace:
 
         ``.html`` is a web page: one file, no network. ``.tvz`` and ``.json`` can be loaded again. The others are for
         other tools: ``.onnx`` (Netron), ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``,
-        ``.csv``, ``.md``, and pictures: ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is your own: the class, made without
-        arguments, needs ``save(path, graph, metrics, limits, meta)``.
+        ``.csv``, ``.md``, and pictures: ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is
+        your own: the class, made without arguments, needs ``save(path, graph, metrics, limits, meta)``.
 
         >>> import os, tempfile, torch, torch_vis as tv
         >>> path = os.path.join(tempfile.mkdtemp(), "run.tvz")
