@@ -118,7 +118,7 @@ class Comparison:
             raise UsageError(
                 f"a comparison is saved as a page: name a file that ends in .html, not {os.fspath(path)}"
             )
-        save_comparison(path, _parts(self.a), _parts(self.b), found=self.alignment)
+        save_comparison(path, _parts(self.a), _parts(self.b), self.alignment)
 
     def to_plain(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""

@@ -17,7 +17,6 @@ from tests.browser import browser, needs_browser
 from tests.graph.graphs import empty_graph
 from tests.views.test_renderers import hostile_model
 from torch_vis.graph import Metrics
-from torch_vis.views.web.compare import save_comparison
 
 pytestmark = needs_browser
 WAIT_S = 20.0
@@ -473,8 +472,7 @@ def test_a_comparison(driver: Any, tmp_path: Path) -> None:
     one, two = Net(4), Net(5)
     two.blocks[1].forward = lambda x: x + torch.tanh(x)  # type: ignore[method-assign, assignment]
     a, b = (tv.trace(model, torch.ones(3, 4), backward=True) for model in (one, two))
-    parts = [(t.graph, t.metrics, t.limits, t.meta) for t in (a, b)]
-    save_comparison(tmp_path / "diff.html", parts[0], parts[1])
+    tv.compare(a, b).save(tmp_path / "diff.html")
     page = Page(driver, tmp_path / "diff.html").open()
     counts = page.js("return A.run.data.compare.counts")
     assert counts["added (only in B)"] + counts["the same"] + counts["changed"] == len(b.graph)

@@ -10,7 +10,6 @@ import numpy as np
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
 from torch_vis.graph.schema import COLUMNS, TABLES
-from torch_vis.views.web.align import Alignment, align
 from torch_vis.views.web.page import page
 from torch_vis.views.web.payload import payload
 
@@ -20,24 +19,23 @@ DIFFERENCES = {"time_ns": "difference_ns", "alloc_bytes": "difference_bytes"}
 
 
 def save_comparison(
-    path: PathLike, a: Parts, b: Parts, *, names: tuple[str, str] | None = None, found: Any = None
+    path: PathLike, a: Parts, b: Parts, found: Any, *, names: tuple[str, str] | None = None
 ) -> None:
     """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
 
-    Each is ``(graph, metrics, limits, meta)``. ``found`` says which operation became which (``to_b``, ``changed``); by
-    default, operations belong together by module path, call and operator.
+    Each is ``(graph, metrics, limits, meta)``; ``found`` says for each operation of ``a`` which one of ``b`` it became
+    (``to_b``), and which of ``b`` differ (``changed``).
     """
-    title, tables, columns = comparison(a, b, names=names, found=found)
+    title, tables, columns = comparison(a, b, found, names=names)
     with replacing(path) as file:
         file.write(page(title, tables, columns).encode("utf-8", "backslashreplace"))
 
 
 def comparison(
-    a: Parts, b: Parts, *, names: tuple[str, str] | None = None, found: Any = None
+    a: Parts, b: Parts, found: Any, *, names: tuple[str, str] | None = None
 ) -> tuple[str, Mapping[str, Any], str]:
     """Title, tables and columns of the page."""
     one, two = names or _names(a, b)
-    found = found or align(a[0], b[0])
     union = Union(a[0], b[0], found)
     status = union.status()
     metrics = union.metrics(a[1], b[1], status)
@@ -48,7 +46,8 @@ def comparison(
         "changed": int((status == CHANGED).sum()),
     }
     notes = [
-        "Operations belong together by module path, call and operator. Differences are B − A: an operation that is "
+        "Operations belong together by structure: modules by name or by what they do, operations by their order. "
+        "Differences are B − A: an operation that is "
         "only in one of them counts with all that it takes. Figures without a sign are those of B."
     ]
     limits = [f"A: {text}" for text in a[2]] + [f"B: {text}" for text in b[2]]
@@ -65,7 +64,7 @@ def _names(a: Parts, b: Parts) -> tuple[str, str]:
 class Union:
     """The graph of ``b`` with what only ``a`` had put where it was."""
 
-    def __init__(self, a: Graph, b: Graph, found: Alignment) -> None:
+    def __init__(self, a: Graph, b: Graph, found: Any) -> None:
         self.a, self.b, self.found = a, b, found
         self.removed = np.flatnonzero(found.to_b < 0)
         self.order = self._order()  # nodes of b, and ~node for those of a
