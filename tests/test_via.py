@@ -208,6 +208,12 @@ def test_breaks_are_saved_with_the_trace(tmp_path: Path) -> None:
         assert str(back.breaks) == str(t.breaks)
 
 
+def test_the_page_lists_the_breaks(tmp_path: Path) -> None:
+    tv.trace(made(Broken), X, via="dynamo").save(tmp_path / "run.html")
+    text = (tmp_path / "run.html").read_text()
+    assert "Graph break at test_via.py:" in text and "Data-dependent branching [GB0170]" in text
+
+
 def test_a_recompilation_names_the_guard() -> None:
     model = made(Plain).eval()
 
