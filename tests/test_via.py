@@ -215,13 +215,19 @@ def test_the_page_lists_the_breaks(tmp_path: Path) -> None:
 
 
 def test_a_recompilation_names_the_guard() -> None:
-    model = made(Plain).eval()
+    def inner(x: Tensor) -> Tensor:
+        return (x * 2).relu()
 
-    def twice(x: Tensor) -> Tensor:
-        return model(x)["y"].sum() + model(torch.cat([x, x]))["y"].sum()
+    def loop(x: Tensor) -> Tensor:
+        total = x.sum()
+        for rows in (1, 2):
+            torch._dynamo.graph_break()
+            total = total + inner(x[:rows]).sum()
+        return total
 
-    compiled = tv.trace(twice, X, via="dynamo", dynamic=False)
-    assert compiled.breaks.recompilations == [] or all(row.guard for row in compiled.breaks.recompilations)
+    (again,) = tv.trace(loop, X, via="dynamo", dynamic=False).breaks.recompilations
+    assert again.function.endswith("inner") and again.file == __file__
+    assert "size mismatch at index 0. expected 1, actual 2" in again.guard
 
 
 def test_without_dynamo_there_are_no_breaks_to_know() -> None:

@@ -266,3 +266,11 @@ def test_zoo_models_run_again_bit_for_bit(name: str) -> None:
     wanted = torch.utils._pytree.tree_leaves(t.output)
     for one, two in zip(wanted, torch.utils._pytree.tree_leaves(again.output)):
         assert not isinstance(one, Tensor) or torch.equal(one, two)
+
+
+def test_a_pattern_passes_over_modules_that_ran_nothing() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(), torch.nn.Tanh()).eval()
+    t = tv.trace(model, torch.ones(2, 4))
+    assert sorted(t.run(torch.ones(2, 4), keep="*").kept) == ["0", "2"]
+    with pytest.raises(tv.errors.UsageError, match="ran no operation of its own"):
+        t.run(torch.ones(2, 4), keep="1")

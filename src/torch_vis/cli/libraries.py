@@ -87,7 +87,7 @@ def _configuration(config: str) -> Any:
         return CONFIG_MAPPING[config]()
     try:
         return AutoConfig.from_pretrained(config, local_files_only=True)
-    except Exception:
+    except (OSError, ValueError):  # neither cached nor a configuration that transformers can read
         known = sorted(CONFIG_MAPPING)
         stem = next((name for name in sorted(known, key=len, reverse=True) if config.startswith(name)), None)
         if stem is not None:

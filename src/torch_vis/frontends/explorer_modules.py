@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from torch_vis.capture.contents import contents_of, histogram_of
 from torch_vis.capture.statistics import TensorFact
+from torch_vis.frontends.collector import collector_paused
 from torch_vis.frontends.explorer_source import class_source
 from torch_vis.frontends.explorer_stats import ForwardStats, add_columns
 from torch_vis.tracing import Trace
@@ -47,7 +46,7 @@ class ModuleSubject(Subject):
         trace: Trace | None = None,
         stats: ForwardStats | None = None,
     ) -> None:
-        with undisturbed():
+        with collector_paused():
             self.modules, self.shared, forest = _walk(model)
             _count(forest, self.modules, self.shared)
         super().__init__(type(model).__name__, forest)
@@ -184,18 +183,6 @@ class ModuleSubject(Subject):
         from torch_vis.frontends.explorer_advice import advise
 
         return advise(self.modules[row])
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """A stretch without the garbage collector, which would look through the whole model again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _walk(model: torch.nn.Module) -> tuple[list[torch.nn.Module], dict[int, int], Forest]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from torch_vis.exporters.arguments import Signatures
+from torch_vis.frontends.collector import collector_paused
 from torch_vis.frontends.tensor_ids_calls import Calls
 from torch_vis.frontends.tensor_ids_ports import Ports, makers, ports_of, values_of
 from torch_vis.frontends.tensor_ids_steps import Level, Steps
@@ -28,18 +27,6 @@ FIGURES = {  # what a figure is called here, and the column it is the sum of
     "moved_bytes": "moved_bytes",
 }
 PHASES = [phase.name.lower() for phase in Phase]
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection: the containers made for each operation, none of them garbage, would set it off often."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @collector_paused()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.frontends.tensor_ids_sequence import collector_paused
+from torch_vis.frontends.collector import collector_paused
 from torch_vis.frontends.tracking_graph import (
     CONTAINMENT,
     EDGE_TYPES,

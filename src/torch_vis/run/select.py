@@ -41,8 +41,10 @@ def targets(graph: Graph, wanted: Any) -> list[Target]:
     modules = [n for n, module in enumerate(graph.modules) if module.kind == "module"]
     hit = [n for n in modules if graph.modules[n].path and fnmatchcase(graph.modules[n].path, wanted)]
     if hit:
-        scopes = np.flatnonzero(np.isin(graph.scope_module, hit)).tolist()
-        return [module_target(graph, scope) for scope in _outermost(graph, scopes)]
+        scopes = _outermost(graph, np.flatnonzero(np.isin(graph.scope_module, hit)).tolist())
+        ran = [scope for scope in scopes if _runs_forward(graph, scope)]
+        # A pattern passes over modules that ran nothing (an eval Dropout); one that is named must have run.
+        return [module_target(graph, scope) for scope in (ran or scopes)]
     nodes = [
         node.index for node in graph.nodes if fnmatchcase(node.name, wanted) or fnmatchcase(node.op, wanted)
     ]
@@ -50,6 +52,11 @@ def targets(graph: Graph, wanted: Any) -> list[Target]:
         return [node_target(graph, node) for node in nodes]
     paths = [graph.modules[n].path for n in modules if graph.modules[n].path]
     raise no_match("module or operation", wanted, [*paths, *{node.name for node in graph.nodes}])
+
+
+def _runs_forward(graph: Graph, scope: int) -> bool:
+    inside = within(graph, scope)[graph.node_scope]
+    return bool((inside & (graph.node_phase == Phase.FORWARD)).any())
 
 
 def _outermost(graph: Graph, scopes: list[int]) -> list[int]:

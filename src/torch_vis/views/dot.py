@@ -9,7 +9,7 @@ from torch_vis.errors import missing_extra
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
 from torch_vis.graph.schema import Phase
-from torch_vis.views.picture.diagram import Column, Diagram, Look, diagram
+from torch_vis.views.picture.diagram import Column, Diagram, Look, diagram, walk
 from torch_vis.views.picture.palette import FAINT, FRAME, STROKE, WIRE, colors, ink
 from torch_vis.views.picture.scene import HEADINGS, SHADES, box_of, named
 
@@ -59,29 +59,21 @@ def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
     if many:
         heading = quoted(HEADINGS[Phase(column.phase)].split()[0])
         lines += [f"  subgraph cluster_{number} {{", f"  label={heading}; style=invis;"]
-    # Frames are closed when the last of their items has been written: a stack, not recursion.
-    stack: list[Any] = list(reversed(column.top))
-    while stack:
-        step = stack.pop()
-        if isinstance(step, str):
-            lines.append(step)
+    for step, item in walk(column):
+        if step == "close":
+            lines.append("  }")
             continue
-        item = column.items[step]
-        if item.hidden:
-            continue
-        name = f"{number}_{step}"
-        if item.children is None:
-            lines.append(_node(drawn, number, step, palette))
+        if step == "box":
+            lines.append(_node(drawn, number, item.number, palette))
             continue
         title, class_ = named(item)
         label = quoted(f"{title} · {class_}" if class_ else title)
         tip = quoted("\n".join(f"{key}: {text}" for key, text in palette.facts(number, item)))
-        lines.append(f"  subgraph cluster_{name} {{")
+        lines.append(f"  subgraph cluster_{number}_{item.number} {{")
         lines.append(
             f'  label={label}; labeljust=l; style="rounded,filled"; color="{FRAME}"; fontcolor="{FAINT}"; '
             f'fontsize=10; fillcolor="{SHADES[item.level % 2]}"; tooltip={tip};'
         )
-        stack += ["  }", *reversed(item.children)]
     lines += _edges(drawn, column, number)
     return [*lines, "  }"] if many else lines
 

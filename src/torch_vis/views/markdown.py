@@ -17,7 +17,7 @@ from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
 from torch_vis.views.layout import FIGURES, number_columns
 from torch_vis.views.outline import Outline
-from torch_vis.views.picture.diagram import Diagram, Look, diagram
+from torch_vis.views.picture.diagram import Diagram, Look, diagram, walk
 from torch_vis.views.picture.palette import STROKE, colors
 from torch_vis.views.picture.scene import box_of, named
 from torch_vis.views.text import title_of, totals, tree_rows
@@ -164,25 +164,20 @@ def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
     column = drawn.columns[number]
     lines = [f'subgraph p{number}["{Phase(column.phase).name.lower()}"]']
     styles: dict[str, list[str]] = {}
-    stack: list[Any] = list(reversed(column.top))
-    while stack:
-        step = stack.pop()
-        if isinstance(step, str):
-            lines.append(step)
+    for step, item in walk(column):
+        if step == "close":
+            lines.append("end")
             continue
-        item = column.items[step]
-        if item.hidden:
-            continue
-        if item.children is not None:
-            lines.append(f'subgraph g{number}_{step}["{_label(" · ".join(filter(None, named(item))))}"]')
-            stack += ["end", *reversed(item.children)]
+        if step == "open":
+            title = _label(" · ".join(filter(None, named(item))))
+            lines.append(f'subgraph g{number}_{item.number}["{title}"]')
             continue
         box = box_of(drawn, number, item)
         palette.paint(box)
         text = "<br/>".join(_label(word) for word in [box.title, *box.words])
         shape = ('(["', '"])') if item.kind in ("input", "output") else ('["', '"]')
-        lines.append(f"n{number}_{step}{shape[0]}{text}{shape[1]}")
-        styles.setdefault(box.fill, []).append(f"n{number}_{step}")
+        lines.append(f"n{number}_{item.number}{shape[0]}{text}{shape[1]}")
+        styles.setdefault(box.fill, []).append(f"n{number}_{item.number}")
     lines.append("end")
     lines += [f"n{number}_{edge.source} --> n{number}_{edge.target}" for edge in column.edges]
     for place, (fill, names) in enumerate(styles.items()):

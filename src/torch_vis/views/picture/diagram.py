@@ -8,6 +8,7 @@ are not drawn as boxes of their own; edges go through them.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +78,20 @@ class Diagram:
     look: Look
     columns: list[Column]
     item_nodes: list[list[Any]]  # for each column and item, the operations it stands for
+
+
+def walk(column: Column) -> Iterator[tuple[str, Item]]:
+    """The items of a column in reading order: ("open", frame), what is in it, ("close", frame), and ("box", item)."""
+    stack = [("box", column.items[number]) for number in reversed(column.top)]
+    while stack:
+        step, item = stack.pop()
+        if step == "close" or item.children is None:
+            if not item.hidden:
+                yield step, item
+            continue
+        yield "open", item
+        stack.append(("close", item))
+        stack.extend(("box", column.items[number]) for number in reversed(item.children))
 
 
 def diagram(graph: Graph, look: Look) -> Diagram:
