@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "views": {"errors", "graph"},
 }
 NUMPY_ONLY = {"errors", "graph"}
-FOLDERS_ON_TOP = {"frontends", "cli"}
+FOLDERS_ON_TOP = {"frontends", "reports", "cli"}
 HEAVY = {
     "matplotlib",
     "networkx",

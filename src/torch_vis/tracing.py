@@ -19,6 +19,7 @@ from torch_vis.errors import (
 )
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.reading import Reading
 from torch_vis.registry import FORMATS, READABLE, drawer, writer
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ COSTS = ("flops", "macs", "moved_bytes")
 VIAS = ("eager", "fx", "export", "dynamo", "aot")
 
 
-class Trace:
+class Trace(Reading):
     """One recorded run: its graph, its measurements, what was not captured, and what the model returned.
 
     >>> import torch, torch_vis as tv

@@ -1,0 +1,88 @@
+"""What every report has: facts, listings, a table, a figure, plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.errors import UsageError, no_match
+from torch_vis.views.charts import Chart, draw
+from torch_vis.views.tables import Listing, table
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Report:
+    """Something found out about a run; ``print`` shows it as tables.
+
+    A kind of report says what it found in ``facts`` (what it comes to, in words), ``listings`` (rows with titles) and
+    ``charts`` (what ``figure`` draws, the first one by default). ``notes`` are sentences on what it leaves out.
+    """
+
+    title = ""
+
+    def facts(self) -> Mapping[str, str]:
+        """What it all comes to, by name, in words."""
+        return {}
+
+    def listings(self) -> Sequence[Listing]:
+        """The rows found, under titles."""
+        return ()
+
+    def charts(self) -> Mapping[str, Chart]:
+        """The charts that can be drawn, by name."""
+        return {}
+
+    def notes(self) -> Sequence[str]:
+        """What the figures leave out, in sentences."""
+        return ()
+
+    def table(self, *, width: int = 120) -> str:
+        """The report as text."""
+        facts = dict(self.facts())
+        wide = max(map(len, facts), default=0)
+        parts = [[self.title]] if self.title else []
+        parts += [[f"{name.ljust(wide)}  {fact}" for name, fact in facts.items()]] if facts else []
+        parts += [table(listing, width) for listing in self.listings() if len(listing.rows)]
+        parts += [[f"• {note}" for note in self.notes()]] if self.notes() else []
+        return "\n\n".join("\n".join(lines) for lines in parts)
+
+    def figure(self, renderer: str = "plotly", *, chart: str | None = None) -> Any:
+        """A chart of it, drawn by ``"plotly"`` or ``"matplotlib"``."""
+        found = self.charts()
+        if not found:
+            raise UsageError(f"there is nothing to draw: {self.title or type(self).__name__} is empty")
+        name = next(iter(found)) if chart is None else chart
+        if name not in found:
+            raise no_match("chart", str(name), [*found])
+        return draw(found[name], renderer)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        rows = {listing.title: listing.to_plain() for listing in self.listings()}
+        return {"facts": dict(self.facts()), **rows, "notes": list(self.notes())}
+
+    def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:
+        """The rows of a listing (the first one by default) as a pandas ``DataFrame``."""
+        try:
+            import pandas
+        except ImportError as error:
+            from torch_vis.errors import missing_extra
+
+            raise missing_extra("pandas") from error
+        found = {item.title: item for item in self.listings()}
+        name = next(iter(found), "") if listing is None else listing
+        if name not in found:
+            raise no_match("listing", str(name), [*found])
+        chosen = found[name]
+        return pandas.DataFrame(
+            [list(row) for row in chosen.rows], columns=[field.name for field in chosen.fields]
+        )
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}: {fact}" for name, fact in list(self.facts().items())[:3])
+        return f"<{type(self).__name__} {facts}>" if facts else f"<{type(self).__name__}>"
