@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from torch_vis.errors import missing_extra, no_match
 from torch_vis.views.units import count, duration, size
 
-UNITS: dict[str, Callable[[int], str]] = {"ns": duration, "bytes": size, "count": count}
+UNITS: dict[str, Callable[[Any], str]] = {"ns": duration, "bytes": size, "count": count}
 # Eight colours that stay apart for colour-blind readers, in the order in which they are given out.
 COLORS = ("#3b7dd8", "#e08a1e", "#2a9d8f", "#c8553d", "#8067b7", "#d4b106", "#5f6b7a", "#4fa3c7")
 RENDERERS = ("plotly", "matplotlib")
@@ -72,12 +72,12 @@ def ticks(axis: Axis, most: float, least: float = 0.0) -> tuple[list[float], lis
     >>> ticks(Axis("memory", "bytes"), 3 * 1024**2)[1]
     ['0 B', '1.00 MiB', '2.00 MiB', '3.00 MiB']
     """
-    show = UNITS.get(axis.unit, _plain)
+    show: Callable[[Any], str] = UNITS.get(axis.unit, _plain)
     if axis.log:
         low = math.floor(math.log10(least)) if least > 0 else 0
         high = math.ceil(math.log10(most)) if most > 0 else low
-        step = max(1, (high - low) // TICKS + 1)
-        places = [10.0**power for power in range(low, high + 1, step)]
+        every = max(1, (high - low) // TICKS + 1)
+        places = [10.0**power for power in range(low, high + 1, every)]
         return places, [show(int(place)) if place >= 1 and axis.unit else f"{place:g}" for place in places]
     step = _step(max(most, 0.0) / TICKS, 1024.0 if axis.unit == "bytes" else 1000.0)
     places = [step * number for number in range(int(max(most, 0.0) / step) + 1)]
