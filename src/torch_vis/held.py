@@ -41,6 +41,15 @@ class Held:
         """The names of the tensors that were written to since the run ended."""
         return [name for name, tensor, version in self.versions if version_of(tensor) != version]
 
+    def stale(self) -> list[str]:
+        """Those among them that a replay starts from, and of which no earlier copy is held."""
+        loose = {storage._cdata for number, storage in self.storages.items() if number not in self.originals}
+        return [
+            name
+            for name, tensor, version in self.versions
+            if version_of(tensor)[2] in loose and version_of(tensor) != version
+        ]
+
 
 def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A block of memory with the same contents."""

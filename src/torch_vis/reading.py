@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
+    from torch_vis.held import Held
+    from torch_vis.reports.gradients import GradientFlow
 
 
 class Reading:
@@ -14,3 +16,24 @@ class Reading:
 
     graph: Graph
     metrics: Metrics
+    _held: Held | None
+
+    def gradients(self) -> GradientFlow:
+        """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
+
+        The run is repeated from the tensors that the trace holds and looked at on the way. The figures stay beside
+        the trace as columns (``norm``, ``nans``, ``infs``, ``units``, ``dead_units``), and the page that ``save`` then
+        writes has a heat map of them.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+        >>> t = tv.trace(model, torch.ones(2, 3), loss=lambda y: (y - torch.log(y * 0 - 1)).sum())
+        >>> t.gradients().born.name
+        'log'
+        """
+        from torch_vis.reports.gradients import GradientFlow
+
+        found = GradientFlow(self.graph, self._held)
+        for column in found.columns.values():
+            self.metrics = self.metrics.with_column(column)
+        return found

@@ -182,11 +182,12 @@ class _Execution(Replay):
             return self.moved[value]
         return super().block(value)
 
-    def _run_node(self, node: int, states: dict[int, Any] | None) -> None:
+    def run_node(self, node: int, states: dict[int, Any] | None) -> None:
+        """Execute one node, as ``run`` does."""
         self.at = node
         if self.moved:
             self._follow(node)
-        super()._run_node(node, states)
+        super().run_node(node, states)
         self.at = -1
         for action in self.actions.get(node, ()):
             action()

@@ -63,12 +63,13 @@ class Replay:
         done = self.plan.last_uses(nodes) if release and not digests else {}
         with quiet(self.plan.generators):
             for node in nodes:
-                self._run_node(node, states)
+                self.run_node(node, states)
                 for storage in done.get(node, ()):
                     self.memory.pop(storage, None)
                     self.objects.pop(storage, None)
 
-    def _run_node(self, node: int, states: dict[int, Any] | None) -> None:
+    def run_node(self, node: int, states: dict[int, Any] | None) -> None:
+        """Execute one node, as ``run`` does."""
         graph = self.graph
         if graph.node_flags[node] & Flag.OPAQUE:
             for value in graph.out_value[slice(*graph.output_span(node))]:

@@ -1,0 +1,219 @@
+"""How gradients flow: norms layer by layer, where they vanish or explode, dead units, where NaN was born."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from torch_vis.errors import UsageError
+from torch_vis.graph.rows import Node
+from torch_vis.graph.schema import Phase
+from torch_vis.reports.report import Report
+from torch_vis.run.contents import contents, parameter_norms
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+
+if TYPE_CHECKING:
+    from torch_vis.graph.graph import Graph
+    from torch_vis.graph.metrics import Column
+    from torch_vis.held import Held
+
+FAR = 1e3  # times under or over what the layers next to the loss have
+NEXT = 0.25  # the share of the layers that counts as next to the loss
+
+
+class Layer(NamedTuple):
+    """The parameters of one module: the norms of their gradients and of themselves, and what is wrong, if anything.
+
+    ``rms`` is the root of the mean square of the gradient's elements, which does not grow with the size of a layer.
+    """
+
+    path: str
+    elements: int
+    gradient_norm: float | None
+    weight_norm: float | None
+    ratio: float | None
+    rms: float | None
+    verdict: str
+
+
+class Rectifier(NamedTuple):
+    """An operation that cuts to zero: how many channels it gives, and how many never fire."""
+
+    path: str
+    node: int
+    units: int
+    dead: int
+
+
+class GradientFlow(Report):
+    """Gradients layer by layer, in the order in which the layers ran forward.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    >>> flow = tv.trace(model, torch.ones(2, 3), backward=True).gradients()
+    >>> [layer.path for layer in flow.layers], flow.born
+    (['0', '2'], None)
+    """
+
+    title = "Gradient flow"
+
+    def __init__(self, graph: Graph, held: Held | None) -> None:
+        if not (graph.node_phase == Phase.BACKWARD).any():
+            raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")
+        self.graph = graph
+        self.columns: dict[str, Column] = contents(graph, held)
+        self._weights = parameter_norms(graph, held)
+
+    @cached_property
+    def layers(self) -> list[Layer]:
+        """A row for each module that has parameters with gradients."""
+        graph, norm = self.graph, self.columns["norm"]
+        sums: dict[str, list[tuple[int, float | None, float | None]]] = {}
+        for result in graph.outcomes:
+            if result.kind == "gradient":
+                name = result.name.removesuffix(".grad")
+                if name in self._weights:
+                    producer = int(graph.value_producer[result.value.index])
+                    gradient = norm[producer] if producer >= 0 else None
+                    row = (result.value.type.numel, gradient, self._weights[name])
+                    sums.setdefault(name.rpartition(".")[0], []).append(row)
+        order = self._first_runs()
+        rows = [
+            _layer(path, parts)
+            for path, parts in sorted(sums.items(), key=lambda item: order.get(item[0], len(order)))
+        ]
+        return _judged(rows)
+
+    def _first_runs(self) -> dict[str, int]:
+        graph = self.graph
+        paths = [graph.modules[module].path for module in graph.scope_module.tolist()]
+        found: dict[str, int] = {}
+        for scope in graph.node_scope[graph.node_phase == Phase.FORWARD].tolist():
+            found.setdefault(paths[scope], len(found))
+        return found
+
+    @cached_property
+    def rectifiers(self) -> list[Rectifier]:
+        """Operations that cut to zero, those with most dead units first."""
+        units, dead = self.columns["units"], self.columns["dead_units"]
+        known = np.ones(len(units), dtype=bool) if units.known is None else units.known
+        rows = [
+            Rectifier(self.graph.nodes[node].path, node, units[node], dead[node])
+            for node in np.flatnonzero(known).tolist()
+        ]
+        return sorted(rows, key=lambda row: -row.dead / max(1, row.units))
+
+    @cached_property
+    def born(self) -> Node | None:
+        """The first operation that made NaN out of inputs that had none; None where there is no NaN."""
+        nans = self.columns["nans"].values
+        for node in np.flatnonzero(nans > 0).tolist():
+            if not any(nans[producer] for producer in self.graph.producers(node)):
+                return self.graph.nodes[node]
+        return None
+
+    def facts(self) -> dict[str, str]:
+        rows = self.layers
+        norms = [row.gradient_norm for row in rows if row.gradient_norm is not None]
+        total = float(np.sqrt(np.square(norms).sum()))
+        wrong: dict[str, list[str]] = {}
+        for row in rows:
+            if row.verdict:
+                wrong.setdefault(row.verdict, []).append(row.path or "(root)")
+        found = {"layers": f"{len(rows):,}", "gradient norm": f"{total:.4g} over all parameters"}
+        for verdict, paths in wrong.items():
+            found[verdict] = ", ".join(paths[:5]) + (
+                f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
+            )
+        dead = sum(row.dead for row in self.rectifiers)
+        if self.rectifiers:
+            found["dead units"] = f"{dead:,} of {sum(row.units for row in self.rectifiers):,}"
+        if self.born is not None:
+            where = f" in {self.born.path}" if self.born.path else ""
+            line = f", {self.born.site.short}" if self.born.site else ""
+            found["NaN born"] = f"at {self.born.name} ({self.born.phase}){where}{line}"
+        return found
+
+    def listings(self) -> list[Listing]:
+        figure = "{:.3g}".format
+        layers = (
+            Field("path", "layer"),
+            Field("elements", "parameters", "{:,}".format),
+            Field("gradient_norm", "gradient", figure),
+            Field("weight_norm", "weights", figure),
+            Field("ratio", "ratio", figure),
+            Field("rms", "rms", figure),
+            Field("verdict", "verdict"),
+        )
+        rectifiers = (
+            Field("path", "module"),
+            Field("node", "operation", str),
+            Field("units", "units", "{:,}".format),
+            Field("dead", "dead", "{:,}".format),
+        )
+        dying = [row for row in self.rectifiers if row.dead]
+        return [
+            Listing("Gradients by layer", layers, self.layers, most=60),
+            Listing("Units that are zero for the whole batch", rectifiers, dying),
+        ]
+
+    def notes(self) -> list[str]:
+        found = [
+            f"vanishing and exploding: {FAR:,.0f} times under or over the last quarter of the layers (median of rms)"
+        ]
+        if self.rectifiers:
+            found.append("dead means zero for everything in this one batch; another may wake it")
+        return found
+
+    def charts(self) -> dict[str, Chart]:
+        rows = [row for row in self.layers if row.rms]
+        if not rows:
+            return {}
+        names = [row.path or "(root)" for row in rows]
+        series = [
+            Series("gradient", range(len(rows)), [row.rms or 0.0 for row in rows], names),
+        ]
+        chart = Chart(
+            "lines" if len(rows) > 1 else "points",
+            "Gradient flow: root mean square by layer, first to last",
+            Axis("layer"),
+            Axis("rms of the gradient", log=True),
+            series,
+        )
+        return {"layers": chart}
+
+
+def _layer(path: str, parts: list[tuple[int, float | None, float | None]]) -> Layer:
+    elements = sum(part[0] for part in parts)
+    gradient = _together([part[1] for part in parts])
+    weight = _together([part[2] for part in parts])
+    ratio = gradient / weight if gradient is not None and weight else None
+    rms = gradient / elements**0.5 if gradient is not None and elements else None
+    return Layer(path, elements, gradient, weight, ratio, rms, "")
+
+
+def _together(norms: list[float | None]) -> float | None:
+    known = [norm for norm in norms if norm is not None]
+    return float(np.sqrt(np.square(known).sum())) if len(known) == len(norms) else None
+
+
+def _judged(rows: list[Layer]) -> list[Layer]:
+    """With verdicts: a gradient comes from the loss, so the layers next to it are what others are measured by."""
+    sound = [row.rms for row in rows if row.rms and np.isfinite(row.rms)]
+    usual = float(np.median(sound[-max(1, round(len(sound) * NEXT)) :])) if sound else 0.0
+    return [row._replace(verdict=_verdict(row.rms, usual)) for row in rows]
+
+
+def _verdict(rms: float | None, usual: float) -> str:
+    if rms is None:
+        return ""
+    if np.isnan(rms):
+        return "NaN"
+    if rms == 0:
+        return "no gradient"
+    if np.isinf(rms) or rms > usual * FAR:
+        return "exploding"
+    return "vanishing" if rms < usual / FAR else ""

@@ -1,0 +1,112 @@
+"""What was in the tensors of a run, as columns: norms, numbers that are none, units that never fire.
+
+The run itself keeps no tensors. It is repeated from what the trace holds, bit for bit, and looked at on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Column
+from torch_vis.graph.schema import Flag, Role
+from torch_vis.graph.template import short_name
+from torch_vis.held import Held
+from torch_vis.run.observe import Watched, observe
+
+CONTENTS = ("norm", "nans", "infs", "units", "dead_units")
+# Operations that cut to zero, whose outputs can be dead: zero for everything that came in.
+RECTIFIERS = frozenset({"relu", "threshold", "clamp_min", "relu6", "hardtanh"})
+UNFILLED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize"})
+
+
+def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
+    """The columns ``norm``, ``nans``, ``infs``, ``units`` and ``dead_units`` along the operations.
+
+    ``norm`` is the Euclidean norm of all floating-point elements that an operation made. It is not known for what has
+    none, for memory that is not yet filled, and for views, except those that are results of the run. ``units`` and
+    ``dead_units`` are known for operations that cut to zero (ReLU): how many channels they give, and how many of these
+    are zero for everything that came in.
+    """
+    count = len(graph)
+    norm = np.zeros(count)
+    numbers = {name: np.zeros(count, dtype=np.int64) for name in CONTENTS[1:]}
+    known, rectifies = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    passed_over, cutting = _passed_over(graph), _named(graph, RECTIFIERS)
+
+    def see(node: int, made: list[torch.Tensor]) -> None:
+        floating = [] if passed_over[node] else [part for tensor in made for part in _floating(tensor)]
+        if not floating:
+            return
+        known[node] = True
+        norm[node], numbers["nans"][node], numbers["infs"][node] = _size(floating)
+        if cutting[node] and floating[0].dim() >= 2:
+            rectifies[node] = True
+            numbers["units"][node], numbers["dead_units"][node] = _dead(floating[0])
+
+    observe(graph, held, see)
+    found = {"norm": Column("norm", norm, known=known)}
+    for name, values in numbers.items():
+        found[name] = Column(name, values, known=rectifies if name.endswith("units") else known)
+    return found
+
+
+def parameter_norms(graph: Graph, held: Held | None) -> dict[str, float]:
+    """The norm of each parameter before the run, by name."""
+    run = Watched(graph, held)
+    found = {}
+    for value in np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist():
+        parts = _floating(run.replay.tensor(value))
+        if parts:
+            found[graph.values[value].name] = _size(parts)[0]
+    return found
+
+
+def _passed_over(graph: Graph) -> Any:
+    """Operations that make no numbers of their own: views that are no results, and memory not yet filled.
+
+    What a collective gives is on its way until it is waited for, and must not be read before.
+    """
+    views = (graph.node_flags & Flag.VIEW) != 0
+    producers = graph.value_producer[graph.result_value]
+    views[producers[producers >= 0]] = False
+    calls = [n for n, call in enumerate(graph.calls) if "c10d" in call.op.partition("::")[0]]
+    return views | _named(graph, UNFILLED) | np.isin(graph.node_call, calls)
+
+
+def _named(graph: Graph, names: frozenset[str]) -> Any:
+    hit = [n for n, call in enumerate(graph.calls) if short_name(call.op).rstrip("_") in names]
+    return np.isin(graph.node_call, hit)
+
+
+def _floating(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if tensor.is_nested:
+        return [part for inner in tensor.unbind() for part in _floating(inner)]
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor._values()
+    if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():
+        return []
+    return [tensor] if tensor.is_floating_point() or tensor.is_complex() else []
+
+
+def _size(made: list[torch.Tensor]) -> tuple[float, int, int]:
+    """The Euclidean norm of all elements, and how many of them are no number or infinite."""
+    total = 0.0
+    for tensor in made:
+        wide = torch.float64 if tensor.dtype in (torch.float64, torch.complex128) else torch.float32
+        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        total += float(torch.linalg.vector_norm(real.to(wide))) ** 2
+    if np.isfinite(total):
+        return total**0.5, 0, 0
+    nans = sum(int(torch.isnan(tensor).sum()) for tensor in made)
+    return total**0.5, nans, sum(int(torch.isinf(tensor).sum()) for tensor in made)
+
+
+def _dead(made: torch.Tensor) -> tuple[int, int]:
+    """The channels of what a rectifier made, and how many are zero throughout."""
+    axis = 1 if made.dim() >= 4 else made.dim() - 1
+    rest = [number for number in range(made.dim()) if number != axis]
+    return made.shape[axis], int((made == 0).all(dim=rest).sum())

@@ -1,0 +1,186 @@
+"""Norms, NaN and dead units of a run, found by repeating it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torch_vis as tv
+from tests.zoo import ZOO, close_process_group
+from torch_vis.errors import TensorsMissing, UsageError
+from torch_vis.run.contents import contents
+from torch_vis.run.observe import Watched
+from torch_vis.run.replay import quiet, same_bits
+
+
+def small(*layers: nn.Module) -> tv.Trace:
+    torch.manual_seed(0)
+    return tv.trace(nn.Sequential(*layers), torch.randn(4, 3), backward=True)
+
+
+def close(a: float | None, b: float) -> bool:
+    return a is not None and abs(a - b) <= 1e-5 * max(abs(b), 1e-30)
+
+
+def test_norms_are_those_of_the_run():
+    t = small(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    kept = t.run(keep="all").kept
+    norm = t.gradients().columns["norm"]
+    seen = 0
+    for node in t.graph.nodes:
+        name = f"{node.path}/{node.name}#{node.index}"
+        if norm[node.index] is not None and len(node.outputs) == 1:
+            assert close(norm[node.index], float(kept[name].norm())), name
+            seen += 1
+    assert seen > 10
+
+
+def test_layers_have_the_norms_of_their_gradients():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    flow = tv.trace(model, torch.randn(4, 3), backward=True).gradients()
+    for layer in flow.layers:
+        module = model.get_submodule(layer.path)
+        norm = sum(float(p.grad.norm()) ** 2 for p in module.parameters()) ** 0.5
+        weight = sum(float(p.detach().norm()) ** 2 for p in module.parameters()) ** 0.5
+        assert close(layer.gradient_norm, norm) and close(layer.weight_norm, weight)
+    assert [layer.path for layer in flow.layers] == ["0", "2"]
+
+
+def test_an_optimizer_step_leaves_the_weights_of_before():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    before = sum(float(p.detach().norm()) ** 2 for p in model.parameters()) ** 0.5
+    with tv.record(model) as t:
+        step(torch.ones(1, 3))
+    assert close(t.gradients().layers[0].weight_norm, before)
+
+
+def test_what_vanishes_is_told_from_what_explodes():
+    layers = [layer for _ in range(20) for layer in (nn.Linear(3, 3), nn.Sigmoid())]
+    verdicts = [layer.verdict for layer in small(*layers).gradients().layers]
+    assert verdicts[0] == "vanishing" and verdicts[-1] == "" and "exploding" not in verdicts
+    steep = [nn.Linear(3, 3, bias=False) for _ in range(8)]
+    for layer in steep:
+        nn.init.eye_(layer.weight)
+        layer.weight.data *= 30
+    verdicts = [layer.verdict for layer in small(*steep).gradients().layers]
+    assert set(verdicts) == {""}  # every weight sees the same product
+    uneven = [nn.Linear(3, 3, bias=False) for _ in range(8)]
+    for place, layer in enumerate(uneven):
+        nn.init.eye_(layer.weight)
+        layer.weight.data *= 0.01 if place < 4 else 100.0
+    verdicts = [layer.verdict for layer in small(*uneven).gradients().layers]
+    assert verdicts[0] == "exploding" and verdicts[-1] == ""
+
+
+def test_nan_is_found_where_it_was_born():
+    class Wrong(nn.Module):
+        def forward(self, x):
+            return torch.sqrt(x - 100).exp()
+
+    flow = small(nn.Linear(3, 2), Wrong(), nn.ReLU()).gradients()
+    assert flow.born is not None and (flow.born.name, flow.born.path) == ("sqrt", "1")
+    assert "sqrt" in flow.facts()["NaN born"] and "test_contents.py" in flow.facts()["NaN born"]
+
+
+def test_an_infinite_mask_is_no_nan():
+    class Masked(nn.Module):
+        def forward(self, x):
+            return x.masked_fill(torch.tensor([True, False, False]), float("-inf")).softmax(-1)
+
+    flow = small(nn.Linear(3, 3), Masked()).gradients()
+    assert flow.born is None and flow.columns["infs"].total() == 4
+
+
+def test_dead_units_are_counted_by_channel():
+    linear, convolution = nn.Linear(3, 8), nn.Conv2d(1, 4, 1)
+    with torch.no_grad():
+        linear.weight[:3] = 0
+        linear.bias[:3] = -1
+        convolution.weight[1] = 0
+        convolution.bias[1] = -1
+        linear.bias[3:] += 10
+        convolution.weight[0] = 1
+    flow = small(linear, nn.ReLU(), nn.Unflatten(1, (1, 2, 4)), convolution, nn.ReLU()).gradients()
+    by_path = {row.path: row for row in flow.rectifiers}
+    assert (by_path["1"].units, by_path["1"].dead) == (8, 3)
+    assert by_path["4"].units == 4 and by_path["4"].dead >= 1
+
+
+def test_figures_stay_beside_the_trace(tmp_path):
+    t = small(nn.Linear(3, 2))
+    t.gradients()
+    t.save(tmp_path / "t.tvz")
+    again = tv.load(tmp_path / "t.tvz")
+    assert again.metrics["norm"][:] == t.metrics["norm"][:]
+
+
+def test_two_runs_take_turns_with_random_streams_of_their_own():
+    t = small(nn.Linear(3, 64), nn.Dropout(0.5), nn.Dropout(0.5))
+    before = torch.get_rng_state()
+    one, two = Watched(t.graph, t._held), Watched(t.graph, t._held)
+    with quiet(one.plan.generators):
+        for here, there in zip(one.steps(), two.steps(), strict=True):
+            for a, b in zip(one.made(here), two.made(there), strict=True):
+                assert here == there and (
+                    a.numel() == 0 or same_bits(a, b) or t.graph.nodes[here].name == "empty_like"
+                )
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_it_says_what_it_cannot_do(tmp_path):
+    model, x = nn.Linear(3, 2), torch.ones(1, 3)
+    with pytest.raises(UsageError, match="no backward pass"):
+        tv.trace(model, x).gradients()
+    t = tv.trace(model, x, backward=True)
+    with torch.no_grad():
+        model.weight += 1
+    with pytest.raises(TensorsMissing, match="weight"):
+        t.gradients()
+    with pytest.raises(TensorsMissing, match="holds no tensors"):
+        tv.trace(model, x, backward=True, keep=False).gradients()
+
+
+def test_a_second_backward_does_not_spoil_the_first():
+    model, x = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), torch.randn(4, 3)
+    t = tv.trace(model, x, backward=True)
+    wanted = t.gradients().layers
+    model(x).sum().backward()  # adds to .grad, moves the running statistics
+    assert t.gradients().layers == wanted
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_results_have_their_norms_zoo_wide(name):
+    case = ZOO[name]
+    model, args, kwargs = case.make()
+    try:
+        t = tv.trace(model, *args, kwargs=kwargs, backward=case.backward)
+        try:
+            norm = contents(t.graph, t._held)["norm"]
+        except TensorsMissing:
+            assert any(
+                r.device.type == "meta" or type(r).__name__ == "FakeTensor" for r in t._held.results.values()
+            )
+            return
+        for number, result in enumerate(t.graph.outcomes):
+            held = t._held.results[number]
+            producer = int(t.graph.value_producer[result.value.index])
+            whole = len(result.sources()) == 1  # one operation wrote all of it
+            if result.kind == "output" and whole and producer >= 0 and len(t.graph.nodes[producer].outputs) == 1:
+                if (
+                    norm[producer] is not None
+                    and held.is_floating_point()
+                    and held.layout is torch.strided
+                    and not held.is_nested
+                ):
+                    wanted = float(held.detach().double().norm())
+                    assert close(norm[producer], wanted) or wanted != wanted
+    finally:
+        close_process_group()
