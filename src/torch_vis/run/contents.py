@@ -87,7 +87,7 @@ def _floating(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [part for inner in tensor.unbind() for part in _floating(inner)]
     if tensor.layout is torch.sparse_coo:
         tensor = tensor._values()
-    if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or not tensor.numel():
         return []
     return [tensor] if tensor.is_floating_point() or tensor.is_complex() else []
 
