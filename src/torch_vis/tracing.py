@@ -355,6 +355,7 @@ def trace(
     dynamic: bool | None = None,
     dynamic_shapes: Any = None,
     fullgraph: bool = False,
+    fake: bool = False,
 ) -> Trace:
     """Run a model (or any callable) once and return the graph of everything that it did.
 
@@ -370,6 +371,10 @@ def trace(
     ``"dynamo"`` (partitions at graph breaks, see ``breaks``) or ``"aot"`` (Dynamo, then forward and backward as
     graphs of their own). ``dynamic=True`` leaves sizes open where the program allows it, ``dynamic_shapes`` is that of
     ``torch.export``, and ``fullgraph=True`` raises at the first graph break.
+
+    ``fake=True`` computes nothing: every tensor is followed by its shape, so a model that does not fit in memory can be
+    traced, and ``memory()`` of the trace is a prediction. A training step with its optimizer can be traced like this; the
+    model, its gradients and the optimizer's state are afterwards as they were.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
@@ -396,6 +401,13 @@ def trace(
 
     named = dict(kwargs or {})
     modules = [model] if isinstance(model, torch.nn.Module) else []
+    if fake:
+        from torch_vis.capture.faking import fake_run
+
+        if via != "eager" or dynamic or dynamic_shapes is not None or fullgraph:
+            raise UsageError("fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph")
+        made = fake_run(model, args, named, backward, loss, functions=functions, partial=partial)
+        return Trace(*made[:4], output=made[4], error=made[5])
     capture = Capture(*modules, keep=keep, functions=functions)
     capture.inputs = name_inputs(model, args, named)
     capture.has_output = True

@@ -6,7 +6,7 @@ import inspect
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Role
 from torch_vis.held import Held, version_of
 
+if TYPE_CHECKING:
+    from torch_vis.capture.faking import Faking
+
 
 class Capture:
     """One recorded stretch of a program: enter, run, leave, then ``finish``."""
@@ -36,7 +39,9 @@ class Capture:
         memory: bool = True,
         functions: bool = False,
         declared: Iterable[Callable[..., Any]] = (),
+        faking: Faking | None = None,
     ) -> None:
+        self.faking = faking
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
         self.roots: list[tuple[str, torch.nn.Module]] = []
         for place, module in enumerate(modules):
@@ -55,6 +60,8 @@ class Capture:
         with ExitStack() as entered:
             for part in (self._following, self._mode, self._naming):
                 entered.enter_context(part)
+            if self.faking is not None:  # above the recorder, which then sees only what stands for the tensors
+                entered.enter_context(self.faking.above)
             self._entered = entered.pop_all()
         self.recorder.scopes[0][2] = clock()
         return self
@@ -144,7 +151,11 @@ class Capture:
             gradient = _gradient(tensor)
             if gradient is not None:
                 named.extend(_named_parts(f"{name}.grad", gradient, Role.GRADIENT))
-        return named
+        return [(name, self._met(tensor), role) for name, tensor, role in named]
+
+    def _met(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that the recorder has seen: in a fake run, the one that stands for it."""
+        return tensor if self.faking is None else self.faking.twins.of(tensor)
 
     def _leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Every parameter and input by name, wrappers (a DTensor, say) left whole."""
@@ -155,7 +166,9 @@ class Capture:
 
     def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:
         rec = self.recorder
-        results = [(name, "output", tensor) for name, tensor in named_tensors(self.output, "output")]
+        results = [
+            (name, "output", self._met(tensor)) for name, tensor in named_tensors(self.output, "output")
+        ]
         names = {id(tensor): name for name, tensor, _ in finding.named}
         gradients: set[int] = set()
         leaves = self._leaves()
@@ -166,7 +179,8 @@ class Capture:
         for name, tensor in leaves:
             gradient = _gradient(tensor)
             if gradient is not None and id(gradient) not in gradients:
-                for part_name, part in named_tensors(gradient, f"{name}.grad"):
+                for part_name, found_part in named_tensors(gradient, f"{name}.grad"):
+                    part = self._met(found_part)
                     if rec.knows(part):
                         results.append((part_name, "gradient", part))
                         gradients.add(id(part))

@@ -1,0 +1,260 @@
+"""Runs without numbers: every tensor that is met is replaced by a fake one of the same shape, memory and place.
+
+The user's tensors stay where they are. A mode above the recorder hands each operation a twin of every real tensor: a
+fake tensor whose memory is as large, shared by as many views, and alive for as long. So the recorder sees the program that
+would have run, and nothing of it is computed. What the program changes on the way (gradients, the optimizer's state,
+attributes of modules) is put back at the end, also after an exception.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from torch_vis.capture.eager import Capture, name_inputs, run_backward
+from torch_vis.capture.mode import is_wrapper
+from torch_vis.capture.restoring import Memento
+from torch_vis.capture.sites import kind_of, resolve
+from torch_vis.errors import CaptureFailed, NothingToDifferentiate, UsageError
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.rows import Site
+
+FAKE_LIMIT = "shapes only: no numbers were computed, and the times are those of working out shapes"
+CPU = torch.device("cpu")
+INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
+is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
+UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
+
+
+class Faking:
+    """One run without numbers: ``below`` and ``above`` are the modes on either side of the recorder's."""
+
+    def __init__(self) -> None:
+        self.below = ShapesOnly(allow_non_fake_inputs=True)
+        self.twins = Twins(self.below)
+        self.above = TwinMode(self.twins)
+
+    def __enter__(self) -> Faking:
+        with ExitStack() as stack:
+            stack.enter_context(Memento())
+            stack.enter_context(_as_foreach_sees())
+            stack.enter_context(self.below)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if isinstance(error, (*NUMBERS_NEEDED, *UNSUPPORTED)) or _touches_data(error):
+            raise _explained(error, traceback) from error
+
+
+def fake_run(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    backward: bool,
+    loss: Callable[[Any], Any] | None,
+    *,
+    functions: bool = False,
+    partial: bool = False,
+) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any], Any, BaseException | None]:
+    """Run a model without numbers: the graph, metrics, limits, circumstances, output, and what ended it early."""
+    error: BaseException | None = None
+    with Faking() as faking:
+        modules = [model] if isinstance(model, torch.nn.Module) else []
+        capture = Capture(*modules, keep=False, functions=functions, faking=faking)
+        capture.inputs = name_inputs(model, args, kwargs)
+        capture.has_output = True
+        try:
+            with capture:
+                capture.output = model(*args, **kwargs)
+                if backward or loss is not None:
+                    run_backward(capture.output, loss)
+        except Exception as raised:
+            if not partial or isinstance(raised, NothingToDifferentiate):
+                raise
+            error = raised
+        graph, metrics, _, limits, meta = capture.finish()
+    meta.update(backward=backward or loss is not None, fake=True)
+    return graph, metrics, (*limits, FAKE_LIMIT), meta, capture.output, error
+
+
+class ShapesOnly(FakeTensorMode):
+    """Torch's fake mode, but an operation that writes gives back the very tensors that it wrote to.
+
+    Where all arguments are known numbers, torch computes the result and gives back a new tensor in their place.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation on shapes."""
+        out = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        schema = getattr(func, "_schema", None)
+        if schema is None or not schema.is_mutable or not isinstance(out, torch.Tensor):
+            return out
+        written = schema.returns[0].alias_info
+        if written is None or not written.is_write:
+            return out
+        for place, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.before_set == written.before_set:
+                return args[place] if place < len(args) else (kwargs or {}).get(argument.name, out)
+        return out
+
+
+class Twins:
+    """The fake tensors that stand for real ones: one for each tensor, on memory of their own for each block."""
+
+    def __init__(self, world: FakeTensorMode) -> None:
+        self.world = world
+        self._tensors: dict[int, tuple[weakref.ref[Any], FakeTensor, tuple[Any, ...]]] = {}
+        self._storages: dict[int, tuple[weakref.ref[Any], torch.UntypedStorage]] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of a tensor; a fake tensor of this world is its own."""
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is self.world:
+            return tensor
+        key = id(tensor)
+        known = self._tensors.get(key)
+        place = self._place(tensor)
+        if known is not None and known[0]() is tensor and known[2] == place:
+            return known[1]
+        twin = self._make(tensor, place)
+        self._tensors[key] = (weakref.ref(tensor, lambda _: self._tensors.pop(key, None)), twin, place)
+        return twin
+
+    def _place(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """What changes when a tensor is given other memory or another geometry."""
+        try:
+            storage = tensor.untyped_storage()
+            return storage._cdata, storage.nbytes(), tensor.shape, tensor.stride(), tensor.storage_offset()
+        except (RuntimeError, NotImplementedError):
+            return (None,)
+
+    def _make(self, tensor: torch.Tensor, place: tuple[Any, ...]) -> FakeTensor:
+        device = CPU if tensor.device.type == "meta" else tensor.device
+        refuse_absent(device)
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            if place == (None,) or tensor.layout is not torch.strided or tensor.is_quantized:
+                return self.world.from_tensor(tensor.detach())
+            shape = torch.empty(0, dtype=tensor.dtype, device="meta")
+            shape.set_(self._memory(tensor, place), place[4], place[2], place[3])
+            constant = None
+            if device == CPU and tensor.numel() == 1 and tensor.device.type == "cpu":
+                if not isinstance(tensor, FakeTensor):
+                    constant = tensor.detach().clone()  # a step count, say, that the program asks for
+            twin = FakeTensor(self.world, shape, device, constant=constant)
+        if constant is not None:
+            self.world.fake_tensor_converter.add_constant_storage_mapping(twin)
+        return twin
+
+    def _memory(self, tensor: torch.Tensor, place: tuple[Any, ...]) -> torch.UntypedStorage:
+        address, size = place[:2]
+        known = self._storages.get(address)
+        if known is not None and known[0]() is not None and known[1].nbytes() == size:
+            return known[1]
+        memory = torch.UntypedStorage(size, device="meta")
+        alive = weakref.ref(tensor.untyped_storage(), lambda _: self._storages.pop(address, None))
+        self._storages[address] = (alive, memory)
+        return memory
+
+
+class TwinMode(TorchDispatchMode):
+    """Hands every operation of this thread the twins of its arguments."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, twins: Twins) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.twins = twins
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Pass one operation on to the recorder."""
+        if any(is_wrapper(kind) for kind in types):
+            return NotImplemented
+        if func is torch.ops.aten.detach.default and not is_excluded(INPLACE_OR_VIEW):
+            # torch's own shallow copy, a call only because a mode is there: autograd has not been passed on the way
+            with _disable_current_modes(), self.twins.world:
+                return func(self.twins.of(args[0]))
+        args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _stand_in(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return self.twins.of(item)
+        if isinstance(item, torch.device):
+            refuse_absent(item)
+            return CPU if item.type == "meta" else item
+        return item
+
+
+@contextmanager
+def _as_foreach_sees() -> Iterator[None]:
+    """Let optimizers and clipping choose their kernels for many tensors at once as they would for real ones."""
+    from torch.utils._foreach_utils import _foreach_supported_types as supported
+
+    supported.append(FakeTensor)
+    try:
+        yield
+    finally:
+        supported.remove(FakeTensor)
+
+
+def refuse_absent(device: torch.device) -> None:
+    """Raise for a device that this build of torch lacks: autograd on its fake tensors ends the whole process."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"the run uses {device}, and torch cannot follow fake tensors of a device that is not there; trace it on "
+            "a machine with CUDA, or with the model on the CPU or the meta device"
+        )
+
+
+def _touches_data(error: BaseException | None) -> bool:
+    """Whether torch says in its own words that a fake tensor has no data."""
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("FakeTensor", ".numpy() is not supported", "data pointer")
+    )
+
+
+def _explained(error: BaseException, traceback: TracebackType | None) -> CaptureFailed:
+    site = _last_line(traceback)
+    where = f"at {site}, " if site is not None else ""
+    func = getattr(error, "func", None)
+    what = f"{func} " if func is not None else ""
+    if isinstance(error, UNSUPPORTED):
+        return CaptureFailed(
+            f"{where}{what}has no rule for shapes, so a fake run cannot pass it ({error}); trace without fake=True, "
+            "or register a fake implementation with torch.library.register_fake"
+        )
+    return CaptureFailed(
+        f"{where}{what}needs the numbers in a tensor, and a fake run has shapes only; decide by shapes there, or trace "
+        "without fake=True"
+    )
+
+
+def _last_line(traceback: TracebackType | None) -> Site | None:
+    """The innermost line of the user's that an exception passed through."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if kind_of(code).user:
+            found = resolve(code, traceback.tb_lasti)
+        traceback = traceback.tb_next
+    return found
