@@ -312,6 +312,8 @@ class Recording(Trace):
         self.is_open = False
         self.error = error
         self._fill(self._capture)
+        if error is not None:
+            self.meta["error"] = _told(error)
 
     def _fill(self, capture: Capture) -> None:
         self.graph, metrics, held, self.limits, self.meta = capture.finish()
@@ -430,7 +432,8 @@ def trace(
         if captured is not None:
             captured.forget()
     graph, metrics, held, limits, meta = capture.finish()
-    meta["backward"] = backward or loss is not None
+    if error is not None:
+        meta["error"] = _told(error)
     if captured is not None:
         graph = captured.named(graph)
         meta["program"] = captured.program.to_plain()
@@ -487,6 +490,11 @@ def _reader(path: PathLike) -> Any:
             f"{os.fspath(path)} is not a trace: torch_vis reads {' and '.join(readable)} files that it wrote"
         )
     return import_module(FORMATS[readable[ending]].target)
+
+
+def _told(error: BaseException) -> str:
+    """An exception in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _describe(item: object) -> str:

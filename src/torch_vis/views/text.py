@@ -192,6 +192,8 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
         facts["wall time"] = duration(meta["wall_ns"]) + (
             f", {duration(overhead)} of it to record" if overhead else ""
         )
+    if meta.get("error"):
+        facts["ended by"] = f"{meta['error']}; what ran until then is shown"
     return {name: fact for name, fact in facts.items() if fact}
 
 
