@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from torch_vis.graph.graph import Rows
 from torch_vis.graph.rows import Node, Scope
 from torch_vis.tracing import Trace
 from torch_vis.views.units import count, duration, size
+
+if TYPE_CHECKING:
+    from torch_vis.reports.differences import Differences
 
 FIGURES = {
     "operations": ("{:,}".format, None),
@@ -109,6 +112,23 @@ class Comparison:
                 found[name] = (_total(self.a, metric), _total(self.b, metric))
         both = (self.a.meta.get("parameters"), self.b.meta.get("parameters"))
         return {"operations": (len(self.a.graph), len(self.b.graph)), "parameters": both, **found}
+
+    def differences(self, *, tolerance: float = 0.0) -> Differences:
+        """Where the two part numerically: both runs are repeated side by side from the tensors that they hold.
+
+        For two runs of one model: eager and captured, fp32 and bf16, before and after a change. Operations that differ
+        by no more than ``tolerance``, relative to their norm, are left out.
+
+        >>> import torch, torch_vis as tv
+        >>> x = torch.ones(1, 3)
+        >>> model = torch.nn.Linear(3, 2)
+        >>> found = tv.compare(tv.trace(model, x), tv.trace(model, x, via="export")).differences()
+        >>> len(found.rows), found.results["output"][1].relative
+        (0, 0.0)
+        """
+        from torch_vis.reports.differences import Differences
+
+        return Differences(self.a, self.b, self.alignment.to_b, tolerance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page (``.html``) that shows both runs as one graph, with what was added, removed and changed."""

@@ -35,10 +35,10 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
     norm = np.zeros(count)
     numbers = {name: np.zeros(count, dtype=np.int64) for name in CONTENTS[1:]}
     known, rectifies = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-    passed_over, cutting = _passed_over(graph), _named(graph, RECTIFIERS)
+    numbers_made, cutting = makes_numbers(graph), _named(graph, RECTIFIERS)
 
     def see(node: int, made: list[torch.Tensor]) -> None:
-        floating = [] if passed_over[node] else [part for tensor in made for part in _floating(tensor)]
+        floating = [part for tensor in made for part in _floating(tensor)] if numbers_made[node] else []
         if not floating:
             return
         known[node] = True
@@ -65,8 +65,8 @@ def parameter_norms(graph: Graph, held: Held | None) -> dict[str, float]:
     return found
 
 
-def _passed_over(graph: Graph) -> Any:
-    """Operations that make no numbers of their own: views that are no results, and memory not yet filled.
+def makes_numbers(graph: Graph) -> Any:
+    """A mask of the operations that make numbers: not views, unless they are results, nor memory not yet filled.
 
     What a collective gives is on its way until it is waited for, and must not be read before.
     """
@@ -74,7 +74,7 @@ def _passed_over(graph: Graph) -> Any:
     producers = graph.value_producer[graph.result_value]
     views[producers[producers >= 0]] = False
     calls = [n for n, call in enumerate(graph.calls) if "c10d" in call.op.partition("::")[0]]
-    return views | _named(graph, UNFILLED) | np.isin(graph.node_call, calls)
+    return ~(views | _named(graph, UNFILLED) | np.isin(graph.node_call, calls))
 
 
 def _named(graph: Graph, names: frozenset[str]) -> Any:

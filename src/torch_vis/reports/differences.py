@@ -1,0 +1,154 @@
+"""Where two runs of a model part numerically: the first operation that differs, where the gap grows, what comes out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from torch_vis.graph.rows import Node
+from torch_vis.reports.report import Report
+from torch_vis.run.differences import Gap, Gaps, gaps
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+
+if TYPE_CHECKING:
+    from torch_vis.tracing import Trace
+
+GROWTH = 10.0  # times what came in: an operation of which the difference is news
+
+
+class Difference(NamedTuple):
+    """An operation of ``a`` and its counterpart in ``b`` that made other numbers."""
+
+    a: Node
+    b: Node
+    relative: float
+    largest: float
+    came_in: float
+    """The largest relative difference among what it read."""
+
+
+class Differences(Report):
+    """The numerical differences of two runs, operation by operation, in the order of the first.
+
+    >>> import torch, torch_vis as tv
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <...>
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
+    >>> x = torch.randn(2, 3)
+    >>> one = tv.trace(model, x)
+    >>> with torch.no_grad():
+    ...     other = torch.nn.Sequential(model[0], torch.nn.GELU(approximate="tanh"), model[2])
+    >>> found = tv.compare(one, tv.trace(other, x)).differences()
+    >>> found.first.a.name, found.first.a.path
+    ('gelu', '1')
+    """
+
+    title = "Numerical differences"
+
+    def __init__(self, a: Trace, b: Trace, to_b: np.ndarray, tolerance: float) -> None:
+        self.a, self.b = a, b
+        self.tolerance = tolerance
+        self._to_b = to_b
+        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), to_b)
+
+    @cached_property
+    def _came_in(self) -> np.ndarray:
+        """For each operation, the largest relative difference among those that it reads from."""
+        graph, relative = self.a.graph, np.where(self.gaps.known, self.gaps.relative, 0.0)
+        found = np.zeros(len(graph))
+        through = relative.copy()  # of views and others that make no numbers: what they read
+        for node in range(len(graph)):
+            producers = graph.producers(node)
+            if len(producers):
+                found[node] = through[producers].max()
+            if not self.gaps.known[node]:
+                through[node] = found[node]
+        return found
+
+    @cached_property
+    def rows(self) -> list[Difference]:
+        """The operations that differ by more than the tolerance."""
+        found = []
+        for node in np.flatnonzero(self.gaps.known & (self.gaps.relative > self.tolerance)).tolist():
+            pair = self.a.graph.nodes[node], self.b.graph.nodes[int(self._to_b[node])]
+            gap = float(self.gaps.relative[node]), float(self.gaps.largest[node])
+            found.append(Difference(*pair, *gap, float(self._came_in[node])))
+        return found
+
+    @property
+    def first(self) -> Difference | None:
+        """The first operation that differs; None where none does."""
+        return self.rows[0] if self.rows else None
+
+    @cached_property
+    def born(self) -> list[Difference]:
+        """The operations of which the difference is news: of their own making, or ten times what came in."""
+        return [row for row in self.rows if row.relative > GROWTH * row.came_in]
+
+    @property
+    def results(self) -> dict[str, tuple[str, Gap]]:
+        """Outputs, gradients and changed state that both have, with their gaps."""
+        return self.gaps.results
+
+    def facts(self) -> dict[str, str]:
+        compared = int(self.gaps.known.sum())
+        found = {
+            "compared": f"{compared:,} of {len(self.a.graph):,} operations, {len(self.results):,} results",
+            "differ": f"{len(self.rows):,} operations"
+            + (f" by more than {self.tolerance:g}" if self.tolerance else ""),
+        }
+        if self.first is not None:
+            line = f", {self.first.a.site.short}" if self.first.a.site else ""
+            found["first"] = f"{_named(self.first.a)}: {self.first.relative:.3g} relative{line}"
+        for kind in ("output", "gradient", "state"):
+            of_kind = {name: gap for name, (what, gap) in self.results.items() if what == kind}
+            if of_kind:
+                worst = max(of_kind, key=lambda name: of_kind[name].relative)
+                found[kind] = f"at most {of_kind[worst].relative:.3g} relative, in {worst}"
+        return found
+
+    def listings(self) -> list[Listing]:
+        figure = "{:.3g}".format
+        gap = (Field("relative", "relative", figure), Field("largest", "largest", figure))
+        operations = (
+            Field("a", "operation"),
+            Field("line", "line"),
+            *gap,
+            Field("came_in", "came in", figure),
+        )
+        results = (Field("name", "result"), Field("kind", "kind"), *gap)
+        worst = sorted(self.results.items(), key=lambda item: -item[1][1].relative)
+        return [
+            Listing("Where the difference is news", operations, [_row(row) for row in self.born], most=15),
+            Listing("All that differ, in order", operations, [_row(row) for row in self.rows], most=10),
+            Listing("Results", results, [(name, kind, *gap) for name, (kind, gap) in worst], most=15),
+        ]
+
+    def notes(self) -> list[str]:
+        missing = len(self.a.graph) - int(self.gaps.known.sum())
+        return [
+            f"relative: the norm of the difference over the norm in A; {missing:,} operations have no numbers to "
+            "compare (views, integers, no counterpart, another shape)"
+        ]
+
+    def charts(self) -> dict[str, Chart]:
+        shown = np.flatnonzero(self.gaps.known & (self.gaps.relative > 0) & np.isfinite(self.gaps.relative))
+        if not len(shown):
+            return {}
+        names = [_named(self.a.graph.nodes[node]) for node in shown.tolist()]
+        series = Series("difference", shown.tolist(), self.gaps.relative[shown].tolist(), names)
+        axes = Axis("operation of A"), Axis("relative difference", log=True)
+        return {"operations": Chart("points", "Numerical differences along the run", *axes, [series])}
+
+
+def _named(node: Node) -> str:
+    where = f" in {node.path}" if node.path else ""
+    return f"{node.name}{where}" + (f" ({node.phase})" if node.phase != "forward" else "")
+
+
+def _row(row: Difference) -> tuple[str, str | None, float, float, float]:
+    line = row.a.site.short if row.a.site else None
+    return _named(row.a), line, row.relative, row.largest, row.came_in
