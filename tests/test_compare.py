@@ -106,3 +106,12 @@ def test_long_sequences_stay_linear() -> None:
     assert len(pairs) == 50_000 and pairs[25_000] == (25_000, 25_001)
     unlike = common(["a"] * 30_000 + ["x"] + ["b"] * 30_000, ["c"] * 30_000 + ["x"] + ["d"] * 30_000)
     assert unlike == [(30_000, 30_000)]
+
+
+def test_a_layer_is_known_by_its_shapes_though_its_number_changed():
+    x = torch.randn(1, 8)
+    one = tv.trace(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), x)
+    more = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 2), nn.Linear(2, 2))
+    found = tv.compare(one, tv.trace(more, x))
+    assert {node.path for node in found.added} == {"4"} and not found.changed
+    assert [(before.path, after.path) for before, after in found.moved_modules] == [("2", "3")]

@@ -1,19 +1,20 @@
 """Two runs laid over one another by their structure: which call of a module, and which operation, became which.
 
-Calls are matched from the outside in: by name and class, then (for those left over) by all that they do, then by
-class alone. So a module that was renamed or moved is still the same module. Within two calls that belong together,
-operations are matched by the longest common sequence of operators.
+Calls are matched from the outside in: those that do the same under the same name, then those that do the same, then
+by name and class, then by their operators, then by class alone. So a module that was renamed or moved is still the same
+module. Within two calls that belong together, operations are matched by the longest common sequence of operators.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.graph import Graph
+from torch_vis.graph import Graph, TensorType
 
 TRANSPARENT = frozenset({"function", "compiled"})
 LONG = 2000  # beyond, only what is unique or at the ends is matched, to stay linear
@@ -71,6 +72,18 @@ def _operators(graph: Graph, nodes: list[int]) -> list[str]:
     return [graph.calls[call].op.partition(".")[0] for call in graph.node_call[nodes].tolist()]
 
 
+def _exactly(graph: Graph, nodes: list[int]) -> list[Any]:
+    """Operators with the shapes and types of what they make."""
+    types = [[(row.dtype, row.shape) for row in made] for made in _made(graph, nodes)]
+    return [(op, tuple(made)) for op, made in zip(_operators(graph, nodes), types, strict=True)]
+
+
+def _made(graph: Graph, nodes: list[int]) -> Iterator[list[TensorType]]:
+    for node in nodes:
+        values = graph.out_value[slice(*graph.output_span(node))]
+        yield [graph.types[number] for number in graph.value_type[values].tolist()]
+
+
 def _changed(a: Graph, b: Graph, to_b: Any) -> Any:
     changed = np.zeros(len(b), dtype=bool)
     types_a = [(row.dtype, row.shape) for row in a.types]
@@ -89,14 +102,24 @@ def _changed(a: Graph, b: Graph, to_b: Any) -> Any:
 def _match_scopes(a: Graph, b: Graph) -> Any:
     found = np.full(len(a.scope_call), -1, dtype=np.int64)
     inside_a, inside_b = _children(a), _children(b)
-    prints: dict[Any, int] = {}
-    print_a, print_b = _fingerprints(a, inside_a, prints), _fingerprints(b, inside_b, prints)
+    known: dict[Any, int] = {}
+    print_a, print_b = (
+        _fingerprints(graph, inside, _operators, known) for graph, inside in ((a, inside_a), (b, inside_b))
+    )
+    exact_a, exact_b = (
+        _fingerprints(graph, inside, _exactly, known) for graph, inside in ((a, inside_a), (b, inside_b))
+    )
     found[0] = 0
     stack = [(0, 0)]
     while stack:
         one, two = stack.pop()
         left_a, left_b = inside_a[one], inside_b[two]
         for key_a, key_b in (
+            (
+                lambda scope: (_name(a, scope), exact_a[scope]),
+                lambda scope: (_name(b, scope), exact_b[scope]),
+            ),
+            (exact_a.__getitem__, exact_b.__getitem__),
             (lambda scope: _name(a, scope), lambda scope: _name(b, scope)),
             (print_a.__getitem__, print_b.__getitem__),
             (lambda scope: _type(a, scope), lambda scope: _type(b, scope)),
@@ -141,11 +164,16 @@ def _type(graph: Graph, scope: int) -> Any:
     return graph.modules[int(graph.scope_module[scope])][1:]
 
 
-def _fingerprints(graph: Graph, inside: list[list[int]], known: dict[Any, int]) -> list[int]:
-    """A number for each call that is equal where all that ran in it is."""
-    own: list[list[str]] = [[] for _ in graph.scope_call]
+def _fingerprints(
+    graph: Graph,
+    inside: list[list[int]],
+    told: Callable[[Graph, list[int]], list[Any]],
+    known: dict[Any, int],
+) -> list[int]:
+    """A number for each call that is equal where all that ran in it is, as far as ``told`` tells of operations."""
+    own: list[list[Any]] = [[] for _ in graph.scope_call]
     for (scope, _), nodes in _operations(graph).items():
-        own[scope].extend(_operators(graph, nodes))
+        own[scope].extend(told(graph, nodes))
     prints = [0] * len(own)
     for scope in range(len(own) - 1, -1, -1):
         key = (_type(graph, scope), tuple(own[scope]), tuple(prints[child] for child in inside[scope]))
