@@ -99,13 +99,15 @@ def fake_run(
 
 
 class ShapesOnly(FakeTensorMode):
-    """Torch's fake mode, but an operation that writes gives back the very tensors that it wrote to.
+    """Torch's fake mode, but an operation that gives back one of its arguments gives back that very tensor.
 
     Where all arguments are known numbers, torch computes the result and gives back a new tensor in their place.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation on shapes."""
+        if func is torch.ops.aten.lift_fresh.default and self.is_our_fake(args[0]):
+            return args[0]  # as it is with real tensors
         out = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         schema = getattr(func, "_schema", None)
         if schema is None or not schema.is_mutable or not isinstance(out, torch.Tensor):
