@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch_vis.capture.compilers import Captured
     from torch_vis.capture.eager import Capture
     from torch_vis.capture.program import Program
+    from torch_vis.capture.repeating import Repeats
     from torch_vis.held import Held
     from torch_vis.run.check import Report
     from torch_vis.run.execute import Rerun
@@ -221,7 +222,7 @@ class Trace(Reading):
         """Open the run as a web page: in the notebook that this is called from, or else in the browser.
 
         The page is one file without a network, written to a temporary folder; its path is returned. ``save`` with the
-        ending ``.html`` writes the same page to a place of your own. Where no browser can be started, the error says
+        ending ``.html`` writes the same page to a place of your own. Where no browser can be started, a warning says
         where the page is.
 
         >>> import torch, torch_vis as tv
@@ -358,6 +359,7 @@ def trace(
     dynamic_shapes: Any = None,
     fullgraph: bool = False,
     fake: bool = False,
+    repeat: int = 0,
 ) -> Trace:
     """Run a model (or any callable) once and return the graph of everything that it did.
 
@@ -377,6 +379,11 @@ def trace(
     ``fake=True`` computes nothing: every tensor is followed by its shape, so a model that does not fit in memory can be
     traced, and ``memory()`` of the trace is a prediction. A training step with its optimizer can be traced like this; the
     model, its gradients and the optimizer's state are afterwards as they were.
+
+    ``repeat=10`` runs it ten times more to time it, from the same state and random numbers, and puts everything back to
+    where one run leaves it: times become medians with quartiles (see ``time``), ``meta["plain_wall_ns"]`` is the run's
+    without us and, on CUDA, ``kernel_ns`` the kernels' own. What the program does outside torch (files, prints) it does
+    each time.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
@@ -403,6 +410,8 @@ def trace(
 
     named = dict(kwargs or {})
     modules = [model] if isinstance(model, torch.nn.Module) else []
+    if repeat and (fake or via != "eager"):
+        raise UsageError("repeat= times the model as it runs; leave out fake and via")
     if fake:
         from torch_vis.capture.faking import fake_run
 
@@ -410,7 +419,7 @@ def trace(
             raise UsageError("fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph")
         made = fake_run(model, args, named, backward, loss, functions=functions, partial=partial)
         return Trace(*made[:4], output=made[4], error=made[5])
-    capture = Capture(*modules, keep=keep, functions=functions)
+    capture = Capture(*modules, keep=keep or bool(repeat), functions=functions)
     capture.inputs = name_inputs(model, args, named)
     capture.has_output = True
     captured: Captured | None = None
@@ -418,6 +427,11 @@ def trace(
         from torch_vis.capture.compilers import Options, prepare
 
         captured = prepare(via, model, args, named, capture, Options(dynamic, dynamic_shapes, fullgraph))
+    repeats: Repeats | None = None
+    if repeat:
+        from torch_vis.capture.repeating import Call, Repeats
+
+        repeats = Repeats(Call(model, args, named, backward, loss), repeat, capture, functions=functions)
     error: BaseException | None = None
     try:
         with capture:
@@ -434,6 +448,9 @@ def trace(
     graph, metrics, held, limits, meta = capture.finish()
     if error is not None:
         meta["error"] = _told(error)
+    if repeats is not None:
+        metrics, said, timed = repeats.measure(graph, metrics, held, error)
+        limits, meta = limits + said, meta | timed
     if captured is not None:
         graph = captured.named(graph)
         meta["program"] = captured.program.to_plain()

@@ -1,0 +1,310 @@
+"""A recorded run, timed several times more: medians and spread, and no more left behind than one run leaves.
+
+Three kinds of run take turns, each from where the first one began. A plain one gives the time of the whole. One that
+only follows the calls of modules gives theirs: a wrapper per call, nothing per operation. One under the recorder and
+torch's profiler gives each operation's own time, which is taken in C++ below the recorder's mode, and its kernels.
+The recorder's own clock would add the call from Python to each operation, and what a mode costs to each module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torch_vis.capture.columns import Ints, table
+from torch_vis.capture.eager import Capture, run_backward
+from torch_vis.capture.kernels import Kernels
+from torch_vis.capture.profiled import match, profiling, refuse_nested, rows_of
+from torch_vis.capture.progress import progress
+from torch_vis.capture.recorder import Recorder, clock
+from torch_vis.capture.scopes import Following
+from torch_vis.capture.standing import Standing, geometry, refuse_iterators, tensors_of
+from torch_vis.errors import UsageError
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.schema import Phase
+from torch_vis.held import Held, copy_of, version_of
+
+UNSEEN = "torch_vis::unseen_write"
+FOLLOWED = (torch.nn.Module, torch.optim.Optimizer)
+
+
+class Spilled(Exception):
+    """A repeated run has changed something that the first run did not change."""
+
+
+class Call(NamedTuple):
+    """What is run, and how."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    backward: bool
+    loss: Callable[[Any], Any] | None
+
+    def __call__(self) -> None:
+        output = self.target(*self.args, **self.kwargs)
+        if self.backward or self.loss is not None:
+            run_backward(output, self.loss)
+
+
+class Repeats:
+    """The further runs of one trace: made before the first run, asked for ``columns`` after it."""
+
+    def __init__(self, call: Call, repeat: Any, capture: Capture, *, functions: bool) -> None:
+        if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
+            raise UsageError(f"repeat is a number of runs, 1 or more, not {repeat!r}")
+        refuse_nested()
+        refuse_iterators(call.target, (call.args, call.kwargs, call.loss))
+        self.call, self.repeat, self.capture, self.functions = call, repeat, capture, functions
+        self.before = self._standing(hold=False)
+        self.limits: list[str] = []
+        self.walls: list[int] = []
+        self.operations: list[Ints] = []
+        self.calls: list[Ints] = []
+        self.skipped = 0
+        self.loose = 0
+
+    def measure(
+        self, graph: Graph, metrics: Metrics, held: Held, error: BaseException | None
+    ) -> tuple[Metrics, tuple[str, ...], dict[str, Any]]:
+        """Run again and again: the metrics with medians in their place, what is to be said of them, and more of ``meta``."""
+        self.graph, self.held = graph, held
+        self.kernels = Kernels(graph) if _uses_cuda(graph) else None
+        after = self._standing(hold=True)
+        reason = f"the run raised {type(error).__name__}" if error is not None else self._obstacle(after)
+        if reason is None:
+            self._share_memory(after)
+            reason = self._run(after)
+        if reason is not None:
+            self.limits.append(f"{reason}; times are those of {len(self.operations) or 'the recorded'} run(s)")
+        return self._columns(metrics), tuple(self.limits), self._meta()
+
+    # ---------------------------------------------------------------- from where, and back to where
+
+    def _standing(self, *, hold: bool) -> Standing:
+        call = self.call
+        return Standing(call.target, (call.args, call.kwargs, call.loss), hold=hold)
+
+    def _obstacle(self, after: Standing) -> str | None:
+        """Why the first run cannot be undone, in words; None where it can."""
+        rec, held = self.capture.recorder, self.held
+        self.touched = {storage._cdata for storage in held.storages.values()}
+        roots = [owner for owner, *_ in rec.modules if isinstance(owner, torch.nn.Module)]
+        modules = {id(part) for root in roots for part in root.modules()} | {id(row[0]) for row in rec.modules}
+        for standing in (self.before, after):
+            standing.keep_only(self.touched, modules)
+        copied = {held.storages[number]._cdata for number in held.originals}
+        resized = {number for number, _, _ in rec.resizes if number in rec.outside}
+        if resized:
+            return "not repeated: the run changes the size of memory from outside"
+        for state, tensor in self.before.changes():
+            if tensor.grad_fn is not None and version_of(tensor)[0] != state.version:
+                return "not repeated: the run writes in place to a tensor with a gradient history"
+            if state.geometry != geometry(tensor):
+                return "not repeated: the run gives a tensor from outside other memory or another shape"
+            if state.geometry[0] not in copied:
+                return "not repeated: the run writes to memory of which there is no copy from before"
+        return None
+
+    def _share_memory(self, after: Standing) -> None:
+        """What is to be written back: before each run, and at the end."""
+        held, rec = self.held, self.capture.recorder
+        real = {n: s for n, s in held.storages.items() if s.device.type != "meta"}
+        self.before.memory = [(real[n], original) for n, original in held.originals.items() if n in real]
+        after.memory = [(storage, copy_of(storage)) for storage, _ in self.before.memory]
+        known = {storage._cdata for storage, _ in after.memory}
+        more = {
+            storage._cdata: storage
+            for owner in after.owners
+            if isinstance(owner, torch.optim.Optimizer)  # one that steps in every fourth run only
+            for tensor in tensors_of(owner)
+            if (storage := tensor.untyped_storage()).device.type != "meta"
+        }
+        left = [number for name, number, _, _ in rec.escapes if "numpy" in name or "array" in name]
+        if left:  # writes through an array are not seen
+            more |= {storage._cdata: storage for storage in real.values()}
+        extra = [(s, copy_of(s)) for address, s in more.items() if address not in known]
+        self.before.memory += extra
+        after.memory += extra
+        self.safe = {storage._cdata for storage, _ in after.memory}
+        first: dict[Any, torch.Tensor] = {}
+        for number in sorted(held.seeds):
+            seed = held.seeds[number]
+            if seed.generator is not None:
+                first.setdefault(seed.generator, seed.state)
+        self.before.generators = first
+        after.generators = {generator: generator.get_state() for generator in first}
+
+    def _run(self, after: Standing) -> str | None:
+        """All the runs; why they ended early, in words, where they did."""
+        turns = [self._plain, self._followed, self._recorded]
+        if self.kernels is not None:
+            turns.append(self._alone)
+        try:
+            if self.kernels is not None:  # the first block of a process sets the device's profiler up
+                self._again(after, self._alone)
+                self.kernels.forget()
+            for _ in progress(range(self.repeat), "timing"):
+                for turn in turns:
+                    self._again(after, turn)
+        except Spilled as spilled:
+            return str(spilled)
+        except Exception as error:
+            return f"a repeated run raised {type(error).__name__}: {error}"
+        finally:
+            after.put_back()
+        return None
+
+    def _again(self, after: Standing, turn: Callable[[], None]) -> None:
+        self.before.put_back()
+        turn()
+        for state, _ in after.changes():
+            if state.geometry[0] not in self.safe:
+                raise Spilled("a repeated run wrote to memory that the first did not write to, and stayed the last")
+
+    # ---------------------------------------------------------------- the kinds of run
+
+    def _plain(self) -> None:
+        _settle(self.kernels)
+        start = clock()
+        self.call()
+        _settle(self.kernels)
+        self.walls.append(clock() - start)
+
+    def _followed(self) -> None:
+        rec = Recorder(keep=False, memory=False)
+        rec.operations = False
+        with Following(rec, frozenset(id(part) for _, root in self.capture.roots for part in root.modules())):
+            rec.scopes[0][2] = clock()
+            self.call()
+            ended = clock()
+        rec.closed = True
+        rows = table(rec.scopes, 6)
+        owners = [id(rec.modules[module][0]) for module in rows[1:, 0].tolist()]
+        if owners == self._first_owners():
+            self.calls.append(np.concatenate([[ended - rows[0, 2]], rows[1:, 3] - rows[1:, 2]]))
+
+    def _first_owners(self) -> list[int]:
+        rec = self.capture.recorder
+        owners = [rec.modules[row[0]][0] for row in rec.scopes[1:]]
+        return [id(owner) for owner in owners if isinstance(owner, FOLLOWED)]
+
+    def _recorded(self) -> None:
+        modules = [root for _, root in self.capture.roots]
+        capture = Capture(*modules, keep=False, memory=False, functions=self.functions)
+        with profiling(cuda=self.kernels is not None) as found, capture:
+            self.call()
+        rec, rows = capture.recorder, rows_of(capture.recorder)
+        ops = [info.call.op for info in rec.calls]
+        names = [call.op for call in self.graph.calls]
+        kept = self._seen_nodes()
+        if [ops[call] for call in rows.call] != [names[call] for call in self.graph.node_call[kept]]:
+            self.skipped += 1
+            return
+        timeline = found.timeline
+        matched = match(rows, [op.partition(".")[0] for op in ops], timeline)
+        spent = rows.ended - rows.begun
+        has = matched.event >= 0
+        spent[has] = (timeline.stop - timeline.start)[matched.event[has]]
+        self.loose = int((~has).sum())
+        self.operations.append(spent)
+        if self.kernels is not None:
+            self.kernels.add(timeline, matched, kept)
+
+    def _alone(self) -> None:
+        """The profiler without the recorder, for what the device does in a run of its own pace."""
+        assert self.kernels is not None
+        _settle(self.kernels)
+        with profiling(cuda=True) as found:
+            start = clock()
+            self.call()
+        self.kernels.timelines.append((start, found.timeline))
+
+    def _seen_nodes(self) -> Ints:
+        """The operations that a recording has in any case; writes that only a replay needs are not among them."""
+        unseen = np.array([call.op == UNSEEN for call in self.graph.calls] or [False], dtype=bool)
+        return np.flatnonzero(~unseen[self.graph.node_call] if len(self.graph) else np.zeros(0, dtype=bool))
+
+    # ---------------------------------------------------------------- what came of it
+
+    def _columns(self, metrics: Metrics) -> Metrics:
+        for column in self._found(metrics):
+            metrics = metrics.with_column(column)
+        return metrics
+
+    def _found(self, metrics: Metrics) -> Iterator[Column]:
+        if self.skipped:
+            self.limits.append(
+                f"{self.skipped:,} of {self.repeat:,} repeated runs did other operations than the first; their times "
+                "are left out"
+            )
+        if not self.operations:
+            return
+        kept = self._seen_nodes()
+        time = metrics["time_ns"].values
+        middle, low, high = (_placed(time, kept, row) for row in _quartiles(self.operations))
+        yield Column("time_ns", middle)
+        yield Column("time_low_ns", low)
+        yield Column("time_high_ns", high)
+        yield from self._scopes(metrics, middle)
+        if self.kernels is not None:
+            yield from self.kernels.columns()
+            self.limits += self.kernels.limits()
+
+    def _scopes(self, metrics: Metrics, time: Ints) -> Iterator[Column]:
+        """Module calls: followed ones as measured, others (functions) by the operations in them."""
+        if not self.calls:
+            self.limits.append("the repeated runs called other modules; times of modules are the recorded run's")
+            return
+        rec, graph = self.capture.recorder, self.graph
+        followed = [isinstance(rec.modules[row[0]][0], FOLLOWED) for row in rec.scopes]
+        rows = np.flatnonzero([True, *followed[1:]])
+        forward = graph.node_phase != Phase.BACKWARD
+        inside = np.bincount(graph.node_scope[forward], weights=time[forward], minlength=len(followed))
+        inside = inside.astype(np.int64)
+        for scope in range(len(inside) - 1, 0, -1):
+            inside[graph.scope_parent[scope]] += inside[scope]
+        middle, low, high = (_placed(inside, rows, row) for row in _quartiles(self.calls))
+        own = middle.copy()
+        np.subtract.at(own, graph.scope_parent[1:], middle[1:])
+        yield Column("scope_time_ns", middle, along="scope")
+        yield Column("scope_time_low_ns", low, along="scope")
+        yield Column("scope_time_high_ns", high, along="scope")
+        yield Column("scope_self_ns", np.maximum(own, 0), along="scope")
+
+    def _meta(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"repeat": len(self.operations)}
+        if self.walls:
+            middle, low, high = (int(row[0]) for row in _quartiles([np.array([wall]) for wall in self.walls]))
+            found |= {"plain_wall_ns": middle, "plain_wall_low_ns": low, "plain_wall_high_ns": high}
+        if self.loose:
+            found["unprofiled"] = self.loose
+        if self.kernels is not None and self.operations:
+            found["device_time"] = self.kernels.meta()
+        return found
+
+
+def _uses_cuda(graph: Graph) -> bool:
+    return torch.cuda.is_available() and any(device.startswith("cuda") for device in graph.devices)
+
+
+def _settle(kernels: Kernels | None) -> None:
+    if kernels is not None:
+        torch.cuda.synchronize()
+
+
+def _placed(base: Ints, rows: Ints, found: Ints) -> Ints:
+    """A copy of a column with what was found in its rows."""
+    column = base.copy()
+    column[rows] = found
+    return column
+
+
+def _quartiles(runs: list[Ints]) -> Ints:
+    """Median, lower and upper quartile over runs."""
+    quartiles: Ints = np.quantile(np.stack(runs), (0.5, 0.25, 0.75), axis=0).round().astype(np.int64)
+    return quartiles
