@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
     from torch_vis.held import Held
     from torch_vis.reports.gradients import GradientFlow
+    from torch_vis.reports.summary import Summary
+    from torch_vis.tracing import Trace
 
 
 class Reading:
@@ -17,6 +19,18 @@ class Reading:
     graph: Graph
     metrics: Metrics
     _held: Held | None
+
+    def summary(self) -> Summary:
+        """What ``print`` shows, as data: totals, the module tree, operators without a cost formula.
+
+        >>> import torch, torch_vis as tv
+        >>> s = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2)), torch.ones(1, 3)).summary()
+        >>> [(row.path, row.parameters, row.flops) for row in s.modules]
+        [('', 8, 14), ('0', 8, 14)]
+        """
+        from torch_vis.reports.summary import Summary
+
+        return Summary(cast("Trace", self))
 
     def gradients(self) -> GradientFlow:
         """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.

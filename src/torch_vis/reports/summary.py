@@ -1,0 +1,144 @@
+"""What a trace comes to, as data: the totals and the module tree that ``print`` shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from torch_vis.analysis.cost import uncovered
+from torch_vis.graph.schema import Phase
+from torch_vis.reports.report import Report
+from torch_vis.views.outline import Outline
+from torch_vis.views.tables import Field, Listing
+from torch_vis.views.text import table, totals
+from torch_vis.views.units import count, duration, size
+
+if TYPE_CHECKING:
+    from torch_vis.tracing import Trace
+
+
+class ModuleSummary(NamedTuple):
+    """All calls of one module from one place, with what it called: figures as in the table, None where not known."""
+
+    path: str
+    type: str
+    kind: str
+    calls: int
+    parameters: int
+    outputs: tuple[str, ...]
+    ops: int
+    backward_ops: int
+    time_ns: int | None
+    self_ns: int | None
+    backward_ns: int | None
+    alloc_bytes: int | None
+    backward_bytes: int | None
+    flops: int | None
+    backward_flops: int | None
+
+
+class Summary(Report):
+    """The totals and the module tree of a trace.
+
+    >>> import torch, torch_vis as tv
+    >>> s = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True).summary()
+    >>> s.operations, s.parameters, s.macs, s.uncovered
+    ({'forward': 3, 'backward': 10}, 8, 12, {})
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._outline = Outline(trace.graph, trace.metrics)
+        self.model: str | None = trace.meta.get("model")
+        self.operations = {
+            Phase(phase).name.lower(): number
+            for phase, number in sorted(Counter(trace.graph.node_phase.tolist()).items())
+        }
+        self.parameters = sum(parameter.type.numel for parameter in self._outline.parameters)
+        self.parameter_bytes = _sum([parameter.type.nbytes for parameter in self._outline.parameters])
+        self.inputs = {v.name or str(v.index): str(v.type) for v in trace.graph.inputs if v.role == "input"}
+        self.outputs = {r.name: str(r.value.type) for r in trace.graph.outcomes if r.kind == "output"}
+        self.flops, self.macs, self.moved_bytes = (
+            self._total(name) for name in ("flops", "macs", "moved_bytes")
+        )
+        self.time_ns = self._total("time_ns")
+        self.wall_ns: int | None = trace.meta.get("wall_ns")
+        self.uncovered = dict(uncovered(trace.graph))
+        """Operators without a formula, with the number of their calls; the sums leave them out."""
+        self.limits = trace.limits
+
+    def _total(self, name: str) -> int | None:
+        metrics = self._trace.metrics
+        total = metrics[name].total() if name in metrics else None
+        return None if total is None else int(total)
+
+    @cached_property
+    def peak_bytes(self) -> int | None:
+        """The most that tensors held at once."""
+        metrics = self._trace.metrics
+        if not {"live_bytes", "free_bytes"} <= set(metrics) or not len(self._trace.graph):
+            return None
+        return int(np.max(metrics["live_bytes"].values + metrics["free_bytes"].values))
+
+    @cached_property
+    def modules(self) -> list[ModuleSummary]:
+        """The module tree in reading order, one row for each module and place that it was called from.
+
+        The run itself is the first row where it ran operations outside of all modules.
+        """
+        parameters = self._outline.parameters
+        return [
+            ModuleSummary(
+                block.path,
+                block.type,
+                block.kind,
+                block.calls,
+                sum(parameters[row].type.numel for row in block.parameters),
+                tuple(map(str, block.outputs)),
+                **{name: getattr(block.sums, name) for name in block.sums.__slots__},
+            )
+            for number, block in enumerate(self._outline.blocks)
+            if number or block.kind != "run" or block.own.ops or block.own.backward_ops
+        ]
+
+    def facts(self) -> dict[str, str]:
+        trace = self._trace
+        return totals(trace.graph, trace.metrics, trace.meta, self._outline)
+
+    def listings(self) -> list[Listing]:
+        shown = {"ns": duration, "bytes": size, "flops": count, "ops": "{:,}".format}
+        fields = []
+        for name in ModuleSummary._fields:
+            unit = name.rpartition("_")[2]
+            text = name in ("path", "type", "kind", "outputs")
+            fields.append(
+                Field(name, name.replace("_", " "), None if text else shown.get(unit, "{:,}".format))
+            )
+        operators = (Field("operator", "operator"), Field("calls", "calls", "{:,}".format))
+        return [
+            Listing("Modules", tuple(fields), self.modules),
+            Listing("Operators without a cost formula", operators, list(self.uncovered.items())),
+        ]
+
+    def table(self, *, width: int = 120) -> str:
+        """As ``print`` shows the trace."""
+        trace = self._trace
+        return table(trace.graph, trace.metrics, trace.limits, trace.meta, width=width)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Totals and modules as plain data, for JSON."""
+        names = (
+            "model operations parameters parameter_bytes inputs outputs flops macs moved_bytes peak_bytes time_ns "
+            "wall_ns uncovered"
+        ).split()
+        found = {name: getattr(self, name) for name in names}
+        modules = [{**row._asdict(), "outputs": list(row.outputs)} for row in self.modules]
+        return {**found, "modules": modules, "limits": list(self.limits)}
+
+
+def _sum(sizes: list[int | None]) -> int | None:
+    """The sum, None where a part of it is not known."""
+    return None if None in sizes else sum(size for size in sizes if size is not None)
