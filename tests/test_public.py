@@ -33,6 +33,7 @@ NAMES = [
     "TensorTracer",
     "Trace",
     "__version__",
+    "analyze_batch_size",
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
     "analyze_memory_usage",

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from torch_vis.frontends.tracking import visualize_computational_graph as visualize_computational_graph
     from torch_vis.graph.graph import Graph as Graph
     from torch_vis.graph.metrics import Metrics as Metrics
+    from torch_vis.reports.batch import analyze_batch_size as analyze_batch_size
     from torch_vis.tracing import Trace as Trace
     from torch_vis.tracing import load as load
     from torch_vis.tracing import record as record
@@ -78,6 +79,7 @@ _PUBLIC = {
     "TensorDescriptor": "torch_vis.frontends.dynamo",
     "TensorTracer": "torch_vis.frontends.tensor_ids",
     "Trace": "torch_vis.tracing",
+    "analyze_batch_size": "torch_vis.reports.batch",
     "analyze_computational_graph_execution": "torch_vis.frontends.tracking",
     "analyze_memory_timeline": "torch_vis.frontends.dynamo",
     "analyze_memory_usage": "torch_vis.frontends.explorer",
@@ -121,6 +123,7 @@ __all__ = [
     "TensorDescriptor",
     "TensorTracer",
     "Trace",
+    "analyze_batch_size",
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
     "analyze_memory_usage",
