@@ -38,9 +38,9 @@ def test_the_largest_batch_fits_and_one_more_does_not(memory):
 
 
 def test_it_is_proved_by_running_and_the_model_is_left_alone():
-    model = network()
+    model, x = network(), torch.randn(4, 3, 16, 16)
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    found = tv.analyze_batch_size(model, torch.randn(4, 3, 16, 16), memory="2 MiB", backward=True)
+    found = tv.analyze_batch_size(model, x, memory="2 MiB", backward=True)
     row = next(row for row in found.rows if row.batch == found.largest)
     assert row.measured_bytes == row.predicted_bytes
     assert found.knee in [row.batch for row in found.rows if row.per_second]
