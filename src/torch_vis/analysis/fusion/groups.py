@@ -1,0 +1,255 @@
+"""The groups of operations that a compiler could make one kernel of, and the bytes that each would not have to move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from torch_vis.analysis.cost.columns import costs
+from torch_vis.analysis.fusion.flow import Bools, Flow, Ints, Rel
+from torch_vis.analysis.fusion.kinds import Kind
+from torch_vis.analysis.fusion.merging import Merger
+from torch_vis.graph import Column, Graph
+from torch_vis.graph.schema import Flag
+from torch_vis.graph.schema import Kind as Read
+
+KINDS = ("pointwise", "reduction", "epilogue", "horizontal")
+
+
+def fuse(graph: Graph, *, moved: Column | None = None, apart: Ints | None = None) -> Fusion:
+    """Find what could be fused; ``moved`` are the bytes that each operation moves, worked out where not given.
+
+    ``apart`` gives each operation a number, and only those with the same one are put together.
+
+    >>> import torch, torch_vis as tv
+    >>> found = fuse(tv.trace(lambda x: (x * 2).relu().sum(), torch.ones(8)).graph)
+    >>> found.members(0).tolist(), found.kind(0), int(found.saved[0])
+    ([0, 1, 2], 'reduction', 128)
+    """
+    flow = Flow(graph)
+    results = result_values(graph, flow.root)
+    is_result = np.zeros(len(graph), dtype=bool)
+    makers = graph.value_producer[np.flatnonzero(results)]
+    is_result[makers[makers >= 0]] = True
+    merger = Merger(flow, _homes(flow, apart), is_result)
+    merger.sweep(forward=True, heavy=False)
+    merger.sweep(forward=False, heavy=False)
+    merger.sweep(forward=True, heavy=True)
+    merger.sweep(forward=False, heavy=True)
+    _join_siblings(flow, merger)
+    return Fusion(flow, merger.of, results, costs(graph)["moved_bytes"] if moved is None else moved)
+
+
+def result_values(graph: Graph, root: Ints) -> Bools:
+    """The values, views looked through, that somebody beside the run's own operations may look at.
+
+    Results of the run; memory that was there before it; what a later write leaves standing; what is read by an alias.
+    """
+    found = np.zeros(len(graph.value_type), dtype=bool)
+    found[graph.result_value] = True
+    found[graph.in_value[(graph.in_slot < 0) & (graph.in_kind != Read.SHAPE)]] = True
+    carried = graph.value_carries[graph.value_carries >= 0]
+    found[carried] = True
+    found |= graph.storage_birth[graph.value_storage] < 0
+    found[root[found]] = True
+    return found
+
+
+def _homes(flow: Flow, apart: Ints | None) -> Ints:
+    """What operations must share to be put together: phase, device, no data for Python between them."""
+    graph = flow.graph
+    escapes = (graph.node_flags & Flag.ESCAPE) != 0
+    home = np.cumsum(escapes) - escapes
+    for column in (graph.node_phase, flow.device + 1, apart):
+        if column is not None and len(column):
+            home = home * (int(column.max()) + 1) + column
+    return home.astype(np.int64)
+
+
+def _join_siblings(flow: Flow, merger: Merger) -> None:
+    """Join groups that read one tensor over the same loop, where nothing passes between them."""
+    graph = flow.graph
+    rows = np.flatnonzero(flow.reads & np.isin(flow.kind[graph.in_node], (Kind.POINT, Kind.ROWS)))
+    if not len(rows):
+        return
+    value, node = graph.in_value[rows], graph.in_node[rows]
+    root = flow.root[value]
+    sizes = np.array([type_.numel for type_ in graph.types], dtype=np.int64)[graph.value_type[value]]
+    whole = (sizes == flow.numel[node]) & (sizes > 1) & (graph.value_type[value] == graph.value_type[root])
+    group = merger.of[node]
+    maker = graph.value_producer[root]
+    outside = (maker < 0) | (merger.of[np.maximum(maker, 0)] != group)
+    chosen = whole & outside
+    level = np.asarray(merger.level)[group[chosen]]
+    merger.join_level(group[chosen], root[chosen] * (int(merger.level.max(initial=0)) + 1) + level)
+
+
+@dataclass
+class Fusion:
+    """Groups of two and more kernels, numbered by their first operation; what belongs to none is left out.
+
+    ``of`` has the group of every operation, -1 for none. A view is in the group that makes and reads what it shows.
+    """
+
+    flow: Flow
+    merged: Ints
+    results: Bools
+    moved: Column
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it is about."""
+        return self.flow.graph
+
+    @cached_property
+    def is_kernel(self) -> Bools:
+        """For each operation, whether it runs a kernel: it is no view and does more than to give out memory."""
+        return (self.flow.kind != Kind.VIEW) & (self.flow.kind != Kind.FREE)
+
+    @cached_property
+    def of(self) -> Ints:
+        """The group of every operation, -1 for none."""
+        count = np.bincount(self.merged[self.is_kernel], minlength=int(self.merged.max(initial=-1)) + 1)
+        group = np.where(count[self.merged] > 1, self.merged, -1) if len(self.merged) else self.merged
+        group[(self.flow.kind == Kind.FREE)] = -1
+        loose = self.flow.is_view & (group >= 0) & ~self._inner_views(group)
+        group[loose] = -1
+        chosen = group[group >= 0]
+        _, first, number = np.unique(chosen, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), dtype=np.int64)
+        rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+        group[group >= 0] = rank[number.reshape(-1)]
+        return group
+
+    def _inner_views(self, group: Ints) -> Bools:
+        """The views through which an operation reads something of its own group."""
+        graph = self.graph
+        source, target, _, _ = graph.edges(shape=False)
+        order = np.argsort(-target, kind="stable")
+        inner = np.zeros(len(graph), dtype=bool)
+        viewed = self.flow.is_view
+        keep = viewed[source[order]] & (group[source[order]] == group[target[order]])
+        for start, end in zip(source[order][keep].tolist(), target[order][keep].tolist()):
+            if not viewed[end] or inner[end]:
+                inner[start] = True
+        return inner
+
+    @cached_property
+    def count(self) -> int:
+        """How many groups there are."""
+        return int(self.of.max(initial=-1)) + 1
+
+    @cached_property
+    def _listed(self) -> tuple[Ints, Ints]:
+        order = np.argsort(self.of, kind="stable")
+        return order, np.searchsorted(self.of[order], np.arange(self.count + 1))
+
+    def members(self, group: int) -> Ints:
+        """The operations of a group, views included, in the order in which they ran."""
+        order, start = self._listed
+        return order[start[group] : start[group + 1]]
+
+    @cached_property
+    def kernels(self) -> Ints:
+        """How many kernels each group has; fused, it is one."""
+        chosen = self.of[self.is_kernel & (self.of >= 0)]
+        return np.bincount(chosen, minlength=self.count)
+
+    @cached_property
+    def kinds(self) -> Ints:
+        """The kind of each group, as its place in ``KINDS``."""
+        found = np.zeros(self.count, dtype=np.int64)
+        inner = self._inner_edges
+        linked = np.zeros(self.count, dtype=bool)
+        linked[self.of[inner]] = True
+        found[~linked] = KINDS.index("horizontal")
+        for kind, name in ((Kind.ROWS, "reduction"), (Kind.HEAVY, "epilogue")):
+            having = self.of[(self.flow.kind == kind) & (self.of >= 0)]
+            found[having[linked[having]]] = KINDS.index(name)
+        return found
+
+    @cached_property
+    def _inner_edges(self) -> Ints:
+        """The readers of dependences inside groups that carry bytes from one kernel to another."""
+        edges = self.flow.edges
+        group = self.of[edges.target]
+        inner = (group >= 0) & (self.of[edges.source] == group) & (edges.rel != Rel.ORDER)
+        return edges.target[inner & self.is_kernel[edges.target]]
+
+    def kind(self, group: int) -> str:
+        """``"pointwise"``, ``"reduction"``, ``"epilogue"`` (after a matrix product) or ``"horizontal"``."""
+        return KINDS[int(self.kinds[group])]
+
+    # ------------------------------------------------------------ bytes
+
+    @cached_property
+    def _reads(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Every read of a kernel: its row, the value under it, the reader's group and the bytes."""
+        graph, flow = self.graph, self.flow
+        rows = np.flatnonzero(flow.reads)
+        value = graph.in_value[rows]
+        return rows, flow.root[value], self.of[graph.in_node[rows]], flow.bytes_of_type[graph.value_type[value]]
+
+    @cached_property
+    def _inside(self) -> Bools:
+        """Of the reads, those of something that the reader's own group made."""
+        _, root, group, _ = self._reads
+        maker = self.graph.value_producer[root]
+        return (group >= 0) & (maker >= 0) & (self.of[np.maximum(maker, 0)] == group)
+
+    @cached_property
+    def vanishing(self) -> Bools:
+        """For each value, whether it would never be written: it is made in a group and used nowhere else."""
+        _, root, _, _ = self._reads
+        count = len(self.graph.value_type)
+        inside = np.bincount(root[self._inside], minlength=count)
+        total = np.bincount(root, minlength=count)
+        return (inside > 0) & (inside == total) & ~self.results
+
+    @cached_property
+    def intermediate(self) -> Ints:
+        """For each group the bytes of what passes inside it: every read of them, and the writes that vanish."""
+        graph = self.graph
+        _, _, group, size = self._reads
+        found = self._sum(group[self._inside], size[self._inside])
+        gone = np.flatnonzero(self.vanishing)
+        written = self.flow.bytes_of_type[graph.value_type[gone]]
+        return found + self._sum(self.of[graph.value_producer[gone]], written)
+
+    @cached_property
+    def shared(self) -> Ints:
+        """For each group the bytes of further reads of a tensor that one of its kernels reads already."""
+        graph = self.graph
+        rows, root, group, size = self._reads
+        chosen = (group >= 0) & ~self._inside
+        type_ = graph.value_type[graph.in_value[rows]][chosen].astype(np.int64)
+        key = (group[chosen] * len(graph.value_type) + root[chosen]) * max(len(graph.types), 1) + type_
+        _, first = np.unique(key, return_index=True)
+        again = np.ones(len(key), dtype=bool)
+        again[first] = False
+        return self._sum(group[chosen][again], size[chosen][again])
+
+    @cached_property
+    def saved(self) -> Ints:
+        """For each group, the bytes that would not have to be moved."""
+        return self.intermediate + self.shared
+
+    @cached_property
+    def before(self) -> Ints:
+        """For each group, the bytes that its operations move now, as far as they are known."""
+        inside = self.of >= 0
+        return self._sum(self.of[inside], self.moved.values[inside])
+
+    @cached_property
+    def uncovered(self) -> Ints:
+        """For each group, how many of its operations move bytes that are not known."""
+        if self.moved.known is None:
+            return np.zeros(self.count, dtype=np.int64)
+        return np.bincount(self.of[(self.of >= 0) & ~self.moved.known], minlength=self.count)
+
+    def _sum(self, group: Ints, size: Ints) -> Ints:
+        found = np.zeros(self.count, dtype=np.int64)
+        np.add.at(found, group, size)
+        return found

@@ -1,0 +1,361 @@
+"""What ``torch.compile`` fused on this machine, beside what could be fused: pair by pair, chain by chain, in bytes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torch_vis.analysis.fusion import fuse
+from torch_vis.analysis.fusion.kinds import TABLE, Kind
+from torch_vis.capture.fused import Compiled, call_nodes, compiled
+from torch_vis.errors import NotTraceable, UsageError
+from torch_vis.reports.fusion import chained, common_path
+from torch_vis.reports.report import Report
+from torch_vis.tracing import Trace, trace
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+from torch_vis.views.units import count, size
+
+if TYPE_CHECKING:
+    from torch_vis.graph.graph import Graph
+
+ALIASES = {  # operators that become another one before Inductor sees them
+    "_native_batch_norm_legit_no_training": "native_batch_norm",
+    "_native_batch_norm_legit_functional": "native_batch_norm",
+    "_native_batch_norm_legit": "native_batch_norm",
+    "_batch_norm_with_update_functional": "native_batch_norm",
+}
+
+
+class CompiledKernel(NamedTuple):
+    """One kernel of the compiled program, with the operations of the trace that it contains."""
+
+    number: int
+    name: str
+    extern: bool
+    operations: tuple[int, ...]
+    names: tuple[str, ...]
+    modules: tuple[str, ...]
+    predicted: str  # "yes", "partly" or "no": whether t.fusion() has its operations together; "" for a single one
+
+
+class Agreement(NamedTuple):
+    """Pairs of operations that pass bytes from one to the other: how many are fused where.
+
+    ``precision`` is the share of the pairs expected to be fused that Inductor fused, ``recall`` the share of the pairs
+    that it fused that were expected.
+    """
+
+    both: int
+    only_predicted: int
+    only_compiled: int
+    neither: int
+
+    @property
+    def precision(self) -> float | None:
+        """Of the pairs expected, the share that was fused."""
+        expected = self.both + self.only_predicted
+        return self.both / expected if expected else None
+
+    @property
+    def recall(self) -> float | None:
+        """Of the pairs fused, the share that was expected."""
+        fused = self.both + self.only_compiled
+        return self.both / fused if fused else None
+
+
+class CompiledKernels(Report):
+    """The kernels of a compiled model, and how they compare with the chains that ``Trace.fusion`` finds.
+
+    >>> import torch, torch_vis as tv
+    >>> found = tv.compiled_kernels(lambda x: (x + 1).relu() * 2, torch.ones(4))  # doctest: +SKIP
+    >>> [kernel.names for kernel in found.kernels], found.agreement.precision  # doctest: +SKIP
+    ([('add', 'relu', 'mul')], 1.0)
+    """
+
+    title = "Kernels that torch.compile made"
+
+    def __init__(self, traced: Trace, programs: Sequence[Compiled]) -> None:
+        self.trace = traced
+        self.graph: Graph = traced.graph
+        self.found = fuse(self.graph, moved=traced.metrics["moved_bytes"])
+        self._programs = programs
+        self._kernels: list[tuple[Any, list[int]]] = []
+        self._in: dict[int, set[int]] = defaultdict(set)
+        self._place_kernels()
+
+    # ------------------------------------------------------------ which operation is in which kernel
+
+    def _place_kernels(self) -> None:
+        modules = self.trace.program.modules if self.trace.program is not None else []
+        for partition, scopes in self._partitions():
+            if partition >= len(modules) or partition >= len(self._programs):
+                continue
+            names, program = call_nodes(modules[partition]), self._programs[partition]
+            if names != program.nodes or len(scopes) != len(names):
+                continue  # Dynamo took it otherwise this time; its operations count as not matched
+            within = {name: self._within[scope] for name, scope in zip(names, scopes)}
+            matched = self._match(program, within)
+            # What a library computes is also named by loops that only bring its arguments into another layout.
+            called = {n for k in program.kernels if k.extern for o in k.origins for n in matched.get(o.node, ())}
+            for kernel in program.kernels:
+                number = len(self._kernels)
+                named = {node for o in kernel.origins for node in matched.get(o.node, ())}
+                members = sorted(named if kernel.extern else named - called)
+                self._kernels.append((kernel, members))
+                for node in members:
+                    self._in[node].add(number)
+
+    def _partitions(self) -> list[tuple[int, list[int]]]:
+        """Each call of a partition: its number, and the scopes of the nodes that it ran, in order."""
+        graph = self.graph
+        owner, found = [-1] * len(graph.scope_call), {}
+        kinds = [graph.modules[module].kind for module in graph.scope_module]
+        inside = [-1] * len(kinds)
+        for scope, parent in enumerate(graph.scope_parent.tolist()):
+            if kinds[scope] == "compiled" and graph.scope_paths[scope].startswith("partition "):
+                inside[scope] = scope
+                found[scope] = (int(graph.scope_paths[scope].split()[1]), list[int]())
+            elif parent >= 0:
+                inside[scope], owner[scope] = inside[parent], owner[parent]
+                if kinds[scope] == "function" and inside[scope] >= 0 and owner[scope] < 0:
+                    owner[scope] = scope
+                    found[inside[scope]][1].append(scope)
+        self._within: dict[int, list[int]] = defaultdict(list)
+        for node in np.flatnonzero(self.found.is_kernel).tolist():
+            self._within[owner[int(graph.node_scope[node])]].append(node)
+        return list(found.values())
+
+    def _match(self, program: Compiled, within: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """For each of Inductor's nodes the operation that it was; one whose operator occurs several times, in order."""
+        origins = {origin.node: origin for kernel in program.kernels for origin in kernel.origins}
+        alike: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        for origin in sorted(origins.values(), key=lambda origin: origin.place):
+            op = _plain(origin.op)
+            if TABLE.get(op) != Kind.FREE:
+                alike[origin.source, op].append(origin)
+        found: dict[str, list[int]] = {}
+        for (source, op), nodes in alike.items():
+            ran = within.get(source, [])
+            same = [node for node in ran if _plain(self.graph.nodes[node].name) == op] or ran
+            if len(same) == 1:
+                found.update({origin.node: same for origin in nodes})
+            elif len(same) == len(nodes):
+                found.update({origin.node: [node] for origin, node in zip(nodes, same)})
+        return found
+
+    @cached_property
+    def unmatched(self) -> int:
+        """How many operations are in no kernel that could be told: optimised away, or decomposed beyond recognition."""
+        return int(sum(node not in self._in for node in np.flatnonzero(self.found.is_kernel).tolist()))
+
+    @cached_property
+    def kernels(self) -> list[CompiledKernel]:
+        """The kernels in the order in which they were scheduled."""
+        made = []
+        for number, (kernel, members) in enumerate(self._kernels):
+            nodes = [self.graph.nodes[node] for node in members]
+            made.append(
+                CompiledKernel(
+                    number=number,
+                    name=kernel.name,
+                    extern=kernel.extern,
+                    operations=tuple(members),
+                    names=tuple(node.name for node in nodes),
+                    modules=tuple(dict.fromkeys(node.path for node in nodes)),
+                    predicted=self._predicted(members),
+                )
+            )
+        return made
+
+    def _predicted(self, members: Sequence[int]) -> str:
+        if len(members) < 2:
+            return ""
+        groups = [int(self.found.of[node]) for node in members]
+        most = max(groups.count(group) for group in set(groups) - {-1}) if set(groups) - {-1} else 0
+        return "yes" if most == len(groups) else "partly" if most > 1 else "no"
+
+    # ------------------------------------------------------------ the two beside one another
+
+    @cached_property
+    def _pairs(self) -> tuple[Any, Any, Any, Any]:
+        """Reads of one kernel's tensor by another: reader's row, maker, reader, and whether a compiled kernel has both."""
+        graph, flow = self.graph, self.found.flow
+        rows = np.flatnonzero(flow.reads)
+        maker = graph.value_producer[flow.root[graph.in_value[rows]]]
+        reader = graph.in_node[rows]
+        known = np.zeros(len(graph), dtype=bool)
+        known[list(self._in)] = True
+        keep = (maker >= 0) & self.found.is_kernel[np.maximum(maker, 0)] & known[np.maximum(maker, 0)] & known[reader]
+        rows, maker, reader = rows[keep], maker[keep], reader[keep]
+        fused = [bool(self._in[a] & self._in[b]) for a, b in zip(maker.tolist(), reader.tolist())]
+        return rows, maker, reader, np.array(fused, dtype=bool)
+
+    def agreement_of(self, *, products: bool) -> Agreement:
+        """The agreement over all pairs, or without those of a matrix product and what follows it.
+
+        Inductor calls a library for products on the CPU, and by default on a GPU, and can then add nothing to them.
+        """
+        _, maker, reader, fused = self._pairs
+        kept = np.ones(len(maker), dtype=bool) if products else self.found.flow.kind[maker] != Kind.HEAVY
+        pairs: dict[tuple[int, int], bool] = {}
+        for a, b, both in zip(maker[kept].tolist(), reader[kept].tolist(), fused[kept].tolist()):
+            pairs[a, b] = both
+        counts = [0, 0, 0, 0]
+        for (a, b), both in pairs.items():
+            expected = self.found.of[a] >= 0 and self.found.of[a] == self.found.of[b]
+            counts[(0 if both else 1) if expected else (2 if both else 3)] += 1
+        return Agreement(*counts)
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """Over pairs that no library's matrix product stands between."""
+        return self.agreement_of(products=False)
+
+    @property
+    def predicted_bytes(self) -> int:
+        """What all chains together could save."""
+        return int(self.found.saved.sum())
+
+    @cached_property
+    def saved_bytes(self) -> int:
+        """What the compiled kernels save: reads of what their own loop made, and tensors never written."""
+        graph, flow = self.graph, self.found.flow
+        rows, _, _, fused = self._pairs
+        size_of = flow.bytes_of_type[graph.value_type]
+        root = flow.root[graph.in_value]
+        total = int(size_of[graph.in_value[rows[fused]]].sum())
+        inside = np.bincount(root[rows[fused]], minlength=len(size_of))
+        everywhere = np.bincount(root[np.flatnonzero(flow.reads)], minlength=len(size_of))
+        gone = (inside > 0) & (inside == everywhere) & ~self.found.results
+        return total + int(size_of[gone].sum())
+
+    @cached_property
+    def chains(self) -> list[tuple[int, str]]:
+        """For each chain that was expected, whether it was fused: ``"yes"``, ``"partly"``, ``"no"`` or ``"unknown"``."""
+        _, maker, reader, fused = self._pairs
+        of = self.found.of
+        inner = (of[maker] >= 0) & (of[maker] == of[reader])
+        total = np.bincount(of[maker[inner]], minlength=self.found.count)
+        good = np.bincount(of[maker[inner]], weights=fused[inner], minlength=self.found.count)
+        words = np.select([total == 0, good == total, good == 0], ["unknown", "yes", "no"], "partly")
+        return list(enumerate(words.tolist()))
+
+    # ------------------------------------------------------------ as a report
+
+    def facts(self) -> Mapping[str, str]:
+        """Kernels, agreement and bytes."""
+        loops = sum(not kernel.extern for kernel in self.kernels)
+        every = self.agreement_of(products=True)
+        return {
+            "kernels": f"{len(self.kernels):,}: {loops:,} generated, {len(self.kernels) - loops:,} of libraries",
+            "operations": f"{int(self.found.is_kernel.sum()):,}, of them {self.unmatched:,} in no kernel",
+            "expected pairs that were fused": _share(self.agreement.precision, self.agreement.both, self.agreement.only_predicted),
+            "fused pairs that were expected": _share(self.agreement.recall, self.agreement.both, self.agreement.only_compiled),
+            "… with those of matrix products": f"{_percent(every.precision)} and {_percent(every.recall)}",
+            "bytes saved": f"{size(self.saved_bytes)} of {size(self.predicted_bytes)} that could be",
+        }  # fmt: skip
+
+    def listings(self) -> Sequence[Listing]:
+        """The kernels; then the chains that were expected and not fused."""
+        fields = (
+            Field("operations", "operations"),
+            Field("made_by", "made by"),
+            Field("module", "module"),
+            Field("count", "operations", count),
+            Field("predicted", "expected"),
+        )
+        rows = [
+            (chained(k.names), "library" if k.extern else "Inductor", common_path(k.modules) if k.modules else "",
+             len(k.names), k.predicted)
+            for k in self.kernels
+        ]  # fmt: skip
+        missing = [
+            (chained(self._names(group)), self.found.kind(group), verdict, int(self.found.saved[group]))
+            for group, verdict in self.chains
+            if verdict != "yes"
+        ]
+        missing.sort(key=lambda row: -row[-1])
+        fields_missing = (
+            Field("operations", "operations"),
+            Field("kind", "kind"),
+            Field("fused", "fused"),
+            Field("saved_bytes", "could save", size),
+        )
+        return [
+            Listing("Kernels", fields, rows),
+            Listing("Chains expected, not wholly fused", fields_missing, missing),
+        ]
+
+    def _names(self, group: int) -> list[str]:
+        members = self.found.members(group)
+        return [self.graph.nodes[int(node)].name for node in members[self.found.is_kernel[members]]]
+
+    def charts(self) -> Mapping[str, Chart]:
+        """The bytes that could be saved, and those that were."""
+        saved = Series("bytes", ["could be saved", "saved"], [self.predicted_bytes, self.saved_bytes])
+        return {"bytes": Chart("bars", "Bytes that need not move", Axis(""), Axis("bytes", "bytes"), [saved])}
+
+    def notes(self) -> Sequence[str]:
+        """How the figures are meant."""
+        return [
+            "a pair is two operations of which one reads what the other makes; without those after a matrix product, "
+            "for which Inductor calls a library",
+        ]
+
+
+def compiled_kernels(
+    model: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None = None
+) -> CompiledKernels:
+    """Compile a model by ``torch.compile`` on this machine and say which operations it fused, beside what was expected.
+
+    Forward only and without gradients. The model is run twice: once traced through Dynamo, once compiled. Its buffers,
+    the random state, torch's settings and whatever had been compiled before are as they were afterwards. On the CPU a
+    C++ compiler is needed.
+
+    >>> import torch, torch_vis as tv
+    >>> print(tv.compiled_kernels(lambda x: (x + 1).relu(), torch.ones(4)).agreement)  # doctest: +SKIP
+    Agreement(both=1, only_predicted=0, only_compiled=0, neither=0)
+    """
+    if not callable(model):
+        raise NotTraceable(f"compiled_kernels() takes a module or a callable, not {type(model).__name__}")
+    given = dict(kwargs or {})
+    buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
+    before = [buffer.detach().clone() for buffer in buffers]
+    try:
+        with torch.no_grad():
+            with torch.random.fork_rng():
+                programs = compiled(model, args, given)
+            _put_back(buffers, before)
+            with torch.random.fork_rng():
+                traced = trace(model, *args, kwargs=given, via="dynamo", keep=False)
+    finally:
+        _put_back(buffers, before)
+    if not len(traced.graph):
+        raise UsageError("the model ran no operations, so there is nothing to compile")
+    return CompiledKernels(traced, programs)
+
+
+def _put_back(buffers: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for buffer, old in zip(buffers, before):
+            if not torch.equal(buffer, old):
+                buffer.copy_(old)
+
+
+def _plain(name: str) -> str:
+    name = name.removesuffix("_") if not name.endswith("__") else name
+    return ALIASES.get(name, name)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
+
+
+def _share(share: float | None, part: int, rest: int) -> str:
+    return f"{_percent(share)} ({part:,} of {part + rest:,})"

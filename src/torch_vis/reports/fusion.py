@@ -1,0 +1,189 @@
+"""What could be fused: the chains that a compiler could run as one kernel, and what each would save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from torch_vis.analysis.fusion import fuse
+from torch_vis.errors import UsageError
+from torch_vis.reports.report import Report
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+from torch_vis.views.units import count, size
+
+if TYPE_CHECKING:
+    from torch_vis.graph.graph import Graph
+    from torch_vis.graph.metrics import Metrics
+
+BARS = 30
+NAMES = 6  # operations that a row names
+
+
+class FusedChain(NamedTuple):
+    """Operations that could be one kernel. ``bytes_before`` and ``bytes_after`` are None where a formula is missing.
+
+    ``intermediate_bytes`` are those of tensors that only pass inside: each read, and the write where nothing else uses
+    it. ``shared_bytes`` are further reads of a tensor that several of the operations read. ``share`` is that of all
+    bytes that the run moves.
+    """
+
+    kind: str
+    phase: str
+    operations: tuple[int, ...]
+    names: tuple[str, ...]
+    modules: tuple[str, ...]
+    kernels_saved: int
+    intermediate_bytes: int
+    shared_bytes: int
+    bytes_before: int | None
+    bytes_after: int | None
+    share: float | None
+
+    @property
+    def saved_bytes(self) -> int:
+        """The bytes that would not have to be written and read."""
+        return self.intermediate_bytes + self.shared_bytes
+
+
+class FusionReport(Report):
+    """The chains of a run, those that save most first.
+
+    >>> import torch, torch_vis as tv
+    >>> found = tv.trace(lambda x: torch.softmax(x * 2 + 1, -1), torch.ones(4, 8)).fusion()
+    >>> [(chain.kind, chain.names, chain.saved_bytes) for chain in found.chains]
+    [('reduction', ('mul', 'add', '_softmax'), 512)]
+    >>> found.kernels, found.kernels_after
+    (3, 1)
+    """
+
+    title = "Fusion"
+
+    def __init__(self, graph: Graph, metrics: Metrics) -> None:
+        if not len(graph):
+            raise UsageError("this trace has no operations, so there is nothing to fuse")
+        self.graph = graph
+        self.found = fuse(graph, moved=metrics["moved_bytes"])
+        self.moved_bytes = metrics["moved_bytes"].total()
+        self.uncovered = metrics["moved_bytes"].uncovered
+
+    @property
+    def saved_bytes(self) -> int:
+        """What all chains together would save."""
+        return int(self.found.saved.sum())
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels the run has; views are none."""
+        return int(self.found.is_kernel.sum())
+
+    @property
+    def kernels_after(self) -> int:
+        """How many would be left."""
+        return self.kernels - int((self.found.kernels - 1).sum())
+
+    @cached_property
+    def chains(self) -> list[FusedChain]:
+        """The chains, those that save most first."""
+        order = np.lexsort((np.arange(self.found.count), -self.found.saved))
+        return [self._chain(group) for group in order.tolist()]
+
+    def _chain(self, group: int) -> FusedChain:
+        graph, found = self.graph, self.found
+        members = found.members(group)
+        nodes = [graph.nodes[int(number)] for number in members[found.is_kernel[members]]]
+        known = not found.uncovered[group]
+        before, saved = int(found.before[group]), int(found.saved[group])
+        return FusedChain(
+            kind=found.kind(group),
+            phase=nodes[0].phase,
+            operations=tuple(int(number) for number in members),
+            names=tuple(node.name for node in nodes),
+            modules=tuple(dict.fromkeys(node.path for node in nodes)),
+            kernels_saved=int(found.kernels[group]) - 1,
+            intermediate_bytes=int(found.intermediate[group]),
+            shared_bytes=int(found.shared[group]),
+            bytes_before=before if known else None,
+            bytes_after=before - saved if known else None,
+            share=saved / self.moved_bytes if self.moved_bytes else None,
+        )
+
+    def facts(self) -> Mapping[str, str]:
+        """What all chains come to."""
+        share = f" of {size(int(self.moved_bytes))}" if self.moved_bytes else ""
+        part = f" ({self.saved_bytes / self.moved_bytes:.1%})" if self.moved_bytes else ""
+        return {
+            "chains": f"{self.found.count:,}",
+            "kernels": f"{self.kernels:,} → {self.kernels_after:,}",
+            "bytes that need not move": f"{size(self.saved_bytes)}{share}{part}",
+        }
+
+    def listings(self) -> Sequence[Listing]:
+        """One row per chain."""
+        fields = (
+            Field("operations", "operations"),
+            Field("kind", "kind"),
+            Field("phase", "phase"),
+            Field("module", "module"),
+            Field("kernels_saved", "kernels saved", count),
+            Field("bytes_before", "bytes now", size),
+            Field("bytes_after", "fused", size),
+            Field("saved_bytes", "saved", size),
+            Field("share", "share", "{:.2%}".format),
+        )
+        rows = [
+            (chained(chain.names), chain.kind, chain.phase, common_path(chain.modules), chain.kernels_saved,
+             chain.bytes_before, chain.bytes_after, chain.saved_bytes, chain.share)
+            for chain in self.chains
+        ]  # fmt: skip
+        return [Listing("Chains that could be one kernel", fields, rows)]
+
+    def charts(self) -> Mapping[str, Chart]:
+        """The chains that save most, by what would be left and what saved."""
+        if not self.found.count:
+            return {}
+        rows = [chain for chain in self.chains[:BARS] if chain.bytes_after is not None]
+        labels = [f"{chained(chain.names, 3)} · {chain.operations[0]}" for chain in rows]
+        modules = [", ".join(chain.modules) for chain in rows]
+        left = Series("left", labels, [chain.bytes_after or 0 for chain in rows], modules, color="#c9d1db")
+        saved = Series("saved", labels, [chain.saved_bytes for chain in rows], modules)
+        return {
+            "saved": Chart("bars", "Bytes that fusing would save", Axis(""), Axis("bytes moved", "bytes"), [saved, left])
+        }
+
+    def notes(self) -> Sequence[str]:
+        """What is not covered."""
+        if not self.uncovered:
+            return ()
+        return [f"the bytes of {self.uncovered:,} operations are not known and not in the totals"]
+
+
+def chained(names: Sequence[str], most: int = NAMES) -> str:
+    """Names in order, the middle ones left out where there are many.
+
+    >>> chained(["add", "add", "relu"]), chained(list("abcdefgh"), 4)
+    ('add → add → relu', 'a → b → … 5 … → h')
+    """
+    if len(names) <= most:
+        return " → ".join(names)
+    return " → ".join([*names[: most // 2], f"… {len(names) - most // 2 - 1} …", names[-1]])
+
+
+def common_path(paths: Sequence[str]) -> str:
+    """The module that all paths lie in, and how many they are, if more than one.
+
+    >>> common_path(["layer.0.mlp", "layer.0.norm"]), common_path(["head"]), common_path([""])
+    ('layer.0 (2 modules)', 'head', '')
+    """
+    if len(paths) == 1:
+        return paths[0]
+    parts = [path.split(".") for path in paths]
+    shared = []
+    for step in zip(*parts):
+        if len(set(step)) > 1:
+            break
+        shared.append(step[0])
+    return f"{'.'.join(shared)} ({len(paths)} modules)".lstrip()
