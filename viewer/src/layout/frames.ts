@@ -1,6 +1,7 @@
 /** Frames within frames: the innermost are arranged first, and stand in the next as cells with ports. */
 
-import { arrange, TOP, type Sheet } from "./layered.ts";
+import { ROOM, TOP, type Room, type Sheet } from "./layered.ts";
+import { set } from "./pack.ts";
 import { Hash } from "../tree/forest.ts";
 
 export interface FrameSpec {
@@ -18,6 +19,7 @@ export interface FrameSpec {
   header: number;
   least: number; // the width that the header needs
   pad: number;
+  room?: Room; // of an outermost frame: what it should fit in
 }
 
 export interface FrameResult {
@@ -28,10 +30,12 @@ export interface FrameResult {
   path: Float64Array;
   pathStart: Int32Array;
   crossings: number;
+  flip?: Uint8Array; // by cell, whether the frame that it is was turned upside down
 }
 
 export const GAP = 26;
-export const RANK_GAP = 40;
+export const RANK_GAP = 36;
+const BESIDE = 50; // height that what stands in a frame above or below another frame takes from it
 
 export class Layout {
   private readonly cache = new Map<string, FrameResult>();
@@ -40,18 +44,57 @@ export class Layout {
   all(specs: FrameSpec[]): FrameResult[] {
     const results: FrameResult[] = new Array(specs.length);
     const used = new Map<string, FrameResult>();
+    const rooms = roomsOf(specs);
     for (let i = specs.length - 1; i >= 0; i--) {
       const spec = specs[i];
       sizeCells(spec, results);
-      const signature = sign(spec, results);
+      const signature = sign(spec, results, rooms[i]);
       const known = this.cache.get(signature) ?? used.get(signature);
-      results[i] = known ?? frame(spec, results);
+      results[i] = known ?? frame(spec, results, rooms[i]);
       used.set(signature, results[i]);
     }
     if (this.cache.size > 20_000) this.cache.clear();
     for (const [signature, result] of used) this.cache.set(signature, result);
+    turn(specs, results);
     return results;
   }
+}
+
+/** Each frame may be about as large as the one that it is in, less what stands there besides. */
+function roomsOf(specs: FrameSpec[]): Room[] {
+  const rooms: Room[] = new Array(specs.length);
+  specs.forEach(({ child, room, header, pad }, i) => {
+    const { w, h } = (rooms[i] ??= room ?? ROOM);
+    const beside = BESIDE * Math.min(3, child.length - 1);
+    const inner = { w: Math.max(w / 2, w - 2 * pad), h: Math.max(h / 2, h - header - 2 * pad - beside) };
+    for (const frame of child) if (frame >= 0) rooms[frame] = inner;
+  });
+  return rooms;
+}
+
+/** Turn round what stands in a half that runs the other way. */
+function turn(specs: FrameSpec[], results: FrameResult[]): void {
+  const turned = new Uint8Array(specs.length);
+  specs.forEach((spec, i) => {
+    const { flip } = results[i];
+    spec.child.forEach((frame, cell) => {
+      if (frame >= 0) turned[frame] = turned[i] ^ (flip ? flip[cell] : 0);
+    });
+    if (turned[i]) results[i] = upended(spec, results[i]);
+  });
+}
+
+const upendings = new WeakMap<FrameResult, FrameResult>();
+
+function upended(spec: FrameSpec, result: FrameResult): FrameResult {
+  let found = upendings.get(result);
+  if (found) return found;
+  const { height } = result;
+  const path = result.path.slice();
+  for (let i = 1; i < path.length; i += 2) path[i] = path[i] <= 0 ? height : path[i] >= height ? 0 : spec.header + height - path[i];
+  found = { ...result, path, y: Float64Array.from(result.y, (y, cell) => spec.header + height - y - spec.h[cell]) };
+  upendings.set(result, found);
+  return found;
 }
 
 function sizeCells(spec: FrameSpec, results: FrameResult[]): void {
@@ -63,7 +106,7 @@ function sizeCells(spec: FrameSpec, results: FrameResult[]): void {
   }
 }
 
-function sign(spec: FrameSpec, results: FrameResult[]): string {
+function sign(spec: FrameSpec, results: FrameResult[], room: Room): string {
   const hash = new Hash();
   hash.begin(spec.up ? 2 : 1);
   for (const column of [spec.w, spec.h]) for (const n of column) hash.add(n * 8);
@@ -78,7 +121,7 @@ function sign(spec: FrameSpec, results: FrameResult[]): string {
     hash.add(offset(spec, results, spec.src[i], spec.srcPort[i]) * 8);
     hash.add(offset(spec, results, spec.dst[i], spec.dstPort[i]) * 8);
   }
-  return `${hash.end()}:${spec.w.length}:${spec.src.length}:${spec.header}:${spec.least}`;
+  return `${hash.end()}:${spec.w.length}:${spec.src.length}:${spec.header}:${spec.least}:${room.w | 0}:${room.h | 0}`;
 }
 
 /** Where a port of a child frame lies, from the middle of that frame. */
@@ -87,7 +130,7 @@ function offset(spec: FrameSpec, results: FrameResult[], cell: number, port: num
   return child >= 0 && port >= 0 ? results[child].x[port] + 4 - results[child].width / 2 : 0;
 }
 
-function frame(spec: FrameSpec, results: FrameResult[]): FrameResult {
+function frame(spec: FrameSpec, results: FrameResult[], room: Room): FrameResult {
   const lines = {
     src: spec.src.slice(),
     dst: spec.dst.slice(),
@@ -95,7 +138,7 @@ function frame(spec: FrameSpec, results: FrameResult[]): FrameResult {
     exit: Float64Array.from(spec.src, (cell, i) => offset(spec, results, cell, spec.srcPort[i])),
     entry: Float64Array.from(spec.dst, (cell, i) => offset(spec, results, cell, spec.dstPort[i])),
   };
-  const sheet = arrange(spec, lines, { gap: GAP, rankGap: RANK_GAP, wrap: true });
+  const sheet = set(spec, lines, { gap: GAP, rankGap: RANK_GAP, wrap: true, room: { w: room.w, h: room.h - spec.header } });
   return dressed(spec, sheet);
 }
 
@@ -124,5 +167,5 @@ function dressed(spec: FrameSpec, sheet: Sheet): FrameResult {
     if (spec.edge[spec.src[line]]) path[from + 1] = border(spec.edge[spec.src[line]]);
     if (spec.edge[spec.dst[line]]) path[to - 1] = border(spec.edge[spec.dst[line]]);
   }
-  return { width, height, x: sheet.x, y: sheet.y, path, pathStart: sheet.pathStart, crossings: sheet.crossings };
+  return { width, height, x: sheet.x, y: sheet.y, path, pathStart: sheet.pathStart, crossings: sheet.crossings, flip: sheet.flip };
 }

@@ -6,7 +6,7 @@
  * passes a rank and moves sideways only in the gaps, so that it never crosses a cell. Nothing here is recursive.
  */
 
-import { countCrossings, improve } from "./order.ts";
+import { improve } from "./order.ts";
 import { place } from "./place.ts";
 import { wrapped, type Bands } from "./wrap.ts";
 
@@ -28,11 +28,20 @@ export interface Lines {
   entry: Float64Array;
 }
 
+/** The window that a sheet should fit in and still be read, in its own units. */
+export interface Room {
+  w: number;
+  h: number;
+}
+
 export interface Spacing {
   gap: number;
   rankGap: number;
   wrap: boolean;
+  room?: Room;
 }
+
+export const ROOM: Room = { w: 1000, h: 640 };
 
 export interface Sheet {
   width: number;
@@ -43,6 +52,9 @@ export interface Sheet {
   pathStart: Int32Array;
   crossings: number;
   columns: number;
+  top: Float64Array; // by cell, where its rank begins and ends
+  bottom: Float64Array;
+  flip?: Uint8Array; // by cell, whether what is in it is to be read the other way up
 }
 
 /** Everything that the steps share: real cells first, lanes after them. */
@@ -80,13 +92,13 @@ export function arrange(cells: Cells, lines: Lines, spacing: Spacing): Sheet {
   const crossings = improve(work);
   place(work, spacing.gap);
   const bands = stack(cells, work, spacing);
-  const columns = spacing.wrap ? wrapped(work, cells, bands, chains.rows) : null;
+  const columns = spacing.wrap ? wrapped(work, cells, bands, chains.rows, spacing.room ?? ROOM) : null;
   const sheet = draw(cells, lines, work, chains, bands, turned, columns);
   return { ...sheet, x: sheet.x.subarray(0, count), y: sheet.y.subarray(0, count), crossings };
 }
 
 /** Lines run with the order of execution; those against it are turned round while the frame is laid out. */
-function orient(cells: Cells, lines: Lines): Uint8Array {
+export function orient(cells: Cells, lines: Lines): Uint8Array {
   const turned = new Uint8Array(lines.src.length);
   for (let i = 0; i < turned.length; i++) {
     if (cells.order[lines.src[i]] <= cells.order[lines.dst[i]]) continue;
@@ -97,7 +109,7 @@ function orient(cells: Cells, lines: Lines): Uint8Array {
   return turned;
 }
 
-function ranksOf(cells: Cells, lines: Lines): Int32Array {
+export function ranksOf(cells: Cells, lines: Lines): Int32Array {
   const count = cells.w.length;
   const rank = new Int32Array(count);
   const byOrder = Int32Array.from({ length: count }, (_, i) => i).sort((a, b) => cells.order[a] - cells.order[b] || a - b);
@@ -293,7 +305,7 @@ function draw(
   columns: ReturnType<typeof wrapped>,
 ): Omit<Sheet, "crossings"> {
   let left = Infinity;
-  let right = 0;
+  let right = -Infinity;
   let height = bands.bottom[bands.bottom.length - 1] ?? 0;
   const x = new Float64Array(work.count);
   const y = new Float64Array(work.count);
@@ -312,7 +324,7 @@ function draw(
       right = Math.max(right, work.x[i] + work.w[i] / 2);
     }
   }
-  if (left === Infinity) left = 0;
+  if (left === Infinity) left = right = 0;
   for (let i = 0; i < work.count; i++) {
     work.x[i] -= left;
     x[i] = work.x[i] - work.w[i] / 2;
@@ -335,6 +347,8 @@ function draw(
   }
   return {
     width: right - left, height, x, y, path: Float64Array.from(path), pathStart, columns: columns ? columns.shiftX.length : 1,
+    top: Float64Array.from(cells.w, (_, i) => bands.top[work.rank[i]]),
+    bottom: Float64Array.from(cells.w, (_, i) => bands.bottom[work.rank[i]]),
   };
 }
 
@@ -364,4 +378,3 @@ function trail(
   }
 }
 
-export { countCrossings };

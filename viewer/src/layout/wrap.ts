@@ -1,6 +1,6 @@
 /** A long chain of ranks, cut into columns side by side; the lines that pass a cut go round through a gutter. */
 
-import type { Cells, Work } from "./layered.ts";
+import type { Cells, Room, Work } from "./layered.ts";
 
 export interface Bands {
   top: Float64Array;
@@ -16,58 +16,89 @@ export interface Columns {
   turn(upper: number, lower: number): { x: number; below: number; above: number };
 }
 
-const TALL = 1000; // a frame that is no taller is not wrapped
-const ASPECT = 0.62; // height to width that columns aim at
+type Rows = { upper: number[]; lower: number[] };
+
+const MOST_COLUMNS = 60;
 const GUTTER = 34;
 const CHANNEL = 7;
+const EDGE = 14; // above and below the columns, where lines go round
+const COST_OF_A_CUT = 0.1; // beside the logarithm of how much smaller than life it would be drawn
+const COST_OF_A_LINE = 0.05; // that goes round besides the chain's own
 
-export function wrapped(
-  work: Work, cells: Cells, bands: Bands, rows: { upper: number[]; lower: number[] },
-): Columns | null {
+export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room: Room): Columns | null {
   const ranks = work.ranks.length;
   const height = bands.bottom[ranks - 1] ?? 0;
-  if (height < TALL || ranks < 6) return null;
-  let left = Infinity;
-  let right = -Infinity;
-  for (let i = 0; i < work.count; i++) {
-    left = Math.min(left, work.x[i] - work.w[i] / 2);
-    right = Math.max(right, work.x[i] + work.w[i] / 2);
-  }
-  const width = right - left + GUTTER;
-  const count = Math.min(60, Math.round(Math.sqrt(height / (width * ASPECT))));
-  if (count < 2) return null;
+  if (height <= room.h || ranks < 4) return null;
+  const extents = extentsOf(work);
   const crossing = new Int32Array(ranks); // lines from each rank to the next
   const ports = work.ranks.map((_, rank) => onlyPorts(work, cells, rank));
   for (const upper of rows.upper) crossing[work.rank[upper]] += 1;
   let best: Int32Array | null = null;
-  let least = Infinity;
-  for (let tried = Math.max(2, count - 2); tried <= count + 2; tried++) {
+  const whole = { w: Math.max(...bounds(extents)), h: height };
+  let least = oversize(whole, room);
+  const guess = Math.round(Math.sqrt((height * room.w) / (room.h * whole.w)));
+  const most = Math.min(MOST_COLUMNS, ranks >> 1, guess + 4);
+  for (let tried = Math.max(2, guess - 4); tried <= most; tried++) {
     const of = divide(ports, bands, crossing, tried);
-    const score = unevenness(of, bands, width);
-    if (score < least) {
-      least = score;
+    const cost = costOf(of, bands, extents, crossing, room);
+    if (cost < least) {
+      least = cost;
       best = of;
     }
   }
-  return lay(work, bands, best!, rows);
+  return best ? lay(work, bands, best, rows) : null;
 }
 
-/** How far columns are from the shape aimed at, and how much of the room in them stays empty. */
-function unevenness(of: Int32Array, bands: Bands, width: number): number {
+/** How much smaller than life a sheet must be drawn to fit, as a logarithm. */
+export function oversize({ w, h }: Room, room: Room): number {
+  return Math.log(Math.max(1, w / room.w, h / room.h));
+}
+
+interface Extents {
+  low: Float64Array;
+  high: Float64Array;
+}
+
+function extentsOf(work: Work): Extents {
+  const low = new Float64Array(work.ranks.length).fill(Infinity);
+  const high = new Float64Array(work.ranks.length).fill(-Infinity);
+  for (let i = 0; i < work.count; i++) {
+    const rank = work.rank[i];
+    low[rank] = Math.min(low[rank], work.x[i] - work.w[i] / 2);
+    high[rank] = Math.max(high[rank], work.x[i] + work.w[i] / 2);
+  }
+  return { low, high };
+}
+
+function bounds({ low, high }: Extents): [number] {
+  let [left, right] = [Infinity, -Infinity];
+  for (const x of low) left = Math.min(left, x);
+  for (const x of high) right = Math.max(right, x);
+  return [right - left];
+}
+
+function costOf(of: Int32Array, bands: Bands, { low, high }: Extents, crossing: Int32Array, room: Room): number {
   const count = of[of.length - 1] + 1;
-  const heights = new Float64Array(count);
-  let begin = 0;
-  for (let rank = 0; rank < of.length; rank++) {
-    if (rank && of[rank] !== of[rank - 1]) begin = rank;
-    heights[of[rank]] = bands.bottom[rank] - bands.top[begin];
+  if (count < 2) return Infinity;
+  let [w, h, cost, most] = [0, 0, 0, 0];
+  for (let from = 0; from < of.length; ) {
+    let to = from;
+    let [left, right] = [Infinity, -Infinity];
+    for (; to < of.length && of[to] === of[from]; to++) {
+      left = Math.min(left, low[to]);
+      right = Math.max(right, high[to]);
+    }
+    h = Math.max(h, bands.bottom[to - 1] - bands.top[from]);
+    w += right - left;
+    if (to < of.length) {
+      const round = crossing[to - 1];
+      w += GUTTER + round * CHANNEL;
+      most = Math.max(most, round);
+      cost += COST_OF_A_CUT / (of[from] + 1) + COST_OF_A_LINE * Math.max(0, round - 1);
+    }
+    from = to;
   }
-  let tallest = 1;
-  let total = 0;
-  for (const height of heights) {
-    tallest = Math.max(tallest, height);
-    total += height;
-  }
-  return Math.abs(Math.log(tallest / (count * width) / ASPECT)) + 2 * (1 - total / (tallest * count));
+  return cost + oversize({ w, h: h + 2 * (EDGE + most * CHANNEL) }, room);
 }
 
 /** Cuts near equal heights, where the fewest lines pass. */
@@ -81,10 +112,10 @@ function divide(ports: boolean[], bands: Bands, crossing: Int32Array, count: num
     const each = (bands.bottom[ranks - 1] - bands.top[begin]) / Math.max(1, count - column);
     for (let rank = begin; rank < ranks - 1; rank++) {
       const reached = bands.bottom[rank] - bands.top[begin];
-      if (reached < each * 0.75) continue;
+      if (reached < each * 0.7) continue;
       if (reached > each * 1.2 && best < Infinity) break;
       if (ports[rank] || ports[rank + 1]) continue;
-      const cost = crossing[rank] + 3 * Math.abs(reached - each) / each;
+      const cost = crossing[rank] + 4 * Math.abs(reached - each) / each;
       if (cost < best) {
         best = cost;
         end = rank + 1;
@@ -99,8 +130,7 @@ function divide(ports: boolean[], bands: Bands, crossing: Int32Array, count: num
 function onlyPorts(work: Work, cells: Cells, rank: number): boolean {
   return work.ranks[rank].every((cell) => cell >= work.real || cells.edge[cell] !== 0);
 }
-
-function lay(work: Work, bands: Bands, of: Int32Array, rows: { upper: number[]; lower: number[] }): Columns | null {
+function lay(work: Work, bands: Bands, of: Int32Array, rows: Rows): Columns | null {
   const count = of[of.length - 1] + 1;
   if (count < 2) return null;
   const low = new Float64Array(count).fill(Infinity);
@@ -128,7 +158,7 @@ function lay(work: Work, bands: Bands, of: Int32Array, rows: { upper: number[]; 
     if (!turns.has(key)) turns.set(key, { column, channel: channels[column]++ });
   }
   const most = channels.reduce((a, b) => Math.max(a, b), 0);
-  const head = 14 + most * CHANNEL;
+  const head = EDGE + most * CHANNEL;
   const shiftX = new Float64Array(count);
   const shiftY = new Float64Array(count);
   const gutter = new Float64Array(count);
@@ -140,7 +170,7 @@ function lay(work: Work, bands: Bands, of: Int32Array, rows: { upper: number[]; 
     at += high[column] - low[column];
     gutter[column] = at + GUTTER / 2;
     if (column < count - 1) at += GUTTER + channels[column] * CHANNEL;
-    height = Math.max(height, head + end[column] - begin[column] + (column < count - 1 ? 14 + channels[column] * CHANNEL : 0));
+    height = Math.max(height, head + end[column] - begin[column] + (column < count - 1 ? EDGE + channels[column] * CHANNEL : 0));
   }
   return {
     of, shiftX, shiftY, width: at, height,
