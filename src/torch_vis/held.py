@@ -32,6 +32,8 @@ class Held:
     """Outputs of operations that could not be looked into, by node number."""
     seeds: dict[int, Seed] = field(default_factory=dict)
     """Random states, by node number."""
+    escaped: dict[int, Any] = field(default_factory=dict)
+    """Values that left for Python (what ``.item()`` or a branch on a tensor saw), by node number."""
     objects: dict[str, Any] = field(default_factory=dict)
     """Arguments with no literal form (generators, functions), by the text that stands for them."""
     versions: list[tuple[str, torch.Tensor, tuple[int, torch.dtype, int]]] = field(default_factory=list)

@@ -32,6 +32,34 @@ class Reading:
 
         return Summary(cast("Trace", self))
 
+    def subgraph(self, name: str) -> Trace:
+        """A graph inside a captured program, by itself: a branch of ``torch.cond``, taken or not, or the body of a loop.
+
+        ``t.program.subgraphs`` lists them. It is worked out on shapes, so that it can be shown and saved like any
+        other trace; there is nothing in it to check or to run.
+
+        >>> import torch, torch_vis as tv
+        >>> def f(x):
+        ...     return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x.sin().cos(), (x,))
+        >>> t = tv.trace(f, torch.ones(2), via="export")
+        >>> [(sub.name, sub.ran) for sub in t.program.subgraphs]
+        [('cond.true', 1), ('cond.false', 0)]
+        >>> [node.name for node in t.subgraph("cond.false").graph.nodes]
+        ['sin', 'cos']
+        """
+        from torch_vis.capture.subgraphs import run_on_shapes
+        from torch_vis.errors import UsageError, no_match
+        from torch_vis.tracing import Trace
+
+        program = cast("Trace", self).program
+        if program is None:
+            raise UsageError("subgraphs are those of a captured program: trace with via='export' or via='dynamo'")
+        known = {found.name: found for found in program.subgraphs if found.inputs}
+        if name not in known:
+            raise no_match("subgraph", name, known)
+        *made, output = run_on_shapes(known[name])
+        return Trace(*made, output=output)
+
     def gradients(self) -> GradientFlow:
         """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
 

@@ -48,6 +48,7 @@ class Captured:
 
     def named(self, graph: Graph) -> Graph:
         """The recorded graph with the open sizes of the program named."""
+        self.program.subgraphs = tuple(self.stage.subgraphs.values())
         return with_symbols(graph, self.stage.symbols, self.stage.capture.numbers)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture import unseen
-from torch_vis.capture.operators import INLINED, Plan
+from torch_vis.capture.operators import INLINED, Plan, eager_kernel
 from torch_vis.capture.recorder import (
     Recorder,
     Tensor,
@@ -205,6 +205,7 @@ class RecordMode(TorchDispatchMode):
             self._seeded(seed, birth)
         if plan.escape:
             rec.escapes.append((plan.name, numbers[0], site, birth))
+            rec.held.escaped[birth] = out
         rec.log += (
             11 + len(numbers),
             birth,
@@ -281,9 +282,7 @@ class RecordMode(TorchDispatchMode):
 
     def _higher_order(self, plan: Plan, name: str, args: Any, kwargs: Any) -> Any:
         """Run a higher-order operator's own eager kernel with the mode on, so that what it calls is recorded."""
-        kernel = (
-            choose if name == "cond" else plan.func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
-        )
+        kernel = eager_kernel(plan.func)
         rec = self.recorder
         thread = get_ident()
         number = rec.enter(rec.module_number(plan.func, name, name, "operator"), thread)
@@ -327,8 +326,3 @@ def storage_as_tensor(args: Any) -> tuple[Any, Any]:
     elif len(geometry) == 2:
         geometry.append(torch.empty(geometry[1], device="meta").stride())
     return torch.ops.aten.set_.source_Tensor_storage_offset, (target, source, *geometry)
-
-
-def choose(condition: Any, if_true: Any, if_false: Any, operands: Any = ()) -> Any:
-    """What ``torch.cond`` does in eager mode; its own kernel refuses to run under a mode."""
-    return if_true(*operands) if condition else if_false(*operands)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torch_vis.capture.bodies import Subgraph, is_played, play_bodies
 from torch_vis.capture.recorder import Recorder, get_ident
 from torch_vis.capture.sites import OURS, TORCH
 from torch_vis.graph.rows import Site
@@ -34,11 +35,18 @@ class Player(fx.Interpreter):
         recorder: Recorder,
         origins: dict[Any, Origin],
         symbols: dict[int, tuple[str, ...]],
+        subgraphs: dict[Any, Subgraph],
+        within: tuple[tuple[str, str], ...] = (),
     ) -> None:
         super().__init__(module)
         self.recorder = recorder
         self.origins = origins
         self.symbols = symbols  # by value: the names of its open sizes
+        self.subgraphs = subgraphs  # those of higher-order operators, by operator and role
+        self.within = within  # modules that are open around a subgraph
+        self.at: fx.Node | None = None  # the node that runs
+        self.is_inner = False
+        self.placed: set[int] = set()  # operations of subgraphs whose lines are known
         self._open: list[tuple[tuple[str, str], int]] = []  # module scopes that are open, outermost first
         self._sites: dict[str, int] = {}
 
@@ -63,15 +71,57 @@ class Player(fx.Interpreter):
         scope = -1
         if n.op != "call_module":
             name = re.sub(r"_\d+$", "", n.name)  # the same for nodes that are alike, so that they fold
-            scope = rec.enter(self._number(("node", n.name), name, target_name(n), "function"), thread)
+            target = target_name(n)
+            scope = rec.enter(self.number(("node", n.name, target), name, target, "function"), thread)
+        self.at = n
         try:
             made = super().run_node(n)
         finally:
             if scope >= 0:
                 rec.leave(scope, thread)
+                if len(rec.log) == begun and len(rec.scopes) == scope + 1:
+                    rec.scopes.pop()  # it only took something out of a tuple, say
             self._place(n, begun)
         self._note_symbols(n, made)
         return made
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call what a node names; the subgraphs of a higher-order operator are played as well."""
+        if is_played(target) and not self.recorder.closed:
+            first = len(self.recorder.escapes)
+            made = play_bodies(self, target, args, kwargs)
+            self._decided(target._name, first)
+            return made
+        return super().call_function(target, args, kwargs)
+
+    def _decided(self, operator: str, first: int) -> None:
+        """What an operator itself looked at to choose its way did not leave the program."""
+        escapes = self.recorder.escapes
+        for place in range(first, len(escapes)):
+            name, value, site, number = escapes[place]
+            if number not in self.placed and not name.startswith("higher_order::"):
+                escapes[place] = (f"higher_order::{operator}", value, site, number)
+
+    def inner(self, module: fx.GraphModule) -> Player:
+        """A player for a subgraph, inside the modules that are open here."""
+        within = (*self.within, *(key for key, _ in self._open))
+        player = Player(module, self.recorder, self.origins, self.symbols, self.subgraphs, within)
+        player.is_inner, player.placed = True, self.placed
+        return player
+
+    def subgraph(self, operator: str, role: str, module: fx.GraphModule) -> Subgraph:
+        """What is known of a subgraph of the operator that runs; the same one each time."""
+        assert self.at is not None
+        key = (id(self.module), self.at.name, role)
+        found = self.subgraphs.get(key)
+        if found is None:
+            name = numbered(operator, role, {row.name for row in self.subgraphs.values()})
+            called = tuple(target_name(node) for node in module.graph.nodes if node.op.startswith("call_"))
+            number = self._site(self.at.meta.get("stack_trace"))
+            site = self.recorder.sites[number][0] if number >= 0 else None
+            found = Subgraph(name, operator, role, called, site if isinstance(site, Site) else None, module)
+            self.subgraphs[key] = found
+        return found
 
     def _note_symbols(self, node: fx.Node, made: Any) -> None:
         """Remember which sizes of what a node made are symbols in its program."""
@@ -90,12 +140,16 @@ class Player(fx.Interpreter):
         wanted = module_stack(node)
         if node.op == "call_module" and wanted and wanted[-1][0] == node.target:
             wanted.pop()  # the call itself opens that one
+        around = 0
+        while around < min(len(wanted), len(self.within)) and self.within[around] == wanted[around]:
+            around += 1
+        wanted = wanted[around:]
         shared = 0
         while shared < min(len(wanted), len(self._open)) and self._open[shared][0] == wanted[shared]:
             shared += 1
         self._close(shared)
         for path, type_ in wanted[shared:]:
-            number = self._number(("module", path), path, type_, "module")
+            number = self.number(("module", path), path, type_, "module")
             self._open.append(((path, type_), self.recorder.enter(number, thread)))
 
     def _close(self, keep: int) -> None:
@@ -103,7 +157,8 @@ class Player(fx.Interpreter):
         while len(self._open) > keep:
             self.recorder.leave(self._open.pop()[1], thread)
 
-    def _number(self, key: Any, path: str, type_: str, kind: str) -> int:
+    def number(self, key: Any, path: str, type_: str, kind: str) -> int:
+        """The number of what a scope is a call of."""
         owner = self.origins.setdefault(key, Origin())
         return self.recorder.module_number(owner, path, type_, kind)
 
@@ -113,9 +168,24 @@ class Player(fx.Interpreter):
         if site < 0:
             return
         log = self.recorder.log
+        first = log[begun + 1] if begun < len(log) else 0
         while begun < len(log):
-            log[begun + SITE] = site
+            number = log[begun + 1]
+            if number not in self.placed:  # else a subgraph knew its line better
+                log[begun + SITE] = site
+                if self.is_inner:
+                    self.placed.add(number)
             begun += log[begun]
+        self._place_escapes(first, site)
+
+    def _place_escapes(self, first: int, site: int) -> None:
+        escapes = self.recorder.escapes
+        for place in range(len(escapes) - 1, -1, -1):
+            name, value, _, number = escapes[place]
+            if number < first:
+                break
+            if self.is_inner or number not in self.placed:
+                escapes[place] = (name, value, site, number)
 
     def _site(self, trace: str | None) -> int:
         if not trace:
@@ -125,7 +195,7 @@ class Player(fx.Interpreter):
             found = LINE.findall(
                 trace
             )  # innermost last; as in an eager run, torch's own lines are passed over
-            found = [row for row in found if not row[0].startswith((TORCH, OURS))] or found
+            found = [row for row in found if not row[0].startswith((TORCH, OURS, "<eval_with_key>"))]
             number = -1
             if found:
                 file, line, function = found[-1]
@@ -133,6 +203,19 @@ class Player(fx.Interpreter):
                 self.recorder.sites.append((Site(file, int(line), function), -1))
             self._sites[trace] = number
         return number
+
+
+def numbered(operator: str, role: str, taken: set[str]) -> str:
+    """A name for a subgraph that no other has.
+
+    >>> numbered("cond", "true", {"cond.true"})
+    'cond_1.true'
+    """
+    name, number = f"{operator}.{role}", 0
+    while name in taken:
+        number += 1
+        name = f"{operator}_{number}.{role}"
+    return name
 
 
 def symbol(size: Any) -> str:

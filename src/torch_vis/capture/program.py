@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import fx
 
+from torch_vis.capture.bodies import Subgraph
 from torch_vis.capture.breaks import Break, Recompilation
 from torch_vis.capture.eager import Capture
 from torch_vis.capture.player import Player
@@ -28,6 +29,7 @@ class Program:
     guards: tuple[str, ...] = ()
     recompilations: tuple[Recompilation, ...] = ()
     ranges: dict[str, str] = field(default_factory=dict)  # of each symbol: "2 ≤ s0 ≤ 128"
+    subgraphs: tuple[Subgraph, ...] = ()  # of higher-order operators: branches, bodies of loops
     compile_ns: int = 0
 
     def to_plain(self) -> dict[str, Any]:
@@ -39,6 +41,7 @@ class Program:
             "guards": list(self.guards),
             "recompilations": [row._asdict() for row in self.recompilations],
             "ranges": dict(self.ranges),
+            "subgraphs": [row.to_plain() for row in self.subgraphs],
             "compile_ns": self.compile_ns,
         }
 
@@ -55,10 +58,11 @@ class Stage:
         self.capture = capture
         self.origins: dict[Any, Any] = {}
         self.symbols: dict[int, tuple[str, ...]] = {}
+        self.subgraphs: dict[Any, Subgraph] = {}
 
     def player(self, module: fx.GraphModule) -> Player:
         """A player for one run of a graph module."""
-        return Player(module, self.capture.recorder, self.origins, self.symbols)
+        return Player(module, self.capture.recorder, self.origins, self.symbols, self.subgraphs)
 
 
 def with_symbols(graph: Graph, symbols: dict[int, tuple[str, ...]], numbers: Any) -> Graph:

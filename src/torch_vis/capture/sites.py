@@ -72,8 +72,17 @@ def function_of(code: CodeType) -> type | None:
     return None
 
 
-# Functions of torch's own that only wrap the user's modules: their modules are the scopes worth showing.
-TRANSPARENT = frozenset({"torch.utils.checkpoint"})
+# Functions of torch's own that only wrap the user's modules or programs: what is inside is what is worth showing.
+TRANSPARENT = frozenset(
+    {
+        "torch.utils.checkpoint",
+        "torch._functorch._aot_autograd.runtime_wrappers",
+        "torch._higher_order_ops.cond",
+        "torch._higher_order_ops.flex_attention",
+        "torch._higher_order_ops.scan",
+        "torch._higher_order_ops.while_loop",
+    }
+)
 
 
 def leave_alone(function: Any) -> Any:

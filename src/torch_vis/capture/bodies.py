@@ -1,0 +1,172 @@
+"""Higher-order operators of a captured program: each of their subgraphs is played in a scope of its own.
+
+The operators run in their own eager kernels, one call of a subgraph at a time: the branch that ``cond`` takes, every turn
+of a ``while_loop``, every step of a ``scan``. So all that ran is in the graph, replayable like anything else.
+
+A branch that was not taken did not run, and the graph of a run has no place for it: its operations have no time, no
+memory and no data to replay, and every sum over the graph would have to leave them out. It is known from the program
+all the same. It is kept beside the graph as a ``Subgraph``, is named by an empty scope where it would have run, and can be
+looked at as a graph of its own, made by running it on shapes (``Trace.subgraph``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from torch_vis.capture.operators import eager_kernel
+from torch_vis.capture.recorder import get_ident
+from torch_vis.graph.rows import Site
+
+if TYPE_CHECKING:
+    from torch_vis.capture.player import Player
+
+# The arguments that are subgraphs, by position and by what they are to the operator.
+ROLES: dict[str, dict[int, str]] = {
+    "cond": {1: "true", 2: "false"},
+    "while_loop": {0: "condition", 1: "body"},
+    "while_loop_stack_output": {0: "condition", 1: "body"},
+    "scan": {0: "step"},
+    "map_impl": {0: "body"},
+    "associative_scan": {0: "combine"},
+    "wrap_with_set_grad_enabled": {1: "body"},
+    "wrap_with_autocast": {4: "body"},
+    "flex_attention": {3: "score_mod"},
+}
+UNDER_VMAP = frozenset({"flex_attention"})  # bodies that see no whole tensors; they are only named
+SHOWN = 4  # names of operations in the label of a branch that was not taken
+
+
+@dataclass
+class Subgraph:
+    """A graph inside a captured program: the branch of a ``cond``, the body of a loop, a function of attention."""
+
+    name: str  # "cond.true"; a second cond of the program is "cond_1.true"
+    operator: str
+    role: str
+    operations: tuple[str, ...]  # what its nodes call, in order
+    site: Site | None  # the line of the operator that it belongs to
+    module: fx.GraphModule | None = None
+    ran: int = 0  # how often; 0 for a branch that was not taken
+    inputs: tuple[Any, ...] = field(default=(), repr=False)  # without data, to work its shapes out
+
+    def to_plain(self) -> dict[str, Any]:
+        """What is kept of it when a trace is saved."""
+        site = None if self.site is None else list(self.site)
+        plain = {"name": self.name, "operator": self.operator, "role": self.role, "ran": self.ran}
+        return {**plain, "operations": list(self.operations), "site": site}
+
+    @property
+    def label(self) -> str:
+        """What it is in the place of a class: ``true branch``, or what did not run."""
+        if self.ran or self.operator != "cond":
+            return f"{self.role} branch" if self.operator == "cond" else self.role
+        names = list(dict.fromkeys(short_target(name) for name in self.operations))
+        told = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+        return f"not taken: {told}" if told else "not taken"
+
+
+def short_target(name: str) -> str:
+    """What a node calls, in a word.
+
+    >>> short_target("aten.linear.default"), short_target("torch.nn.functional.relu")
+    ('linear', 'relu')
+    """
+    parts = name.split(".")
+    return parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
+
+
+def is_played(target: Any) -> bool:
+    """Whether a node's target is a higher-order operator whose subgraphs are played."""
+    return isinstance(target, torch._ops.HigherOrderOperator) and target._name in ROLES
+
+
+def play_bodies(player: Player, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a higher-order operator with its subgraphs in scopes."""
+    name = target._name
+    bodies = {}
+    for place, role in ROLES[name].items():
+        if place < len(args) and isinstance(args[place], fx.GraphModule):
+            bodies[place] = Body(player, args[place], player.subgraph(name, role, args[place]))
+    if name in UNDER_VMAP:
+        return _named_only(player, target, args, kwargs, bodies)
+    given = [bodies.get(place, arg) for place, arg in enumerate(args)]
+    if name == "cond":
+        return _cond(*given)
+    return eager_kernel(target)(*given, **kwargs)
+
+
+class Body:
+    """A subgraph as something to call: each call opens a scope and plays the subgraph in it."""
+
+    def __init__(self, player: Player, module: fx.GraphModule, subgraph: Subgraph) -> None:
+        self.player = player
+        self.module = module
+        self.subgraph = subgraph
+
+    def __call__(self, *args: Any) -> Any:
+        self.subgraph.ran += 1
+        self.note(args)
+        with self._scope():
+            made = self.player.inner(self.module).play(*args)
+        return tuple(made) if isinstance(made, list) else made
+
+    def pass_over(self, *args: Any) -> None:
+        """Leave an empty scope that says what would have run."""
+        self.note(args)
+        if not self.subgraph.ran:
+            rec = self.player.recorder
+            rec.scopes.append((self._number(), rec.current.get(get_ident(), 0), 0, 0, 0, 0))
+
+    def note(self, args: tuple[Any, ...]) -> None:
+        """Remember the shapes of what it was, or would have been, called with."""
+        if not self.subgraph.inputs:
+            self.subgraph.inputs = tuple(_without_data(arg) for arg in args)
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        rec, thread = self.player.recorder, get_ident()
+        scope = rec.enter(self._number(), thread)
+        try:
+            yield
+        finally:
+            rec.leave(scope, thread)
+
+    def _number(self) -> int:
+        name, label = self.subgraph.name, self.subgraph.label
+        return self.player.number(("body", name, label), name, label, "function")
+
+
+def _without_data(arg: Any) -> Any:
+    if not isinstance(arg, torch.Tensor) or arg.layout is not torch.strided:
+        return arg
+    with torch._C._DisableTorchDispatch():
+        return torch.empty_strided(tuple(arg.shape), arg.stride(), dtype=arg.dtype, device="meta")
+
+
+def _cond(condition: Any, if_true: Any, if_false: Any, operands: Any = ()) -> Any:
+    """What ``torch.cond`` does; the other branch is named where it would have run."""
+    first, second = (if_true, if_false) if condition else (if_false, if_true)
+    made = first(*operands)
+    if isinstance(second, Body):
+        second.pass_over(*operands)
+    return made
+
+
+def _named_only(
+    player: Player, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], bodies: dict[int, Body]
+) -> Any:
+    """Run an operator whose functions see slices only: they are scopes under their names, as they are called."""
+    if len(args) > 4 and isinstance(args[4], tuple) and isinstance(args[4][-1], fx.GraphModule):
+        mask = args[4][-1]
+        bodies[-1] = Body(player, mask, player.subgraph(target._name, "mask_mod", mask))
+    rec = player.recorder
+    for body in bodies.values():
+        body.subgraph.ran += 1
+        rec.module_number(body.module, body.subgraph.name, body.subgraph.role, "function")
+    return target(*args, **kwargs)
