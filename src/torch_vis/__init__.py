@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph as Graph
     from torch_vis.graph.metrics import Metrics as Metrics
     from torch_vis.reports.batch import analyze_batch_size as analyze_batch_size
+    from torch_vis.reports.quantization import analyze_quantization as analyze_quantization
     from torch_vis.tracing import Trace as Trace
     from torch_vis.tracing import load as load
     from torch_vis.tracing import record as record
@@ -83,6 +84,7 @@ _PUBLIC = {
     "analyze_computational_graph_execution": "torch_vis.frontends.tracking",
     "analyze_memory_timeline": "torch_vis.frontends.dynamo",
     "analyze_memory_usage": "torch_vis.frontends.explorer",
+    "analyze_quantization": "torch_vis.reports.quantization",
     "compare": "torch_vis.comparing",
     "compare_captures": "torch_vis.frontends.captures",
     "create_onnx_visualization": "torch_vis.frontends.tensor_ids",
@@ -127,6 +129,7 @@ __all__ = [
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
     "analyze_memory_usage",
+    "analyze_quantization",
     "compare",
     "compare_captures",
     "create_onnx_visualization",

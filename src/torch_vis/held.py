@@ -52,6 +52,11 @@ class Held:
             if version_of(tensor)[2] in loose and version_of(tensor) != version
         ]
 
+    def put_back(self) -> None:
+        """Give the memory that the run wrote to the contents that it had before."""
+        for number, original in self.originals.items():
+            self.storages[number].copy_(original)
+
 
 def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A block of memory with the same contents."""

@@ -129,13 +129,16 @@ def _cell(amount: int | None, show: Any) -> str:
     return "" if amount is None else show(amount)
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> list[str]:
-    """A Markdown table; the first ``left`` columns are text, the others figures.
+def table(
+    titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 0, figures: Sequence[bool] = ()
+) -> list[str]:
+    """A Markdown table; the first ``left`` columns are text and the others figures, or as ``figures`` says.
 
     >>> table(["a", "b"], [["x", "1"]], left=1)
     ['| a | b |', '|---|--:|', '| x | 1 |']
     """
-    rule = "|" + "|".join("---" if place < left else "--:" for place in range(len(titles))) + "|"
+    right = figures or [place >= left for place in range(len(titles))]
+    rule = "|" + "|".join("--:" if figure else "---" for figure in right) + "|"
     return [f"| {' | '.join(titles)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
 
 

@@ -42,7 +42,7 @@ def table(listing: Listing, width: int = 120) -> list[str]:
     head            –
     """
     fields, shown = listing.fields, listing.rows[: listing.most]
-    cells = [[_cell(field, item) for field, item in zip(fields, row, strict=True)] for row in shown]
+    cells = [[cell(field, item) for field, item in zip(fields, row, strict=True)] for row in shown]
     wanted = [
         max([len(field.title), *(len(row[place]) for row in cells)]) for place, field in enumerate(fields)
     ]
@@ -54,7 +54,8 @@ def table(listing: Listing, width: int = 120) -> list[str]:
     return [*([listing.title] if listing.title else []), *lines]
 
 
-def _cell(field: Field, item: Any) -> str:
+def cell(field: Field, item: Any) -> str:
+    """One cell as a person reads it."""
     if item is None:
         return "–"
     return str(item) if field.show is None else field.show(item)

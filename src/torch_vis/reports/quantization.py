@@ -1,0 +1,289 @@
+"""What narrower numbers would do to a model: error, effect on the output, bytes and time saved, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_vis.analysis.kinds import kind_of
+from torch_vis.capture.progress import progress
+from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.graph import Graph
+from torch_vis.reports.report import Report
+from torch_vis.run.observe import Watched
+from torch_vis.run.replay import quiet
+from torch_vis.run.rounding import FORMATS, Product, Trial, products, sqnr
+from torch_vis.tracing import Trace, trace
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+from torch_vis.views.units import duration, size
+
+FLOOR_DB = 30.0
+MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
+
+
+class Rounding(NamedTuple):
+    """One parameter in one format. Errors are signal to noise in decibels, 6 for each bit that is right.
+
+    ``output_db`` is that of the model's output with this parameter alone rounded, and what it is multiplied with.
+    """
+
+    weight: str
+    format: str
+    weight_db: float
+    activation_db: float | None
+    output_db: float | None
+    bytes_before: int
+    bytes_after: int
+    time_saved_ns: int | None
+
+
+class Whole(NamedTuple):
+    """The whole model in one format: every parameter that is multiplied by, and what it is multiplied with."""
+
+    format: str
+    output_db: float | None
+    agreement: float | None
+    """The share of outputs whose largest element stays the same, where the output has several."""
+    bytes_before: int
+    bytes_after: int
+    time_saved_ns: int | None
+
+
+class Quantization(Report):
+    """Formats tried on a model with the user's own data."""
+
+    title = "Quantization"
+
+    def __init__(self, rows: list[Rounding], whole: list[Whole], floor_db: float, notes: list[str]) -> None:
+        self.rows, self.whole, self.floor_db = rows, whole, floor_db
+        self._notes = notes
+
+    @property
+    def advice(self) -> dict[str, str | None]:
+        """For each parameter the narrowest format whose effect on the output stays above the floor; None: keep it."""
+        found: dict[str, str | None] = {}
+        for row in sorted(self.rows, key=lambda row: row.bytes_after):
+            reached = row.weight_db if row.output_db is None else row.output_db
+            if found.setdefault(row.weight, None) is None and reached >= self.floor_db:
+                found[row.weight] = row.format
+        return {row.weight: found[row.weight] for row in self.rows}
+
+    @property
+    def sensitive(self) -> list[Rounding]:
+        """What costs most, worst first."""
+        return sorted(self.rows, key=lambda row: row.weight_db if row.output_db is None else row.output_db)
+
+    def facts(self) -> dict[str, str]:
+        found = {}
+        for row in self.whole:
+            told = [f"{size(row.bytes_before)} → {size(row.bytes_after)} of weights"]
+            if row.output_db is not None:
+                told.append(f"output {row.output_db:.1f} dB")
+            if row.agreement is not None:
+                told.append(f"{row.agreement:.1%} of the largest elements stay")
+            if row.time_saved_ns is not None:
+                told.append(f"{duration(row.time_saved_ns)} saved (predicted)")
+            found[row.format] = ", ".join(told)
+        kept = [name for name, form in self.advice.items() if form is None]
+        if kept:
+            found["keep as they are"] = ", ".join(kept[:4]) + (
+                f" and {len(kept) - 4:,} more" if len(kept) > 4 else ""
+            )
+        return found
+
+    def listings(self) -> list[Listing]:
+        decibel = "{:.1f}".format
+        fields = (
+            Field("weight", "weight"),
+            Field("format", "format"),
+            Field("weight_db", "weight dB", decibel),
+            Field("activation_db", "activation dB", decibel),
+            Field("output_db", "output dB", decibel),
+            Field("bytes_before", "before", size),
+            Field("bytes_after", "after", size),
+            Field("time_saved_ns", "time saved", duration),
+        )
+        advice = (Field("weight", "weight"), Field("format", "narrowest"))
+        chosen = [(name, form or "keep") for name, form in self.advice.items()]
+        return [
+            Listing("What costs most, worst first", fields, self.sensitive),
+            Listing(f"Narrowest format above {self.floor_db:g} dB", advice, chosen),
+        ]
+
+    def notes(self) -> list[str]:
+        return self._notes
+
+    def charts(self) -> dict[str, Chart]:
+        names = list(dict.fromkeys(row.weight for row in self.rows))
+        series = []
+        for form in dict.fromkeys(row.format for row in self.rows):
+            rows = [row for row in self.rows if row.format == form]
+            heights = [row.weight_db if row.output_db is None else row.output_db for row in rows]
+            shown = [
+                (names.index(row.weight), y, row.weight) for row, y in zip(rows, heights) if math.isfinite(y)
+            ]
+            series.append(
+                Series(form, [x for x, _, _ in shown], [y for _, y, _ in shown], [n for *_, n in shown])
+            )
+        if not any(len(one.x) for one in series):
+            return {}
+        floor = Series("floor", [0, max(1, len(names) - 1)], [self.floor_db] * 2)
+        axes = Axis("parameter, in the order of the run"), Axis("signal to noise (dB)")
+        return {"error": Chart("points", "What rounding one parameter does", *axes, series, [floor])}
+
+
+def analyze_quantization(
+    model: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    formats: Sequence[str] = ("int8", "fp8", "int4"),
+    effect: bool = True,
+    floor_db: float = FLOOR_DB,
+    hardware: str | None = None,
+) -> Quantization:
+    """Find out what each parameter could be rounded to, from a real batch of yours.
+
+    The model is run once on ``args`` and ``kwargs``; then the recorded run is repeated with one parameter at a time
+    rounded to ``"int8"``, ``"fp8"`` or ``"int4"`` (weights only), and with all of them. ``effect=False`` leaves these
+    repeats out and gives the errors of weights and activations alone. ``hardware`` names the device for which the time
+    saved is predicted. The model is not changed.
+
+    >>> import torch, torch_vis as tv
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <...>
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    >>> found = tv.analyze_quantization(model, torch.randn(8, 64))
+    >>> found.advice
+    {'0.weight': 'int8', '2.weight': 'int8'}
+    """
+    for form in formats:
+        if form not in FORMATS:
+            raise no_match("format", str(form), FORMATS)
+    if isinstance(model, Trace):
+        raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
+    with torch.random.fork_rng(), torch.no_grad():
+        found = trace(model, *args, kwargs=kwargs)
+    if found._held is not None:
+        found._held.put_back()  # running statistics: this was no step of the user's
+    trial = Trial(found.graph, found._held)
+    multiplied = [one for one in products(found.graph, trial.nodes) if _multiplies(found.graph, one.node)]
+    if not multiplied:
+        raise UsageError(
+            "no operation of this run multiplies by a parameter, so there is nothing to quantize"
+        )
+    first: dict[int, Product] = {}
+    for one in multiplied:
+        first.setdefault(one.weight, one)
+    noise = _activation_noise(found, multiplied, formats)
+    saved = _time_saved(found, multiplied, formats, hardware)
+    exact = trial.outputs() if effect else []
+    rows = []
+    for weight, form in progress([(w, f) for w in first for f in formats], "rounding"):
+        uses = {
+            (one.node, value): FORMATS[form]
+            for one in multiplied
+            if one.weight == weight
+            for value in one.activations
+        }
+        reached = _decibel(exact, trial.outputs({weight: FORMATS[form]}, uses)) if exact else None
+        rows.append(
+            _row(trial, first[weight], form, noise.get((weight, form)), reached, saved.get((weight, form)))
+        )
+    whole = [_whole(trial, multiplied, form, rows, exact) for form in formats]
+    return Quantization(rows, whole, floor_db, _notes(formats, effect, hardware))
+
+
+def _multiplies(graph: Graph, node: int) -> bool:
+    return kind_of(graph.nodes[node].call.op) in MULTIPLY or "embedding" in graph.nodes[node].name
+
+
+def _row(
+    trial: Trial, one: Product, form: str, noise: float | None, reached: float | None, saved: int | None
+) -> Rounding:
+    exact = trial.exact(one.weight)
+    rounded = FORMATS[form].weight(exact.float())
+    before, after = _bytes(exact, form)
+    return Rounding(one.name, form, sqnr(exact, rounded), noise, reached, before, after, saved)
+
+
+def _bytes(weight: torch.Tensor, form: str) -> tuple[int, int]:
+    narrow = math.ceil(weight.numel() * FORMATS[form].bits / 8) + FORMATS[form].scales(weight.shape)
+    return weight.numel() * weight.element_size(), narrow
+
+
+def _whole(
+    trial: Trial, multiplied: list[Product], form: str, rows: list[Rounding], exact: list[torch.Tensor]
+) -> Whole:
+    mine = [row for row in rows if row.format == form]
+    times = [row.time_saved_ns for row in mine if row.time_saved_ns is not None]
+    reached, agreement = None, None
+    if exact:
+        weights = {one.weight: FORMATS[form] for one in multiplied}
+        uses = {(one.node, value): FORMATS[form] for one in multiplied for value in one.activations}
+        made = trial.outputs(weights, uses)
+        reached, agreement = _decibel(exact, made), _agreement(exact[0], made[0])
+    return Whole(
+        form,
+        reached,
+        agreement,
+        sum(row.bytes_before for row in mine),
+        sum(row.bytes_after for row in mine),
+        sum(times) if len(times) == len(mine) else None,
+    )
+
+
+def _decibel(exact: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> float | None:
+    """The signal to noise of all outputs together."""
+    if not exact:
+        return None
+    return sqnr(
+        torch.cat([tensor.reshape(-1).float() for tensor in exact]),
+        torch.cat([tensor.reshape(-1).float() for tensor in made]),
+    )
+
+
+def _agreement(exact: torch.Tensor, made: torch.Tensor) -> float | None:
+    if exact.dim() < 2 or exact.shape[-1] < 2:
+        return None
+    return float((exact.argmax(-1) == made.argmax(-1)).float().mean())
+
+
+def _activation_noise(
+    found: Trace, multiplied: Sequence[Product], formats: Sequence[str]
+) -> dict[tuple[int, str], float]:
+    """By weight and format, the worst signal to noise of what the weight is multiplied with."""
+    by_node = {one.node: one for one in multiplied if one.activations}  # one of a node's weights has them
+    noise: dict[tuple[int, str], float] = {}
+    run = Watched(found.graph, found._held)
+    with quiet(run.plan.generators):
+        for node in run.steps():
+            one = by_node.get(node)
+            if one is None:
+                continue
+            exact = run.replay.tensor(one.activations[0]).float()
+            for form in formats:
+                rounding = FORMATS[form].activation
+                if rounding is not None and exact.numel():
+                    worst = noise.get((one.weight, form), math.inf)
+                    noise[one.weight, form] = min(worst, sqnr(exact, rounding(exact)))
+    return noise
+
+
+def _time_saved(
+    found: Trace, multiplied: Sequence[Product], formats: Sequence[str], hardware: str | None
+) -> dict[tuple[int, str], int]:
+    """By weight and format, the time that narrower numbers would save on the hardware; empty where none is named."""
+    return {}
+
+
+def _notes(formats: Sequence[str], effect: bool, hardware: str | None) -> list[str]:
+    found = [f"{name}: {FORMATS[name].what}" for name in formats]
+    if not effect:
+        found.append("effects on the output were not tried (effect=False)")
+    if hardware is None:
+        found.append("time saved is not predicted: name the hardware, for example hardware='A100 80GB'")
+    return found

@@ -1,0 +1,212 @@
+"""Numbers rounded as a narrow format would hold them, and what that does to a recorded run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Role
+from torch_vis.held import Held, copy_of
+from torch_vis.run.extent import needed_nodes
+from torch_vis.run.observe import ready
+from torch_vis.run.replay import Replay, ReplayPlan
+
+GROUP = 128  # weights that share a scale in int4
+FP8_MOST = 448.0  # the largest float8_e4m3fn
+
+
+class Format(NamedTuple):
+    """A narrow format: bits of an element, how weights and activations are rounded, bytes of all scales of a weight."""
+
+    name: str
+    bits: int
+    weight: Callable[[torch.Tensor], torch.Tensor]
+    activation: Callable[[torch.Tensor], torch.Tensor] | None  # None: only weights are narrow
+    scales: Callable[[Sequence[int]], int]
+    what: str
+
+
+def sqnr(exact: torch.Tensor, rounded: torch.Tensor) -> float:
+    """Signal to quantization noise in decibels: 6 more for each bit that is right.
+
+    >>> sqnr(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5]))
+    20.0
+    """
+    signal = float(exact.float().square().sum(dtype=torch.float64))
+    noise = float((exact.float() - rounded.float()).square().sum(dtype=torch.float64))
+    if not noise:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _int8_weight(weight: torch.Tensor) -> torch.Tensor:
+    return _steps(weight, _amax_by_row(weight) / 127, -127, 127)
+
+
+def _int8_activation(activation: torch.Tensor) -> torch.Tensor:
+    low, high = activation.amin().clamp(max=0), activation.amax().clamp(min=0)
+    scale = (high - low) / 255
+    if not float(scale):
+        return activation.clone()
+    zero = torch.round(-low / scale)
+    return (torch.clamp(torch.round(activation / scale) + zero, 0, 255) - zero) * scale
+
+
+def _fp8(tensor: torch.Tensor, amax: torch.Tensor) -> torch.Tensor:
+    scale = torch.where(amax > 0, amax / FP8_MOST, torch.ones_like(amax))
+    return (tensor / scale).to(torch.float8_e4m3fn).to(tensor.dtype) * scale
+
+
+def _int4_weight(weight: torch.Tensor) -> torch.Tensor:
+    rows = weight.reshape(weight.shape[0], -1)
+    short = -rows.shape[1] % GROUP
+    padded = torch.nn.functional.pad(rows, (0, short)).reshape(rows.shape[0], -1, GROUP)
+    rounded = _steps(padded, padded.abs().amax(dim=-1, keepdim=True) / 7, -7, 7)
+    return rounded.reshape(rows.shape[0], -1)[:, : rows.shape[1]].reshape(weight.shape)
+
+
+def _steps(tensor: torch.Tensor, scale: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return torch.clamp(torch.round(tensor / scale), low, high) * scale
+
+
+def _amax_by_row(weight: torch.Tensor) -> torch.Tensor:
+    return weight.abs().amax(dim=tuple(range(1, weight.dim())), keepdim=True)
+
+
+FORMATS = {
+    "int8": Format(
+        "int8",
+        8,
+        _int8_weight,
+        _int8_activation,
+        lambda shape: 4 * shape[0],
+        "a scale for each row of weights",
+    ),
+    "fp8": Format(
+        "fp8",
+        8,
+        lambda weight: _fp8(weight, _amax_by_row(weight)),
+        lambda activation: _fp8(activation, activation.abs().amax()),
+        lambda shape: 4 * shape[0],
+        "e4m3, a scale for each row of weights",
+    ),
+    "int4": Format(
+        "int4",
+        4,
+        _int4_weight,
+        None,
+        lambda shape: 2 * shape[0] * math.ceil(math.prod(shape[1:]) / GROUP),
+        f"weights only, a scale for each {GROUP} of them",
+    ),
+}
+
+
+class Product(NamedTuple):
+    """An operation that multiplies by a parameter: its node, the parameter, and what it is multiplied with.
+
+    Of several parameters (a recurrent layer's), what only the first one is multiplied with can be seen.
+    """
+
+    node: int
+    weight: int
+    name: str
+    activations: tuple[int, ...]
+
+
+def products(graph: Graph, nodes: Collection[int]) -> list[Product]:
+    """Of these operations, those that read a parameter of two dimensions or more, looked at through views."""
+    by_storage: dict[int, int] = {}
+    for value in np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist():
+        row = graph.types[graph.value_type[value]]
+        if (
+            len(row.shape) >= 2
+            and row.layout == "strided"
+            and row.dtype in ("float32", "float16", "bfloat16")
+        ):
+            by_storage.setdefault(int(graph.value_storage[value]), value)
+    found = []
+    for node in nodes:
+        read = [value.index for value in graph.nodes[node].inputs]
+        weights = [by_storage[s] for value in read if (s := int(graph.value_storage[value])) in by_storage]
+        others = [v for v in read if int(graph.value_storage[v]) not in by_storage and _is_wide(graph, v)]
+        for place, weight in enumerate(dict.fromkeys(weights)):
+            name = graph.values[weight].name or str(weight)
+            found.append(Product(node, weight, name, tuple(others[:1]) if not place else ()))
+    return found
+
+
+def _is_wide(graph: Graph, value: int) -> bool:
+    row = graph.types[graph.value_type[value]]
+    return len(row.shape) >= 2 and row.dtype in ("float32", "float16", "bfloat16")
+
+
+class Rounded(Replay):
+    """A replay in which some weights, and what they are multiplied with, are rounded."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        held: Held,
+        plan: ReplayPlan,
+        weights: Mapping[int, Format],
+        activations: Mapping[tuple[int, int], Format],
+    ) -> None:
+        super().__init__(graph, held, plan)
+        self.at = -1
+        self.activations = activations
+        for value, form in weights.items():
+            storage = int(graph.value_storage[value])
+            self.memory[storage] = copy_of(self.memory[storage])
+            tensor = self.tensor(value)
+            tensor.copy_(form.weight(tensor.float()).to(tensor.dtype))
+
+    def run_node(self, node: int, states: dict[int, object] | None) -> None:
+        """Execute one node, with what it multiplies rounded."""
+        self.at = node
+        super().run_node(node, states)
+        self.at = -1
+
+    def tensor(self, value: int) -> torch.Tensor:
+        """A value, rounded where a product reads it."""
+        exact = super().tensor(value)
+        form = self.activations.get((self.at, value))
+        if form is None or form.activation is None:
+            return exact
+        return _like(exact, form.activation(exact.float()))
+
+
+def _like(exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
+    """Rounded numbers with the strides of the exact ones, which some kernels look at."""
+    made = torch.empty_strided(exact.shape, exact.stride(), dtype=exact.dtype, device=exact.device)
+    return made.copy_(rounded)
+
+
+class Trial:
+    """A recorded forward run that can be repeated with parts of it rounded."""
+
+    def __init__(self, graph: Graph, held: Held | None) -> None:
+        self.graph, self.held = graph, ready(graph, held)
+        self.plan = ReplayPlan(graph, self.held)
+        self.goals = [r for r, row in enumerate(graph.results) if row.kind == "output"]
+        self.nodes = needed_nodes(graph, self.goals, [], [])
+
+    def outputs(
+        self,
+        weights: Mapping[int, Format] | None = None,
+        activations: Mapping[tuple[int, int], Format] | None = None,
+    ) -> list[torch.Tensor]:
+        """The floating outputs of the run with these weights and activations rounded."""
+        run = Rounded(self.graph, self.held, self.plan, weights or {}, activations or {})
+        run.run(self.nodes, states={})
+        made = [run.tensor(self.graph.outcomes[goal].value.index) for goal in self.goals]
+        return [tensor for tensor in made if tensor.is_floating_point()]
+
+    def exact(self, value: int) -> torch.Tensor:
+        """A tensor that came from outside, as the run found it."""
+        return Replay(self.graph, self.held, self.plan).tensor(value)

@@ -1,0 +1,133 @@
+"""What narrower numbers would do, on the user's own data."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import torch_vis as tv
+from torch_vis.errors import NoMatch, UsageError
+from torch_vis.run.rounding import FORMATS, sqnr
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10)).eval()
+
+
+X = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_int8_is_torchs_own():
+    weight = torch.randn(6, 40)
+    scale = weight.abs().amax(1) / 127
+    wanted = torch.quantize_per_channel(
+        weight, scale, torch.zeros(6, dtype=torch.long), 0, torch.qint8
+    ).dequantize()
+    assert torch.allclose(FORMATS["int8"].weight(weight), wanted, atol=1e-7)
+    x = torch.randn(5, 7) + 0.5
+    low, high = min(float(x.min()), 0), max(float(x.max()), 0)
+    step = (high - low) / 255
+    wanted = torch.fake_quantize_per_tensor_affine(x, step, round(-low / step), 0, 255)
+    assert torch.allclose(FORMATS["int8"].activation(x), wanted, atol=1e-6)
+
+
+def test_int4_takes_at_most_fifteen_steps_in_each_group():
+    weight = torch.randn(3, 300)
+    rounded = FORMATS["int4"].weight(weight)
+    for row in range(3):
+        for start in range(0, 300, 128):
+            group, exact = rounded[row, start : start + 128], weight[row, start : start + 128]
+            assert len(group.unique()) <= 15
+            assert float((group - exact).abs().max()) <= float(exact.abs().max()) / 14 + 1e-6
+
+
+def test_fp8_has_four_bits_of_mantissa_at_most_off_by_half():
+    weight = torch.rand(2, 1000) + 0.5
+    assert float(((FORMATS["fp8"].weight(weight) - weight) / weight).abs().max()) <= 1 / 16 + 1e-6
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_zeros_and_constants_stay(form):
+    for tensor in (torch.zeros(4, 9), torch.full((4, 9), 3.0)):
+        assert torch.allclose(FORMATS[form].weight(tensor), tensor, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_effect_is_that_of_a_model_with_that_weight(form):
+    model = network()
+    found = tv.analyze_quantization(model, X, formats=[form])
+    for row in found.rows:
+        rounded = copy.deepcopy(model)
+        parameter = rounded.get_parameter(row.weight)
+        hooks = []
+        if FORMATS[form].activation is not None:
+            layer = rounded.get_submodule(row.weight.rpartition(".")[0])
+            hooks.append(
+                layer.register_forward_pre_hook(lambda _, args: (FORMATS[form].activation(args[0]),))
+            )
+        with torch.no_grad():
+            parameter.copy_(FORMATS[form].weight(parameter))
+            assert row.output_db == pytest.approx(sqnr(model(X), rounded(X)), abs=1e-3)
+            assert row.weight_db == pytest.approx(sqnr(model.get_parameter(row.weight), parameter), abs=1e-3)
+    assert found.whole[0].output_db < min(row.output_db for row in found.rows) + 3
+
+
+def test_more_bits_are_better_and_advice_follows_the_floor():
+    found = tv.analyze_quantization(network(), X, floor_db=25.0)
+    by = {(row.weight, row.format): row for row in found.rows}
+    for weight in ("0.weight", "3.weight"):
+        assert by[weight, "int8"].output_db > by[weight, "int4"].output_db
+        assert (
+            by[weight, "int4"].bytes_after < by[weight, "int8"].bytes_after < by[weight, "int8"].bytes_before
+        )
+        wanted = "int4" if by[weight, "int4"].output_db >= 25 else None
+        assert found.advice[weight] == wanted or wanted is None
+    assert set(tv.analyze_quantization(network(), X, floor_db=1e9).advice.values()) == {None}
+
+
+def test_recurrent_layers_tied_weights_and_embeddings():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.rnn = nn.Embedding(20, 16), nn.LSTM(16, 16, batch_first=True)
+            self.head = nn.Linear(16, 20, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, ids):
+            return self.head(self.rnn(self.embedding(ids))[0])
+
+    found = tv.analyze_quantization(Tied(), torch.randint(0, 20, (2, 5)), formats=["int8"])
+    assert {row.weight for row in found.rows} == {"embedding.weight", "rnn.weight_ih_l0", "rnn.weight_hh_l0"}
+    assert all(math.isfinite(row.output_db) for row in found.rows)
+
+
+def test_the_model_is_left_alone():
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(0.5), network()).train()
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    found = tv.analyze_quantization(model, X, effect=False)
+    assert all(row.output_db is None for row in found.rows) and "effect=False" in str(found)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_it_draws_and_lists():
+    found = tv.analyze_quantization(network(), X)
+    assert len(found.figure().data) == 4 and len(found.figure("matplotlib").axes) == 1
+    assert len(found.to_pandas()) == 6 and found.to_plain()["facts"]["int8"]
+
+
+def test_bad_input():
+    with pytest.raises(NoMatch, match="int8"):
+        tv.analyze_quantization(network(), X, formats=["int9"])
+    with pytest.raises(UsageError, match="nothing to quantize"):
+        tv.analyze_quantization(nn.ReLU(), X)
+    with pytest.raises(UsageError, match="not a trace"):
+        tv.analyze_quantization(tv.trace(network(), X))
+    with pytest.raises(RuntimeError, match="channels"):
+        tv.analyze_quantization(network(), torch.randn(2, 5, 8, 8))
