@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
     from torch_vis.held import Held
+    from torch_vis.reports.fusion import FusionReport
     from torch_vis.reports.gradients import GradientFlow
+    from torch_vis.reports.partition import PartitionReport
     from torch_vis.reports.summary import Summary
     from torch_vis.tracing import Trace
 
@@ -79,3 +81,50 @@ class Reading:
         for column in found.columns.values():
             self.metrics = self.metrics.with_column(column)
         return found
+
+    def fusion(self) -> FusionReport:
+        """What a compiler could fuse: chains of operations that can run as one kernel, and the bytes each would save.
+
+        Pointwise operations through views, before and after reductions, after matrix products, and side by side on one
+        tensor; never across phases, devices or data that Python looks at. ``tv.compiled_kernels`` says what
+        ``torch.compile`` in fact fuses.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+        >>> found = tv.trace(model, torch.ones(4, 8)).fusion()
+        >>> [(chain.names, chain.saved_bytes) for chain in found.chains]
+        [(('gelu', 'native_layer_norm'), 256)]
+        """
+        from torch_vis.reports.fusion import FusionReport
+
+        return FusionReport(self.graph, self.metrics)
+
+    def partition(
+        self,
+        *,
+        by: str = "fusion",
+        depth: int | None = None,
+        max_operations: int | None = None,
+        max_flops: float | None = None,
+        max_bytes: float | None = None,
+    ) -> PartitionReport:
+        """Cut the run into parts that can run one after another: what each comes to, and why each cut is where it is.
+
+        ``by="fusion"`` makes a part of every chain that could be fused and of every operation that could not;
+        ``by="module"`` of every call of a module at ``depth`` (1 by default). A ``depth`` keeps fused chains inside
+        modules as well. With a budget, neighbours are joined until one more would be over it: operations (views are
+        free), FLOPs, or the bytes of all tensors that a part touches. One that is over it alone raises ``UsageError``.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> t = tv.trace(model, torch.ones(4, 8))
+        >>> [part.modules for part in t.partition(by="module").parts]
+        [('0',), ('1',), ('2',)]
+        >>> [(part.names, part.reason) for part in t.partition(max_operations=2).parts]
+        [(('addmm', 'relu'), 'start of the run'), (('addmm',), 'budget of operations')]
+        """
+        from torch_vis.analysis.partition import Budget
+        from torch_vis.reports.partition import PartitionReport
+
+        budget = Budget(max_operations, max_flops, max_bytes)
+        return PartitionReport(self.graph, self.metrics, by=by, depth=depth, budget=budget)

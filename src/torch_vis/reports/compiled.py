@@ -14,7 +14,7 @@ from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.fusion.kinds import TABLE, Kind
 from torch_vis.capture.fused import Compiled, call_nodes, compiled
 from torch_vis.errors import NotTraceable, UsageError
-from torch_vis.reports.fusion import chained, common_path
+from torch_vis.reports.fusion import chained, common_path, module_paths
 from torch_vis.reports.report import Report
 from torch_vis.tracing import Trace, trace
 from torch_vis.views.charts import Axis, Chart, Series
@@ -42,6 +42,7 @@ class CompiledKernel(NamedTuple):
     names: tuple[str, ...]
     modules: tuple[str, ...]
     predicted: str  # "yes", "partly" or "no": whether t.fusion() has its operations together; "" for a single one
+    layout_of: tuple[str, ...] = ()  # of a loop that computes nothing: whose arguments it brings into another layout
 
 
 class Agreement(NamedTuple):
@@ -157,7 +158,7 @@ class CompiledKernels(Report):
     @cached_property
     def kernels(self) -> list[CompiledKernel]:
         """The kernels in the order in which they were scheduled."""
-        made = []
+        made, paths = [], module_paths(self.graph)
         for number, (kernel, members) in enumerate(self._kernels):
             nodes = [self.graph.nodes[node] for node in members]
             made.append(
@@ -167,8 +168,9 @@ class CompiledKernels(Report):
                     extern=kernel.extern,
                     operations=tuple(members),
                     names=tuple(node.name for node in nodes),
-                    modules=tuple(dict.fromkeys(node.path for node in nodes)),
+                    modules=tuple(dict.fromkeys(paths[int(self.graph.node_scope[node]) ] for node in members)),
                     predicted=self._predicted(members),
+                    layout_of=() if members else tuple(dict.fromkeys(o.op for o in kernel.origins)),
                 )
             )
         return made
@@ -271,7 +273,7 @@ class CompiledKernels(Report):
             Field("predicted", "expected"),
         )
         rows = [
-            (chained(k.names), "library" if k.extern else "Inductor", common_path(k.modules) if k.modules else "",
+            (chained(k.names) or f"layout for {', '.join(k.layout_of)}", "library" if k.extern else "Inductor", common_path(k.modules) if k.modules else "",
              len(k.names), k.predicted)
             for k in self.kernels
         ]  # fmt: skip

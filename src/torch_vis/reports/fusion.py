@@ -69,6 +69,7 @@ class FusionReport(Report):
         self.found = fuse(graph, moved=metrics["moved_bytes"])
         self.moved_bytes = metrics["moved_bytes"].total()
         self.uncovered = metrics["moved_bytes"].uncovered
+        self._paths = module_paths(graph)
 
     @property
     def saved_bytes(self) -> int:
@@ -102,7 +103,7 @@ class FusionReport(Report):
             phase=nodes[0].phase,
             operations=tuple(int(number) for number in members),
             names=tuple(node.name for node in nodes),
-            modules=tuple(dict.fromkeys(node.path for node in nodes)),
+            modules=tuple(dict.fromkeys(self._paths[int(graph.node_scope[node.index])] for node in nodes)),
             kernels_saved=int(found.kernels[group]) - 1,
             intermediate_bytes=int(found.intermediate[group]),
             shared_bytes=int(found.shared[group]),
@@ -170,6 +171,16 @@ def chained(names: Sequence[str], most: int = NAMES) -> str:
     if len(names) <= most:
         return " → ".join(names)
     return " → ".join([*names[: most // 2], f"… {len(names) - most // 2 - 1} …", names[-1]])
+
+
+def module_paths(graph: Graph) -> list[str]:
+    """For each scope the path of the module that it is a call of, or is called in; functions are looked through."""
+    paths = [""] * len(graph.scope_call)
+    for scope, (parent, number) in enumerate(zip(graph.scope_parent.tolist(), graph.scope_module.tolist())):
+        module = graph.modules[number]
+        named = module.kind in ("module", "optimizer")
+        paths[scope] = module.path if named else paths[parent] if 0 <= parent < scope else ""
+    return paths
 
 
 def common_path(paths: Sequence[str]) -> str:

@@ -189,6 +189,8 @@ class Flow:
         rel[places], numel[places], spread[places] = self._relations(value[places], target[places])
         viewed = np.flatnonzero(named & self.is_view[target[:count]])
         rel[viewed] = Rel.SAME
+        self.row_rel = np.full(len(graph.in_value), int(Rel.ORDER), dtype=np.int64)  # the same, by row of in_value
+        self.row_rel[rows] = rel[:count]
         direct = source[:count][named].astype(np.int64) * len(graph) + target[:count][named]
         before, after = self._hazards(direct)
         none = np.zeros(len(before), dtype=np.int64)

@@ -1,0 +1,212 @@
+"""What each part of a cut graph comes to, in operations, FLOPs and bytes, and why bytes pass from one to another."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from torch_vis.analysis.fusion.flow import Ints, Rel
+from torch_vis.analysis.fusion.kinds import Kind
+from torch_vis.analysis.partition.cutting import DEVICE, MODULE, PHASE, PYTHON, Cut, touched
+from torch_vis.graph import Column, Graph
+from torch_vis.graph.schema import Flag, Role
+from torch_vis.graph.schema import Kind as Read
+
+# The first that holds for a tensor that one part hands to another is the reason why the two are two.
+REASONS = (
+    PHASE, DEVICE, PYTHON, "custom operator", "code that cannot be seen", MODULE, "operand of a matrix product",
+    "kernel of a library", "reads at other places", "view of another layout", "reduction", "loop of another size",
+    "memory written in place", "order of random numbers", "after a matrix product", "cycle through other parts",
+)  # fmt: skip
+WEIGHTS = (Role.PARAMETER, Role.BUFFER)
+
+
+class Parts:
+    """The figures of a cut graph, one row per part, in an order in which they can run.
+
+    A tensor counts once and whole in every part that touches it, a view as what it is taken of. What a part makes is
+    output if another part or anybody outside can look at it, and otherwise internal: both over all parts are all that
+    the graph makes.
+    """
+
+    def __init__(self, graph: Graph, cut: Cut, flops: Column, moved: Column) -> None:
+        self.graph = graph
+        self.cut = cut
+        self.part = cut.part
+        self.count = len(cut.begins)
+        self._flops, self._moved = flops, moved
+
+    @cached_property
+    def operations(self) -> Ints:
+        """How many operations each part has, views included."""
+        return np.bincount(self.part, minlength=self.count)
+
+    @cached_property
+    def kernels(self) -> Ints:
+        """How many of them run a kernel."""
+        return np.bincount(self.part[self.cut.fused.is_kernel], minlength=self.count)
+
+    @cached_property
+    def flops(self) -> Ints:
+        """The FLOPs of each, as far as they are known."""
+        return self._sum(self.part, self._flops.values)
+
+    @cached_property
+    def uncovered(self) -> Ints:
+        """How many operations of each have FLOPs that are not known."""
+        known = self._flops.known
+        return np.bincount(self.part[~known], minlength=self.count) if known is not None else self.flops * 0
+
+    @cached_property
+    def moved_bytes(self) -> Ints:
+        """What the operations of each move as they are, one kernel after another."""
+        return self._sum(self.part, self._moved.values)
+
+    def members(self, part: int) -> Ints:
+        """The operations of a part, in the order of the run."""
+        order, start = self._listed
+        return order[start[part] : start[part + 1]]
+
+    @cached_property
+    def _listed(self) -> tuple[Ints, Ints]:
+        order = np.argsort(self.part, kind="stable")
+        return order, np.searchsorted(self.part[order], np.arange(self.count + 1))
+
+    @cached_property
+    def _tensors(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Every pair of a part and a value that it touches: part, value, bytes, and whether the part made it."""
+        graph, fused = self.graph, self.cut.fused
+        rows = touched(fused)
+        width = max(len(graph.value_type), 1)
+        part, value = np.divmod(np.unique(self.part[rows.node] * width + rows.value), width)
+        size = fused.flow.bytes_of_type[graph.value_type[value]]
+        maker = graph.value_producer[value]
+        made = (maker >= 0) & (self.part[np.maximum(maker, 0)] == part)
+        return part, value, size, made
+
+    @cached_property
+    def _handed_on(self) -> Ints:
+        """For each value, whether another part than its maker's reads it, or somebody outside may."""
+        part, value, _, made = self._tensors
+        found = self.cut.fused.results.copy()
+        found[value[~made]] = True
+        return found
+
+    @cached_property
+    def input_bytes(self) -> Ints:
+        """What each takes from other parts and from outside, weights apart."""
+        part, value, size, made = self._tensors
+        chosen = ~made & ~self._is_weight[value]
+        return self._sum(part[chosen], size[chosen])
+
+    @cached_property
+    def weight_bytes(self) -> Ints:
+        """The parameters and buffers that each reads."""
+        part, value, size, made = self._tensors
+        chosen = ~made & self._is_weight[value]
+        return self._sum(part[chosen], size[chosen])
+
+    @cached_property
+    def output_bytes(self) -> Ints:
+        """What each makes that another part or the user can look at."""
+        part, value, size, made = self._tensors
+        chosen = made & self._handed_on[value]
+        return self._sum(part[chosen], size[chosen])
+
+    @cached_property
+    def internal_bytes(self) -> Ints:
+        """What each makes for itself alone."""
+        part, value, size, made = self._tensors
+        chosen = made & ~self._handed_on[value]
+        return self._sum(part[chosen], size[chosen])
+
+    @property
+    def _is_weight(self) -> Ints:
+        return np.isin(self.graph.value_role, WEIGHTS)
+
+    @cached_property
+    def intensity(self) -> list[float | None]:
+        """FLOPs per byte that passes in or out, if all that is internal stays on the chip; None where not known."""
+        passing = self.input_bytes + self.weight_bytes + self.output_bytes
+        rows = zip(self.flops.tolist(), passing.tolist(), self.uncovered.tolist())
+        return [None if missing or not size else work / size for work, size, missing in rows]
+
+    def _sum(self, part: Ints, size: Ints) -> Ints:
+        found = np.zeros(self.count, dtype=np.int64)
+        np.add.at(found, part, size)
+        return found
+
+    # ------------------------------------------------------------ reasons
+
+    @cached_property
+    def crossings(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Each tensor that a part takes from another: the part, the value, its bytes, and the reason, in ``REASONS``."""
+        graph, flow = self.graph, self.cut.fused.flow
+        rows = np.flatnonzero((graph.in_kind != Read.SHAPE) & ~flow.is_view[graph.in_node])
+        value = flow.root[graph.in_value[rows]]
+        maker, reader = graph.value_producer[value], graph.in_node[rows]
+        between = maker >= 0
+        between[between] = self.part[maker[between]] != self.part[reader[between]]
+        rows, value, maker, reader = rows[between], value[between], maker[between], reader[between]
+        reason = self._why(rows, maker, reader)
+        width = max(len(graph.value_type), 1)
+        order = np.lexsort((reason, value, self.part[reader]))
+        key = (self.part[reader] * width + value)[order]
+        _, first = np.unique(key, return_index=True)
+        chosen = order[first]
+        size = flow.bytes_of_type[graph.value_type[value[chosen]]]
+        return self.part[reader[chosen]], value[chosen], size, reason[chosen]
+
+    def _why(self, rows: Ints, maker: Ints, reader: Ints) -> Ints:
+        graph, flow = self.graph, self.cut.fused.flow
+        flags, kind, rel = graph.node_flags, flow.kind, flow.row_rel[rows]
+        own = np.array([call.op.startswith(("aten::", "prims::")) for call in graph.calls] or [True])
+        custom = ~own[graph.node_call] & ((flags & Flag.OPAQUE) == 0)
+        escapes = (flags & Flag.ESCAPE) != 0
+        stretch = np.cumsum(escapes) - escapes
+        owner, elsewhere = self.cut.owner, flow.crosses_device & (flow.device >= 0)
+        draws = np.zeros(self.count, dtype=bool)
+        draws[self.part[(flags & Flag.RANDOM) != 0]] = True
+        a, b = self.part[maker], self.part[reader]
+        tests = (
+            graph.node_phase[maker] != graph.node_phase[reader],
+            ((flow.device[maker] != flow.device[reader]) & (flow.device[reader] >= 0)) | elsewhere[reader],
+            escapes[reader] | (stretch[maker] != stretch[reader]),
+            custom[maker] | custom[reader],
+            ((flags[maker] | flags[reader]) & Flag.OPAQUE) != 0,
+            owner[maker] != owner[reader] if owner is not None else np.zeros(len(rows), dtype=bool),
+            kind[reader] == Kind.HEAVY,
+            (kind[reader] == Kind.OTHER) | (kind[maker] == Kind.OTHER),
+            kind[reader] == Kind.GATHER,
+            (rel == Rel.WINDOW) | (rel == Rel.TURNED),
+            (kind[reader] == Kind.ROWS) | (kind[maker] == Kind.ROWS),
+            (rel == Rel.SPREAD) | (rel == Rel.PART) | (flow.numel[maker] != flow.numel[reader]),
+            (graph.in_slot[rows] < 0) | self._overwrites[reader] | self._overwrites[maker],
+            draws[a] & draws[b],
+            kind[maker] == Kind.HEAVY,
+        )
+        return np.select(tests, np.arange(len(tests)), len(REASONS) - 1)
+
+    @cached_property
+    def _overwrites(self) -> Ints:
+        """For each operation, whether it writes over memory that others have to read before."""
+        edges = self.cut.fused.flow.edges
+        found = np.zeros(len(self.graph), dtype=bool)
+        found[edges.target[edges.rel == Rel.ORDER]] = True
+        return found
+
+    def reasons(self, part: int) -> list[tuple[str, int, int]]:
+        """Why a part is not one with those that it takes tensors from: reason, tensors and bytes, the most bytes first."""
+        where, _, size, reason = self._by_part
+        span = slice(*np.searchsorted(where, [part, part + 1]))
+        tensors = np.bincount(reason[span], minlength=len(REASONS))
+        total = np.bincount(reason[span], weights=size[span], minlength=len(REASONS))
+        chosen = sorted(np.flatnonzero(tensors).tolist(), key=lambda code: (-total[code], code))
+        return [(REASONS[code], int(tensors[code]), int(total[code])) for code in chosen]
+
+    @cached_property
+    def _by_part(self) -> tuple[Ints, Ints, Ints, Ints]:
+        part, value, size, reason = self.crossings
+        order = np.argsort(part, kind="stable")
+        return part[order], value[order], size[order], reason[order]

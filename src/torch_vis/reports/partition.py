@@ -1,0 +1,158 @@
+"""A run cut into parts: what each comes to, what passes between them, and why each cut is where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch_vis.analysis.partition import Budget, Parts, cut
+from torch_vis.errors import UsageError
+from torch_vis.reports.fusion import chained, common_path, module_paths
+from torch_vis.reports.report import Report
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+from torch_vis.views.units import count, size
+
+if TYPE_CHECKING:
+    from torch_vis.graph.graph import Graph
+    from torch_vis.graph.metrics import Metrics
+
+BARS = 40
+OUTSIDE = "input of the run"
+
+
+class Crossing(NamedTuple):
+    """Tensors that a part takes from others, and why it is not one with them."""
+
+    reason: str
+    tensors: int
+    bytes: int
+
+
+class Part(NamedTuple):
+    """One part. ``intensity`` is FLOPs per byte of input, weights and output; None where some FLOPs are not known.
+
+    ``reason`` is why it begins where it does; ``crossings`` say more of what it takes from other parts.
+    """
+
+    number: int
+    operations: tuple[int, ...]
+    names: tuple[str, ...]
+    modules: tuple[str, ...]
+    phase: str
+    flops: int | None
+    input_bytes: int
+    output_bytes: int
+    weight_bytes: int
+    internal_bytes: int
+    intensity: float | None
+    reason: str
+    crossings: tuple[Crossing, ...]
+
+
+class PartitionReport(Report):
+    """The parts of a run, in an order in which they can be run one after another.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> found = tv.trace(model, torch.ones(4, 8)).partition()
+    >>> [(part.names, part.output_bytes, part.reason) for part in found.parts]
+    [(('addmm', 'relu'), 128, 'input of the run'), (('addmm',), 32, 'operand of a matrix product')]
+    """
+
+    title = "Partition"
+
+    def __init__(
+        self, graph: Graph, metrics: Metrics, *, by: str, depth: int | None, budget: Budget
+    ) -> None:
+        if not len(graph):
+            raise UsageError("this trace has no operations, so there is nothing to partition")
+        self.graph = graph
+        flops, moved = metrics["flops"], metrics["moved_bytes"]
+        self.columns = Parts(graph, cut(graph, by=by, depth=depth, budget=budget, flops=flops, moved=moved), flops, moved)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The parts, in order."""
+        paths = module_paths(self.graph)
+        return [self._part(number, paths) for number in range(self.columns.count)]
+
+    def _part(self, number: int, paths: Sequence[str]) -> Part:
+        graph, columns = self.graph, self.columns
+        members = columns.members(number)
+        kernels = members[columns.cut.fused.is_kernel[members]]
+        nodes = [graph.nodes[int(node)] for node in (kernels if len(kernels) else members)]
+        crossings = tuple(Crossing(*row) for row in columns.reasons(number))
+        begins = columns.cut.begins[number]
+        return Part(
+            number=number,
+            operations=tuple(int(node) for node in members),
+            names=tuple(node.name for node in nodes),
+            modules=tuple(dict.fromkeys(paths[int(graph.node_scope[node.index])] for node in nodes)),
+            phase=nodes[0].phase,
+            flops=None if columns.uncovered[number] else int(columns.flops[number]),
+            input_bytes=int(columns.input_bytes[number]),
+            output_bytes=int(columns.output_bytes[number]),
+            weight_bytes=int(columns.weight_bytes[number]),
+            internal_bytes=int(columns.internal_bytes[number]),
+            intensity=columns.intensity[number],
+            reason=begins or (crossings[0].reason if crossings else OUTSIDE),
+            crossings=crossings,
+        )
+
+    @cached_property
+    def boundaries(self) -> list[Crossing]:
+        """All tensors that pass from part to part, by reason, the most bytes first."""
+        found: dict[str, list[int]] = {}
+        for part in self.parts:
+            for crossing in part.crossings:
+                total = found.setdefault(crossing.reason, [0, 0])
+                total[0] += crossing.tensors
+                total[1] += crossing.bytes
+        rows = [Crossing(reason, *total) for reason, total in found.items()]
+        return sorted(rows, key=lambda row: (-row.bytes, row.reason))
+
+    def facts(self) -> Mapping[str, str]:
+        """How many parts, and what passes between them."""
+        crossing = sum(row.bytes for row in self.boundaries)
+        return {
+            "parts": f"{self.columns.count:,} of {len(self.graph):,} operations",
+            "FLOPs": count(int(self.columns.flops.sum())),
+            "passes between parts": size(crossing),
+            "stays inside": size(int(self.columns.internal_bytes.sum())),
+        }
+
+    def listings(self) -> Sequence[Listing]:
+        """One row per part, and one per reason."""
+        fields = (
+            Field("number", "part", "{:,}".format), Field("names", "operations"), Field("module", "module"),
+            Field("phase", "phase"), Field("operations", "ops", count), Field("flops", "FLOPs", count),
+            Field("input_bytes", "in", size), Field("weight_bytes", "weights", size),
+            Field("output_bytes", "out", size), Field("internal_bytes", "inside", size),
+            Field("intensity", "FLOPs/B", "{:,.2f}".format), Field("reason", "begins at"),
+        )  # fmt: skip
+        rows: list[tuple[Any, ...]] = [
+            (part.number, chained(part.names), common_path(part.modules), part.phase, len(part.operations), part.flops,
+             part.input_bytes, part.weight_bytes, part.output_bytes, part.internal_bytes, part.intensity, part.reason)
+            for part in self.parts
+        ]  # fmt: skip
+        why = (Field("reason", "reason"), Field("tensors", "tensors", count), Field("bytes", "bytes", size))
+        return [Listing("Parts", fields, rows), Listing("What passes between parts", why, self.boundaries)]
+
+    def charts(self) -> Mapping[str, Chart]:
+        """The bytes of the largest parts, by what they are."""
+        columns = {"in": "input_bytes", "weights": "weight_bytes", "out": "output_bytes", "inside": "internal_bytes"}
+        largest = sorted(self.parts, key=lambda part: -sum(getattr(part, name) for name in columns.values()))
+        shown = sorted(largest[:BARS], key=lambda part: part.number)
+        labels = [f"{part.number} · {chained(part.names, 3)}" for part in shown]
+        series = [
+            Series(title, labels, [getattr(part, name) for part in shown], [part.reason for part in shown])
+            for title, name in columns.items()
+        ]
+        return {"bytes": Chart("bars", "Bytes of each part", Axis(""), Axis("bytes", "bytes"), series)}
+
+    def notes(self) -> Sequence[str]:
+        """What is not covered."""
+        missing = int(self.columns.uncovered.sum())
+        return [f"the FLOPs of {missing:,} operations are not known and not in the totals"] if missing else ()

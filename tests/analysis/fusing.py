@@ -1,0 +1,137 @@
+"""What fusion and partition are held against: plain definitions over one node at a time, and no shortcuts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from torch_vis.analysis.cost.operation import touched
+from torch_vis.graph import Graph
+from torch_vis.graph.rows import Node, Value
+
+
+def is_view(node: Node) -> bool:
+    return "view" in node.flags
+
+
+def access(graph: Graph) -> dict[int, list[tuple[int, bool]]]:
+    """For each block of memory, who reads (False) or writes (True) it, in the order of the run."""
+    found: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+    for node in graph.nodes:
+        if is_view(node):
+            continue
+        for value, kind in node.reads:
+            if kind != "shape":
+                found[value.storage].append((node.index, False))
+        for value in node.outputs:
+            found[value.storage].append((node.index, True))
+    return found
+
+
+def must_precede(graph: Graph) -> set[tuple[int, int]]:
+    """Pairs of operations whose order the results rest on: bytes, memory written over, random numbers, Python's looks."""
+    source, target, _, _ = graph.edges(shape=False)
+    pairs = set(zip(source.tolist(), target.tolist()))
+    pairs |= overwrites(graph)
+    drawn = [node.index for node in graph.nodes if "random" in node.flags]
+    pairs |= set(zip(drawn, drawn[1:]))
+    return {(a, b) for a, b in pairs if a != b}
+
+
+def overwrites(graph: Graph) -> set[tuple[int, int]]:
+    """Pairs of which the second writes memory that the first read or wrote before."""
+    found = set()
+    for rows in access(graph).values():
+        for place, (later, writes) in enumerate(rows):
+            if writes:
+                found |= {(earlier, later) for earlier, _ in rows[:place] if earlier != later}
+    return found
+
+
+def has_cycle(pairs: set[tuple[int, int]], part: list[int]) -> bool:
+    """Whether parts depend on one another in a circle."""
+    users: dict[int, set[int]] = defaultdict(set)
+    waiting: dict[int, int] = dict.fromkeys(part, 0)
+    for a, b in pairs:
+        if part[a] != part[b] and part[b] not in users[part[a]]:
+            users[part[a]].add(part[b])
+            waiting[part[b]] += 1
+    ready = [number for number, count in waiting.items() if not count]
+    done = 0
+    while ready:
+        done += 1
+        for user in users[ready.pop()]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                ready.append(user)
+    return done < len(waiting)
+
+
+def base(value: Value) -> Value:
+    """The value that a chain of views was taken of, as far as the bytes come by the argument itself."""
+    while value.producer is not None and is_view(value.producer):
+        taken = [(v, kind) for v, kind in value.producer.reads if kind != "shape"]
+        if len(taken) != 1 or taken[0][0].index not in [v.index for v in value.producer.inputs]:
+            return value
+        if taken[0][0].storage != value.storage:
+            return value
+        value = taken[0][0]
+    return value
+
+
+def size_of(value: Value) -> int:
+    return touched(value.type) or 0
+
+
+def given(node: Node) -> list[Value]:
+    """The tensors whose bytes a kernel is given as arguments."""
+    graph, span = node.graph, range(*node.graph.input_span(node.index))
+    rows = [row for row in span if graph.in_slot[row] >= 0 and graph.in_kind[row] != 2]
+    return [Value(graph, int(graph.in_value[row])) for row in rows]
+
+
+def seen_outside(graph: Graph) -> set[int]:
+    """The values, by what views are taken of, that more can look at than the operations that are given them."""
+    found = {int(value) for value in graph.result_value}
+    for node in graph.nodes:
+        named = {int(graph.in_value[row]) for row in range(*graph.input_span(node.index)) if graph.in_slot[row] < 0}
+        found |= {value.index for value, kind in node.reads if kind != "shape" and value.index in named}
+    for value in graph.values:
+        if value.carries is not None:
+            found.add(value.carries.index)
+        if graph.storage_birth[value.storage] < 0:
+            found.add(value.index)
+    return found | {base(Value(graph, number)).index for number in found}
+
+
+def bytes_saved(graph: Graph, group: list[int], kernels: set[int]) -> tuple[int, int]:
+    """The bytes of a group's own tensors that need not move, and those of further reads of others, by definition."""
+    inside = set(group) & kernels
+    outside = seen_outside(graph)
+    readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for node in graph.nodes:
+        if not is_plain_view(node):
+            for value in given(node):
+                readers[base(value).index].append((node.index, size_of(value)))
+    passing = 0
+    for number in inside:
+        for value in graph.nodes[number].outputs:
+            own = [size for reader, size in readers[value.index] if reader in inside]
+            passing += sum(own)
+            if own and len(own) == len(readers[value.index]) and value.index not in outside:
+                passing += size_of(value)
+    shared = 0
+    known = set()
+    for number in sorted(inside):
+        for value in given(graph.nodes[number]):
+            root = base(value)
+            if root.producer is not None and root.producer.index in inside:
+                continue
+            if (root.index, value.type) in known:
+                shared += size_of(value)
+            known.add((root.index, value.type))
+    return passing, shared
+
+
+def is_plain_view(node: Node) -> bool:
+    """Whether a node can be looked through."""
+    return is_view(node) and bool(node.outputs) and base(node.outputs[0]).index != node.outputs[0].index
