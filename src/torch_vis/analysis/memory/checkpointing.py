@@ -3,12 +3,13 @@
 A checkpointed call forgets what its operations saved for backward and computes it again when backward reaches the call. A
 block is forgotten if the call made it and only backward operations of the call read it; what other calls' backward
 reads stays, and so does what the program itself still holds. What the call was given is kept until its backward is
-done. Each call is looked at on its own; ``with_checkpoints`` takes several together and gives the whole new timeline.
+done. Computing again stops as torch stops: when the last tensor that backward needs is there. Each call is looked at on its own; ``with_checkpoints`` takes several together and gives the whole new timeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,8 @@ class Checkpoint(NamedTuple):
     """One call of a module, as if it were checkpointed.
 
     ``saved_bytes`` is what it no longer holds between its forward and its backward, less what it then has to hold of its
-    inputs; ``peak_bytes`` is how much lower the run is where its peak is now. The cost is its forward once more;
-    None where that is not known.
+    inputs; ``peak_bytes`` is how much lower the run is where its peak is now. ``extra_flops`` is what is computed again,
+    ``extra_time_ns`` the time of the call, a little more than that takes; None where it is not known.
     """
 
     path: str
@@ -186,19 +187,41 @@ class Checkpointing:
             other[down] = self.parent[other[down]]
 
     def _sum_known(self, name: str) -> list[int | None] | None:
-        """A column summed over the forward operations of each scope and those inside; None where one is not known."""
+        """A column summed over what each scope, those inside included, computes again; None where a part is not known."""
         if name not in self.metrics:
             return None
-        column = self.metrics[name]
-        scope = self.graph.node_scope[self.forward]
-        total = np.bincount(scope, weights=column.values[self.forward], minlength=len(self.parent))
-        unknown = np.zeros(len(self.parent), dtype=np.int64)
+        column, count = self.metrics[name], len(self.graph)
+        values, unknown = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+        values[self.forward + 1] = column.values[self.forward]
         if column.known is not None:
-            np.add.at(unknown, scope, ~column.known[self.forward])
-        for number in range(len(self.parent) - 1, 0, -1):
-            total[self.parent[number]] += total[number]
-            unknown[self.parent[number]] += unknown[number]
-        return [None if missing else int(amount) for amount, missing in zip(total.tolist(), unknown.tolist())]
+            unknown[self.forward + 1] = ~column.known[self.forward]
+            values[unknown > 0] = 0
+        values, unknown = np.cumsum(values), np.cumsum(unknown)
+        first, stop = self._runs
+        low, high = np.minimum(first, count), np.maximum(stop, np.minimum(first, count))
+        missing = (unknown[high] - unknown[low]) > 0
+        return [None if gap else amount for amount, gap in zip((values[high] - values[low]).tolist(), missing.tolist())]
+
+    @cached_property
+    def _runs(self) -> tuple[Ints, Ints]:
+        """For every scope its first forward operation, and the one before which computing it again stops."""
+        graph, blocks = self.graph, self.blocks
+        count, nodes = len(self.parent), len(graph)
+        block, node = self._backward_reads()
+        link = graph.node_link[node].astype(np.int64)
+        known = link >= 0
+        block, link = block[known], link[known]
+        there = blocks.birth[block] <= link  # tensors that were there when the forward operation had run
+        block, link = block[there], link[there]
+        stop = np.zeros(nodes, dtype=np.int64)  # an operation runs again only if one of its own results was saved
+        np.maximum.at(stop, link, link + (blocks.birth[block] == link))
+        first, last = np.full(count, nodes, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        np.minimum.at(first, graph.node_scope[self.forward], self.forward)
+        np.maximum.at(last, graph.node_scope[self.forward], stop[self.forward])
+        for scope in range(count - 1, 0, -1):
+            above = self.parent[scope]
+            first[above], last[above] = min(first[above], first[scope]), max(last[above], last[scope])
+        return first, last
 
     # ---------------------------------------------------------------- several together
 
@@ -256,13 +279,14 @@ class Checkpointing:
     def _recompute_profile(self, scope: int, gone: Ints) -> int:
         """The most bytes that a call's forward operations hold at once of their own, with what is saved kept."""
         blocks, inside = self.blocks, self._inside(scope)
-        nodes = self.forward[inside[self.graph.node_scope[self.forward]]]
-        first, last = int(nodes.min()), int(nodes.max())
-        mine = np.flatnonzero((blocks.birth >= first) & (blocks.birth <= last))
+        first, stop = int(self._runs[0][scope]), int(self._runs[1][scope])
+        mine = np.flatnonzero((blocks.birth >= first) & (blocks.birth < stop))
         mine = mine[inside[self.graph.node_scope[blocks.birth[mine]]]]
-        end = np.minimum(blocks.death[mine], last + 1)
-        end[np.isin(mine, gone)] = last + 1
-        change = np.zeros(last - first + 2, dtype=np.int64)
+        if not len(mine):
+            return 0
+        end = np.minimum(blocks.death[mine], stop)
+        end[np.isin(mine, gone)] = stop
+        change = np.zeros(stop - first + 1, dtype=np.int64)
         np.add.at(change, blocks.birth[mine] - first, blocks.bytes[mine])
         np.add.at(change, end - first, -blocks.bytes[mine])
         return int(np.cumsum(change).max())
