@@ -53,6 +53,7 @@ NAMES = [
     "get_operation_sequence",
     "get_parameter_statistics",
     "load",
+    "measure_memory",
     "record",
     "record_torch_module_forward_stats",
     "save_graph_to_file",

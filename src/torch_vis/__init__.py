@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from torch_vis.frontends.tracking import visualize_computational_graph as visualize_computational_graph
     from torch_vis.graph.graph import Graph as Graph
     from torch_vis.graph.metrics import Metrics as Metrics
+    from torch_vis.reports.allocator import measure_memory as measure_memory
     from torch_vis.reports.batch import analyze_batch_size as analyze_batch_size
     from torch_vis.reports.quantization import analyze_quantization as analyze_quantization
     from torch_vis.tracing import Trace as Trace
@@ -100,6 +101,7 @@ _PUBLIC = {
     "get_operation_sequence": "torch_vis.frontends.tensor_ids",
     "get_parameter_statistics": "torch_vis.frontends.explorer",
     "load": "torch_vis.tracing",
+    "measure_memory": "torch_vis.reports.allocator",
     "record": "torch_vis.tracing",
     "record_torch_module_forward_stats": "torch_vis.frontends.explorer",
     "save_graph_to_file": "torch_vis.frontends.dynamo",
@@ -145,6 +147,7 @@ __all__ = [
     "get_operation_sequence",
     "get_parameter_statistics",
     "load",
+    "measure_memory",
     "record",
     "record_torch_module_forward_stats",
     "save_graph_to_file",

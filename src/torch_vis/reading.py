@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch_vis.held import Held
     from torch_vis.reports.fusion import FusionReport
     from torch_vis.reports.gradients import GradientFlow
+    from torch_vis.reports.memory import MemoryReport
     from torch_vis.reports.partition import PartitionReport
     from torch_vis.reports.summary import Summary
     from torch_vis.tracing import Trace
@@ -33,6 +34,21 @@ class Reading:
         from torch_vis.reports.summary import Summary
 
         return Summary(cast("Trace", self))
+
+    def memory(self) -> MemoryReport:
+        """Where the memory goes: the timeline by use, the peak and its tensors, checkpointing, what allocators add.
+
+        Of a trace with ``fake=True`` this is the prediction of a run that never was.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
+        >>> report = tv.trace(model, torch.ones(256, 64), backward=True, fake=True).memory()
+        >>> [(share.name, share.size_bytes) for share in report.by_use][:2]
+        [('saved for backward', 65540), ('temporary', 65540)]
+        """
+        from torch_vis.reports.memory import MemoryReport
+
+        return MemoryReport(self.graph, self.metrics, cast("Trace", self).meta)
 
     def subgraph(self, name: str) -> Trace:
         """A graph inside a captured program, by itself: a branch of ``torch.cond``, taken or not, or the body of a loop.

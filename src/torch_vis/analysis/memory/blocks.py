@@ -79,7 +79,7 @@ class Blocks:
     >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
     >>> blocks = Blocks(t.graph, t.metrics)
     >>> [use.words for use in Use if (blocks.use == use).any()]
-    ['parameter', 'buffer or input', 'gradient', 'activation', 'temporary']
+    ['parameter', 'buffer or input', 'gradient', 'saved for backward', 'activation', 'temporary']
     """
 
     def __init__(self, graph: Graph, metrics: Metrics) -> None:
@@ -232,7 +232,7 @@ class Blocks:
         scopes = graph.scope_paths
         born = np.where(self.birth >= 0, graph.node_scope[np.maximum(self.birth, 0)] if len(graph) else 0, -1)
         found = [scopes[scope] if scope >= 0 else "" for scope in born.tolist()]
-        modules = {module.path for module in graph.modules}
+        modules = {module.path for module in graph.modules if module.kind == "module"}
         outside = np.flatnonzero((self.birth < 0) | np.isin(self.use, (Use.GRADIENT, Use.OPTIMIZER_STATE)))
         for block in outside.tolist():
             name = self._name(block)

@@ -1,0 +1,268 @@
+"""Where the memory of a run goes: the timeline by use, the peak and what it is made of, checkpointing, allocators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torch_vis.analysis.memory import Blocks, Caching, Checkpoint, Checkpointing, Tensor, Use
+from torch_vis.analysis.memory import scratch_bytes as scratch_of
+from torch_vis.analysis.memory import simulate_caching
+from torch_vis.analysis.memory.caching import WORKSPACE
+from torch_vis.analysis.memory.checkpointing import Recomputed, paths_of
+from torch_vis.analysis.memory.plain_run import plain_live
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.rows import Node
+from torch_vis.reports.report import Report
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+from torch_vis.views.units import count, duration, size
+
+POINTS = 2000  # along a timeline; beyond, the highest of each stretch is drawn
+
+
+class Share(NamedTuple):
+    """Bytes at the peak of one module, line or use."""
+
+    name: str
+    size_bytes: int
+    tensors: int
+
+
+class MemoryReport(Report):
+    """The memory of a run. Of a trace with ``fake=True`` it is a prediction: nothing was allocated.
+
+    A figure counts what tensors hold; what kernels and allocators take on top of that is named apart. At the peak
+    counts all that is alive while the operation runs: what it reads, what it makes and what is freed right after it.
+
+    >>> import torch, torch_vis as tv
+    >>> report = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True).memory()
+    >>> report.peak_bytes, report.peak_node.name
+    (92, 'sum')
+    >>> report.peak[0].name, report.peak[0].use, report.peak[0].size_bytes
+    ('weight', 'parameter', 24)
+    """
+
+    title = "Memory"
+
+    def __init__(self, graph: Graph, metrics: Metrics, meta: Mapping[str, Any]) -> None:
+        self.graph, self.metrics, self.meta = graph, metrics, meta
+        self.blocks = Blocks(graph, metrics)
+        self.predicted = bool(meta.get("fake"))
+
+    # ---------------------------------------------------------------- what tensors hold
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that tensors hold at once."""
+        return self.blocks.peak_bytes
+
+    @property
+    def peak_node(self) -> Node | None:
+        """The operation during which they do; None for a run without operations."""
+        node = self.blocks.peak_node
+        return None if node is None else Node(self.graph, node)
+
+    @cached_property
+    def peak(self) -> list[Tensor]:
+        """The tensors that make up the peak, the largest first."""
+        return self.at(self.blocks.peak_node)
+
+    def at(self, node: int | None) -> list[Tensor]:
+        """The tensors that are alive while an operation runs, the largest first."""
+        return self.blocks.tensors(self.blocks.alive(node))
+
+    @property
+    def lifetimes(self) -> list[Tensor]:
+        """Every block of memory of the run, in the order in which the run met them."""
+        return self.blocks.tensors(range(len(self.blocks.birth)))
+
+    @cached_property
+    def timeline(self) -> dict[str, Any]:
+        """For every use, the bytes alive while each operation runs."""
+        return {use.words: self.blocks.during[use] for use in Use}
+
+    @cached_property
+    def by_use(self) -> list[Share]:
+        """The peak by what memory is for."""
+        return self._shares(use.words for use in (Use(number) for number in self.blocks.use[self._alive].tolist()))
+
+    @cached_property
+    def by_module(self) -> list[Share]:
+        """The peak by the modules that made the tensors or own them, the largest first."""
+        return self._shares(self.blocks.paths[block] for block in self._alive.tolist())
+
+    @cached_property
+    def by_line(self) -> list[Share]:
+        """The peak by source line; what came from outside the run has none."""
+        sites = self.blocks.sites(self._alive)
+        return self._shares("from outside" if site is None else site.short for site in sites)
+
+    @cached_property
+    def _alive(self) -> Any:
+        return self.blocks.alive(self.blocks.peak_node)
+
+    def _shares(self, names: Any) -> list[Share]:
+        total: dict[str, list[int]] = {}
+        for name, amount in zip(names, self.blocks.bytes[self._alive].tolist(), strict=True):
+            entry = total.setdefault(name, [0, 0])
+            entry[0] += amount
+            entry[1] += 1
+        return sorted((Share(name, *entry) for name, entry in total.items()), key=lambda row: -row.size_bytes)
+
+    # ---------------------------------------------------------------- checkpointing
+
+    @cached_property
+    def _checkpointing(self) -> Checkpointing:
+        return Checkpointing(self.graph, self.metrics, self.blocks)
+
+    @cached_property
+    def checkpoints(self) -> list[Checkpoint]:
+        """What checkpointing each call of a module would save and cost, one at a time; what lowers the peak most first."""
+        rows = self._checkpointing.rows()
+        return [row._replace(extra_time_ns=None) for row in rows] if self.predicted else rows
+
+    def checkpoint(self, modules: str | Sequence[str]) -> Recomputed:
+        """The memory of the run if all calls of these modules (paths or patterns) were checkpointed together.
+
+        >>> import torch, torch_vis as tv
+        >>> layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(8)]
+        >>> report = tv.trace(torch.nn.Sequential(*layers), torch.ones(512, 64), backward=True).memory()
+        >>> report.peak_bytes, report.checkpoint("?").peak_bytes
+        (2509064, 1591560)
+        """
+        return self._checkpointing.with_checkpoints(paths_of(modules))
+
+    # ---------------------------------------------------------------- allocators
+
+    @cached_property
+    def scratch_bytes(self) -> Any:
+        """For every operation on the CPU, an estimate of what its kernel takes for itself while it runs."""
+        return scratch_of(self.graph, threads=int(self.meta.get("threads") or 1)).bytes
+
+    @cached_property
+    def allocator_peak_bytes(self) -> int:
+        """An estimate of the CPU allocator's peak in a plain run: tensors and kernel scratch."""
+        on_cpu = self._cpu_live()
+        return int((on_cpu + self.scratch_bytes).max()) if len(on_cpu) else self.peak_bytes
+
+    def _cpu_live(self) -> Any:
+        live = plain_live(self.graph, self.blocks)
+        elsewhere = np.array([device != "cpu" for device in self.graph.devices], dtype=bool)
+        if not elsewhere[self.graph.storage_device].any():
+            return live
+        there = np.flatnonzero(elsewhere[self.graph.storage_device])
+        change, nodes = np.zeros(len(self.graph) + 1, dtype=np.int64), len(self.graph)
+        np.add.at(change, np.clip(self.blocks.birth[there], 0, nodes), self.blocks.bytes[there])
+        np.subtract.at(change, np.clip(self.blocks.death[there], 0, nodes), self.blocks.bytes[there])
+        return live - np.cumsum(change[:nodes])
+
+    @cached_property
+    def cuda(self) -> tuple[Caching, ...]:
+        """What CUDA's caching allocator would report, device by device: the run played through a model of it."""
+        used = {self.graph.devices[number] for number in np.unique(self.graph.storage_device).tolist()}
+        return tuple(self.caching(device) for device in sorted(used) if device.startswith("cuda"))
+
+    def caching(self, device: str, *, workspace: int = WORKSPACE) -> Caching:
+        """The tensors of one device played through a model of CUDA's caching allocator.
+
+        ``workspace`` is what cuBLAS takes for itself: 32 MiB from compute capability 9.0 on, 8.1 MiB before.
+        """
+        return simulate_caching(self.graph, self.blocks, device=device, workspace=workspace)
+
+    # ---------------------------------------------------------------- as a report
+
+    def facts(self) -> dict[str, str]:
+        """The peaks, in words."""
+        node = self.peak_node
+        where = "" if node is None else f" at operation {node.index:,}, {node.name} in {node.path or 'the run'}"
+        found = {"predicted peak" if self.predicted else "peak": f"{size(self.peak_bytes)}{where}"}
+        if self.blocks.live.size:
+            found["at the end"] = size(int(self.blocks.after[:, -1].sum()))
+        if (self.graph.storage_device == 0).any() and "cpu" in self.graph.devices[:1]:
+            found["CPU allocator"] = f"about {size(self.allocator_peak_bytes)}, with the scratch of kernels"
+        for row in self.cuda:
+            found[f"{row.device} allocator"] = (
+                f"about {size(row.peak_bytes)} allocated, {size(row.reserved_bytes)} reserved, of which "
+                f"{size(row.free_at_peak_bytes)} free at the peak; cuBLAS holds {size(row.workspace_bytes)}"
+            )
+        return found
+
+    def listings(self) -> list[Listing]:
+        """The peak by use, tensor, module and line, and what checkpointing would do."""
+        shared = (Field("size_bytes", "at the peak", size), Field("tensors", "tensors", count))
+        rows = [
+            (t.size_bytes, t.name, str(t.type), t.use, t.path, "" if t.site is None else t.site.short, t.born, t.dies)
+            for t in self.peak
+        ]
+        listings = [
+            Listing("By use", (Field("name", "use"), *shared), self.by_use),
+            Listing("Tensors at the peak", TENSORS, rows),
+            Listing("By module", (Field("name", "module"), *shared), self.by_module),
+            Listing("By line", (Field("name", "line"), *shared), self.by_line),
+        ]
+        if self.checkpoints:
+            listings.append(Listing("Checkpointing, one call at a time", CHECKPOINTS, [r[:-1] for r in self.checkpoints]))
+        return listings
+
+    def charts(self) -> dict[str, Chart]:
+        """The timeline by use, and the modules at the peak."""
+        if not len(self.graph):
+            return {}
+        x, chosen = _thinned(self.blocks.live)
+        names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
+        series = [
+            Series(use.words, x, self.blocks.during[use][chosen].tolist(), names)
+            for use in Use
+            if self.blocks.during[use].any()
+        ]
+        title = "Predicted memory by use" if self.predicted else "Memory by use"
+        timeline = Chart("areas", title, Axis("operation", "count"), Axis("bytes alive", "bytes"), series)
+        shares = self.by_module[:30]
+        labels, heights = [row.name or "(root)" for row in shares], [row.size_bytes for row in shares]
+        bars = [Series("at the peak", labels, heights)]
+        modules = Chart("bars", "Memory at the peak by module", Axis("module"), Axis("bytes", "bytes"), bars)
+        return {"timeline": timeline, "modules": modules}
+
+    def notes(self) -> list[str]:
+        """What the figures are and are not."""
+        found = ["what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it"]
+        if self.predicted:
+            found.append("nothing was run: these are the lifetimes of a run by shapes alone")
+        if not (self.graph.node_phase == 1).any():
+            found.append("no backward pass was recorded, so nothing counts as saved for backward")
+        return found
+
+
+TENSORS = (
+    Field("size_bytes", "size", size),
+    Field("name", "tensor"),
+    Field("type", "type"),
+    Field("use", "use"),
+    Field("path", "module"),
+    Field("site", "line"),
+    Field("born", "born", count),
+    Field("dies", "dies", count),
+)
+CHECKPOINTS = (
+    Field("path", "module"),
+    Field("type", "class"),
+    Field("call", "call", count),
+    Field("saved_bytes", "saves", size),
+    Field("peak_bytes", "at the peak", size),
+    Field("extra_flops", "extra FLOPs", count),
+    Field("extra_time_ns", "extra time", duration),
+)
+
+
+def _thinned(live: Any) -> tuple[list[int], Any]:
+    """Places along a timeline, few enough to draw: of each stretch the one where most is alive."""
+    if len(live) <= POINTS:
+        return list(range(len(live))), np.arange(len(live))
+    edges = np.linspace(0, len(live), POINTS + 1).astype(np.int64)
+    chosen = np.array([low + int(live[low:high].argmax()) for low, high in zip(edges[:-1], edges[1:])])
+    return chosen.tolist(), chosen
