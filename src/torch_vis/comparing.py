@@ -140,6 +140,19 @@ class Comparison:
             )
         save_comparison(path, _parts(self.a), _parts(self.b), self.alignment)
 
+    def show(self) -> str:
+        """Open that page: in the notebook that this is called from, or else in the browser; returns the file's path.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.ReLU(), torch.ones(2))
+        >>> path = tv.compare(t, t).show()  # doctest: +SKIP
+        """
+        from torch_vis.views.web.show import present, temporary
+
+        path = temporary("comparison")
+        self.save(path)
+        return present(path)
+
     def to_plain(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
         return {

@@ -1,10 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { search } from "../src/data/query.ts";
-import { duration, parseAmount, size } from "../src/data/units.ts";
+import { ROLES } from "../src/data/run.ts";
+import { plural } from "../src/data/text.ts";
+import { amountOf, duration, parseAmount, signed, size, sizes } from "../src/data/units.ts";
 import { Memory } from "../src/data/memory.ts";
 import { flame } from "../src/data/flame.ts";
-import { tower } from "./samples.ts";
+import { Forest } from "../src/tree/forest.ts";
+import { compared, makeRun, tower } from "./samples.ts";
 
 test("words, patterns and filters", () => {
   const run = tower(3);
@@ -24,10 +27,79 @@ test("words, patterns and filters", () => {
   assert.equal(search(run, "Block").scopes.length, 3);
 });
 
+test("a filter of modules takes all that is inside, and lists the calls", () => {
+  const run = tower(3);
+  assert.equal(search(run, "class:Net").total, run.count);
+  assert.deepEqual(search(run, "class:Net").scopes, [1]);
+  assert.equal(search(run, "class:Block").total, 9);
+  assert.equal(search(run, "class:Block").scopes.length, 3);
+  assert.deepEqual(search(run, "path:layers.1").scopes.map((scope) => run.path(scope)), ["layers.1"]);
+  assert.deepEqual(search(run, "class:Block op:relu").scopes, [], "a filter of operations asks for operations");
+  assert.equal(search(run, "-class:Block").total, 2);
+});
+
+test("types and shapes as the page writes them", () => {
+  const run = tower(2);
+  for (const text of ["dtype:f32", "dtype:float32", "dtype:f*", "shape:[4]", "shape:4", "self>=0ns"]) assert.equal(search(run, text).total, run.count, text);
+  const wide = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops: [{ name: "mul", scope: 0, reads: [-1], shape: [2, 64, 768] }] });
+  for (const text of ["shape:[2, 64, 768]", "shape:2x64x768", "shape:2,64,768", "shape:*x768", "shape:[2,*,768] op:mul"]) assert.equal(search(wide, text).total, 1, text);
+});
+
+test("what is not drawn comes last", () => {
+  const ops = [{ name: "t", scope: 0, reads: [-1], view: true }, { name: "trace", scope: 0, reads: [0] }];
+  const run = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops });
+  assert.deepEqual(search(run, "t").nodes.map((node) => run.name(node)), ["trace", "t"]);
+});
+
+test("characters that turn or hide text are written out", () => {
+  const run = makeRun({ modules: [["", "run"], ["\u202eRTL evil", "A\u200bB"]], scopes: [[-1, 0], [0, 1]], ops: [{ name: "mul", scope: 1, reads: [-1] }] });
+  assert.deepEqual(run.module(1).slice(0, 2), ["\\u202eRTL evil", "A\\u200bB"]);
+});
+
+test("a view of a parameter is a parameter", () => {
+  const ops = [{ name: "t", scope: 0, reads: [-1], view: true }, { name: "mm", scope: 0, reads: [0] }];
+  const run = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops });
+  (run.valueRole as Int32Array)[0] = ROLES.indexOf("parameter");
+  assert.equal(ROLES[run.roleOf(run.outputs(0)[0])], "parameter");
+  assert.equal(ROLES[run.roleOf(run.outputs(1)[0])], "activation");
+  assert.equal(search(run, "role:parameter").total, 2);
+});
+
+test("both runs of a comparison, and the difference", () => {
+  const run = compared(tower(1), [0, 2, 1, 3, 0], [10, 20, 0, 40, 50]);
+  assert.equal(run.metric("difference_ns", 0), 100 - 10);
+  assert.equal(run.metric("difference_ns", 1), -20, "only in A");
+  assert.equal(run.metric("difference_ns", 2), 300, "only in B");
+  const forest = new Forest(run, [0]);
+  assert.deepEqual(forest.sum("time_ns", 0, 5), { total: 100 + 300 + 400 + 500, unknown: 0 });
+  assert.deepEqual(forest.sum("time_ns@a", 0, 5), { total: 10 + 20 + 40 + 50, unknown: 0 });
+});
+
+test("an axis has one unit", () => {
+  assert.deepEqual(sizes([0, 0.9 * 1024 ** 3, 1.8 * 1024 ** 3]), ["0.00 GiB", "0.90 GiB", "1.80 GiB"]);
+  assert.deepEqual(sizes([0, 4, 8]), ["0 B", "4 B", "8 B"]);
+});
+
+test("signs and units", () => {
+  assert.equal(signed(duration)(547_000), "+547 µs");
+  assert.equal(signed(duration)(-547_000), "−547 µs");
+  assert.equal(amountOf("FLOP/s")(0), "0 FLOP/s");
+  assert.equal(amountOf("FLOP")(1.5e9), "1.50 GFLOP");
+  assert.equal(plural(1, "operation"), "1 operation");
+  assert.equal(plural(2, "box"), "2 boxes");
+});
+
 test("what cannot be understood is said", () => {
   const run = tower(1);
   assert.match(search(run, "nonsense:3").error, /no filter “nonsense”/);
-  assert.match(search(run, "warmth>3").error, /no metric “warmth”; there are time_ns/);
+  assert.match(search(run, "warmth>3").error, /no metric “warmth”; there are time$/);
+  assert.match(search(run, "phase:nope").error, /no phase “nope”; there are forward, backward, optimizer/);
+  assert.match(search(run, "dtype:flaot32").error, /no dtype “flaot32”/);
+  assert.match(search(run, "flag:red").error, /there are escape/);
+  assert.match(search(run, "op:").error, /op: what\?/);
+  assert.match(search(run, "time>").error, /time> what\? Write time>1.5ms/);
+  assert.match(search(run, "time>1").error, /1 of what\? Write time>1ns/);
+  assert.equal(search(run, "time>0").error, "");
   assert.match(search(run, "time>soon").error, /no amount/);
   assert.match(search(run, "/(/").error, /no regular expression/);
 });

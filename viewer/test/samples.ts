@@ -87,3 +87,16 @@ export function tower(layers: number, odd = -1): Run {
   ops.push({ name: "addmm", scope: scopes.length - 1, reads: [ops.length - 1] });
   return makeRun({ modules, scopes, ops });
 }
+
+/** A run as a comparison: the status of each operation, and the times that the earlier run had. */
+export function compared(run: Run, status: number[], before: number[]): Run {
+  const { data, columns } = run;
+  columns.set("metric:difference", Int32Array.from(status));
+  columns.set("known:time_ns", Uint8Array.from(status, (one) => (one === 2 ? 0 : 1)));
+  columns.set("metric:time_ns@a", Int32Array.from(before));
+  columns.set("known:time_ns@a", Uint8Array.from(status, (one) => (one === 1 ? 0 : 1)));
+  const metrics = [
+    { name: "difference", along: "node", masked: false }, { name: "time_ns", along: "node", masked: true }, { name: "time_ns@a", along: "before", masked: true },
+  ];
+  return new Run({ ...data, metrics }, columns);
+}

@@ -62,13 +62,6 @@ class Breaks(Sequence[Any]):
         return "\n".join(lines)
 
 
-def sentence(row: Any) -> str:
-    """A break in one sentence, for lists."""
-    where = f" at {os.path.basename(row.file)}:{row.line} in {row.function}" if row.file else ""
-    advice = f" → {row.hints[0]}" if row.hints else ""
-    return f"Graph break{where}: {row.reason}{f' [{row.id}]' if row.id else ''}. {row.explanation}{advice}"
-
-
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 

@@ -1,6 +1,7 @@
 /** One recorded run: the graph's columns, its tables, and the questions that views ask of it. */
 
 import type { Column, Entry } from "./decode.ts";
+import { visibleAll } from "./text.ts";
 
 export type Plain = null | boolean | number | string | Plain[] | { [kind: string]: string | number };
 export type CallRow = [op: string, args: Plain[], kwargs: [string, Plain][]];
@@ -28,7 +29,34 @@ export interface Tables {
     results: ResultRow[];
     sources: Record<string, Record<string, string>>;
   };
-  compare?: { a: string; b: string; counts: Record<string, number>; notes: string[] };
+  breaks?: Break[];
+  compare?: { a: string; b: string; counts: Record<string, number>; notes: string[]; sides: Side[] };
+}
+
+/** Where a compiled graph broke. */
+export interface Break {
+  reason: string;
+  explanation: string;
+  hints: string[];
+  id: string;
+  file: string;
+  line: number;
+  function: string;
+  code: string;
+  partition: number;
+  nodes: number;
+}
+
+/** What one run comes to. */
+export interface Side {
+  name: string;
+  phases: Record<string, number>;
+  operations: number;
+  tensors: number;
+  calls: number;
+  peak_bytes: number | null;
+  totals: Record<string, [total: number | null, unknown: number]>;
+  meta: Record<string, unknown>;
 }
 
 export interface Metric {
@@ -45,11 +73,22 @@ export const FLAGS: [number, string][] = [
   [1, "escape"], [2, "random"], [4, "opaque"], [8, "recompute"], [16, "view"],
 ];
 export const VIEW = 16;
+const ESCAPE = 1;
 export const SHAPE = 2;
 export const PARAMETER = 2;
 export const DIFFERENCES = ["same", "added", "removed", "changed"];
+export const ADDED = 1;
+export const REMOVED = 2;
+/** In a comparison, by metric of B: what it is called in A, and what the difference is called. */
+export const COMPARED: Record<string, string> = {
+  time_ns: "difference_ns", alloc_bytes: "difference_bytes", flops: "difference_flops", moved_bytes: "difference_moved_bytes",
+  parameters: "difference_parameters",
+};
 
-const SHORT: Record<string, string> = {
+const PARTITION = /^(?:partition|forward) (\d+)$/;
+const DIFFERENCE_OF: Record<string, string> = Object.fromEntries(Object.entries(COMPARED).map(([name, delta]) => [delta, name]));
+
+export const SHORT: Record<string, string> = {
   float32: "f32", float64: "f64", float16: "f16", bfloat16: "bf16", int64: "i64", int32: "i32", int16: "i16",
   int8: "i8", uint8: "u8", complex64: "c64", complex128: "c128",
 };
@@ -90,12 +129,14 @@ export class Run {
   readonly opIds: Int32Array;
   /** In a comparison, for each operation: 0 the same, 1 added, 2 removed, 3 changed. */
   readonly difference: Column | null;
+  private rootColumn: Int32Array | null = null;
   private readerStart: Int32Array | null = null;
   private readerNode: Int32Array | null = null;
   private linkStart: Int32Array | null = null;
   private linkNode: Int32Array | null = null;
 
   constructor(readonly data: Tables, readonly columns: Map<string, Column>) {
+    visibleAll([data.tables, data.meta, data.limits, data.breaks, data.compare, data.class_families]);
     this.tables = data.tables;
     const column = (name: string): Column => columns.get(name) ?? new Int32Array(0);
     this.nodeCall = column("node_call");
@@ -131,12 +172,35 @@ export class Run {
       const known = masked ? (columns.get(`known:${name}`) as Uint8Array) : null;
       this.metrics.set(name, { name, along, values: column(`metric:${name}`), known });
     }
+    if (this.difference) for (const [name, delta] of Object.entries(COMPARED)) this.subtract(name, delta);
     this.callName = data.tables.calls.map((call) => shortName(call[0]));
     const ids = new Map<string, number>();
     this.opIds = Int32Array.from(this.callName, (name) => {
       if (!ids.has(name)) ids.set(name, ids.size);
       return ids.get(name)!;
     });
+  }
+
+  /** B − A of a metric; what only one of them has counts in full. */
+  private subtract(name: string, into: string): void {
+    const after = this.metrics.get(name);
+    const before = this.metrics.get(`${name}@a`);
+    if (!after || !before) return;
+    const values = new Float64Array(this.count);
+    const known = new Uint8Array(this.count).fill(1);
+    const part = (metric: Metric, node: number, absent: number): number => {
+      if (this.difference![node] === absent) return 0;
+      if (metric.known && !metric.known[node]) known[node] = 0;
+      return metric.values[node];
+    };
+    for (let node = 0; node < this.count; node++) values[node] = part(after, node, REMOVED) - part(before, node, ADDED);
+    this.metrics.set(into, { name: into, along: "node", values, known });
+  }
+
+  /** Whether an operation is not there in the run that a metric is of: it has no figure, and none is missing. */
+  isAbsent(metric: Metric, node: number): boolean {
+    if (!this.difference || metric.name in DIFFERENCE_OF || metric.name === "difference") return false;
+    return this.difference[node] === (metric.along === "before" ? ADDED : REMOVED);
   }
 
   name(node: number): string {
@@ -168,11 +232,59 @@ export class Run {
     return name >= 0 ? this.tables.names[name] : `%${value}`;
   }
 
+  /** The call of a partition of a compiled program, by its number; -1 if it never ran. */
+  partitionScope(partition: number): number {
+    const module = this.tables.modules.findIndex(([path, , kind]) => kind === "compiled" && PARTITION.exec(path)?.[1] === String(partition));
+    for (let scope = 0; module >= 0 && scope < this.scopes; scope++) if (this.scopeModule[scope] === module) return scope;
+    return -1;
+  }
+
+  /** The graph break that ends a partition. */
+  breakOf(scope: number): Break | undefined {
+    const [path, , kind] = this.module(scope);
+    const number = kind === "compiled" ? PARTITION.exec(path)?.[1] : undefined;
+    return number === undefined ? undefined : this.data.breaks?.find((one) => String(one.partition) === number);
+  }
+
   /** A metric of a node, scope or value; null where it is not known. */
   metric(name: string, row: number): number | null {
     const metric = this.metrics.get(name);
     if (!metric || (metric.known && !metric.known[row])) return null;
     return metric.values[row];
+  }
+
+  /** Whether an operation only looks at memory that is there: such ones are looked through, not drawn. */
+  isView(node: number): boolean {
+    return (this.nodeFlags[node] & (VIEW | ESCAPE)) === VIEW;
+  }
+
+  /** What a value is to the run; a view of a parameter is that parameter. */
+  roleOf(value: number): number {
+    return this.valueRole[value] || this.valueRole[this.rootOf(value)];
+  }
+
+  /** The value whose bytes a value shows: views are looked through. */
+  rootOf(value: number): number {
+    return this.roots[value];
+  }
+
+  /** For each value the one whose bytes it shows. */
+  get roots(): Int32Array {
+    return (this.rootColumn ??= this.findRoots());
+  }
+
+  private findRoots(): Int32Array {
+    const root = Int32Array.from({ length: this.values }, (_, i) => i);
+    for (let node = 0; node < this.count; node++) {
+      if (!this.isView(node)) continue;
+      let from = -1;
+      for (let row = this.inStart[node]; row < this.inStart[node + 1] && from < 0; row++) {
+        if (this.inKind[row] !== SHAPE) from = root[this.inValue[row]];
+      }
+      if (from < 0) continue;
+      for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++) root[this.outValue[row]] = from;
+    }
+    return root;
   }
 
   flags(node: number): string[] {

@@ -15,15 +15,25 @@ function scaled(amount: number, step: number, units: string[]): string {
 
 export const duration: Show = (ns) => scaled(ns, 1000, ["ns", "µs", "ms", "s"]);
 export const size: Show = (bytes) => scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+/** Amounts of something that is named with them: "1.50 GFLOP". */
+export function amountOf(unit: string): Show {
+  return (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"].map((prefix) => prefix + unit));
+}
+
+/** With a sign always: a difference. */
+export function signed(show: Show): Show {
+  return (n) => (n > 0 ? `+${show(n)}` : show(n));
+}
+
 export const amount: Show = (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"]);
-export const plain: Show = (n) => (Number.isInteger(n) ? n.toLocaleString("en-US") : n.toPrecision(4));
+export const plain: Show = (n) => (Number.isInteger(n) ? n.toLocaleString("en-US") : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3 ? n.toExponential(2) : String(Number(n.toPrecision(4))));
 export const count: Show = (n) => n.toLocaleString("en-US");
 
 /** The unit that a metric's name ends in. */
 export function showFor(name: string): Show {
   if (name.endsWith("_ns")) return duration;
   if (name.endsWith("_bytes")) return size;
-  if (["flops", "macs", "parameters"].includes(name)) return amount;
+  if (/^(difference_)?(flops|macs|parameters)$/.test(name)) return amount;
   return plain;
 }
 
@@ -32,6 +42,14 @@ const UNITS: Record<string, number> = {
   b: 1, kb: 1e3, mb: 1e6, gb: 1e9, kib: 1024, mib: 1024 ** 2, gib: 1024 ** 3,
   k: 1e3, m: 1e6, g: 1e9, t: 1e12,
 };
+
+/** Several amounts in one unit, that of the largest, as an axis has them. */
+export function sizes(bytes: number[]): string[] {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const most = Math.max(...bytes);
+  const place = Math.max(0, Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, most)) / 10)));
+  return bytes.map((one) => `${(one / 1024 ** place).toFixed(place && most / 1024 ** place < 100 ? (most / 1024 ** place < 10 ? 2 : 1) : 0)} ${units[place]}`);
+}
 
 /** "1.5ms" as a number in the metric's own unit, NaN where it is none. */
 export function parseAmount(text: string): number {

@@ -1,92 +1,139 @@
-/** What a box's warmth says: a measure summed over what it stands for. */
+/** What a box's warmth says: a measure of what it stands for, and the colour that goes with it. */
 
-import { PARAMETER, type Run } from "../data/run.ts";
-import { amount, plain, showFor, type Show } from "../data/units.ts";
+import { COMPARED, REMOVED, type Run } from "../data/run.ts";
+import { amount, amountOf, duration, plain, showFor, signed, type Show } from "../data/units.ts";
 import type { Box } from "../tree/box.ts";
+import { mixed, type Theme } from "./theme.ts";
+
+/** How an amount becomes a colour. */
+export type Scale = "root" | "log" | "diverging" | "category";
 
 export interface Measure {
   id: string;
   label: string;
+  /** What a box that stands for several operations shows. */
+  how: string;
   show: Show;
-  diverging: boolean;
+  scale: Scale;
   /** null: not known. */
   of(box: Box): number | null;
+  /** Whether a box can have one at all. */
+  applies?(box: Box): boolean;
+}
+
+/** The least and the greatest amount in sight. */
+export interface Range {
+  least: number;
+  most: number;
 }
 
 const LABELS: Record<string, string> = {
   time_ns: "time, inclusive",
+  kernel_ns: "time of kernels",
   alloc_bytes: "memory allocated",
   flops: "FLOPs",
   macs: "multiply-adds",
   moved_bytes: "bytes moved",
   parameters: "parameters",
-  grad_norm: "gradient norm",
-  relevance: "relevance",
+  nans: "NaN values",
+  infs: "infinite values",
+  dead_units: "dead units",
   difference_ns: "time, B − A",
   difference_bytes: "memory, B − A",
+  difference_flops: "FLOPs, B − A",
+  difference_moved_bytes: "bytes moved, B − A",
+  difference_parameters: "parameters, B − A",
 };
-const NOT_HEAT = new Set(["start_ns", "live_bytes", "free_bytes", "difference"]);
-const SIGNED = new Set(["difference_ns", "difference_bytes", "relevance"]);
+const NOT_HEAT = new Set(["start_ns", "live_bytes", "free_bytes", "difference", "norm", "bound", "relevance", "units"]);
+export const BOUNDS = ["compute", "memory", "overhead"];
+const BOUND_COLORS = ["#2f86c8", "#dd8a2c", "#9a948a"];
+const BAD = "#d6336c";
+const SUM = "the sum of all in a box";
+const FORWARD = 0;
+const BACKWARD = 1;
 
-/** Parameters as a metric of the operations: each counts where it is first read, so that sums count it once. */
-export function addParameters(run: Run): void {
-  const values = new Float64Array(run.count);
-  const seen = new Set<string>();
-  const counted = new Uint8Array(run.values);
-  let found = false;
-  const offset = run.columns.get("value_offset");
-  for (let node = 0; node < run.count; node++) {
-    if (run.nodePhase[node] !== 0) continue;
-    for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
-      const value = run.inValue[row];
-      if (run.valueRole[value] !== PARAMETER || run.producer[value] >= 0 || counted[value]) continue;
-      counted[value] = 1;
-      const key = `${run.valueStorage[value]},${offset ? offset[value] : 0},${run.valueType[value]}`;
-      if (seen.has(key)) continue;
-      seen.add(key);
-      values[node] += run.type(value)[1].reduce((a, b) => a * b, 1);
-      found = true;
-    }
-  }
-  if (found) run.metrics.set("parameters", { name: "parameters", along: "node", values, known: null });
+/** Heat maps that this run has no figures for, and the call that gives them. */
+export function absentMeasures(run: Run): [label: string, call: string][] {
+  if (run.difference) return [];
+  const all: [string, string, string][] = [
+    ["norm", "gradient norm", "t.gradients() before saving"],
+    ["bound", "roofline bound", "t.roofline() before saving"],
+    ["relevance", "relevance", "DLBacktrace(…).evaluation(…), then dlb.trace.save(…)"],
+  ];
+  return all.flatMap(([name, label, call]): [string, string][] => (run.metrics.has(name) ? [] : [[label, call]]));
 }
 
 export function measures(run: Run): Measure[] {
   const found: Measure[] = [];
-  const nodeMetrics = [...run.metrics.values()].filter((metric) => metric.along === "node" && !NOT_HEAT.has(metric.name));
-  const summed = (name: string): Measure => ({
-    id: name, label: LABELS[name] ?? name.replaceAll("_", " "), show: showFor(name), diverging: SIGNED.has(name),
-    of: (box) => total(box, name),
-  });
+  const deltas = new Set(Object.values(COMPARED));
+  const side = run.difference ? " (B)" : "";
   if (run.metrics.has("time_ns")) {
-    found.push({ id: "self_ns", label: "time, self", show: showFor("time_ns"), diverging: false, of: (box) => ownTotal(box, "time_ns") });
+    found.push({ id: "self_ns", label: `time, self${side}`, how: "the operations that a module runs itself", show: duration, scale: "root", of: (box) => ownTotal(box, "time_ns") });
   }
-  for (const { name } of nodeMetrics) found.push(summed(name));
-  if (run.metrics.has("flops") && run.metrics.has("moved_bytes")) {
+  for (const { name, along } of run.metrics.values()) {
+    if (along !== "node" || NOT_HEAT.has(name)) continue;
+    const isDelta = deltas.has(name);
+    const show = name === "flops" || name === "difference_flops" ? amountOf("FLOP") : showFor(name);
     found.push({
-      id: "intensity", label: "arithmetic intensity (FLOPs per byte)", show: plain, diverging: false,
-      of: (box) => ratio(total(box, "flops"), total(box, "moved_bytes")),
+      id: name, label: (LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ")) + (isDelta ? "" : side), how: SUM,
+      show: isDelta ? signed(show) : show, scale: isDelta ? "diverging" : "root", of: (box) => total(box, name),
     });
-    if (run.metrics.has("time_ns")) {
-      found.push({
-        id: "rate", label: "FLOPs per second reached", show: (n) => `${amount(n)}FLOP/s`, diverging: false,
-        of: (box) => ratio(total(box, "flops"), scaled(total(box, "time_ns"))),
-      });
-    }
+  }
+  return [...found, ...ratios(run), ...norms(run), ...bound(run), ...relevance(run)];
+}
+
+function ratios(run: Run): Measure[] {
+  if (!run.metrics.has("flops") || !run.metrics.has("moved_bytes")) return [];
+  const found: Measure[] = [{
+    id: "intensity", label: "arithmetic intensity", how: "FLOPs of all in a box over the bytes they move", show: (n) => `${plain(Number(n.toPrecision(3)))} FLOP/B`, scale: "root",
+    of: (box) => ratio(total(box, "flops"), total(box, "moved_bytes")),
+  }];
+  if (run.metrics.has("time_ns")) {
+    found.push({
+      id: "rate", label: "FLOPs per second reached", how: "FLOPs of all in a box over their time", show: amountOf("FLOP/s"), scale: "root",
+      of: (box) => ratio(total(box, "flops"), total(box, "time_ns"), 1e9),
+    });
   }
   return found;
 }
 
-function scaled(ns: number | null): number | null {
-  return ns === null ? null : ns / 1e9;
+function norms(run: Run): Measure[] {
+  if (!run.metrics.has("norm")) return [];
+  const one = (id: string, label: string, phase: number, where: string): Measure => ({
+    id, label, how: `the largest L2 norm of a result ${where}`, show: plain, scale: "log",
+    of: (box) => largest(box, "norm", phase), applies: (box) => box.forest.phases.includes(phase),
+  });
+  const seen = new Set<number>();
+  for (let node = 0; node < run.count && seen.size < 2; node++) seen.add(run.nodePhase[node]);
+  return [
+    ...(seen.has(BACKWARD) ? [one("gradient_norm", "gradient norm", BACKWARD, "of the backward pass")] : []),
+    ...(seen.has(FORWARD) ? [one("activation_norm", "activation norm", FORWARD, "of the forward pass")] : []),
+  ];
 }
 
-function ratio(a: number | null, b: number | null): number | null {
-  return a === null || !b ? null : a / b;
+function bound(run: Run): Measure[] {
+  if (!run.metrics.has("bound")) return [];
+  return [{
+    id: "bound", label: "roofline bound", how: "what limits most of a box's time", show: (code) => BOUNDS[code] ?? String(code), scale: "category",
+    of: (box) => cached(box, "bound", () => boundOf(box)),
+  }];
+}
+
+function relevance(run: Run): Measure[] {
+  if (!run.metrics.has("relevance")) return [];
+  return [{
+    id: "relevance", label: "relevance", how: "what all results that leave a box were given", show: plain, scale: "diverging",
+    of: (box) => cached(box, "relevance", () => leaving(box, "relevance")),
+  }];
+}
+
+function ratio(a: number | null, b: number | null, factor = 1): number | null {
+  return a === null || !b ? null : (a * factor) / b;
 }
 
 export function total(box: Box, metric: string): number | null {
   if (box.start < 0) return null;
+  if (box.run.difference && !metric.startsWith("difference") && box.difference === REMOVED) return null;
   const sum = box.forest.sum(metric, box.start, box.end);
   if (!sum || (sum.unknown === box.operations && box.operations > 0)) return null;
   return sum.total;
@@ -108,3 +155,106 @@ function ownTotal(box: Box, metric: string): number | null {
   }
   return known || !box.operations ? sum : 0;
 }
+
+const kept = new WeakMap<Box, Map<string, number | null>>();
+
+function cached(box: Box, key: string, make: () => number | null): number | null {
+  let known = kept.get(box);
+  if (!known) kept.set(box, (known = new Map()));
+  let found = known.get(key);
+  if (found === undefined) known.set(key, (found = make()));
+  return found;
+}
+
+export function largest(box: Box, metric: string, phase: number): number | null {
+  return cached(box, `${metric}${phase}`, () => {
+    const { forest, run } = box;
+    let found: number | null = null;
+    for (let place = Math.max(0, box.start); place < box.end; place++) {
+      const node = forest.order[place];
+      const one = run.nodePhase[node] === phase ? run.metric(metric, node) : null;
+      if (one === null) continue;
+      if (!Number.isFinite(one)) return one;
+      if (found === null || one > found) found = one;
+    }
+    return found;
+  });
+}
+
+/** The bound that takes most of the time; without times, the one of most operations. */
+function boundOf(box: Box): number | null {
+  const { forest, run } = box;
+  const share = BOUNDS.map(() => 0);
+  for (let place = Math.max(0, box.start); place < box.end; place++) {
+    const node = forest.order[place];
+    const code = run.metric("bound", node);
+    if (code !== null && code >= 0 && code < share.length) share[code] += run.metrics.has("time_ns") ? (run.metric("time_ns", node) ?? 0) : 1;
+  }
+  const most = Math.max(...share);
+  return most > 0 ? share.indexOf(most) : null;
+}
+
+/** The sum over the results that are read outside; of a box that hands out none, its last. */
+function leaving(box: Box, metric: string): number | null {
+  const { forest, run } = box;
+  const outside = (node: number): boolean => {
+    const place = forest.position[node];
+    return place < box.start || place >= box.end;
+  };
+  let sum: number | null = null;
+  let last: number | null = null;
+  for (let place = Math.max(0, box.start); place < box.end; place++) {
+    const node = forest.order[place];
+    const one = run.metric(metric, node);
+    if (one === null) continue;
+    last = one;
+    if (run.users(node).some(outside)) sum = (sum ?? 0) + one;
+  }
+  return sum ?? last;
+}
+
+/** The range of a measure over some boxes. */
+export function rangeOf(measure: Measure, boxes: Iterable<Box>): Range {
+  const range = { least: Infinity, most: 0 };
+  for (const box of boxes) {
+    const one = Math.abs(measure.of(box) ?? NaN);
+    if (!Number.isFinite(one)) continue;
+    range.most = Math.max(range.most, one);
+    if (one > 0) range.least = Math.min(range.least, one);
+  }
+  if (range.least > range.most) range.least = range.most;
+  return range;
+}
+
+export function fillOf(measure: Measure, range: Range, box: Box, theme: Theme): string {
+  const amount = measure.of(box);
+  if (amount === null) return theme.unknown;
+  if (!Number.isFinite(amount)) return BAD;
+  if (measure.scale === "category") return categoryColor(amount, theme);
+  return mixed(measure.scale === "diverging" ? theme.diverging : theme.heat, shareOf(measure.scale, range, amount));
+}
+
+export function categoryColor(code: number, theme: Theme): string {
+  return mixed([theme.card, BOUND_COLORS[code] ?? theme.unknown], theme.dark ? 0.75 : 0.6);
+}
+
+/** Where on the ramp an amount lies, from 0 to 1. */
+export function shareOf(scale: Scale, { least, most }: Range, amount: number): number {
+  if (!most) return scale === "diverging" ? 0.5 : 0;
+  if (scale === "diverging") return 0.5 + (Math.sign(amount) * Math.sqrt(Math.min(1, Math.abs(amount) / most))) / 2;
+  if (scale === "log") return amount <= 0 ? 0 : most === least ? 1 : Math.log(amount / least) / Math.log(most / least);
+  return Math.sqrt(Math.max(0, amount) / most);
+}
+
+/** The amount at a place of the ramp. */
+export function amountAt(scale: Scale, { least, most }: Range, share: number): number {
+  if (scale === "diverging") return Math.sign(share - 0.5) * (2 * share - 1) ** 2 * most;
+  if (scale === "log") return least * (most / (least || 1)) ** share;
+  return share * share * most;
+}
+
+export const SCALES: Record<Scale, string> = {
+  root: "colour by the square root", log: "logarithmic colours", diverging: "colour by the square root, to both sides", category: "",
+};
+
+export { amount, BAD };

@@ -1,21 +1,33 @@
 /** Every fact of the selection. */
 
 import type { App } from "../app.ts";
-import { DIFFERENCES, KINDS, PHASES, ROLES, type Run } from "../data/run.ts";
-import { count, showFor, size } from "../data/units.ts";
+import { DIFFERENCES, KINDS, PARAMETER, PHASES, ROLES, type Run, type SiteRow } from "../data/run.ts";
+import { plural } from "../data/text.ts";
+import { count, size } from "../data/units.ts";
 import { button, h, replace } from "../dom.ts";
-import { plural } from "../draw/measure.ts";
 import type { Box } from "../tree/box.ts";
-
-export type Go = (node: number) => void;
+import { breakFacts } from "./breaks.ts";
+import { comparedRows, groupRows, singleRows } from "./figures.ts";
+import { differing, instanceName, standsFor } from "./repeats.ts";
+import { facts, more, nodeLink, section, sourceOf, type Go } from "./rows.ts";
 
 const MOST = 12;
+const MOST_LOOKED_AT = 200;
+const BUFFER = 3;
+const FLAGS: Record<string, string> = {
+  escape: "a value left for Python here", random: "draws random numbers", opaque: "stands for code that could not be looked into",
+  recompute: "a forward operation run again during backward", view: "a view: it writes nothing",
+};
 
 export class Details {
   readonly element = h("div", { class: "panel details" });
+  private whole: Box | null = null; // a repeat of which all instances are asked for, though one is shown
 
   constructor(readonly app: App, readonly go: Go, readonly goScope: (scope: number) => void, readonly copy: () => void) {
-    app.on("select", () => this.show());
+    app.on("select", () => {
+      if (this.whole !== app.selected) this.whole = null;
+      this.show();
+    });
     this.show();
   }
 
@@ -23,37 +35,37 @@ export class Details {
     const { app } = this;
     if (app.node >= 0) replace(this.element, ...this.operation(app.node));
     else if (app.selected) replace(this.element, ...this.group(app.selected));
-    else replace(this.element, h("p", { class: "hint" }, "Click a box to see everything about it. Double click opens it, / searches, ? shows all keys."));
+    else replace(this.element, h("p", { class: "hint" }, app.run.count ? "Click a box to see everything about it. Double click opens it, / searches, ? shows all keys." : "Nothing ran, so there is nothing to look at."));
+    this.element.scrollTop = 0;
   }
 
   private heading(title: string, sub: string): HTMLElement {
     return h("div", { class: "heading" },
       h("div", { class: "titles" }, h("h2", {}, title), h("div", { class: "sub" }, sub)),
-      button("Copy", "Copy as Markdown (c)", () => this.copy(), { class: "icon" }),
+      button("Copy", "Copy as Markdown (c)", () => this.copy(), { class: "icon copy" }),
     );
   }
 
   private operation(node: number): HTMLElement[] {
     const { run } = this.app;
-    const made = run.outputs(node);
     const site = run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;
-    const facts = this.facts([
-      ["number", count(node)],
-      ["phase", PHASES[run.nodePhase[node]]],
-      ["module", this.scopeLink(run.nodeScope[node])],
-      ["marks", run.flags(node).join(", ")],
-      ["comparison", run.difference ? DIFFERENCES[run.difference[node]] : ""],
-      ...this.metricRows((name) => run.metric(name, node), "node"),
-    ]);
-    const used = run.arguments(node);
+    const compared = comparedRows(this.app, null, node);
     return [
       this.heading(run.name(node), run.op(node)),
-      facts,
-      section("Arguments", h("table", { class: "rows" }, ...used.map((one) => h("tr", {},
+      facts([
+        ["number", count(node)],
+        ["phase", PHASES[run.nodePhase[node]]],
+        ["module", this.scopeLink(run.nodeScope[node])],
+        ["note", run.flags(node).map((flag) => FLAGS[flag] ?? flag).join("; ")],
+        ["comparison", run.difference ? DIFFERENCES[run.difference[node]] : ""],
+        ...singleRows(this.app, "node", node),
+      ]),
+      compared.length ? facts(compared, ["A", "B", "B − A"]) : null,
+      section("Arguments", h("table", { class: "rows" }, ...run.arguments(node).map((one) => h("tr", {},
         h("th", {}, one.name),
         h("td", {}, ...(one.values.length ? one.values.map((value) => this.value(value)) : [h("code", {}, one.text)])),
       )))),
-      section("Makes", ...made.map((value) => this.value(value))),
+      section("Makes", ...run.outputs(node).map((value) => this.value(value))),
       this.aliases(node),
       this.linksOf(node),
       this.nodes("Producers", run.producers(node)),
@@ -83,92 +95,107 @@ export class Details {
     const { run } = this.app;
     if (box.kind === "input" || box.kind === "output") {
       const value = box.elements[0];
-      return [this.heading(box.label, box.kind), this.facts([["type", box.type]]), section("Value", this.value(value)), this.nodes("Read by", run.readers(value)) ?? h("div")];
+      return [this.heading(box.label, box.kind), facts([["type", box.type]]), section("Value", this.value(value)), this.nodes("Read by", run.readers(value)) ?? h("div")];
     }
-    const { scope } = box;
+    if (box.subject !== box && this.whole !== box) return this.body(box.subject, box);
+    return this.body(box, null);
+  }
+
+  /** A group; `fold`: the repeat that it is the shown instance of. */
+  private body(box: Box, fold: Box | null): HTMLElement[] {
+    const { run } = this.app;
+    const scope = box.scope;
+    const node = box.node;
     const nodes = Array.from(box.forest.order.subarray(box.start, box.end));
-    const odd = box.oddInstances;
-    const stands = box.kind === "fold" ? `${count(box.count)} alike; figures are sums over all of them` : "";
-    const site = scope >= 0 ? this.siteOf(nodes) : null;
+    const compared = comparedRows(this.app, box, -1);
+    const title = fold ? instanceName(box) : box.label || box.type;
     return [
-      this.heading(box.label || box.type, box.type),
-      this.facts([
+      this.heading(title, box.type),
+      breakFacts(run, scope),
+      facts([
+        ["one of", fold ? this.allOf(fold) : ""],
         ["path", scope >= 0 ? run.path(scope) || "(root)" : ""],
         ["call", scope >= 0 && run.scopeCall[scope] > 0 ? `number ${run.scopeCall[scope] + 1}` : ""],
-        ["stands for", stands],
-        ["differ", odd.length ? odd.map((place) => box.children[place].label).join(", ") : ""],
+        ["stands for", box.kind === "fold" ? standsFor(box) : ""],
         ["", box.odd ? "differs from its siblings in operators or shapes" : ""],
+        ["operation", fold && node >= 0 ? this.nodeButton(node) : ""],
         ["operations", count(box.operations)],
-        ...this.metricRows((name) => { const sum = box.forest.sum(name, box.start, box.end); return sum && sum.unknown < box.operations ? sum.total : null; }, "node", box),
-        ...(scope >= 0 ? this.metricRows((name) => run.metric(name, scope), "scope") : []),
+        ["comparison", run.difference ? (box.difference ? DIFFERENCES[box.difference] : "the same operations") : ""],
+        ...groupRows(this.app, box),
+        ...(scope >= 0 && !run.difference ? singleRows(this.app, "scope", scope) : []),
       ]),
+      compared.length ? facts(compared, ["A", "B", "B − A"]) : null,
+      box.kind === "fold" ? differing(box, this.go) : null,
       operators(run, nodes),
-      this.takesAndMakes(box),
+      ...this.border(box),
       this.parameters(box),
-      ...(site ? [sourceOf(run, site)] : []),
+      this.source(box, nodes),
     ].filter((part): part is HTMLElement => part !== null);
   }
 
-  private siteOf(nodes: number[]): [string, number, string] | null {
+  /** The way from the instance that is shown to the figures of all of them. */
+  private allOf(fold: Box): HTMLElement {
+    return h("button", { class: "link", type: "button", title: "Show the sums over all of them", on: { click: () => { this.whole = fold; this.show(); } } },
+      `${fold.label} ×${count(fold.count)} (number ${fold.shown + 1}); show all together`);
+  }
+
+  private nodeButton(node: number): HTMLElement {
+    return h("button", { class: "link", type: "button", on: { click: () => this.go(node) } }, `${this.app.run.name(node)} · ${count(node)}`);
+  }
+
+  /** The line of an operation that a module runs itself lies in its forward; of one that runs none, say whose it is. */
+  private source(box: Box, nodes: number[]): HTMLElement | null {
     const { run } = this.app;
-    const node = nodes.find((one) => run.nodeSite[one] >= 0);
-    return node === undefined ? null : run.tables.sites[run.nodeSite[node]];
+    const siteOf = (node: number): SiteRow | null => (run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null);
+    const isForward = (node: number): boolean => run.nodePhase[node] === 0;
+    const own = box.scope >= 0 ? Array.from(box.forest.elements(box.scope)).filter((element) => element >= 0) : [];
+    for (const node of [...own.filter(isForward), ...own]) {
+      const site = siteOf(node);
+      if (site) return sourceOf(run, site);
+    }
+    const first = nodes.find((node) => siteOf(node));
+    if (first === undefined) return null;
+    const where = run.path(run.nodeScope[first]);
+    return sourceOf(run, siteOf(first)!, `Source of its first operation, ${run.name(first)}${where ? ` in ${where}` : ""}`);
   }
 
   /** What crosses the border of a group. */
-  private takesAndMakes(box: Box): HTMLElement | null {
+  private border(box: Box): (HTMLElement | null)[] {
     const { run } = this.app;
     const { forest } = box;
     const takes = new Set<number>();
     const makes = new Set<number>();
     const inside = (node: number): boolean => node >= 0 && forest.position[node] >= box.start && forest.position[node] < box.end;
-    for (let place = box.start; place < box.end && takes.size < 200; place++) {
+    for (let place = box.start; place < box.end && takes.size < MOST_LOOKED_AT; place++) {
       const node = forest.order[place];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         const value = run.inValue[row];
-        if (!inside(run.producer[value]) && run.valueRole[value] !== 2) takes.add(value);
+        if (!inside(run.producer[value]) && run.roleOf(value) !== PARAMETER) takes.add(value);
       }
       for (const value of run.outputs(node)) {
-        if (makes.size < 200 && run.readers(value).some((reader) => !inside(reader))) makes.add(value);
+        if (makes.size < MOST_LOOKED_AT && run.readers(value).some((reader) => !inside(reader))) makes.add(value);
       }
     }
-    return h("div", {}, this.values("Takes", [...takes]) ?? "", this.values("Hands out", [...makes]) ?? "");
+    return [this.values("Reads from outside", [...takes], MOST_LOOKED_AT), this.values("Results that are read outside", [...makes], MOST_LOOKED_AT)];
   }
 
   private parameters(box: Box): HTMLElement | null {
     const { run } = this.app;
     const found = new Map<string, number>();
-    for (let place = box.start; place < box.end && found.size < 400; place++) {
+    for (let place = box.start; place < box.end && found.size < 2 * MOST_LOOKED_AT; place++) {
       const node = box.forest.order[place];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
-        const value = run.inValue[row];
-        if ((run.valueRole[value] === 2 || run.valueRole[value] === 3) && run.valueName[value] >= 0) found.set(run.valueLabel(value), value);
+        const value = run.rootOf(run.inValue[row]);
+        if ((run.valueRole[value] === PARAMETER || run.valueRole[value] === BUFFER) && run.valueName[value] >= 0) found.set(run.valueLabel(value), value);
       }
     }
-    return this.values("Parameters and buffers", [...found.values()]);
+    return this.values("Parameters and buffers", [...found.values()], 2 * MOST_LOOKED_AT);
   }
 
-  private values(title: string, values: number[]): HTMLElement | null {
+  private values(title: string, values: number[], looked = Infinity): HTMLElement | null {
     if (!values.length) return null;
     const rows = values.slice(0, MOST).map((value) => this.value(value));
-    return section(`${title} (${count(values.length)})`, ...rows, more(values.length - MOST));
-  }
-
-  private facts(rows: [string, string | HTMLElement][]): HTMLElement {
-    return h("table", { class: "facts" }, ...rows.filter(([, text]) => text !== "").map(([name, text]) => h("tr", {}, h("th", {}, name), h("td", {}, text))));
-  }
-
-  private metricRows(read: (name: string) => number | null, along: string, box?: Box): [string, string][] {
-    const rows: [string, string][] = [];
-    for (const metric of this.app.run.metrics.values()) {
-      if (metric.along !== along || metric.name === "difference") continue;
-      if (box && ["start_ns", "live_bytes"].includes(metric.name)) continue;
-      const amount = read(metric.name);
-      const unknown = box ? (box.forest.sum(metric.name, box.start, box.end)?.unknown ?? 0) : 0;
-      const missing = amount !== null && unknown ? ` (${plural(unknown, "operation")} not known)` : "";
-      rows.push([metricLabel(metric.name), amount === null ? "not known" : showFor(metric.name)(amount) + missing]);
-    }
-    return rows;
+    return section(`${title} (${count(values.length)}${values.length >= looked ? " or more" : ""})`, ...rows, more(values.length - MOST));
   }
 
   private scopeLink(scope: number): HTMLElement | string {
@@ -188,30 +215,27 @@ export class Details {
     const [dtype, , stride, layout] = run.type(value);
     const bytes = run.columns.get("storage_bytes")?.[run.valueStorage[value]];
     const device = run.tables.devices[run.columns.get("storage_device")?.[run.valueStorage[value]] ?? -1] ?? "";
-    const title = [`${dtype}, strides [${stride.join(", ")}], ${layout}`, device, bytes === undefined ? "" : `memory block ${run.valueStorage[value]} of ${size(bytes)}`].filter(Boolean).join("\n");
-    const from = run.producer[value];
-    const act = (): void => { if (from >= 0) this.go(from); else if (run.readers(value).length) this.go(run.readers(value)[0]); };
-    return h("button", { class: "value link", type: "button", title, on: { click: act } },
-      h("b", {}, run.valueLabel(value)), ` ${run.typeText(value)} `, h("i", { class: `role r${run.valueRole[value]}` }, ROLES[run.valueRole[value]]));
+    const root = run.rootOf(value);
+    const isView = root !== value;
+    const title = [
+      `${dtype}, strides [${stride.join(", ")}], ${layout}`, device,
+      bytes === undefined ? "" : `memory block ${run.valueStorage[value]} of ${size(bytes)}`,
+      isView ? `a view of ${run.valueLabel(root)} ${run.typeText(root)}` : "",
+    ].filter(Boolean).join("\n");
+    const label = isView && run.valueName[value] < 0 && run.valueName[root] >= 0 ? `${run.valueLabel(root)} (view)` : run.valueLabel(value);
+    const role = run.roleOf(value);
+    return h("button", { class: "value link", type: "button", title, on: { click: () => this.follow(value) } },
+      h("b", {}, label), ` ${run.typeText(value)} `, h("i", { class: `role r${role}` }, ROLES[role]));
   }
-}
 
-export function nodeLink(run: Run, node: number, go: Go, extra = ""): HTMLElement {
-  const path = run.path(run.nodeScope[node]);
-  return h("button", { class: "row link", type: "button", on: { click: () => go(node) } },
-    h("b", {}, run.name(node)), h("span", { class: "sub" }, ` ${path || "(the run)"} · ${PHASES[run.nodePhase[node]]} · ${count(node)}`), extra ? h("span", { class: "amount" }, extra) : "");
-}
-
-export function metricLabel(name: string): string {
-  return name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ");
-}
-
-export function section(title: string, ...children: (Node | string | null)[]): HTMLElement {
-  return h("section", {}, h("h3", {}, title), ...children);
-}
-
-function more(count_: number): HTMLElement | null {
-  return count_ > 0 ? h("div", { class: "sub" }, `and ${count(count_)} more`) : null;
+  /** Go to what made a value, or else to who reads it first; a view that is not drawn is looked through. */
+  private follow(value: number): void {
+    const { run, views } = this.app;
+    const from = run.producer[views ? value : run.rootOf(value)];
+    const readers = run.readers(value).filter((reader) => views || !run.isView(reader));
+    if (from >= 0) this.go(from);
+    else if (readers.length) this.go(readers[0]);
+  }
 }
 
 function operators(run: Run, nodes: number[]): HTMLElement | null {
@@ -220,13 +244,5 @@ function operators(run: Run, nodes: number[]): HTMLElement | null {
   const sorted = [...counts].sort((a, b) => b[1] - a[1]);
   if (!sorted.length) return null;
   const text = sorted.slice(0, 14).map(([name, n]) => (n > 1 ? `${name} ×${count(n)}` : name)).join(", ");
-  return section("Operators", h("div", { class: "ops" }, text + (sorted.length > 14 ? ` and ${sorted.length - 14} more` : "")));
-}
-
-export function sourceOf(run: Run, [file, line, fn]: [string, number, string]): HTMLElement {
-  const lines = run.tables.sources[file] ?? {};
-  const near = Object.keys(lines).map(Number).filter((n) => Math.abs(n - line) <= 4).sort((a, b) => a - b);
-  const code = h("pre", { class: "source" }, ...near.map((n) => h("div", { class: n === line ? "here" : "" }, h("span", { class: "no" }, String(n).padStart(5)), ` ${lines[n]}`)));
-  const place = `${file.split(/[\\/]/).slice(-2).join("/")}:${line}`;
-  return section("Source", h("div", { class: "sub", title: `${file}:${line}` }, `${place} in ${fn}`), near.length ? code : h("div", { class: "sub" }, "the file was not there when this page was written"));
+  return section(plural(sorted.length, "operator"), h("div", { class: "ops" }, text + (sorted.length > 14 ? ` and ${sorted.length - 14} more` : "")));
 }

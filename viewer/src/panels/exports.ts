@@ -2,12 +2,12 @@
 
 import type { App } from "../app.ts";
 import { PHASES, ROLES } from "../data/run.ts";
-import { showFor } from "../data/units.ts";
 import { download, h } from "../dom.ts";
 import { Painter } from "../draw/painter.ts";
 import { toSvg } from "../draw/svg.ts";
 import type { View } from "../draw/view.ts";
-import { metricLabel } from "./details.ts";
+import { comparedRows, groupRows, singleRows } from "./figures.ts";
+import { instanceName } from "./repeats.ts";
 
 const LARGEST = 8000; // pixels of a side
 const MOST = 5000; // operations of a selection
@@ -35,7 +35,8 @@ export async function savePng(app: App): Promise<void> {
 }
 
 export function selectionJson(app: App): string {
-  const { run, selected } = app;
+  const { run } = app;
+  const selected = app.selected?.subject ?? null;
   const nodes = app.node >= 0 ? [app.node] : selected && selected.start >= 0 ? Array.from(selected.forest.order.subarray(selected.start, selected.end)) : [];
   const tensor = (value: number): object => ({ value, name: run.valueName[value] >= 0 ? run.valueLabel(value) : null, role: ROLES[run.valueRole[value]], dtype: run.type(value)[0], shape: run.type(value)[1] });
   const metrics = (row: number): object => Object.fromEntries([...run.metrics.values()].filter((metric) => metric.along === "node").map((metric) => [metric.name, run.metric(metric.name, row)]));
@@ -53,11 +54,10 @@ export function selectionJson(app: App): string {
 }
 
 export function selectionMarkdown(app: App): string {
-  const { run, selected } = app;
-  const cell = (text: string): string => text.replaceAll("|", "\\|").replaceAll("\n", " ");
-  const rows: [string, string][] = [];
+  const { run, node } = app;
+  const selected = app.selected?.subject ?? null;
+  const rows: [string, ...string[]][] = [];
   let title = String(run.data.meta.model ?? "run");
-  const node = app.node;
   if (node >= 0) {
     title = run.name(node);
     rows.push(["operator", `\`${run.op(node)}\``], ["module", run.path(run.nodeScope[node]) || "(the run)"], ["phase", PHASES[run.nodePhase[node]]]);
@@ -66,16 +66,21 @@ export function selectionMarkdown(app: App): string {
     const site = run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;
     if (site) rows.push(["source", `${site[0]}:${site[1]} in ${site[2]}`]);
   } else if (selected) {
-    title = selected.label || selected.type;
-    rows.push(["class", selected.type], ["operations", String(selected.operations)]);
-    if (selected.count > 1) rows.push(["alike", String(selected.count)]);
+    title = selected === app.selected ? selected.label || selected.type : instanceName(selected);
+    rows.push(["class", selected.type]);
+    if (selected.start >= 0) rows.push(["operations", String(selected.operations)]);
+    if (selected.count > 1) rows.push(["repeats", String(selected.count)]);
   }
-  for (const metric of run.metrics.values()) {
-    if (metric.along !== "node" || ["start_ns", "live_bytes", "difference"].includes(metric.name)) continue;
-    const amount = node >= 0 ? run.metric(metric.name, node) : selected && selected.start >= 0 ? (selected.forest.sum(metric.name, selected.start, selected.end)?.total ?? null) : null;
-    if (node >= 0 || selected) rows.push([metricLabel(metric.name), amount === null ? "not known" : showFor(metric.name)(amount)]);
-  }
-  return `### ${cell(title)}\n\n| | |\n|---|---|\n${rows.map(([name, text]) => `| ${cell(name)} | ${cell(text)} |`).join("\n")}\n`;
+  const isGroup = node < 0 && selected !== null && selected.start >= 0;
+  const figures = node >= 0 ? singleRows(app, "node", node) : isGroup ? groupRows(app, selected) : [];
+  for (const [name, text] of figures) rows.push([name, String(text)]);
+  const compared = node >= 0 || isGroup ? comparedRows(app, node >= 0 ? null : selected, node) : [];
+  const table = (head: string[], lines: string[][]): string => [head, head.map(() => "---"), ...lines].map((line) => `| ${line.map(cell).join(" | ")} |`).join("\n").replace(/^\|  +\|  +\|$/m, "| | |");
+  return `### ${cell(title)}\n\n${table(["", ""], rows)}\n${compared.length ? `\n${table(["", "A", "B", "B − A"], compared.map((line) => line.map(String)))}\n` : ""}`;
+}
+
+function cell(text: string): string {
+  return text.replaceAll("|", "\\|").replaceAll("\n", " ");
 }
 
 export async function copyMarkdown(app: App): Promise<void> {

@@ -3,19 +3,23 @@
 import type { App } from "../app.ts";
 import { flame, type Bars, type Flame } from "../data/flame.ts";
 import { PHASES } from "../data/run.ts";
+import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
+import { plural } from "../data/text.ts";
 import { count, duration } from "../data/units.ts";
 import { fitCanvas, h } from "../dom.ts";
 import { FAMILIES, blend, inkOn } from "../draw/theme.ts";
 import { FONT, Ruler } from "../draw/text.ts";
 
 const ROW = 19;
-const TOP = 20;
+const TOP = 36; // the clock, and the phases below it
+const PHASE = 18;
 
 export class FlameChart {
   readonly canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": "Time by module" });
   readonly note = h("div", { class: "flame-note" });
   readonly element = h("div", { class: "dock-body" }, h("div", { class: "flame" }, this.canvas, this.note));
   chart: Flame | null = null;
+  private phases: Stretch[] = [];
   private from = 0;
   private to = 1;
   private ruler: Ruler | null = null;
@@ -35,6 +39,7 @@ export class FlameChart {
     });
     this.canvas.addEventListener("pointermove", (event) => this.onMove(event));
     this.canvas.addEventListener("pointerup", () => (this.drag = null));
+    this.canvas.addEventListener("pointerleave", () => (this.note.hidden = true));
     this.canvas.addEventListener("click", (event) => {
       if (!this.moved) this.pick(event);
     });
@@ -44,6 +49,7 @@ export class FlameChart {
   show(): void {
     if (!this.chart) {
       this.chart = flame(this.app.run);
+      this.phases = phaseStretches(this.app.run);
       this.reset();
     }
     this.draw();
@@ -92,15 +98,39 @@ export class FlameChart {
     }
     const hit = this.at(event);
     this.canvas.style.cursor = hit ? "pointer" : "grab";
-    this.note.textContent = hit ? this.describe(hit.bars, hit.bar) : "";
+    this.note.hidden = !hit;
+    if (!hit) return;
+    this.note.textContent = this.describe(hit.bars, hit.bar);
+    const [x, y] = [event.offsetX, event.offsetY];
+    const wide = this.canvas.clientWidth;
+    this.note.style.left = `${Math.max(0, Math.min(x + 14, wide - this.note.offsetWidth - 4))}px`;
+    this.note.style.top = `${y + 20 + this.note.offsetHeight > this.canvas.clientHeight ? Math.max(0, y - this.note.offsetHeight - 8) : y + 20}px`;
   }
 
   private describe(bars: Bars, bar: number): string {
     const { run } = this.app;
     const owner = bars.owner[bar];
     const span = bars.end[bar] - bars.start[bar];
-    const what = owner >= 0 ? `${run.path(owner) || run.module(owner)[1]} (${run.module(owner)[1]})` : `${run.name(~owner)} · operation ${count(~owner)} · ${PHASES[run.nodePhase[~owner]]}`;
-    return `${what}: ${this.chart!.isTime ? duration(span) : `${count(span)} operations`}`;
+    if (owner < 0) return `${run.name(~owner)}: ${this.chart!.isTime ? duration(span) : plural(span, "operation")}\noperation ${count(~owner)} · ${PHASES[run.nodePhase[~owner]]}`;
+    const [path, type] = run.module(owner);
+    const inside = this.inside(bars.start[bar], bars.end[bar]);
+    const name = `${path || type}${path ? ` (${type})` : ""}`;
+    if (!this.chart!.isTime) return `${name}: ${plural(span, "operation")}`;
+    return `${name}: ${duration(span)}, ${PHASES[inside.phase]}\n${duration(inside.time)} in ${plural(inside.count, "operation")}; the rest between them, in Python and in recording`;
+  }
+
+  /** The operations that began in a span of time, and how long they took themselves. */
+  private inside(from: number, to: number): { time: number; count: number; phase: number } {
+    const { run } = this.app;
+    const starts = run.metrics.get("start_ns");
+    const found = { time: 0, count: 0, phase: 0 };
+    if (!starts) return found;
+    for (let node = firstAfter(starts.values, from - 1); node < run.count && starts.values[node] < to; node++) {
+      if (!found.count) found.phase = run.nodePhase[node];
+      found.time += run.metric("time_ns", node) ?? 0;
+      found.count += 1;
+    }
+    return found;
   }
 
   private at(event: MouseEvent): { bars: Bars; bar: number } | null {
@@ -148,8 +178,8 @@ export class FlameChart {
         painted = end;
       }
     });
-    context.fillStyle = theme.ground;
-    context.fillRect(0, 0, width, TOP - 2);
+    context.fillStyle = theme.card;
+    context.fillRect(0, 0, width, TOP - 1);
     context.fillStyle = theme.faint;
     const step = nice((this.to - this.from) / Math.max(2, width / 130));
     const zero = this.chart.isTime ? this.chart.from : 0;
@@ -158,13 +188,40 @@ export class FlameChart {
       context.fillText(this.chart.isTime ? duration(tick) : count(tick), x + 3, 9);
       context.fillRect(x, 3, 1, 12);
     }
+    this.strip(context, width, scale);
+  }
+
+  /** The phases, as a strip above the bars. */
+  private strip(context: CanvasRenderingContext2D, width: number, scale: number): void {
+    const { theme, run } = this.app;
+    const starts = run.metrics.get("start_ns");
+    const at = (node: number): number => ((this.chart!.isTime ? (node < run.count ? starts!.values[node] : this.chart!.to) : node) - this.from) * scale;
+    for (const { from, to, name } of this.phases) {
+      const [x, end] = [Math.max(0, at(from)), Math.min(width, at(to))];
+      if (end - x < 2) continue;
+      context.fillStyle = blend(theme.card, PHASE_COLORS[name] ?? theme.faint, theme.dark ? 0.45 : 0.3);
+      context.fillRect(x, PHASE, end - x - 1, 14);
+      context.fillStyle = theme.ink;
+      if (end - x > context.measureText(name).width + 8) context.fillText(name, x + 4, PHASE + 7.5);
+    }
+  }
+
+  /** As much of a path as there is room for, from its end: the part that tells modules apart. */
+  private label(scope: number, room: number): string {
+    const [path, type] = this.app.run.module(scope);
+    const parts = path.split(".");
+    for (let from = Math.max(0, parts.length - 3); from < parts.length; from++) {
+      const text = parts.slice(from).join(".");
+      if (text && this.ruler!.width(text) <= room) return text;
+    }
+    return path ? parts[parts.length - 1] : type;
   }
 
   private bar(context: CanvasRenderingContext2D, owner: number, x: number, y: number, end: number): void {
     const { app } = this;
     const { run, theme } = app;
     const wide = end - x;
-    const label = owner >= 0 ? run.path(owner).split(".").slice(-2).join(".") || run.module(owner)[1] : run.name(~owner);
+    const label = owner >= 0 ? this.label(owner, wide - 8) : run.name(~owner);
     const family = owner >= 0 ? "module" : (run.data.families[run.name(~owner)] ?? "elementwise");
     const base = owner >= 0 ? HUES[hash(run.module(owner)[1]) % HUES.length] : FAMILIES[family];
     const isOn = owner < 0 ? ~owner === app.node : app.selected?.scope === owner;
@@ -177,6 +234,7 @@ export class FlameChart {
   }
 }
 
+const PHASE_COLORS: Record<string, string> = { forward: "#2f86c8", backward: "#dd8a2c", optimizer: "#84973a" };
 const HUES = ["#2f86c8", "#dd8a2c", "#1fa08c", "#9b6cc9", "#d1a10f", "#cf5f6b", "#5f9e35", "#7a6bd1"];
 
 function hash(text: string): number {
@@ -186,7 +244,7 @@ function hash(text: string): number {
 }
 
 /** The first place whose number is larger. */
-function firstAfter(numbers: Float64Array, limit: number): number {
+function firstAfter(numbers: ArrayLike<number>, limit: number): number {
   let low = 0;
   let high = numbers.length;
   while (low < high) {
@@ -195,10 +253,4 @@ function firstAfter(numbers: Float64Array, limit: number): number {
     else high = middle;
   }
   return low;
-}
-
-function nice(step: number): number {
-  const power = 10 ** Math.floor(Math.log10(Math.max(step, 1e-9)));
-  for (const factor of [1, 2, 5, 10]) if (power * factor >= step) return power * factor;
-  return power * 10;
 }

@@ -1,34 +1,52 @@
 /** The module table: one row for each module, all its calls together; any column sorts. */
 
 import type { App } from "../app.ts";
-import { count, showFor } from "../data/units.ts";
-import { h, replace } from "../dom.ts";
+import { COMPARED } from "../data/run.ts";
+import { count, showFor, signed, type Show } from "../data/units.ts";
+import { button, h, replace } from "../dom.ts";
 import { Forest } from "../tree/forest.ts";
 
 interface Row {
   module: number;
   scope: number; // its first call
   depth: number;
+  label: string; // its path below the row that it is in
   cells: (number | null)[];
 }
 
+interface Head {
+  id: string;
+  label: string;
+  show: Show;
+}
+
 const MOST = 1500;
+const LABEL: Record<string, string> = {
+  time_ns: "time", alloc_bytes: "memory", flops: "FLOPs", moved_bytes: "bytes", parameters: "params",
+};
 
 export class ModuleTable {
   readonly element = h("div", { class: "panel modules" });
-  private readonly columns: { id: string; label: string; show: (n: number) => string }[];
+  private readonly columns: Head[];
   private rows: Row[] | null = null;
   private sorted = -1; // the column; -1: as they ran
   private down = true;
   private filter = "";
 
-  constructor(readonly app: App, readonly goScope: (scope: number) => void) {
-    const metrics = ["time_ns", "alloc_bytes", "flops", "moved_bytes", "parameters", "difference_ns", "difference_bytes"].filter((name) => app.run.metrics.has(name));
-    this.columns = [
-      { id: "calls", label: "calls", show: count },
-      { id: "ops", label: "ops", show: count },
-      ...metrics.map((name) => ({ id: name, label: LABEL[name], show: showFor(name) })),
-    ];
+  /** `go` takes a call to go to, and whether this table stays in front. */
+  constructor(readonly app: App, readonly go: (scope: number, stay: boolean) => void, readonly changed: () => void) {
+    this.columns = headsOf(app);
+    app.on("select", () => this.mark());
+  }
+
+  /** What it is sorted by, for the address: `time_ns`, `-time_ns` (greatest first), or nothing. */
+  get order(): string {
+    return this.sorted < 0 ? "" : (this.down ? "-" : "") + this.columns[this.sorted].id;
+  }
+
+  set order(text: string) {
+    this.down = text.startsWith("-");
+    this.sorted = this.columns.findIndex((column) => column.id === text.replace(/^-/, ""));
   }
 
   show(): void {
@@ -39,19 +57,29 @@ export class ModuleTable {
       this.filter = input.value;
       this.fill(body);
     });
-    const heads = ["module", ...this.columns.map((column) => column.label)];
-    const head = h("tr", {}, ...heads.map((label, place) => h("th", { tabindex: "0", "aria-sort": this.sorted === place - 1 ? (this.down ? "descending" : "ascending") : "none", on: {
-      click: () => this.sortBy(place - 1),
-      keydown: (event) => { if ((event as KeyboardEvent).key === "Enter") this.sortBy(place - 1); },
-    } }, label + (this.sorted === place - 1 && place ? (this.down ? " ↓" : " ↑") : ""))));
+    const scroll = h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, this.head()), body));
+    const hint = (): void => { scroll.dataset.more = String(scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 4); };
+    scroll.addEventListener("scroll", hint, { passive: true });
+    new ResizeObserver(hint).observe(scroll);
     this.fill(body);
-    replace(this.element, input, h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)));
+    replace(this.element, input, scroll, h("div", { class: "sub foot" }, "Click shows a module in the graph, double click all about it."));
+    this.mark();
+  }
+
+  private head(): HTMLElement {
+    const cell = (label: string, at: number): HTMLElement => {
+      const isOn = this.sorted === at;
+      const order = !isOn ? "none" : at < 0 ? "other" : this.down ? "descending" : "ascending";
+      return h("th", { "aria-sort": order }, button(label + (isOn && at >= 0 ? (this.down ? " ↓" : " ↑") : ""), at < 0 ? "In the order in which they ran" : `Sort by ${label}`, () => this.sortBy(at)));
+    };
+    return h("tr", {}, cell("module", -1), ...this.columns.map((column, at) => cell(column.label, at)));
   }
 
   private sortBy(column: number): void {
     this.down = this.sorted === column ? !this.down : true;
     this.sorted = column;
     this.show();
+    this.changed();
   }
 
   private fill(body: HTMLElement): void {
@@ -68,21 +96,33 @@ export class ModuleTable {
     }
     const most = this.columns.map((_, at) => this.rows!.reduce((top, row) => Math.max(top, Math.abs(row.cells[at] ?? 0)), 0));
     replace(body, ...rows.slice(0, MOST).map((row) => this.line(row, most)), rows.length > MOST ? h("tr", {}, h("td", { class: "sub" }, `and ${count(rows.length - MOST)} more: filter them`)) : null);
+    this.mark();
   }
 
-  private line({ module, scope, depth, cells }: Row, most: number[]): HTMLElement {
-    const [path, type] = this.app.run.tables.modules[module];
-    const name = h("td", { class: "name", title: `${path}\n${type}` }, h("b", {}, path.split(".").pop() || type), h("span", { class: "sub" }, ` ${path ? type : ""}`));
-    if (this.sorted < 0 && !this.filter) name.style.paddingLeft = `${6 + Math.min(depth, 12) * 11}px`;
-    else replace(name, h("b", {}, path || type), h("span", { class: "sub" }, ` ${path ? type : ""}`));
-    return h("tr", { tabindex: "0", on: {
-      click: () => this.goScope(scope),
-      keydown: (event) => { if ((event as KeyboardEvent).key === "Enter") this.goScope(scope); },
-    } }, name, ...cells.map((cell, at) => {
+  private line(row: Row, most: number[]): HTMLElement {
+    const [path, type] = this.app.run.tables.modules[row.module];
+    const isTree = this.sorted < 0 && !this.filter;
+    const name = h("td", { class: "name", title: `${path}\n${type}` }, h("b", {}, isTree ? row.label : path || type), h("span", { class: "sub" }, ` ${path ? type : ""}`));
+    if (isTree) name.style.paddingLeft = `${6 + Math.min(row.depth, 12) * 11}px`;
+    return h("tr", { tabindex: "0", "data-scope": row.scope, on: {
+      click: () => this.go(row.scope, true),
+      dblclick: () => this.go(row.scope, false),
+      keydown: (event) => { if ((event as KeyboardEvent).key === "Enter") this.go(row.scope, !(event as KeyboardEvent).shiftKey); },
+    } }, name, ...row.cells.map((cell, at) => {
       const td = h("td", { class: "num" }, cell === null ? "–" : this.columns[at].show(cell));
-      if (cell && most[at] && at > 0) td.style.backgroundSize = `${Math.max(1, (100 * Math.abs(cell)) / most[at])}% 100%`;
+      if (cell && most[at] && this.columns[at].id !== "calls") td.style.backgroundSize = `${Math.max(1, (100 * Math.abs(cell)) / most[at])}% 3px`;
       return td;
     }));
+  }
+
+  /** Bring out the row of what is selected. */
+  private mark(): void {
+    const { app } = this;
+    const scope = app.selected ? app.selected.subject.scope : -1;
+    const module = scope >= 0 ? app.run.scopeModule[scope] : -1;
+    for (const line of this.element.querySelectorAll<HTMLElement>("tbody tr[data-scope]")) {
+      line.classList.toggle("on", module >= 0 && app.run.scopeModule[Number(line.dataset.scope)] === module);
+    }
   }
 
   private gather(): Row[] {
@@ -99,23 +139,47 @@ export class ModuleTable {
       const module = run.scopeModule[scope];
       let row = byModule.get(module);
       if (!row) {
-        row = { module, scope, depth: depths[scope], cells: this.columns.map(() => null) };
+        row = { module, scope, depth: depths[scope], label: this.label(scope), cells: this.columns.map(() => null) };
         byModule.set(module, row);
         rows.push(row);
       }
-      row.cells[0] = (row.cells[0] ?? 0) + 1;
-      if ((open.get(module) ?? -1) > forest.start[scope]) continue;
-      open.set(module, forest.end[scope]);
-      row.cells[1] = (row.cells[1] ?? 0) + forest.end[scope] - forest.start[scope];
-      for (let at = 2; at < this.columns.length; at++) {
-        const sum = forest.sum(this.columns[at].id, forest.start[scope], forest.end[scope]);
-        if (sum && sum.unknown < forest.end[scope] - forest.start[scope]) row.cells[at] = (row.cells[at] ?? 0) + sum.total;
-      }
+      this.add(row, forest, scope, open);
     }
     return rows;
   }
+
+  private add(row: Row, forest: Forest, scope: number, open: Map<number, number>): void {
+    const at = (id: string): number => this.columns.findIndex((column) => column.id === id);
+    const [from, to] = [forest.start[scope], forest.end[scope]];
+    row.cells[at("calls")] = (row.cells[at("calls")] ?? 0) + 1;
+    if ((open.get(row.module) ?? -1) > from) return;
+    open.set(row.module, to);
+    row.cells[at("ops")] = (row.cells[at("ops")] ?? 0) + to - from;
+    this.columns.forEach(({ id }, place) => {
+      const sum = forest.sum(id, from, to);
+      if (sum && sum.unknown < to - from) row.cells[place] = (row.cells[place] ?? 0) + sum.total;
+    });
+  }
+
+  /** The path below that of the module around it: with the container that both names leave out. */
+  private label(scope: number): string {
+    const { run } = this.app;
+    const [path, type] = run.module(scope);
+    for (let around = run.scopeParent[scope]; around >= 0; around = run.scopeParent[around]) {
+      const above = run.path(around);
+      if (above && path.startsWith(`${above}.`)) return path.slice(above.length + 1);
+    }
+    return path || type;
+  }
 }
 
-const LABEL: Record<string, string> = {
-  time_ns: "time", alloc_bytes: "memory", flops: "FLOPs", moved_bytes: "bytes", parameters: "params", difference_ns: "Δ time", difference_bytes: "Δ memory",
-};
+/** In a comparison what changed comes first, with both figures beside it. */
+function headsOf(app: App): Head[] {
+  const { metrics, difference } = app.run;
+  const calls: Head[] = [{ id: "calls", label: "calls", show: count }, { id: "ops", label: "ops", show: count }];
+  const names = Object.keys(LABEL).filter((name) => metrics.has(name));
+  if (!difference) return [...calls, ...names.map((name) => ({ id: name, label: LABEL[name], show: showFor(name) }))];
+  const deltas = names.filter((name) => metrics.has(COMPARED[name])).map((name): Head => ({ id: COMPARED[name], label: `Δ ${LABEL[name]}`, show: (n) => (n ? signed(showFor(name))(n) : "0") }));
+  const both = names.flatMap((name): Head[] => [["@a", "A"], ["", "B"]].filter(([suffix]) => metrics.has(name + suffix)).map(([suffix, side]) => ({ id: name + suffix, label: `${LABEL[name]} ${side}`, show: showFor(name) })));
+  return [...deltas, ...both, ...calls];
+}

@@ -1,10 +1,11 @@
 /** The search field and its results. */
 
 import type { App } from "../app.ts";
-import { FIELDS, search, type Found } from "../data/query.ts";
-import { count } from "../data/units.ts";
+import { FIELDS } from "../data/fields.ts";
+import { metricNames, search, type Found } from "../data/query.ts";
+import { plural } from "../data/text.ts";
 import { h, replace } from "../dom.ts";
-import { nodeLink, type Go } from "./details.ts";
+import { nodeLink, pathText, type Go } from "./rows.ts";
 
 const SHOWN = 200;
 
@@ -36,16 +37,16 @@ export class SearchBox {
       this.found = null;
       this.app.mark(null);
       this.marked();
-      replace(this.results, help());
+      replace(this.results, help(metricNames(this.app.run)));
       return;
     }
     this.found = search(this.app.run, text);
     const { nodes, scopes, total, error, mask } = this.found;
     this.app.mark(error || !total ? null : mask);
     this.marked();
-    const summary = error || `${count(total)} operation${total === 1 ? "" : "s"}${scopes.length ? `, ${count(scopes.length)} modules` : ""}`;
+    const summary = error || plural(total, "operation") + (scopes.length ? `, ${plural(scopes.length, "module call")}` : "");
     replace(this.results,
-      h("div", { class: error ? "sub error" : "sub" }, summary),
+      h("div", { class: error ? "sub error" : "sub", role: "status" }, summary),
       ...scopes.slice(0, 40).map((scope) => this.scopeRow(scope)),
       ...nodes.slice(0, SHOWN).map((node) => nodeLink(this.app.run, node, (n) => this.pick(() => this.go(n)), this.amount(node))),
     );
@@ -62,7 +63,7 @@ export class SearchBox {
     const [path, type] = this.app.run.module(scope);
     const call = this.app.run.scopeCall[scope];
     return h("button", { class: "row link", type: "button", on: { click: () => this.pick(() => this.goScope(scope)) } },
-      h("b", {}, path || type), h("span", { class: "sub" }, ` ${type}${call ? ` · call ${call + 1}` : ""}`));
+      path ? pathText(path) : h("b", {}, type), h("span", { class: "kind" }, `${path ? type : ""}${call ? ` · call ${call + 1}` : ""}`));
   }
 
   private pick(act: () => void): void {
@@ -94,12 +95,12 @@ export class SearchBox {
   }
 }
 
-function help(): HTMLElement {
+function help(metrics: string[]): HTMLElement {
   return h("div", { class: "sub" },
     "Words match operators, module paths and classes; /regex/ too. Filters:",
     h("table", { class: "facts" },
       ...Object.entries(FIELDS).map(([name, text]) => h("tr", {}, h("th", {}, `${name}:`), h("td", {}, text))),
-      h("tr", {}, h("th", {}, "time>1ms"), h("td", {}, "any metric: time, memory, flops, bytes, params; <, >, =; units ns…s, B…GiB, K…T")),
+      h("tr", {}, h("th", {}, "time>1ms"), h("td", {}, `${metrics.join(", ")}; <, >, =; units ns…s, B…GiB, K…T`)),
       h("tr", {}, h("th", {}, "-op:view"), h("td", {}, "a minus turns a filter round"))),
   );
 }

@@ -1,60 +1,134 @@
-/** The run in a few figures, what could not be captured, and where a compiled graph broke. */
+/** The run in a few figures, what could not be captured, and where a compiled graph broke; of two runs, both and the difference. */
 
 import type { App } from "../app.ts";
-import { PHASES } from "../data/run.ts";
-import { amount, count, duration, size } from "../data/units.ts";
+import { PHASES, type Side } from "../data/run.ts";
+import { plural } from "../data/text.ts";
+import { amount, count, duration, signed, size, type Show } from "../data/units.ts";
 import { h, replace } from "../dom.ts";
-import { section } from "./details.ts";
+import { breakList } from "./breaks.ts";
+import { facts, section, type Fact } from "./rows.ts";
+
+/** What of the run's facts has a row of its own, and what the others are called. */
+const OWN = new Set(["model", "wall_ns", "overhead_ns", "parameters", "error", "backward"]);
+const NAMES: Record<string, string> = { torch: "torch", python: "Python", machine: "machine", threads: "threads", devices: "devices", fake: "by shapes alone" };
+
+interface Figure {
+  name: string;
+  show: Show;
+  of(side: Side): number | null;
+  unknown?(side: Side): number;
+}
 
 export class Summary {
   readonly element = h("div", { class: "panel summary" });
 
-  constructor(readonly app: App) {}
+  constructor(readonly app: App, readonly goScope: (scope: number) => void) {}
 
   show(): void {
     const { run } = this.app;
-    const { meta, limits, compare } = run.data;
-    const rows: [string, string][] = [
-      ["model", String(meta.model ?? "run")],
-      ["operations", count(run.count)],
-      ...this.app.phases.map((phase): [string, string] => [PHASES[phase], count((run.nodePhase as Int8Array).reduce((n, p) => n + (p === phase ? 1 : 0), 0))]),
-      ["tensors", count(run.values)],
-      ["module calls", count(run.scopes - 1)],
-      ["parameters", this.total("parameters", amount)],
-      ["time of operations", this.total("time_ns", duration)],
-      ["wall time", typeof meta.wall_ns === "number" ? duration(meta.wall_ns) : "not known"],
-      ["FLOPs", this.total("flops", amount)],
-      ["bytes moved", this.total("moved_bytes", size)],
-      ["peak memory", this.peak()],
-      ...Object.entries(meta).filter(([name]) => !["model", "wall_ns", "parameters"].includes(name)).map(([name, value]): [string, string] => [name.replaceAll("_", " "), String(Array.isArray(value) ? value.join(", ") : name.endsWith("_ns") ? duration(Number(value)) : value)]),
-    ];
-    const breaks = limits.filter((text) => /graph break/i.test(text));
-    const others = limits.filter((text) => !/graph break/i.test(text));
+    const { limits, compare, meta } = run.data;
+    const error = meta.error ? String(meta.error) : "";
+    const missing = [...(error ? [`The run stopped with ${error}; what would have come after is not here`] : []), ...limits];
     replace(this.element,
-      compare ? section("Comparison", h("p", {}, `A: ${compare.a}   B: ${compare.b}`), h("table", { class: "facts" }, ...Object.entries(compare.counts).map(([name, n]) => h("tr", {}, h("th", {}, name), h("td", {}, count(n))))), ...compare.notes.map((note) => h("p", { class: "sub" }, note))) : null,
-      section("Run", h("table", { class: "facts" }, ...rows.map(([name, text]) => h("tr", {}, h("th", {}, name), h("td", {}, text))))),
-      section(`Not captured (${count(others.length)})`, others.length ? h("ul", { class: "limits" }, ...others.map((text) => h("li", {}, text))) : h("p", { class: "sub" }, "Everything the run did was captured.")),
-      breaks.length ? section(`Graph breaks (${count(breaks.length)})`, h("ul", { class: "limits" }, ...breaks.map((text) => h("li", {}, text)))) : null,
+      error ? h("div", { class: "alert", role: "alert" }, h("b", {}, "The run did not finish"), h("div", {}, error), h("div", { class: "sub" }, "Everything up to there is shown.")) : null,
+      run.count ? null : h("p", { class: "hint" }, "No operation ran: the model gave back what it was given, or did nothing with tensors."),
+      ...(compare ? this.comparison(compare.sides) : [section("Run", facts([["model", String(meta.model ?? "run")], ...rows([this.own()])]))]),
+      section(`Not captured (${count(missing.length)})`, missing.length ? h("ul", { class: "limits" }, ...missing.map((text) => h("li", {}, text))) : h("p", { class: "sub" }, "Everything the run did was captured.")),
+      breakList(run, this.goScope),
     );
   }
 
-  private total(name: string, show: (n: number) => string): string {
+  private comparison(sides: Side[]): HTMLElement[] {
+    const compare = this.app.run.data.compare!;
+    return [
+      section("Comparison", facts([["A", sides[0].name], ["B", sides[1].name]]), facts(rows(sides), ["A", "B", "B − A"])),
+      section("Operations", facts(Object.entries(compare.counts).map(([name, n]): Fact => [name, count(n)])), ...compare.notes.map((note) => h("p", { class: "sub" }, note))),
+    ];
+  }
+
+  /** This run's own figures. */
+  private own(): Side {
+    const { run } = this.app;
+    const phases: Record<string, number> = {};
+    const counts = [0, 0, 0];
+    for (let node = 0; node < run.count; node++) counts[run.nodePhase[node]] += 1;
+    counts.forEach((n, phase) => { if (n) phases[PHASES[phase]] = n; });
+    return {
+      name: "", phases, operations: run.count, tensors: run.values, calls: Math.max(0, run.scopes - 1), peak_bytes: this.peak(),
+      totals: Object.fromEntries(["time_ns", "alloc_bytes", "flops", "moved_bytes"].flatMap((name) => this.total(name))), meta: run.data.meta,
+    };
+  }
+
+  private total(name: string): [string, [number | null, number]][] {
     const metric = this.app.run.metrics.get(name);
-    if (!metric) return "not known";
+    if (!metric) return [];
     let sum = 0;
     let unknown = 0;
     for (let i = 0; i < metric.values.length; i++) {
       if (metric.known && !metric.known[i]) unknown += 1;
       else sum += metric.values[i];
     }
-    return show(sum) + (unknown ? ` (${count(unknown)} operations not known)` : "");
+    return [[name, [unknown && unknown === metric.values.length ? null : sum, unknown]]];
   }
 
-  private peak(): string {
-    const live = this.app.run.metrics.get("live_bytes");
-    if (!live || !live.values.length) return "not known";
-    let most = 0;
-    for (const bytes of live.values) most = Math.max(most, bytes);
-    return size(most);
+  /** The most that was alive at once: what an operation frees is there until it has run. */
+  private peak(): number | null {
+    const { run } = this.app;
+    const live = run.metrics.get("live_bytes");
+    const freed = run.metrics.get("free_bytes");
+    if (!live || !live.values.length) return null;
+    let most = -1;
+    for (let node = 0; node < run.count; node++) {
+      if (!live.known || live.known[node]) most = Math.max(most, live.values[node] + (freed ? freed.values[node] : 0));
+    }
+    return most < 0 ? null : most;
   }
+}
+
+function figures(sides: Side[]): Figure[] {
+  const number = (value: unknown): number | null => (typeof value === "number" ? value : null);
+  const total = (name: string, metric: string, show: Show): Figure[] =>
+    sides.some((side) => side.totals[metric]) ? [{ name, show, of: (side) => side.totals[metric]?.[0] ?? null, unknown: (side) => side.totals[metric]?.[1] ?? 0 }] : [];
+  const phases = PHASES.filter((phase) => sides.some((side) => side.phases[phase]));
+  return [
+    { name: "operations", show: count, of: (side) => side.operations },
+    ...(phases.length > 1 ? phases.map((phase): Figure => ({ name: phase, show: count, of: (side) => side.phases[phase] ?? 0 })) : []),
+    { name: "tensors", show: count, of: (side) => side.tensors },
+    { name: "module calls", show: count, of: (side) => side.calls },
+    ...(sides.some((side) => number(side.meta.parameters) !== null) ? [{ name: "parameters", show: amount, of: (side: Side) => number(side.meta.parameters) }] : []),
+    ...total("time of operations", "time_ns", duration),
+    ...total("memory allocated", "alloc_bytes", size),
+    ...total("FLOPs", "flops", amount),
+    ...total("bytes moved", "moved_bytes", size),
+    { name: "peak memory", show: size, of: (side) => side.peak_bytes },
+    { name: "wall time", show: duration, of: (side) => number(side.meta.wall_ns) },
+    ...(sides.some((side) => number(side.meta.overhead_ns) !== null) ? [{ name: "of it to record", show: duration, of: (side: Side) => number(side.meta.overhead_ns) }] : []),
+  ];
+}
+
+/** One column for each run; of two the difference as well. */
+function rows(sides: Side[]): Fact[] {
+  const found = figures(sides).map(({ name, show, of, unknown }): Fact => {
+    const cells = sides.map((side) => {
+      const one = of(side);
+      const left = unknown?.(side) ?? 0;
+      return one === null ? "not known" : show(one) + (left && sides.length === 1 ? ` (${plural(left, "operation")} not known)` : "");
+    });
+    const [a, b] = sides.map(of);
+    return [name, ...cells, ...(sides.length > 1 ? [a === null || b === null ? "" : b === a ? "0" : signed(show)(b - a)] : [])];
+  });
+  const names = new Set(sides.flatMap((side) => Object.keys(side.meta)));
+  for (const name of names) {
+    if (OWN.has(name) || sides.every((side) => side.meta[name] === false)) continue;
+    const texts = sides.map((side) => metaText(name, side.meta[name]));
+    found.push([NAMES[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " "), ...texts, ...(sides.length > 1 ? [texts[0] === texts[1] ? "" : "≠"] : [])]);
+  }
+  return found;
+}
+
+function metaText(name: string, value: unknown): string {
+  if (value === undefined || value === null) return "";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "number") return name.endsWith("_ns") ? duration(value) : name.endsWith("_bytes") ? size(value) : String(value);
+  return String(Array.isArray(value) ? value.join(", ") : value);
 }

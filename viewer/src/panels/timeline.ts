@@ -3,21 +3,28 @@
 import type { App } from "../app.ts";
 import { Memory } from "../data/memory.ts";
 import { ROLES } from "../data/run.ts";
-import { count, size } from "../data/units.ts";
+import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
+import { plural } from "../data/text.ts";
+import { count, size, sizes } from "../data/units.ts";
 import { button, fitCanvas, h, replace } from "../dom.ts";
 import { ROLE_COLORS } from "../draw/theme.ts";
 import { FONT } from "../draw/text.ts";
+import { pathText } from "./rows.ts";
 
 /** Bottom to top: what is always there first. */
 const ORDER = [2, 3, 4, 1, 6, 5, 0, 7];
 const LEFT = 64;
-const BASE = 16;
+const TOP = 26; // the names of phases, and of the peak
+const BASE = 18; // the numbers of operations
 const MOST = 60;
+const SEEN = 0.004; // share of the peak below which a role has no area to be seen
 
 export class Timeline {
   readonly canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": "Memory alive over the run" });
   readonly list = h("div", { class: "list" });
-  readonly element = h("div", { class: "dock-body" }, this.canvas, this.list);
+  private readonly key = h("div", { class: "chart-key" });
+  readonly element = h("div", { class: "dock-body" }, h("div", { class: "chart-side" }, this.canvas, this.key), this.list);
+  private phases: Stretch[] = [];
   memory: Memory | null = null;
   brush: [number, number] | null = null;
   private from: number | null = null;
@@ -48,7 +55,11 @@ export class Timeline {
   }
 
   show(): void {
-    this.memory ??= new Memory(this.app.run);
+    if (!this.memory) {
+      this.memory = new Memory(this.app.run);
+      this.phases = phaseStretches(this.app.run);
+      this.fillKey();
+    }
     this.fill();
     this.draw();
   }
@@ -78,6 +89,17 @@ export class Timeline {
     this.fill();
   }
 
+  /** What the colours mean: the roles that can be seen. */
+  private fillKey(): void {
+    const memory = this.memory!;
+    const least = (memory.total[memory.peak] ?? 0) * SEEN;
+    replace(this.key, h("span", { class: "sub" }, "bytes alive, by operation:"), ...ORDER.filter((role) => memory.live[role].some((bytes) => bytes > least)).map((role) => {
+      const swatch = h("i", { class: "swatch" });
+      swatch.style.background = ROLE_COLORS[role];
+      return h("span", { class: "key" }, swatch, ROLES[role]);
+    }));
+  }
+
   private nodeAt(event: PointerEvent): number {
     const bounds = this.canvas.getBoundingClientRect();
     const share = (event.clientX - bounds.left - LEFT) / Math.max(1, bounds.width - LEFT);
@@ -97,7 +119,7 @@ export class Timeline {
     const title = !this.brush || (from === to && from === memory.peak) ? `Peak: ${size(memory.total[memory.peak])} at operation ${count(memory.peak)}` : from === to ? `${size(bytes)} alive at operation ${count(from)}` : `${size(bytes)} alive from operation ${count(from)} to ${count(to)}`;
     replace(this.list,
       h("div", { class: "heading" }, h("h3", {}, title), button("peak", "Show what makes the peak", () => this.setBrush(memory.peak, memory.peak)), this.brush ? button("✕", "Let go of the brush (Esc)", () => this.clear(), { class: "icon" }) : null),
-      h("div", { class: "sub" }, `${count(alive.length)} memory blocks, largest first`),
+      h("div", { class: "sub" }, `${plural(alive.length, "memory block")}, largest first`),
       ...alive.slice(0, MOST).map((storage) => this.row(storage)),
     );
   }
@@ -108,12 +130,12 @@ export class Timeline {
     const value = memory.value[storage];
     const birth = memory.birth[storage];
     const name = value >= 0 ? run.valueLabel(value) : `block ${storage}`;
-    const by = birth >= 0 ? ` by ${run.name(birth)} in ${run.path(run.nodeScope[birth]) || "the run"}` : " from outside";
+    const by = birth >= 0 ? `by ${run.name(birth)} in ` : "from outside";
     const swatch = h("i", { class: "swatch" });
     swatch.style.background = ROLE_COLORS[Math.max(0, memory.role[storage])];
     const first = birth >= 0 ? birth : value >= 0 ? (run.readers(value)[0] ?? -1) : -1;
     return h("button", { class: "row link", type: "button", on: { click: () => { if (first >= 0) this.go(first); } } },
-      swatch, h("b", {}, name), h("span", { class: "sub" }, ` ${value >= 0 ? run.typeText(value) : ""} ${ROLES[Math.max(0, memory.role[storage])]}${by}`), h("span", { class: "amount" }, size(memory.bytes[storage])));
+      swatch, h("b", {}, name), h("span", { class: "sub" }, `${value >= 0 ? run.typeText(value) : ""} ${ROLES[Math.max(0, memory.role[storage])]} ${by}`), birth >= 0 ? pathText(run.path(run.nodeScope[birth]) || "the run") : null, h("span", { class: "amount" }, size(memory.bytes[storage])));
   }
 
   draw(): void {
@@ -125,7 +147,7 @@ export class Timeline {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const wide = width - LEFT;
-    const high = height - BASE - 14;
+    const high = height - BASE - TOP;
     const most = memory.total[memory.peak] || 1;
     const columns = Math.max(1, Math.min(Math.floor(wide), run.count));
     const stacked = new Float64Array(columns);
@@ -135,12 +157,12 @@ export class Timeline {
       context.beginPath();
       for (let i = 0; i < columns; i++) {
         const x = LEFT + (i * wide) / columns;
-        context.lineTo(x, 14 + high - (stacked[i] / most) * high);
-        if (i === columns - 1) context.lineTo(LEFT + wide, 14 + high - (stacked[i] / most) * high);
+        context.lineTo(x, TOP + high - (stacked[i] / most) * high);
+        if (i === columns - 1) context.lineTo(LEFT + wide, TOP + high - (stacked[i] / most) * high);
       }
       for (let i = columns - 1; i >= 0; i--) {
         stacked[i] += steps[peaks[i]];
-        const y = 14 + high - (stacked[i] / most) * high;
+        const y = TOP + high - (stacked[i] / most) * high;
         context.lineTo(LEFT + ((i + 1) * wide) / columns, y);
         context.lineTo(LEFT + (i * wide) / columns, y);
       }
@@ -150,6 +172,29 @@ export class Timeline {
       context.globalAlpha = 1;
     }
     this.axes(context, width, high, most);
+  }
+
+  /** The numbers of operations below, and above the phases that they belong to. */
+  private across(context: CanvasRenderingContext2D, width: number, high: number): void {
+    const { theme, run } = this.app;
+    const wide = width - LEFT;
+    const at = (node: number): number => LEFT + (node * wide) / Math.max(1, run.count);
+    const step = Math.max(1, nice(run.count / Math.max(2, wide / 90)));
+    context.fillStyle = theme.faint;
+    context.textAlign = "center";
+    for (let node = 0; node < run.count; node += step) {
+      context.fillRect(at(node), TOP + high, 1, 4);
+      context.textAlign = node ? (at(node) > width - 24 ? "right" : "center") : "left";
+      context.fillText(count(node), at(node), TOP + high + 11);
+    }
+    context.textAlign = "left";
+    let free = 0;
+    for (const { from, to, name } of this.phases) {
+      if (this.phases.length > 1 && at(from) >= free) context.fillRect(at(from), 0, 1, TOP + high);
+      if (at(from) < free || at(to) - at(from) < context.measureText(name).width + 8) continue;
+      context.fillText(name, at(from) + 4, 7);
+      free = at(from) + context.measureText(name).width + 8;
+    }
   }
 
   /** For each column of pixels the operation at which most is alive. */
@@ -175,45 +220,37 @@ export class Timeline {
     context.lineWidth = 1;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const share of [0, 0.5, 1]) {
-      const y = 14 + high - share * high;
-      context.fillText(size(most * share), LEFT - 6, y);
+    const ticks = [0, 0.5, 1];
+    sizes(ticks.map((share) => most * share)).forEach((text, i) => {
+      const y = TOP + high - ticks[i] * high;
+      context.fillText(text, LEFT - 6, y);
       context.beginPath();
       context.moveTo(LEFT, y);
       context.lineTo(width, y);
       context.stroke();
-    }
-    let x = LEFT;
-    context.textAlign = "left";
-    for (const role of ORDER) {
-      if (!this.memory!.live[role].some((bytes) => bytes > 0)) continue;
-      context.fillStyle = ROLE_COLORS[role];
-      context.fillRect(x, 14 + high + 5, 9, 9);
-      context.fillStyle = theme.faint;
-      context.fillText(ROLES[role], x + 13, 14 + high + 10);
-      x += 26 + context.measureText(ROLES[role]).width;
-    }
+    });
+    this.across(context, width, high);
     const peak = at(this.memory!.peak);
     context.strokeStyle = theme.consumer;
     context.setLineDash([3, 3]);
     context.beginPath();
-    context.moveTo(peak, 10);
-    context.lineTo(peak, 14 + high);
+    context.moveTo(peak, TOP - 4);
+    context.lineTo(peak, TOP + high);
     context.stroke();
     context.setLineDash([]);
     context.fillStyle = theme.consumer;
     context.textAlign = peak > width - 70 ? "right" : "left";
-    context.fillText("peak", peak + (peak > width - 70 ? -4 : 4), 7);
+    context.fillText("peak", peak + (peak > width - 70 ? -4 : 4), TOP - 7);
     if (this.app.node >= 0) {
       context.fillStyle = theme.accent;
-      context.fillRect(at(this.app.node) - 1, 12, 2, high + 2);
+      context.fillRect(at(this.app.node) - 1, TOP - 2, 2, high + 2);
     }
     if (this.brush) {
       const [from, to] = this.brush.map(at);
       context.fillStyle = `${theme.accent}33`;
       context.strokeStyle = theme.accent;
-      context.fillRect(from - 1.5, 14, to - from + 3, high);
-      context.strokeRect(from - 1.5, 14, to - from + 3, high);
+      context.fillRect(from - 1.5, TOP, to - from + 3, high);
+      context.strokeRect(from - 1.5, TOP, to - from + 3, high);
     }
   }
 }

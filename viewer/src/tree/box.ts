@@ -1,7 +1,6 @@
 /** What is drawn: boxes for operations, calls of modules and repeats; each makes its children when first asked. */
 
 import type { Run } from "../data/run.ts";
-import { VIEW } from "../data/run.ts";
 import { cut, type Stretch } from "./fold.ts";
 import { Hash, type Forest } from "./forest.ts";
 
@@ -60,7 +59,7 @@ export class Box {
   }
 
   get isView(): boolean {
-    return this.kind === "op" && (this.run.nodeFlags[this.node] & VIEW) !== 0 && !(this.run.nodeFlags[this.node] & 1);
+    return this.kind === "op" && this.run.isView(this.node);
   }
 
   get children(): Box[] {
@@ -74,6 +73,11 @@ export class Box {
       return instance.canOpen ? instance.children : [instance];
     }
     return this.children;
+  }
+
+  /** What a selection of this box means: of a repeat that shows one instance, that instance. */
+  get subject(): Box {
+    return this.kind === "fold" && this.opening === "one" ? this.children[Math.min(this.shown, this.children.length - 1)] : this;
   }
 
   private makeChildren(): Box[] {
@@ -112,19 +116,18 @@ export class Box {
     if (times > 1) {
       const first = inside[0];
       const label = period > 1 ? names(run, inside.subarray(0, period)) : first < 0 ? spanLabel(run, inside, above) : run.name(first);
-      const type = period > 1 ? `${period} steps` : first < 0 ? run.module(~first)[1] : "";
+      const type = period > 1 ? `${period} steps` : first < 0 ? typeLabel(run, ~first) : "";
       const box = new Box(forest, "fold", this, inside, from, to, label, type, level, period);
       box.count = times;
       return box;
     }
     const element = inside[0];
     if (element >= 0) return new Box(forest, "op", this, inside, from, to, run.name(element), "", level);
-    const [path, type] = run.module(~element);
-    let label = shortLabel(path, type, above);
+    let label = shortLabel(run, ~element, above);
     const again = (seen.get(label) ?? 0) + 1;
     seen.set(label, again);
     if (again > 1) label += ` #${again}`;
-    return new Box(forest, "module", this, inside, from, to, label, type, level);
+    return new Box(forest, "module", this, inside, from, to, label, typeLabel(run, ~element), level);
   }
 
   private instances(): Box[] {
@@ -135,10 +138,9 @@ export class Box {
       const inside = this.elements.subarray(place, place + period);
       const [from, to] = span(forest, inside);
       if (period === 1 && inside[0] < 0) {
-        const [path, type] = run.module(~inside[0]);
         const call = run.scopeCall[~inside[0]];
-        const label = shortLabel(path, type, above) + (call > 0 ? ` #${call + 1}` : "");
-        boxes.push(new Box(forest, "module", this, inside, from, to, label, type, this.level));
+        const label = shortLabel(run, ~inside[0], above) + (call > 0 ? ` #${call + 1}` : "");
+        boxes.push(new Box(forest, "module", this, inside, from, to, label, typeLabel(run, ~inside[0]), this.level));
       } else if (period === 1) {
         boxes.push(new Box(forest, "op", this, inside, from, to, run.name(inside[0]), "", this.level));
       } else {
@@ -279,14 +281,30 @@ function names(run: Run, elements: Int32Array): string {
   return sorted.slice(0, 3).join(", ") + (sorted.length > 3 ? " …" : "");
 }
 
-function shortLabel(path: string, type: string, above: string): string {
+/** A module by its path below what it is in; a call of a function by the function's name. */
+function shortLabel(run: Run, scope: number, above: string): string {
+  const [path, type, kind] = run.module(scope);
+  if (kind === "function") return functionName(run, scope).replace(/^aten\.(\w+)\.\w+$/, "$1").split(".").pop()!;
   if (!path) return type;
   return above && path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
 }
 
+/** A captured program calls a node by its variable and has the function as class; a recorded call has its full name as path. */
+function functionName(run: Run, scope: number): string {
+  const [path, type] = run.module(scope);
+  return type.includes(".") ? type : path;
+}
+
+/** The second line of a box: the class, the function's full name, or that a graph break ends it. */
+function typeLabel(run: Run, scope: number): string {
+  const broken = run.breakOf(scope);
+  if (broken) return `⚡ graph break: ${broken.reason}`;
+  return run.module(scope)[2] === "function" ? functionName(run, scope) : run.module(scope)[1];
+}
+
 function spanLabel(run: Run, elements: Int32Array, above: string): string {
   const labels = new Set<string>();
-  for (const element of elements) labels.add(shortLabel(run.path(~element), run.module(~element)[1], above));
+  for (const element of elements) labels.add(shortLabel(run, ~element, above));
   if (labels.size === 1) return [...labels][0];
   let low = Infinity;
   let high = -Infinity;

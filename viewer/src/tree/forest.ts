@@ -5,7 +5,7 @@
  * a position in one of several equal calls has its counterpart in each of the others at the same distance.
  */
 
-import { SHAPE, VIEW, type Run } from "../data/run.ts";
+import { SHAPE, type Run } from "../data/run.ts";
 
 export class Forest {
   /** By position, the operation; by operation, the position or -1. */
@@ -134,14 +134,14 @@ export class Forest {
     let found = this.sums.get(metric);
     if (!found) {
       const column = this.run.metrics.get(metric);
-      if (!column || column.along !== "node") return null;
+      if (!column || (column.along !== "node" && column.along !== "before")) return null;
       const sum = new Float64Array(this.total + 1);
       const unknown = column.known ? new Int32Array(this.total + 1) : null;
       for (let place = 0; place < this.total; place++) {
         const node = this.order[place];
         const known = !column.known || column.known[node] === 1;
         sum[place + 1] = sum[place] + (known ? column.values[node] : 0);
-        if (unknown) unknown[place + 1] = unknown[place] + (known ? 0 : 1);
+        if (unknown) unknown[place + 1] = unknown[place] + (known || this.run.isAbsent(column, node) ? 0 : 1);
       }
       found = { sum, unknown };
       this.sums.set(metric, found);
@@ -159,7 +159,7 @@ export class Forest {
 
   private listEdges(through: boolean): Edges {
     const run = this.run;
-    const root = through ? roots(run) : null;
+    const root = through ? run.roots : null;
     const source: number[] = [];
     const target: number[] = [];
     const value: number[] = [];
@@ -175,7 +175,7 @@ export class Forest {
     };
     for (let place = 0; place < this.total; place++) {
       const node = this.order[place];
-      if (through && run.nodeFlags[node] & VIEW && !(run.nodeFlags[node] & 1)) continue;
+      if (through && run.isView(node)) continue;
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         if (run.inKind[row] !== SHAPE) add(run.inValue[row], node);
       }
@@ -193,26 +193,6 @@ export interface Edges {
   source: Int32Array;
   target: Int32Array;
   value: Int32Array;
-}
-
-const rootsOf = new WeakMap<Run, Int32Array>();
-
-/** For each value the one whose bytes it shows: views are looked through to what they are views of. */
-export function roots(run: Run): Int32Array {
-  const known = rootsOf.get(run);
-  if (known) return known;
-  const root = Int32Array.from({ length: run.values }, (_, i) => i);
-  for (let node = 0; node < run.count; node++) {
-    if (!(run.nodeFlags[node] & VIEW) || run.nodeFlags[node] & 1) continue;
-    let from = -1;
-    for (let row = run.inStart[node]; row < run.inStart[node + 1] && from < 0; row++) {
-      if (run.inKind[row] !== SHAPE) from = root[run.inValue[row]];
-    }
-    if (from < 0) continue;
-    for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) root[run.outValue[row]] = from;
-  }
-  rootsOf.set(run, root);
-  return root;
 }
 
 /** Two 32-bit streams joined into one number of 53 bits. */

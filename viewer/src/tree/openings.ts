@@ -137,6 +137,16 @@ export function wayTo(root: Box, position: number, open: boolean, to: Box | null
   }
 }
 
+/** The box of the call of a module, what is around it opened; one of several alike is the repeat, opened at that one. */
+export function wayToCall(root: Box, scope: number): Box | null {
+  const way = wayTo(root, root.forest.start[scope], true);
+  let at = way.findIndex((box) => box !== root && box.elements.length === 1 && box.elements[0] === ~scope);
+  if (at < 0) at = way.findIndex((box) => box.kind === "fold" && box.elements.includes(~scope));
+  if (at < 0) return null;
+  for (const box of way.slice(at)) if (box.kind !== "fold" || box !== way[at]) box.opening = "closed";
+  return way[at];
+}
+
 export function itemOf(picture: Picture, position: number): number {
   return position >= 0 ? picture.leaf[position] : -1;
 }

@@ -8,7 +8,7 @@
 import { ROLES } from "../data/run.ts";
 import type { FrameSpec } from "../layout/frames.ts";
 import { Box } from "./box.ts";
-import { roots, type Forest } from "./forest.ts";
+import type { Forest } from "./forest.ts";
 
 export interface Item {
   box: Box;
@@ -214,7 +214,7 @@ function addOutputs(
 ): void {
   const { run } = forest;
   if (!forest.phases.includes(0)) return;
-  const root_ = options.views ? null : roots(run);
+  const root_ = options.views ? null : run.roots;
   const start = run.columns.get("result_start");
   const values = run.columns.get("result_value");
   if (!start || !values) return;

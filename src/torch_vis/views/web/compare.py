@@ -9,13 +9,21 @@ import numpy as np
 
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
-from torch_vis.graph.schema import COLUMNS, TABLES
+from torch_vis.graph.schema import COLUMNS, TABLES, Phase
+from torch_vis.views.breaks import Breaks
 from torch_vis.views.web.page import page
-from torch_vis.views.web.payload import payload
+from torch_vis.views.web.parameters import parameters
+from torch_vis.views.web.payload import payload, plain_meta
 
 Parts = tuple[Graph, Metrics, Sequence[str], Mapping[str, Any]]
 SAME, ADDED, REMOVED, CHANGED = range(4)
-DIFFERENCES = {"time_ns": "difference_ns", "alloc_bytes": "difference_bytes"}
+COMPARED = (
+    "time_ns",
+    "alloc_bytes",
+    "flops",
+    "moved_bytes",
+    "parameters",
+)  # what A came to is in the page as well
 
 
 def save_comparison(
@@ -38,7 +46,7 @@ def comparison(
     one, two = names or _names(a, b)
     union = Union(a[0], b[0], found)
     status = union.status()
-    metrics = union.metrics(a[1], b[1], status)
+    metrics = union.metrics(_measured(a), _measured(b), status)
     counts = {
         "the same": int((status == SAME).sum()),
         "added (only in B)": int((status == ADDED).sum()),
@@ -47,13 +55,51 @@ def comparison(
     }
     notes = [
         "Operations belong together by structure: modules by name or by what they do, operations by their order. "
-        "Differences are B − A: an operation that is "
-        "only in one of them counts with all that it takes. Figures without a sign are those of B."
+        "Differences are B − A: an operation that is only in one of them counts with all that it takes. "
+        "Figures that stand alone, and the memory and time lines, are those of B."
     ]
     limits = [f"A: {text}" for text in a[2]] + [f"B: {text}" for text in b[2]]
     meta = {**b[3], "model": f"{one} → {two}"}
-    more = {"compare": {"a": one, "b": two, "counts": counts, "notes": notes}}
+    sides = [_side(one, a), _side(two, b)]
+    more = {
+        "compare": {"a": one, "b": two, "counts": counts, "notes": notes, "sides": sides},
+        "breaks": [vars(row) for row in Breaks(b[3].get("program"))],
+    }
     return str(meta["model"]), *payload(union.graph, metrics, limits, meta, **more)
+
+
+def _measured(parts: Parts) -> Metrics:
+    return parts[1].with_column(parameters(parts[0]))
+
+
+def _side(name: str, parts: Parts) -> dict[str, Any]:
+    """What one of the two runs comes to by itself."""
+    graph, metrics, _, meta = parts
+    totals = {}
+    for metric in ("time_ns", "alloc_bytes", "flops", "moved_bytes"):
+        if metric in metrics:
+            totals[metric] = [metrics[metric].total(), metrics[metric].uncovered]
+    counts = np.bincount(graph.node_phase, minlength=len(Phase))
+    return {
+        "name": name,
+        "phases": {phase.name.lower(): int(counts[phase]) for phase in Phase if counts[phase]},
+        "operations": len(graph),
+        "tensors": len(graph.value_type),
+        "calls": max(0, len(graph.scope_call) - 1),
+        "peak_bytes": _peak(metrics),
+        "totals": totals,
+        "meta": plain_meta(meta),
+    }
+
+
+def _peak(metrics: Metrics) -> int | None:
+    """The most that was alive at once; what an operation frees is there until it has run."""
+    if "live_bytes" not in metrics or not len(metrics["live_bytes"]):
+        return None
+    live = metrics["live_bytes"]
+    alive = live.values + (metrics["free_bytes"].values if "free_bytes" in metrics else 0)
+    alive = alive if live.known is None else alive[live.known]
+    return int(alive.max()) if len(alive) else None
 
 
 def _names(a: Parts, b: Parts) -> tuple[str, str]:
@@ -84,31 +130,23 @@ class Union:
         return found
 
     def metrics(self, a: Metrics, b: Metrics, status: Any) -> Metrics:
-        """The metrics of ``b``, the differences to ``a``, and the status of every operation."""
-        columns = [Column("difference", status.astype(np.int64))]
+        """The metrics of ``b``, those of ``a`` as ``name@a``, and the status of every operation."""
         inside = self.order >= 0
-        for name, column in b.items():
-            if column.along != "node":
-                continue
-            values = np.zeros(len(self.order), dtype=column.values.dtype)
-            values[inside] = column.values
-            known = inside.copy()
-            if column.known is not None:
-                known[inside] &= column.known
-            columns.append(Column(name, values, known=known))
-            if name in DIFFERENCES and name in a:
-                columns.append(self._difference(DIFFERENCES[name], a[name], values, known))
+        columns = [Column("difference", status.astype(np.int64))]
+        columns += [
+            self._column(name, b[name], np.flatnonzero(inside)) for name in b if b[name].along == "node"
+        ]
+        where = np.where(self.found.to_b >= 0, self.place_b[self.found.to_b], self.place_a)
+        columns += [self._column(name, a[name], where, "@a") for name in COMPARED if name in a and name in b]
         return Metrics({column.name: column for column in columns})
 
-    def _difference(self, name: str, a: Column, values: Any, known: Any) -> Column:
-        before = np.zeros(len(self.order), dtype=np.int64)
-        sure = np.ones(len(self.order), dtype=bool)
-        where = np.where(self.found.to_b >= 0, self.place_b[self.found.to_b], self.place_a)
-        before[where] = a.values
-        if a.known is not None:
-            sure[where] = a.known
-        here = known | (self.order < 0)
-        return Column(name, np.where(known, values, 0).astype(np.int64) - before, known=sure & here)
+    def _column(self, name: str, column: Column, where: Any, suffix: str = "") -> Column:
+        """A metric in the new order; what is not in that run has none."""
+        values = np.zeros(len(self.order), dtype=column.values.dtype)
+        known = np.zeros(len(self.order), dtype=bool)
+        values[where] = column.values
+        known[where] = True if column.known is None else column.known
+        return Column(name + suffix, values, along="node" if not suffix else "before", known=known)
 
     def _order(self) -> Any:
         """What only ``a`` had comes before the next operation that both have."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
-from torch_vis.views.breaks import Breaks, sentence
+from torch_vis.views.breaks import Breaks
 from torch_vis.views.web.payload import payload
 
 BUNDLE = Path(__file__).parent
@@ -38,8 +38,8 @@ def save(
 
 def html(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> str:
     """The page as text."""
-    told = [*limits, *(sentence(row) for row in Breaks(meta.get("program")))]
-    return page(str(meta.get("model") or "run"), *payload(graph, metrics, told, meta))
+    breaks = [vars(row) for row in Breaks(meta.get("program"))]
+    return page(str(meta.get("model") or "run"), *payload(graph, metrics, limits, meta, breaks=breaks))
 
 
 def page(title: str, tables: Mapping[str, Any], columns: str) -> str:

@@ -10,6 +10,7 @@ from torch_vis.graph.plain import tables_to_plain
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.views.picture.families import family
 from torch_vis.views.web.columns import pack
+from torch_vis.views.web.parameters import parameters
 from torch_vis.views.web.source import source_lines
 
 VERSION = 1
@@ -21,6 +22,8 @@ def payload(
 ) -> tuple[dict[str, Any], str]:
     """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables."""
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
+    if "parameters" not in metrics:
+        metrics = metrics.with_column(parameters(graph))
     measured = []
     for name, column in metrics.items():
         measured.append({"name": name, "along": column.along, "masked": column.known is not None})
@@ -36,13 +39,18 @@ def payload(
         "directory": directory,
         "metrics": measured,
         "limits": list(limits),
-        "meta": {name: value for name, value in meta.items() if _is_plain(value)},
+        "meta": plain_meta(meta),
         "families": {name: family(name) for name in names},
         "class_families": {module.type: family(module.type.lower()) for module in graph.modules},
         "arguments": _argument_names({call.op for call in graph.calls}),
         "tables": tables,
         **more,
     }, text
+
+
+def plain_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's facts is plain text and numbers."""
+    return {name: value for name, value in meta.items() if _is_plain(value)}
 
 
 def _is_plain(value: object) -> bool:

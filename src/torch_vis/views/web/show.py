@@ -5,30 +5,43 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+import warnings
 import webbrowser
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
-from torch_vis.views.web.page import html, save
+from torch_vis.views.web.page import save
 
 HEIGHT = 640  # pixels in a notebook
 
 
 def show(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> str:
     """Write the page to a temporary file and open it; returns the file's path."""
-    name = re.sub(r"\W+", "_", str(meta.get("model") or "run"))[:60]
-    path = Path(tempfile.mkdtemp(prefix="torch_vis-")) / f"{name}.html"
+    path = temporary(str(meta.get("model") or "run"))
     save(path, graph, metrics, limits, meta)
+    return present(path, frames=4)
+
+
+def temporary(name: str) -> Path:
+    """A file for a page, in a new folder."""
+    stem = re.sub(r"\W+", "_", name)[:60]
+    return Path(tempfile.mkdtemp(prefix="torch_vis-")) / f"{stem}.html"
+
+
+def present(path: Path, *, frames: int = 3) -> str:
+    """Open a page that has been written: in the notebook, or else in a browser.
+
+    Without a browser a warning says where the page is; ``frames`` leads to the line that it points at.
+    """
     if in_notebook():
         from IPython.display import HTML, display  # it is there: this runs inside of it
 
-        display(HTML(frame(html(graph, metrics, limits, meta))))
+        display(HTML(frame(path.read_text(encoding="utf-8"))))
     elif not _open(path):
-        raise UsageError(f"no browser could be started here; the page is in {path}: open it in one")
+        warnings.warn(f"no browser could be started here; the page is in {path}", stacklevel=frames)
     return str(path)
 
 

@@ -1,0 +1,104 @@
+/** The filters of the search: what each takes, and which operations it lets through. */
+
+import { DIFFERENCES, FLAGS, PHASES, ROLES, SHORT, type Run } from "./run.ts";
+
+/** Whether an operation passes; for a filter of modules also whether the call of a module is itself what was asked for. */
+export interface Test {
+  node(node: number): boolean;
+  scope?(scope: number): boolean;
+}
+
+export const FIELDS: Record<string, string> = {
+  op: "operator, * and ? stand for anything",
+  path: "module path, with all that is inside",
+  class: "module class, with all that is inside",
+  phase: "forward, backward or optimizer",
+  dtype: "element type of an output: float32 or f32",
+  shape: "shape of an output, such as [1, 128, 768], 1x128x768 or *x768",
+  flag: "escape, random, opaque, recompute or view",
+  role: "role of an input: parameter, buffer, input…",
+  file: "source file, or file:line",
+  diff: "in a comparison: same, added, removed or changed",
+};
+
+/** The test of a filter, or what is wrong with it. */
+export function fieldTest(run: Run, name: string, text: string): Test | string {
+  if (!text) return `${name}: what? It takes the ${FIELDS[name]}`;
+  const match = globbed(text);
+  switch (name) {
+    case "op": {
+      const hit = run.tables.calls.map((call, i) => match(run.callName[i]) || match(call[0]) || match(call[0].split(".")[0]));
+      return { node: (node) => hit[run.nodeCall[node]] };
+    }
+    case "path":
+      return within(run, ([path]) => match(path));
+    case "class":
+      return within(run, ([, type]) => match(type));
+    case "phase":
+      return oneOf(name, text, PHASES, match) ?? { node: (node) => match(PHASES[run.nodePhase[node]]) };
+    case "dtype": {
+      const known = [...Object.keys(SHORT), ...Object.values(SHORT), "bool", ...run.tables.types.map(([dtype]) => dtype)];
+      const hit = run.tables.types.map(([dtype]) => match(dtype) || match(SHORT[dtype] ?? dtype));
+      return oneOf(name, text, [...new Set(known)], match) ?? outputs(run, (type) => hit[type]);
+    }
+    case "shape": {
+      const plain = globbed(text.replace(/^\[|\]$/g, "").replace(/\s*[,x×]\s*/gi, "x"));
+      const hit = run.tables.types.map(([, shape]) => plain(shape.join("x")));
+      return outputs(run, (type) => hit[type]);
+    }
+    case "flag": {
+      const bits = FLAGS.filter(([, flag]) => match(flag)).reduce((sum, [bit]) => sum | bit, 0);
+      return oneOf(name, text, FLAGS.map(([, flag]) => flag), match) ?? { node: (node) => (run.nodeFlags[node] & bits) !== 0 };
+    }
+    case "role":
+      return oneOf(name, text, ROLES, match) ?? inputs(run, new Set(ROLES.flatMap((role, i) => (match(role) ? [i] : []))));
+    case "diff":
+      if (!run.difference) return "diff: is for a page that compares two runs";
+      return oneOf(name, text, DIFFERENCES, match) ?? { node: (node) => match(DIFFERENCES[run.difference![node]]) };
+    default: {
+      const hit = run.tables.sites.map(([file, line]) => file.includes(text) || `${file}:${line}`.endsWith(text));
+      return { node: (node) => run.nodeSite[node] >= 0 && hit[run.nodeSite[node]] };
+    }
+  }
+}
+
+/** What is wrong where none of the things there are is meant. */
+function oneOf(name: string, text: string, known: string[], match: (word: string) => boolean): string | null {
+  return known.some(match) ? null : `no ${name} “${text}”; there are ${known.slice(0, 12).join(", ")}`;
+}
+
+/** Operations of a call of such a module, and of all calls inside of it. */
+function within(run: Run, match: (module: [path: string, type: string, kind: string]) => boolean): Test {
+  const module = run.tables.modules.map(match);
+  const inside = new Uint8Array(run.scopes);
+  for (let scope = 0; scope < run.scopes; scope++) {
+    const parent = run.scopeParent[scope];
+    inside[scope] = module[run.scopeModule[scope]] || (parent >= 0 && inside[parent]) ? 1 : 0;
+  }
+  return { node: (node) => inside[run.nodeScope[node]] === 1, scope: (scope) => module[run.scopeModule[scope]] };
+}
+
+function outputs(run: Run, check: (type: number) => boolean): Test {
+  return {
+    node: (node) => {
+      for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) if (check(run.valueType[run.outValue[row]])) return true;
+      return false;
+    },
+  };
+}
+
+function inputs(run: Run, roles: Set<number>): Test {
+  return {
+    node: (node) => {
+      for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) if (roles.has(run.roleOf(run.inValue[row]))) return true;
+      return false;
+    },
+  };
+}
+
+/** A pattern with * and ? over a whole word, without regard to case. */
+export function globbed(text: string): (word: string) => boolean {
+  const source = text.replace(/[.+^${}()|[\]\\]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".");
+  const pattern = new RegExp(`^${source}$`, "is");
+  return (word) => pattern.test(word);
+}

@@ -1,0 +1,89 @@
+/** The figures of an operation or a group, under names that a person reads; in a comparison for both runs. */
+
+import type { App } from "../app.ts";
+import { COMPARED, REMOVED, ADDED } from "../data/run.ts";
+import { plural } from "../data/text.ts";
+import { duration, plain, showFor, signed } from "../data/units.ts";
+import { BOUNDS } from "../draw/heat.ts";
+import type { Box } from "../tree/box.ts";
+import type { Fact } from "./rows.ts";
+
+const LABELS: Record<string, string> = {
+  start_ns: "began after", time_ns: "time", kernel_ns: "time of its kernels", alloc_bytes: "memory allocated", free_bytes: "memory freed",
+  live_bytes: "memory alive after it", moved_bytes: "bytes moved", flops: "FLOPs", macs: "multiply-adds", parameters: "parameters",
+  scope_start_ns: "call began after", scope_time_ns: "call took", scope_self_ns: "of it outside inner modules", norm: "norm of the result", bound: "bound by",
+  nans: "NaN values", infs: "infinite values", units: "units", dead_units: "dead units",
+};
+/** Not to be added up. */
+const SINGLE = new Set(["start_ns", "live_bytes", "norm", "bound", "relevance", "difference"]);
+const WHOLE = new Set(["gradient_norm", "activation_norm", "bound", "relevance"]);
+
+export function metricLabel(name: string): string {
+  return LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ");
+}
+
+/** An amount of a metric as text. */
+export function metricText(app: App, name: string, amount: number): string {
+  const { run } = app;
+  if (name === "bound") return BOUNDS[amount] ?? String(amount);
+  if (name === "start_ns" || name === "scope_start_ns") return duration(amount - (run.metric("scope_start_ns", 0) ?? run.metric("start_ns", 0) ?? 0));
+  return showFor(name)(amount);
+}
+
+/** Rows for what two runs share: A, B and the difference. Empty where this is no comparison. */
+export function comparedRows(app: App, box: Box | null, node: number): Fact[] {
+  const { run } = app;
+  if (!run.difference) return [];
+  const status = box ? box.difference : run.difference[node];
+  const read = (name: string): number | null => {
+    if (!box) return run.metric(name, node);
+    const sum = box.forest.sum(name, box.start, box.end);
+    return sum && sum.unknown < box.operations ? sum.total : null;
+  };
+  const cell = (name: string, base: string, isThere: boolean, sign = false): string => {
+    if (!isThere) return "–";
+    const amount = read(name);
+    return amount === null ? "not known" : (sign ? signed(showFor(base)) : showFor(base))(amount);
+  };
+  const rows: Fact[] = [];
+  for (const [name, delta] of Object.entries(COMPARED)) {
+    if (!run.metrics.has(delta)) continue;
+    rows.push([metricLabel(name), cell(`${name}@a`, name, status !== ADDED), cell(name, name, status !== REMOVED), cell(delta, name, true, true)]);
+  }
+  return rows;
+}
+
+/** The metrics of one operation, or of one call of a module. */
+export function singleRows(app: App, along: "node" | "scope", row: number): Fact[] {
+  const { run } = app;
+  const rows: Fact[] = [];
+  for (const metric of run.metrics.values()) {
+    if (metric.along !== along || metric.name.startsWith("difference") || isCompared(app, metric.name) || run.isAbsent(metric, row)) continue;
+    const amount = run.metric(metric.name, row);
+    rows.push([metricLabel(metric.name), amount === null ? "not known" : metricText(app, metric.name, amount)]);
+  }
+  return rows;
+}
+
+/** The metrics of a group: sums, and what else a heat map shows of it. */
+export function groupRows(app: App, box: Box): Fact[] {
+  const { run } = app;
+  const rows: Fact[] = [];
+  for (const { name, along } of run.metrics.values()) {
+    if (along !== "node" || SINGLE.has(name) || name.startsWith("difference") || isCompared(app, name)) continue;
+    const sum = box.forest.sum(name, box.start, box.end);
+    if (!sum || (run.difference && box.difference === REMOVED)) continue;
+    const missing = sum.unknown ? ` (${plural(sum.unknown, "operation")} not known)` : "";
+    rows.push([metricLabel(name), sum.unknown === box.operations && box.operations ? "not known" : metricText(app, name, sum.total) + missing]);
+  }
+  for (const measure of app.measures) {
+    if (!WHOLE.has(measure.id) || (measure.applies && !measure.applies(box))) continue;
+    const amount = measure.of(box);
+    rows.push([measure.label, amount === null ? "not known" : measure.scale === "category" ? measure.show(amount) : plain(amount)]);
+  }
+  return rows;
+}
+
+function isCompared(app: App, name: string): boolean {
+  return app.run.difference !== null && name in COMPARED && app.run.metrics.has(COMPARED[name]);
+}

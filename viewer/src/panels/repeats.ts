@@ -1,0 +1,69 @@
+/** What a repeat says of its instances: how many, which differ, and in what. */
+
+import { PARAMETER } from "../data/run.ts";
+import { plural } from "../data/text.ts";
+import { count } from "../data/units.ts";
+import { h } from "../dom.ts";
+import type { Box } from "../tree/box.ts";
+import { more, section, type Go } from "./rows.ts";
+
+const MOST = 8;
+
+/** The name of one instance: its module, the parameter that it works on, or its number. */
+export function instanceName(box: Box): string {
+  if (box.kind === "module") return box.label;
+  const { run, forest } = box;
+  for (let place = box.start; place < box.end; place++) {
+    const node = forest.order[place];
+    for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
+      const value = run.inValue[row];
+      if (run.roleOf(value) === PARAMETER && run.valueName[run.rootOf(value)] >= 0) return run.valueLabel(run.rootOf(value));
+    }
+  }
+  return box.label;
+}
+
+export function standsFor(box: Box): string {
+  const odd = box.oddInstances.length;
+  if (!odd) return `${count(box.count)} that do the same; figures are sums over all of them`;
+  const differ = box.children.some((child, i) => child.odd && box.oddInstances.includes(i) && !sameOperators(child, typical(box)));
+  return `${count(box.count)} in a row, ${count(odd)} of them with other ${differ ? "operators or shapes" : "shapes"}; figures are sums over all of them`;
+}
+
+/** The instances that are not like most, each with what is different. */
+export function differing(box: Box, go: Go): HTMLElement | null {
+  const odd = box.oddInstances;
+  if (!odd.length) return null;
+  const usual = typical(box);
+  const rows = odd.slice(0, MOST).map((place) => {
+    const one = box.children[place];
+    return h("button", { class: "row link", type: "button", on: { click: () => go(one.forest.order[one.start]) } }, h("b", {}, instanceName(one)), h("span", { class: "sub" }, difference(one, usual)));
+  });
+  return section(`${plural(odd.length, "instance")} that differ${odd.length === 1 ? "s" : ""} from the others`, ...rows, more(odd.length - MOST));
+}
+
+/** In what an instance differs, in a few words. */
+export function difference(one: Box, usual: Box): string {
+  if (!sameOperators(one, usual)) return `other operators: ${count(one.operations)} instead of ${count(usual.operations)}`;
+  const { run, forest } = one;
+  for (let place = 0; place < one.operations; place++) {
+    const here = run.outputs(forest.order[one.start + place])[0];
+    const there = run.outputs(forest.order[usual.start + place])[0];
+    if (here === undefined || there === undefined || run.typeText(here) === run.typeText(there)) continue;
+    return `${run.name(forest.order[one.start + place])} makes ${run.typeText(here)}, not ${run.typeText(there)}`;
+  }
+  return "differs inside";
+}
+
+function typical(box: Box): Box {
+  return box.children.find((child) => !child.odd) ?? box.children[0];
+}
+
+function sameOperators(a: Box, b: Box): boolean {
+  if (a.operations !== b.operations) return false;
+  const { run, forest } = a;
+  for (let place = 0; place < a.operations; place++) {
+    if (run.opIds[run.nodeCall[forest.order[a.start + place]]] !== run.opIds[run.nodeCall[forest.order[b.start + place]]]) return false;
+  }
+  return true;
+}
