@@ -18,4 +18,5 @@ FIGURES = {
     "cli": "torch-vis --help, and what torch-vis run adds to a training",
     "imports": "import torch_vis beyond import torch",
     "memory": "peak process memory, against the plain run",
+    "memory_prediction": "predicted peak memory of training steps, against the measured one",
 }

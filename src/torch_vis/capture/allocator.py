@@ -29,8 +29,8 @@ class Kernel(NamedTuple):
     kept_bytes: int
 
 
-class CpuEvents(NamedTuple):
-    """The CPU allocator during one run: every change in bytes, the operation it came from, and what was there before."""
+class Events(NamedTuple):
+    """An allocator during one run: every change in bytes, the operation it came from, and what was there before."""
 
     change: Ints
     kernel: Ints  # number of the operation in ``kernels``, -1 outside of any
@@ -63,13 +63,15 @@ class CudaFigures(NamedTuple):
     """The most that tensors and kernels asked for, before rounding."""
     free_at_peak_bytes: int | None
     """Reserved, and not allocated, at the moment of the peak: fragmentation and cache; None without a history."""
+    kernels: list[Kernel]
+    """The operations that ran, with what each took for itself."""
 
 
 class Measured(NamedTuple):
     """What one run took from the allocators."""
 
     output: Any
-    cpu: CpuEvents
+    cpu: Events
     cuda: tuple[CudaFigures, ...]
 
 
@@ -90,10 +92,13 @@ def measure(
         marks = [_cuda_start(device) for device in devices]
         with record_function(MARK):
             output = function(*args, **kwargs)
-        cuda = tuple(_cuda_figures(device, start) for device, start in zip(devices, marks))
+        found = [_cuda_figures(device, start) for device, start in zip(devices, marks)]
     profiler: Any = listening.profiler
-    events = _cpu_events(profiler.kineto_results.experimental_event_tree(), before)
-    return Measured(output, events, cuda)
+    roots = profiler.kineto_results.experimental_event_tree()
+    cuda = tuple(
+        row._replace(kernels=_events(roots, row.start_bytes, torch.device(row.device)).kernels) for row in found
+    )
+    return Measured(output, _events(roots, before, torch.device("cpu")), cuda)
 
 
 def tensor_bytes() -> int:
@@ -111,10 +116,10 @@ def tensor_bytes() -> int:
     return sum(storages.values())
 
 
-# ---------------------------------------------------------------- CPU
+# ---------------------------------------------------------------- events
 
 
-def _cpu_events(roots: list[Any], before: int) -> CpuEvents:
+def _events(roots: list[Any], before: int, device: torch.device) -> Events:
     """The allocator's events within the marked run, in the order of time, each with the operation around it."""
     inside = _marked(roots)
     rows: list[tuple[int, int, int]] = []
@@ -124,7 +129,7 @@ def _cpu_events(roots: list[Any], before: int) -> CpuEvents:
         event, kernel = stack.pop()
         if event.tag == _EventType.Allocation:
             fields = event.extra_fields
-            if fields.device.type != "cpu":
+            if fields.device != device and (fields.device.type, device.type) != ("cpu", "cpu"):
                 continue
             if inside is None or inside[0] <= event.start_time_ns <= inside[1]:
                 rows.append((event.start_time_ns, fields.alloc_size, kernel))
@@ -139,7 +144,7 @@ def _cpu_events(roots: list[Any], before: int) -> CpuEvents:
         if kernel >= 0:
             kernels[kernel][1].append(change)
     table = np.array([row[1:] for row in rows], dtype=np.int64).reshape(-1, 2)
-    return CpuEvents(table[:, 0], table[:, 1], [Kernel(name, *_scratch(found)) for name, found in kernels], before)
+    return Events(table[:, 0], table[:, 1], [Kernel(name, *_scratch(found)) for name, found in kernels], before)
 
 
 def _marked(roots: list[Any]) -> tuple[int, int] | None:
@@ -192,6 +197,7 @@ def _cuda_figures(device: int, start: int) -> CudaFigures:
         stats["reserved_bytes.all.peak"],
         stats["requested_bytes.all.peak"],
         _free_at_peak(snapshot, device, start, stats["reserved_bytes.all.current"]),
+        [],
     )
 
 
