@@ -2,15 +2,17 @@
 
 import type { Run } from "./data/run.ts";
 import { PHASES } from "./data/run.ts";
-import { addParameters, measures, type Measure } from "./draw/heat.ts";
+import { fillOf, measures, rangeOf, type Measure, type Range } from "./draw/heat.ts";
 import { face, HEADER, headerWidth } from "./draw/measure.ts";
 import type { Look, Paint } from "./draw/painter.ts";
-import { Scene, type Hit } from "./draw/scene.ts";
-import { blend, DARK, FAMILIES, LIGHT, mixed, type Theme } from "./draw/theme.ts";
+import { laidOut } from "./draw/columns.ts";
+import type { Hit, Scene } from "./draw/scene.ts";
+import { blend, DARK, FAMILIES, LIGHT, type Theme } from "./draw/theme.ts";
 import { LayoutClient } from "./layout/client.ts";
+import { ROOM, type Room } from "./layout/layered.ts";
 import { rootBox, type Box } from "./tree/box.ts";
 import { Forest } from "./tree/forest.ts";
-import { closeAll, eachShown, openAll, openAtFirst, openingOf, openToDepth, wayTo } from "./tree/openings.ts";
+import { closeAll, eachShown, openAll, openAtFirst, openingOf, openToDepth, wayTo, wayToCall } from "./tree/openings.ts";
 import { compose } from "./tree/picture.ts";
 
 export type Mode = "side" | "over" | "forward" | "backward" | "optimizer";
@@ -35,8 +37,9 @@ export class App {
   hover: Box | null = null;
   marked: Set<Box> | null = null;
   private markedNodes: Uint8Array | null = null;
-  heatMost = 0;
+  range: Range = { least: 0, most: 0 }; // of the heat map, over what is drawn
   layoutMs = 0;
+  room: Room = ROOM; // what the picture should fit in, to be read without zooming
   private readonly rootsByPhases = new Map<string, Box>();
   private readonly listeners = new Map<Happening, (() => void)[]>();
   private turn = 0;
@@ -44,7 +47,6 @@ export class App {
   private links: [Hit, Hit][] = [];
 
   constructor(readonly run: Run) {
-    addParameters(run);
     this.measures = measures(run);
     const seen = new Set<number>();
     for (let node = 0; node < run.count; node++) seen.add(run.nodePhase[node]);
@@ -110,25 +112,9 @@ export class App {
       const up = this.mode === "side" && root.forest.phases[0] === 1;
       return { picture: compose(root, { views: this.views, up, measure: face, header: HEADER, headerWidth }), up, title: titleOf(root) };
     });
-    const specs = parts.flatMap((part) => part.picture.specs);
-    let base = 0;
-    for (const { picture } of parts) {
-      for (const spec of picture.specs) for (let i = 0; i < spec.child.length; i++) if (spec.child[i] >= 0) spec.child[i] += base;
-      base += picture.specs.length;
-    }
-    const results = await this.client.arrange(specs);
+    const scene = await laidOut(this.client, parts, this.room);
     if (turn !== this.turn) return false;
-    let at = 0;
-    this.scene = new Scene(
-      parts.map((part) => {
-        const own = results.slice(at, at + part.picture.specs.length);
-        const first = at;
-        at += part.picture.specs.length;
-        for (const spec of part.picture.specs) for (let i = 0; i < spec.child.length; i++) if (spec.child[i] >= 0) spec.child[i] -= first;
-        part.picture.specs.forEach((spec, number) => resize(spec, own, number));
-        return { ...part, results: own };
-      }),
-    );
+    this.scene = scene;
     this.layoutMs = performance.now() - started;
     this.warm();
     this.mark(this.markedNodes);
@@ -182,10 +168,7 @@ export class App {
     for (const root of ordered) {
       const { forest } = root;
       if (forest.start[scope] === forest.end[scope]) continue;
-      const way: Box[] = wayTo(root, forest.start[scope], true);
-      let found = way.find((box) => box.elements.length === 1 && box.elements[0] === ~scope && box !== root);
-      if (!found) found = way.find((box) => box.kind === "fold" && box.elements.includes(~scope));
-      for (const box of way) if (found && box.level >= found.level && box !== root && !contains(box, found)) box.opening = "closed";
+      const found = wayToCall(root, scope);
       if (!found) continue;
       this.selected = found;
       this.node = -1;
@@ -221,13 +204,9 @@ export class App {
   }
 
   private warm(): void {
-    this.heatMost = 0;
     if (!this.heat || !this.scene) return;
-    for (const { picture } of this.scene.columns) {
-      for (const { box, own } of picture.items) {
-        if (own < 0) this.heatMost = Math.max(this.heatMost, Math.abs(this.heat.of(box) ?? 0));
-      }
-    }
+    const drawn = this.scene.columns.flatMap(({ picture }) => picture.items.flatMap(({ box, own }) => (own < 0 ? [box] : [])));
+    this.range = rangeOf(this.heat, drawn);
   }
 
   private brighten(): void {
@@ -303,13 +282,7 @@ export class App {
   paint(box: Box, theme: Theme): Paint {
     const accent = theme.dark ? blend(FAMILIES[this.family(box)] ?? FAMILIES.module, "#ffffff", 0.12) : (FAMILIES[this.family(box)] ?? FAMILIES.module);
     if (box.kind === "input" || box.kind === "output") return { fill: theme.card, accent: FAMILIES.module };
-    if (this.heat) {
-      const amount = this.heat.of(box);
-      if (amount === null) return { fill: theme.unknown, accent };
-      const share = this.heatMost ? amount / this.heatMost : 0;
-      if (this.heat.diverging) return { fill: mixed(theme.diverging, 0.5 + (Math.sign(share) * Math.sqrt(Math.abs(share))) / 2), accent };
-      return { fill: mixed(theme.heat, Math.sqrt(Math.max(0, share))), accent };
-    }
+    if (this.heat) return { fill: fillOf(this.heat, this.range, box, theme), accent };
     if (this.run.difference) return { fill: theme.difference[box.difference], accent };
     if (box.kind === "op" || this.family(box) !== "module") return { fill: blend(theme.card, accent, theme.dark ? 0.22 : 0.13), accent };
     return { fill: theme.card, accent };
@@ -344,20 +317,6 @@ function titleOf(root: Box): string {
   const { phases } = root.forest;
   const count = root.forest.total.toLocaleString("en-US");
   return `${phases.map((phase) => PHASES[phase]).join(" + ")} · ${count} operations`;
-}
-
-/** The worker gets copies: the sizes of frames as cells are filled in here once more. */
-function resize(spec: { w: Float64Array; h: Float64Array; child: Int32Array }, results: { width: number; height: number }[], _: number): void {
-  for (let cell = 0; cell < spec.child.length; cell++) {
-    if (spec.child[cell] < 0) continue;
-    spec.w[cell] = results[spec.child[cell]].width;
-    spec.h[cell] = results[spec.child[cell]].height;
-  }
-}
-
-function contains(outer: Box, inner: Box): boolean {
-  for (let box: Box | null = inner.parent; box; box = box.parent) if (box === outer) return true;
-  return false;
 }
 
 /** An item and, if it is a frame, all that lies in it. */

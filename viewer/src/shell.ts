@@ -3,21 +3,28 @@
 import type { App, Mode } from "./app.ts";
 import { PHASES } from "./data/run.ts";
 import { button, h, replace } from "./dom.ts";
-import { plural } from "./draw/measure.ts";
-import { FAMILIES, mixed } from "./draw/theme.ts";
+import { plural } from "./data/text.ts";
+import { absentMeasures } from "./draw/heat.ts";
 import { View } from "./draw/view.ts";
 import { applyOpen, decode, encode } from "./input/hash.ts";
+import { openForFirstLook } from "./input/first.ts";
 import { listen } from "./input/keyboard.ts";
+import { otherPhase } from "./input/walk.ts";
+import { sideGrip } from "./input/sidebar.ts";
 import { Details } from "./panels/details.ts";
 import { copyMarkdown, saveJson, savePng, saveSvg } from "./panels/exports.ts";
 import { FlameChart } from "./panels/flamechart.ts";
 import { helpSheet } from "./panels/help.ts";
+import { legendOf } from "./panels/legend.ts";
 import { ModuleTable } from "./panels/modules.ts";
 import { SearchBox } from "./panels/searchbox.ts";
 import { Summary } from "./panels/summary.ts";
 import { Timeline } from "./panels/timeline.ts";
 import type { Box } from "./tree/box.ts";
 import { depthOf, eachShown, openingOf } from "./tree/openings.ts";
+
+const NARROW = 820; // pixels: below, the side panel lies on the graph
+const LOW = 480;
 
 export class Shell {
   readonly view: View;
@@ -48,14 +55,14 @@ export class Shell {
     const go = (node: number): void => void this.goNode(node);
     const goScope = (scope: number): void => void this.goScope(scope);
     this.details = new Details(app, go, goScope, () => void this.copy());
-    this.modules = new ModuleTable(app, goScope);
-    this.summary = new Summary(app);
+    this.modules = new ModuleTable(app, (scope, stay) => void this.goScope(scope, stay), () => this.later());
+    this.summary = new Summary(app, goScope);
     this.search = new SearchBox(app, go, goScope, () => this.view.redraw());
     this.timeline = new Timeline(app, go);
     this.flame = new FlameChart(app, go, goScope);
     this.view.act = (action, box) => void this.onZone(action, box);
     app.on("select", () => {
-      if (app.selected || app.node >= 0) this.showTab("details");
+      if ((app.selected || app.node >= 0) && !this.staying) this.showTab("details");
       this.later();
     });
     app.on("scene", () => {
@@ -76,18 +83,23 @@ export class Shell {
 
   private build(): void {
     const { app } = this;
-    const { meta, compare } = app.run.data;
-    const title = compare ? `${compare.a}  →  ${compare.b}` : String(meta.model ?? "run");
+    const { meta } = app.run.data;
+    const title = String(meta.model ?? "run");
     this.fillSelects();
     const save = h("details", { class: "menu" }, h("summary", { title: "Save or copy" }, "Save"),
       h("div", { class: "menu-body" },
         button("View as SVG", "All that is open, as SVG (s)", () => saveSvg(app)),
         button("View as PNG", "All that is open, as PNG", () => void savePng(app)),
-        button("Selection as JSON", "Every fact of the selected operations", () => saveJson(app)),
+        button("Selection as JSON", "Every fact of the selected operations", () => { if (this.isSelected()) saveJson(app); }),
         button("Copy as Markdown", "The selection as a table to paste (c)", () => void this.copy()),
         button("Copy link", "An address that brings back this view", () => void this.copyLink())));
     save.addEventListener("click", (event) => { if ((event.target as HTMLElement).tagName === "BUTTON") save.open = false; });
     document.addEventListener("pointerdown", (event) => { if (!save.contains(event.target as Node)) save.open = false; });
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !save.open) return;
+      save.open = false;
+      event.stopImmediatePropagation();
+    }, { capture: true });
     const bar = h("header", { class: "bar" },
       h("div", { class: "brand", title }, h("b", {}, title), h("span", { class: "sub" }, plural(app.run.count, "operation"))),
       this.search.element,
@@ -96,7 +108,7 @@ export class Shell {
         h("span", { class: "group", title: "Depth: how many levels are open" },
           button("−", "One level less", () => void this.changeDepth(-1)), this.depth, button("+", "One level more", () => void this.changeDepth(1)), button("all", "Open everything (e)", () => void this.openEverything())),
         this.heat,
-        h("span", { class: "group" }, button("Fit", "Fit all in the window (f)", () => this.view.fit())),
+        h("span", { class: "group" }, button("Fit", "Fit all in the window (f)", () => void this.fit())),
         save,
         button("◐", "Dark or light (d)", () => this.switchTheme(), { class: "icon" }),
         button("?", "Keys (?)", () => this.help.showModal(), { class: "icon" })));
@@ -115,21 +127,30 @@ export class Shell {
     }
     const zoom = h("div", { class: "zoom" }, button("+", "Zoom in (+)", () => this.view.zoom(1.3)), button("−", "Zoom out (−)", () => this.view.zoom(1 / 1.3)));
     const corner = button("«", "Show the panel", () => { document.body.classList.remove("no-side"); this.view.redraw(); }, { class: "icon show-side" });
+    const key = h("details", { class: "legend-box" }, h("summary", {}, "Legend"), this.legend);
+    key.open = innerWidth > NARROW && innerHeight > LOW;
+    key.addEventListener("toggle", () => this.view.redraw());
+    const aside = h("aside", { "aria-label": "Facts" });
+    aside.append(sideGrip(aside, () => this.view.redraw()), tabs, this.side);
     document.body.append(
       bar,
-      h("main", {}, h("div", { class: "stage" }, this.view.canvas, this.view.tip, this.legend, this.view.mini, zoom, corner, this.toast),
+      h("main", {}, h("div", { class: "stage" }, this.view.canvas, this.view.tip, key, this.view.mini, zoom, corner, this.toast, app.run.count ? null : h("p", { class: "nothing" }, "No operation ran, so there is no graph to draw.")),
         h("footer", {}, dockTabs, this.status), this.dock),
-      h("aside", { "aria-label": "Facts" }, tabs, this.side),
+      aside,
       this.help);
-    document.body.classList.toggle("no-side", innerWidth <= 820);
+    this.view.overlays = [key, zoom, corner];
+    new ResizeObserver(() => document.body.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
+    document.body.classList.toggle("no-side", innerWidth <= NARROW);
     this.showTab("summary");
   }
 
   private fillSelects(): void {
     const { app } = this;
-    replace(this.heat, h("option", { value: "" }, "Heat: off"), ...app.measures.map((measure) => h("option", { value: measure.id }, `Heat: ${measure.label}`)));
+    replace(this.heat, h("option", { value: "" }, "Heat: off"), ...app.measures.map((measure) => h("option", { value: measure.id }, `Heat: ${measure.label}`)),
+      ...absentMeasures(app.run).map(([label, call]) => h("option", { disabled: true, title: call }, `Heat: ${label} (${call})`)));
     this.heat.addEventListener("change", () => app.setHeat(this.heat.value));
-    const modes: [Mode, string][] = app.phases.length > 1 ? [["side", "Side by side"], ["over", "Overlaid"], ...app.phases.map((phase): [Mode, string] => [PHASES[phase] as Mode, `Only ${PHASES[phase]}`])] : [["side", app.phases.length ? `${PHASES[app.phases[0]]} only` : "empty"]];
+    const modes: [Mode, string][] = app.phases.length > 1 ? [["side", "Side by side"], ["over", "Overlaid"], ...app.phases.map((phase): [Mode, string] => [PHASES[phase] as Mode, `Only ${PHASES[phase]}`])] : [["side", app.phases.length ? `Only ${PHASES[app.phases[0]]}` : "Nothing ran"]];
+    this.mode.hidden = !app.phases.length;
     replace(this.mode, ...modes.map(([mode, label]) => h("option", { value: mode }, label)));
     this.mode.addEventListener("change", () => void this.setMode(this.mode.value as Mode));
   }
@@ -143,7 +164,7 @@ export class Shell {
       step: (box, by) => void this.onZone(by > 0 ? "next" : "previous", box),
       depth: (depth) => void this.setDepth(depth),
       openEverything: () => void this.openEverything(),
-      fit: () => view.fit(),
+      fit: () => void this.fit(),
       zoomToSelection: () => { const hit = app.selected && app.scene?.find(app.selected); if (hit) view.fly(view.around(app.scene!.rect(hit), 1.6)); },
       zoom: (factor) => view.zoom(factor),
       nextHeat: (off) => this.nextHeat(off),
@@ -183,19 +204,38 @@ export class Shell {
       const others = app.run.nodeLink[node] >= 0 ? [app.run.nodeLink[node]] : app.run.linked(node);
       if (others.length) return void this.goNode(others[0]);
     }
+    const other = app.selected && app.scene ? otherPhase(app.scene, app.selected) : null;
+    if (other) {
+      app.select(other);
+      return this.view.reveal(other);
+    }
     this.say("no operation of another phase belongs to this one");
   }
 
   async setMode(mode: Mode): Promise<void> {
     this.mode.value = mode;
+    this.app.room = this.view.room;
     this.app.setMode(mode);
     if (await this.app.relayout()) this.view.begin();
     this.app.select(this.app.selected, this.app.node);
   }
 
   async setDepth(depth: number): Promise<void> {
+    this.app.room = this.view.room;
     this.app.setDepth(depth);
     if (await this.app.relayout()) this.view.fit();
+  }
+
+  /** All of it in the window; where that has changed much since, laid out anew for it. */
+  private async fit(): Promise<void> {
+    const { app, view } = this;
+    const [now, then] = [view.room, app.room];
+    const changed = Math.max(now.w / then.w, then.w / now.w, now.h / then.h, then.h / now.h) > 1.25;
+    if (changed) {
+      app.room = now;
+      await app.relayout();
+    }
+    view.fit(!changed);
   }
 
   private changeDepth(by: number): Promise<void> {
@@ -204,6 +244,7 @@ export class Shell {
   }
 
   async openEverything(): Promise<void> {
+    this.app.room = this.view.room;
     this.app.openEverything();
     if (await this.app.relayout()) this.view.fit();
   }
@@ -249,18 +290,27 @@ export class Shell {
       this.mode.value = "side";
       app.setMode("side");
     }
+    if (app.run.isView(node) && !app.views) {
+      app.views = true;
+      this.say(`${app.run.name(node)} is a view: views are shown now (v hides them)`);
+    }
     const box = app.pickNode(node, true);
     await this.refresh(null);
     app.select(box, node);
     if (box) this.view.flyToBox(box, true);
   }
 
-  async goScope(scope: number): Promise<void> {
+  /** Go to the call of a module; with `stay`, the panel that asked for it stays in front. */
+  async goScope(scope: number, stay = false): Promise<void> {
     const box = this.app.pickScope(scope);
     await this.refresh(null);
+    this.staying = stay;
     this.app.select(box);
+    this.staying = false;
     if (box) this.view.flyToBox(box, true);
   }
+
+  private staying = false;
 
   showTab(name: string): void {
     this.tab = name;
@@ -269,6 +319,7 @@ export class Shell {
     if (name === "summary") this.summary.show();
     replace(this.side, { summary: this.summary.element, details: this.details.element, modules: this.modules.element }[name]!);
     document.body.classList.toggle("wide-side", name === "modules");
+    this.later();
   }
 
   showDock(name: string): void {
@@ -294,37 +345,14 @@ export class Shell {
   }
 
   private drawLegend(): void {
-    const { app } = this;
-    const { theme, heat } = app;
-    if (heat) {
-      const bar = h("div", { class: "ramp" });
-      bar.style.background = `linear-gradient(to right, ${(heat.diverging ? theme.diverging : theme.heat).join(", ")})`;
-      const ticks = heat.diverging ? [-1, 0, 1] : [0, 0.25, 1];
-      replace(this.legend, h("div", {}, `${heat.label}, sum over what a box stands for`), bar,
-        h("div", { class: "ticks" }, ...ticks.map((share) => h("span", {}, heat.show(app.heatMost * share)))),
-        h("div", { class: "sub" }, this.unknownText()));
-      return;
-    }
-    if (app.run.difference) {
-      replace(this.legend, ...["", "only in B (added)", "only in A (removed)", "changed"].flatMap((name, i) => (i ? [swatch(theme.difference[i], name)] : [])));
-      return;
-    }
-    const used = new Set<string>();
-    for (const column of app.scene?.columns ?? []) for (const { box, own } of column.picture.items) if (own < 0 && box.start >= 0) used.add(app.family(box));
-    replace(this.legend, ...Object.keys(FAMILIES).filter((name) => used.has(name) && name !== "module").map((name) => swatch(mixed([theme.card, FAMILIES[name]], 0.85), name)));
-  }
-
-  private unknownText(): string {
-    let unknown = 0;
-    for (const column of this.app.scene?.columns ?? []) for (const { box, own } of column.picture.items) if (own < 0 && box.start >= 0 && this.app.heat!.of(box) === null) unknown += 1;
-    return unknown ? `${plural(unknown, "box")}: not known`.replace("boxs", "boxes") : "";
+    replace(this.legend, ...legendOf(this.app));
   }
 
   private statusText(): string {
     const { scene } = this.app;
     let boxes = 0;
     for (const column of scene?.columns ?? []) for (const item of column.picture.items) if (item.own < 0) boxes += 1;
-    return `${plural(boxes, "box")} shown`.replace("boxs", "boxes");
+    return `${plural(boxes, "box")} shown`;
   }
 
   say(text: string): void {
@@ -336,12 +364,20 @@ export class Shell {
 
   private toastWait = 0;
 
+  private isSelected(): boolean {
+    const found = this.app.selected !== null || this.app.node >= 0;
+    if (!found) this.say("nothing is selected: click a box first");
+    return found;
+  }
+
   private async copy(): Promise<void> {
+    if (!this.isSelected()) return;
     await copyMarkdown(this.app);
     this.say("copied as Markdown");
   }
 
   private async copyLink(): Promise<void> {
+    if (location.protocol === "about:") return this.say("inside a notebook there are no links: save the page with t.save(\"model.html\") to have them");
     this.writeHash();
     try {
       await navigator.clipboard.writeText(location.href);
@@ -359,7 +395,8 @@ export class Shell {
 
   writeHash(): void {
     const { view } = this;
-    const hash = encode(this.app, view.camera, view.size, this.docked, this.search.input.value);
+    const panels = { tab: this.tab, sort: this.modules.order, brush: this.timeline.brush?.join("-") ?? "" };
+    const hash = encode(this.app, view.camera, view.size, this.docked, this.search.input.value, panels);
     try {
       history.replaceState(null, "", hash);
     } catch {
@@ -383,18 +420,25 @@ export class Shell {
     else if (wanted.open) for (const root of app.roots) applyOpen(root, wanted.open);
     if (wanted.node >= 0 && wanted.node < app.run.count) app.pickNode(wanted.node, true);
     else if (wanted.selected) for (const root of app.roots) eachShown(root, (box) => { if (box.key === wanted.selected) app.selected = box; });
-    await app.relayout();
+    if (wanted.heat) app.setHeat(wanted.heat);
+    this.drawLegend();
+    app.room = wanted.room ?? view.room;
+    if (wanted.open || wanted.node >= 0 || wanted.selected) await app.relayout();
+    else await openForFirstLook(app, view);
     if (wanted.heat) {
       this.heat.value = wanted.heat;
       app.setHeat(wanted.heat);
     }
     if (wanted.dock === "memory" || wanted.dock === "time") this.showDock(wanted.dock);
+    if (wanted.brush && wanted.dock === "memory") this.timeline.setBrush(...wanted.brush);
+    this.modules.order = wanted.sort;
     if (wanted.query) {
       this.search.input.value = wanted.query;
       this.search.run();
       this.search.results.hidden = true;
     }
     if (app.selected) app.select(app.selected, app.node);
+    if (wanted.tab) this.showTab(wanted.tab);
     if (wanted.at) {
       const [x, y, scale] = wanted.at;
       view.camera = { scale, x: view.size.w / 2 - x * scale, y: view.size.h / 2 - y * scale };
@@ -402,10 +446,4 @@ export class Shell {
     view.drawNow();
     this.hashReady = true;
   }
-}
-
-function swatch(color: string, text: string): HTMLElement {
-  const dot = h("i", { class: "swatch" });
-  dot.style.background = color;
-  return h("span", { class: "key" }, dot, text);
 }

@@ -1,6 +1,7 @@
 /** How large a box is and what it says: its name, and below it what it makes. */
 
 import { shapeText, type Run } from "../data/run.ts";
+import { plural } from "../data/text.ts";
 import type { Box } from "../tree/box.ts";
 import { FONT, Ruler } from "./text.ts";
 
@@ -18,8 +19,16 @@ export const HEADER = 30;
 
 /** The width that the name of a frame and its buttons take. */
 export function headerWidth(box: Box): number {
-  const title = Math.min(180, titleRuler().width(box.label || box.type));
-  return title + (box.kind === "fold" ? 150 + titleRuler().width(`×${box.count}`) + subRuler().width(`${box.count} of ${box.count}`) : 78);
+  const { title, buttons } = headerParts(box);
+  return title + buttons + 28;
+}
+
+/** Of the width of a frame, what its name takes from the left and its buttons from the right. */
+export function headerParts(box: Box): { title: number; buttons: number } {
+  const title = Math.min(280, titleRuler().width(box.label || box.type)) + 34;
+  if (box.kind !== "fold") return { title, buttons: 38 };
+  const badge = `×${box.count.toLocaleString("en-US")}`;
+  return { title, buttons: 120 + titleRuler().width(badge) + subRuler().width(`${box.count} of ${box.count}`) };
 }
 
 let titles: Ruler | null = null;
@@ -36,6 +45,8 @@ export function subRuler(): Ruler {
 /** In a comparison, added, removed and changed are said in signs as well as in colours. */
 const SIGNS = ["", "+ ", "− ", "≠ "];
 
+const WIDER = 1.25; // room in a box for its name to grow when it is seen from farther away
+
 const faces = new WeakMap<Box, Face>();
 
 export function face(box: Box): Face {
@@ -49,9 +60,9 @@ function makeFace(box: Box): Face {
   const label = SIGNS[box.difference] + box.label;
   const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
   const sub = subOf(box);
-  const extra = (badge ? titleRuler().width(badge) + 18 : 0) + (box.canOpen ? 20 : 0);
-  const wanted = Math.max(titleRuler().width(label) + extra, subRuler().width(sub)) + 28;
-  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 250));
+  const extra = (badge ? titleRuler().width(badge) + 24 : 0) + (box.canOpen ? 20 : 0);
+  const wanted = Math.max(titleRuler().width(label) * WIDER + extra, subRuler().width(sub)) + 28;
+  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 300));
   const h = sub ? 44 : 32;
   return {
     w, h, badge,
@@ -72,8 +83,4 @@ function subOf(box: Box): string {
 
 function outputText(run: Run, made: number[]): string {
   return shapeText(run.type(made[0])) + (made.length > 1 ? ` +${made.length - 1}` : "");
-}
-
-export function plural(count: number, what: string): string {
-  return `${count.toLocaleString("en-US")} ${what}${count === 1 ? "" : "s"}`;
 }

@@ -1,12 +1,14 @@
 /** Draws a scene on a canvas: only what is in the window, and only as much of it as can be read at its size. */
 
-import { typeText } from "../data/run.ts";
 import type { Box } from "../tree/box.ts";
+import { READABLE } from "./fitting.ts";
+import { drawHeader } from "./header.ts";
+import { LABEL_SIZE, labelsOf, meets } from "./labels.ts";
 import { face, HEADER, subRuler, titleRuler } from "./measure.ts";
-import { curve, arrow, pathsOf } from "./paths.ts";
-import type { Column, Hit, Rect, Scene } from "./scene.ts";
+import { arrow, atTop, curve, pathsOf } from "./paths.ts";
+import { TITLE_SIZE, titleWidth, type Column, type Hit, type Rect, type Scene } from "./scene.ts";
 import { FONT } from "./text.ts";
-import { inkOn, type Theme } from "./theme.ts";
+import { blend, inkOn, type Theme } from "./theme.ts";
 
 export interface Camera {
   scale: number;
@@ -41,12 +43,16 @@ export interface Look {
 
 const TEXT_FROM = 0.42; // scale from which on text is drawn
 const CARD_FROM = 0.2;
-const FAR = 0.5; // scale below which the names of frames grow
+const LABELS_FROM = 0.62;
+const FAR = READABLE; // scale below which the names of frames grow
+const NAME = 11; // pixels that a name should have
+const FAINT = 0.5; // of what steps back for something else
 
 export class Painter {
   zones: Zone[] = [];
   drawn = 0;
-  private names: { box: Box; rect: Rect; accent: string }[] = [];
+  private names: { box: Box; rect: Rect; accent: string; lines: number[] }[] = [];
+  private labelled: [Column, number][] = [];
 
   constructor(readonly context: CanvasRenderingContext2D) {}
 
@@ -62,9 +68,11 @@ export class Painter {
       x: -camera.x / camera.scale, y: -camera.y / camera.scale, w: width / camera.scale, h: height / camera.scale,
     };
     this.names = [];
+    this.labelled = [];
     for (const column of scene.columns) this.column(column, view, camera, look);
     this.map(camera, look);
     this.overlay(scene, look, camera);
+    for (const [column, frame] of this.labelled) this.labels(column, frame, look);
   }
 
   private column(column: Column, view: Rect, camera: Camera, look: Look): void {
@@ -80,6 +88,7 @@ export class Painter {
       else this.frame(column, frame, rect, camera, look);
       if (Math.max(rect.w, rect.h) * camera.scale < 6) continue;
       this.lines(column, frame, camera, look);
+      if (frame) this.frameName(column, frame, rect, camera, look);
       for (const item of picture.frames[frame].items) {
         if (item < 0) continue;
         if (picture.items[item].own >= 0) stack.push(picture.items[item].own);
@@ -100,12 +109,14 @@ export class Painter {
     context.fill();
     context.stroke();
     if (look.plain) return;
-    const size = Math.min(Math.max(15, 12 / camera.scale), 90);
+    const wanted = Math.min(Math.max(TITLE_SIZE, 12 / camera.scale), 90);
+    const short = column.title.split(" · ")[0];
+    const [text, size] = [column.title, short].map((words): [string, number] => [words, Math.min(wanted, (column.slot * TITLE_SIZE) / titleWidth(words))]).find(([, fits]) => fits * camera.scale > 9) ?? [short, Math.min(wanted, (column.slot * TITLE_SIZE) / titleWidth(short))];
     context.fillStyle = look.theme.faint;
     context.font = `600 ${size}px ${FONT}`;
     context.textAlign = "left";
     context.textBaseline = "bottom";
-    context.fillText(column.title, rect.x + 4, rect.y - 8);
+    context.fillText(text, rect.x + 4, rect.y - 8);
   }
 
   private frame(column: Column, frame: number, rect: Rect, camera: Camera, look: Look): void {
@@ -115,7 +126,7 @@ export class Painter {
     const { box } = column.picture.items[item];
     const depth = column.picture.frames[frame].depth;
     const faded = look.marked !== null && !look.marked.has(box);
-    context.globalAlpha = faded ? 0.6 : 1;
+    context.globalAlpha = faded ? 0.75 : 1;
     if (box.kind === "fold" && box.opening === "one") {
       for (const step of [8, 4]) {
         context.fillStyle = theme.frames[(depth + 1) % 2];
@@ -126,87 +137,44 @@ export class Painter {
         context.stroke();
       }
     }
-    const { accent } = look.paint(box);
     context.fillStyle = theme.frames[depth % 2];
     context.strokeStyle = look.selected === box ? theme.accent : look.hover === box ? theme.faint : theme.frameLine;
-    context.lineWidth = look.selected === box ? 2.5 : 1.2;
+    context.lineWidth = Math.max(look.selected === box ? 2.5 : 1.2, (look.selected === box ? 2 : 0.7) / camera.scale);
     round(context, rect.x, rect.y, rect.w, rect.h, 10);
     context.fill();
     context.stroke();
     context.globalAlpha = 1;
+  }
+
+  /** After its lines, which pass behind it where they have no other way. */
+  private frameName(column: Column, frame: number, rect: Rect, camera: Camera, look: Look): void {
     if (look.plain || rect.w * camera.scale < 40) return;
-    if (camera.scale >= FAR) this.header(box, rect, accent, 1, camera, look);
-    else this.names.push({ box, rect, accent });
+    const { box } = column.picture.items[column.picture.frames[frame].item];
+    const { accent } = look.paint(box);
+    const lines = atTop(column.results[frame]).map((x) => x + rect.x);
+    if (camera.scale >= FAR) this.header(box, rect, accent, 1, camera, look, lines);
+    else this.names.push({ box, rect, accent, lines });
   }
 
   /** From far away, names larger than the rest and above it, as on a map; where two would collide, the outer one. */
   private map(camera: Camera, look: Look): void {
     const taken: Rect[] = [];
-    for (const { box, rect, accent } of this.names) {
-      const grow = Math.min(0.85 / camera.scale, Math.min(rect.w / 110, rect.h / 60));
+    for (const { box, rect, accent, lines } of this.names) {
+      const wide = titleRuler().width(box.label || box.type) + (box.kind === "fold" ? 90 : 60);
+      const large = Math.min(READABLE / camera.scale, rect.h / 48);
+      const grow = Math.max(Math.min(large, rect.w / wide), Math.min(large, 0.62 / camera.scale, rect.w / 70));
       if (13 * grow * camera.scale < 7.5) continue;
-      const width = Math.min(titleRuler().width(box.label || box.type) + 60, rect.w / grow - 10);
+      const width = Math.min(wide, rect.w / grow - 10);
       const place = { x: rect.x, y: rect.y, w: width * grow, h: 27 * grow };
       if (taken.some((other) => meets(other, place))) continue;
       taken.push(place);
-      this.header(box, rect, accent, grow, camera, look);
+      this.header(box, rect, accent, grow, camera, look, lines);
     }
   }
 
-  private header(box: Box, rect: Rect, accent: string, grow: number, camera: Camera, look: Look): void {
-    const { context } = this;
-    const { theme } = look;
-    const room = rect.w / grow - 24;
-    const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
-    const again = badge && box.opening === "one" && camera.scale > TEXT_FROM;
-    const step = again ? `${box.shown + 1} of ${box.count}` : "";
-    const right = (badge ? titleRuler().width(badge) + 16 : 0) + (step ? subRuler().width(step) + 64 : 0) + 26;
-    const title = titleRuler().fit(box.label || box.type, Math.max(30, room - right));
-    const titleWidth = titleRuler().width(title);
-    const rest = room - right - titleWidth - 10;
-    const sub = box.type && box.type !== box.label && rest > 40 ? subRuler().fit(box.type, rest) : "";
-    context.save();
-    context.translate(rect.x + 10, rect.y + 7);
-    context.scale(grow, grow);
-    const plate = titleWidth + 30 + (sub ? subRuler().width(sub) + 8 : 0);
-    context.fillStyle = theme.plate;
-    round(context, 0, 0, Math.min(plate, room + 14), 22, 6);
-    context.fill();
-    context.fillStyle = accent;
-    round(context, 6, 6, 4, 10, 2);
-    context.fill();
-    context.textAlign = "left";
-    context.textBaseline = "middle";
-    context.fillStyle = theme.ink;
-    context.font = `600 13px ${FONT}`;
-    context.fillText(title, 16, 11.5);
-    if (sub) {
-      context.fillStyle = theme.faint;
-      context.font = `11px ${FONT}`;
-      context.fillText(sub, 22 + titleWidth, 11.5);
-    }
-    context.restore();
-    const zone = (action: Zone["action"], x: number, w: number, text: string, strong = false): void => {
-      const at = { x: rect.x + rect.w - (x + w) * grow - 8 * grow, y: rect.y + 7, w: w * grow, h: 22 * grow };
-      context.fillStyle = strong ? theme.accent : theme.plate;
-      round(context, at.x, at.y, at.w, at.h, 6 * grow);
-      context.fill();
-      context.fillStyle = strong ? (theme.dark ? "#10131a" : "#ffffff") : theme.ink;
-      context.font = `600 ${12 * grow}px ${FONT}`;
-      context.textAlign = "center";
-      context.textBaseline = "middle";
-      context.fillText(text, at.x + at.w / 2, at.y + at.h / 2 + grow * 0.5);
-      this.zone(camera, at, action, box);
-    };
-    zone("toggle", 0, 22, "–");
-    if (!badge) return;
-    const width = titleRuler().width(badge) + 12;
-    zone("all", 26, width, badge, true);
-    if (!step) return;
-    const middle = subRuler().width(step) + 16;
-    zone("next", 30 + width, 20, "›");
-    zone("all", 52 + width, middle, step);
-    zone("previous", 54 + width + middle, 20, "‹");
+  private header(box: Box, rect: Rect, accent: string, grow: number, camera: Camera, look: Look, lines: number[]): void {
+    const pager = camera.scale > TEXT_FROM;
+    for (const { action, ...at } of drawHeader(this.context, box, accent, look, { rect, grow, pager, lines })) this.zone(camera, at, action, box);
   }
 
   private zone(camera: Camera, rect: Rect, action: Zone["action"], box: Box): void {
@@ -224,7 +192,7 @@ export class Painter {
     const paths = pathsOf(result, lines.map((line) => line.arrow));
     context.save();
     context.translate(column.frameX[frame], column.frameY[frame]);
-    context.globalAlpha = look.marked || look.bright.length ? 0.45 : 1;
+    context.globalAlpha = look.marked || look.bright.length ? 0.6 : 1;
     context.strokeStyle = look.theme.wire;
     context.lineWidth = Math.min(1.3, 0.8 / camera.scale + 0.4);
     context.lineJoin = "round";
@@ -233,36 +201,24 @@ export class Painter {
       context.fillStyle = look.theme.wire;
       context.fill(paths.arrows);
     }
-    if (look.labels && camera.scale > 0.62) this.labels(column, frame, look);
+    if (look.labels && !look.plain && camera.scale > LABELS_FROM) this.labelled.push([column, frame]);
     context.restore();
   }
 
   private labels(column: Column, frame: number, look: Look): void {
     const { context } = this;
-    const { run } = column.picture.forest;
-    const result = column.results[frame];
-    context.font = `10px ${FONT}`;
+    const [x, y] = [column.frameX[frame], column.frameY[frame]];
+    context.font = `${LABEL_SIZE}px ${FONT}`;
     context.textAlign = "left";
     context.textBaseline = "middle";
-    const seen = new Set<string>();
-    column.picture.frames[frame].lines.forEach((line, number) => {
-      const at = result.pathStart[number];
-      if (!line.label || result.pathStart[number + 1] === at) return;
-      const text = typeText(run.type(line.value));
-      const key = `${line.from},${text}`;
-      if (seen.has(key)) return;
-      seen.add(key);
-      const x = result.path[at] + 5;
-      const down = result.path[at + 5] >= result.path[at + 1] ? 1 : -1;
-      const y = result.path[at + 1] + down * 12;
-      const width = subRuler().width(text) * 0.93;
-      context.globalAlpha = 0.85;
+    for (const label of labelsOf(column, frame)) {
+      context.globalAlpha = 0.88;
       context.fillStyle = look.theme.frames[column.picture.frames[frame].depth % 2];
-      context.fillRect(x - 2, y - 6, width + 3, 12);
+      context.fillRect(x + label.x, y + label.y, label.w, label.h);
       context.globalAlpha = 1;
       context.fillStyle = look.theme.faint;
-      context.fillText(text, x, y);
-    });
+      context.fillText(label.text, x + label.x + 2, y + label.y + label.h / 2 + 0.5);
+    }
   }
 
   /** Boxes too small for text: one path for each colour. */
@@ -272,7 +228,7 @@ export class Painter {
       const { box } = column.picture.items[item];
       const { fill, accent } = look.paint(box);
       const color = look.warm ? fill : accent;
-      const key = look.marked && !look.marked.has(box) ? `${color}40` : color;
+      const key = look.marked && !look.marked.has(box) ? `${color}70` : color;
       const list = byFill.get(key);
       if (list) list.push(item);
       else byFill.set(key, [item]);
@@ -290,11 +246,14 @@ export class Painter {
     const { theme } = look;
     const { box, tags } = column.picture.items[item];
     const [x, y, w, h] = [column.x[item], column.y[item], column.w[item], column.h[item]];
-    const { fill, accent } = look.paint(box);
+    const { fill: own, accent } = look.paint(box);
     const isEnd = box.kind === "input" || box.kind === "output";
     const radius = isEnd ? h / 2 : 7;
-    if (look.marked && !look.marked.has(box)) context.globalAlpha = 0.3;
-    context.lineWidth = 1;
+    // Pale colours would be lost on their ground from far away.
+    const far = camera.scale < TEXT_FROM && !look.warm && !box.run.difference && !isEnd;
+    const fill = far ? blend(theme.card, accent, theme.dark ? 0.45 : 0.5) : own;
+    if (look.marked && !look.marked.has(box)) context.globalAlpha = FAINT;
+    context.lineWidth = Math.max(1, 0.6 / camera.scale);
     context.strokeStyle = theme.cardLine;
     if (box.kind === "fold") {
       for (const step of [6, 3]) {
@@ -318,24 +277,42 @@ export class Painter {
       round(context, x + 5, y + 7, 4, h - 14, 2);
       context.fill();
     }
-    if (camera.scale >= TEXT_FROM) this.words(box, x, y, w, h, fill, camera, look);
+    if (camera.scale >= READABLE * 0.97) this.words(box, x, y, w, h, fill, camera, look);
     else this.bigWord(box, x, y, w, h, fill, camera, look);
     if (tags.length && camera.scale >= TEXT_FROM) this.tags(column, tags, x, y, w, look);
     context.globalAlpha = 1;
   }
 
-  /** From farther away: the name alone, as large as the box allows. */
+  /** From farther away: the name alone, as large as is needed to read it and as the box allows. */
   private bigWord(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
-    const { title } = face(box);
-    const fitting = ((w - 18) * 13) / titleRuler().width(title);
-    const size = Math.min(Math.max(Math.min(9.5 / camera.scale, fitting), 7.2 / camera.scale), h * 0.62);
+    const { context } = this;
+    const { title, badge } = face(box);
+    const wide = titleRuler().width(title) + (badge ? titleRuler().width(badge) + 12 : 0);
+    const sign = box.canOpen && camera.scale >= TEXT_FROM ? 14 : 0;
+    const room = w - 20 - sign;
+    const size = Math.min(Math.max(Math.min(NAME / camera.scale, (room * 13) / wide), 8 / camera.scale), h * 0.62);
     if (size * camera.scale < 7) return;
-    const text = titleRuler().fit(title, ((w - 18) * 13) / size);
-    this.context.fillStyle = fill === look.theme.card ? look.theme.ink : inkOn(fill);
-    this.context.font = `500 ${size}px ${FONT}`;
-    this.context.textBaseline = "middle";
-    this.context.textAlign = "left";
-    this.context.fillText(text, x + 14, y + h / 2);
+    const end = badge ? (titleRuler().width(badge) * size) / 13 + size * 0.7 : 0;
+    const text = titleRuler().fit(title, ((room - end) * 13) / size);
+    const ink = fill === look.theme.card ? look.theme.ink : inkOn(fill);
+    context.fillStyle = ink;
+    context.font = `600 ${size}px ${FONT}`;
+    context.textBaseline = "middle";
+    const isEnd = box.kind === "input" || box.kind === "output";
+    context.textAlign = isEnd ? "center" : "left";
+    context.fillText(text, isEnd ? x + w / 2 : x + 14, y + h / 2 + size * 0.04);
+    if (sign) {
+      context.textAlign = "center";
+      context.fillText("+", x + w - 11, y + h / 2);
+      this.zone(camera, { x: x + w - 24, y, w: 24, h }, "toggle", box);
+    }
+    if (!badge) return;
+    context.fillStyle = look.theme.accent;
+    round(context, x + w - sign - 6 - end, y + h / 2 - size * 0.7, end, size * 1.4, size * 0.35);
+    context.fill();
+    context.fillStyle = look.theme.dark ? "#10131a" : "#ffffff";
+    context.textAlign = "center";
+    context.fillText(badge, x + w - sign - 6 - end / 2, y + h / 2 + size * 0.04);
   }
 
   private words(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
@@ -443,10 +420,6 @@ export class Painter {
     }
     context.setLineDash([]);
   }
-}
-
-function meets(a: Rect, b: Rect): boolean {
-  return a.x <= b.x + b.w && a.x + a.w >= b.x && a.y <= b.y + b.h && a.y + a.h >= b.y;
 }
 
 export function round(context: CanvasRenderingContext2D, x: number, y: number, w: number, h: number, radius: number): void {

@@ -31,6 +31,23 @@ export function pathsOf(result: FrameResult, arrows: boolean[]): Paths {
 }
 
 const TIP = 6;
+const CORNER = 6;
+
+const tops = new WeakMap<FrameResult, number[]>();
+
+/** Where lines pass a frame's upper border. */
+export function atTop(result: FrameResult): number[] {
+  let found = tops.get(result);
+  if (found) return found;
+  const { path, pathStart } = result;
+  const places = new Set<number>();
+  for (let line = 0; line + 1 < pathStart.length; line++) {
+    if (pathStart[line] === pathStart[line + 1]) continue;
+    for (const at of [pathStart[line], pathStart[line + 1] - 2]) if (path[at + 1] === 0) places.add(path[at]);
+  }
+  tops.set(result, (found = [...places]));
+  return found;
+}
 
 /** A line through its knots: curves where it moves sideways, rounded corners where it turns. */
 export function curve(pen: Pen, { path, pathStart }: FrameResult, line: number, short = false): void {
@@ -42,12 +59,24 @@ export function curve(pen: Pen, { path, pathStart }: FrameResult, line: number, 
     const [x0, y0, x1] = [path[i - 2], path[i - 1], path[i]];
     let y1 = path[i + 1];
     if (short && i === to - 2) y1 -= Math.sign(y1 - path[i - 1] || path[i - 1] - path[i - 3]) * TIP * 0.7;
-    if (x0 === x1 || y0 === y1) pen.lineTo(x1, y1);
+    if (x0 === x1 || y0 === y1) straight(pen, path, i, to, x0, y0, x1, y1);
     else {
       const middle = (y0 + y1) / 2;
       pen.bezierCurveTo(x0, middle, x1, middle, x1, y1);
     }
   }
+}
+
+/** A straight stretch; where the next one stands at right angles to it, round the corner. */
+function straight(pen: Pen, path: Float64Array, i: number, to: number, x0: number, y0: number, x1: number, y1: number): void {
+  const [nx, ny] = i + 2 < to ? [path[i + 2], path[i + 3]] : [x1, y1];
+  const turns = (x0 === x1 && ny === y1 && nx !== x1) || (y0 === y1 && nx === x1 && ny !== y1);
+  const radius = Math.min(CORNER, (Math.abs(x1 - x0) + Math.abs(y1 - y0)) / 2, (Math.abs(nx - x1) + Math.abs(ny - y1)) / 2);
+  if (!turns || radius < 1) return pen.lineTo(x1, y1);
+  const [dx, dy] = [Math.sign(x1 - x0) * radius, Math.sign(y1 - y0) * radius];
+  const [ex, ey] = [x1 + Math.sign(nx - x1) * radius, y1 + Math.sign(ny - y1) * radius];
+  pen.lineTo(x1 - dx, y1 - dy);
+  pen.bezierCurveTo(x1, y1, x1, y1, ex, ey);
 }
 
 function rough(pen: Pen, { path, pathStart }: FrameResult, line: number): void {

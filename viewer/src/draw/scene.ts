@@ -3,11 +3,13 @@
 import type { FrameResult } from "../layout/frames.ts";
 import type { Box } from "../tree/box.ts";
 import type { Picture } from "../tree/picture.ts";
+import { titleRuler } from "./measure.ts";
 
 export interface Column {
   picture: Picture;
   results: FrameResult[];
   title: string;
+  slot: number; // the width that it has to itself, for its title
   x: Float64Array; // by item, on the sheet
   y: Float64Array;
   w: Float64Array;
@@ -28,8 +30,14 @@ export interface Hit {
   item: number;
 }
 
-const COLUMN_GAP = 90;
-const TITLE_ROOM = 46;
+export const COLUMN_GAP = 64;
+export const TITLE_ROOM = 40;
+export const TITLE_SIZE = 15;
+
+/** The width of a phase's title at its usual size. */
+export function titleWidth(title: string): number {
+  return (titleRuler().width(title) * TITLE_SIZE) / 13 + 8;
+}
 
 export class Scene {
   readonly columns: Column[] = [];
@@ -42,8 +50,9 @@ export class Scene {
     let left = 0;
     for (const { picture, results, title, up } of parts) {
       const top = TITLE_ROOM + (up ? tallest - results[0].height : 0);
-      this.columns.push(placed(picture, results, title, left, up && parts.length > 1 ? top : TITLE_ROOM));
-      left += results[0].width + COLUMN_GAP;
+      const slot = Math.max(results[0].width, titleWidth(title));
+      this.columns.push({ ...placed(picture, results, title, left, up && parts.length > 1 ? top : TITLE_ROOM), slot });
+      left += slot + COLUMN_GAP;
     }
     this.width = Math.max(1, left - COLUMN_GAP);
     this.height = tallest + TITLE_ROOM;
@@ -86,7 +95,7 @@ export class Scene {
   }
 }
 
-function placed(picture: Picture, results: FrameResult[], title: string, left: number, top: number): Column {
+function placed(picture: Picture, results: FrameResult[], title: string, left: number, top: number): Omit<Column, "slot"> {
   const count = picture.items.length;
   const [x, y, w, h] = [0, 0, 0, 0].map(() => new Float64Array(count));
   const frameX = new Float64Array(picture.frames.length);

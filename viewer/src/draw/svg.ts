@@ -1,7 +1,7 @@
 /** The graph as an SVG file: what is open now, all of it, in the colours of the moment. */
 
 import type { App } from "../app.ts";
-import { typeText } from "../data/run.ts";
+import { LABEL_SIZE, labelsOf } from "./labels.ts";
 import { face } from "./measure.ts";
 import { arrow, curve, type Pen } from "./paths.ts";
 import { FONT } from "./text.ts";
@@ -53,16 +53,8 @@ export function toSvg(app: App): string {
         curve(pen, result, i, line.arrow);
         if (line.arrow) arrow(tips, result, i);
       });
-      const labels = new Set<string>();
       if (pen.text) out.push(`<g transform="translate(${r(fx)} ${r(fy)})"><path d="${pen.text}" fill="none" stroke="${theme.wire}" stroke-width="1.3"/><path d="${tips.text}" fill="${theme.wire}"/></g>`);
-      if (app.labels) frame.lines.forEach((line, i) => {
-        const at = result.pathStart[i];
-        const words = typeText(app.run.type(line.value));
-        if (!line.label || at === result.pathStart[i + 1] || labels.has(`${line.from}${words}`)) return;
-        labels.add(`${line.from}${words}`);
-        const down = result.path[at + 5] >= result.path[at + 1] ? 1 : -1;
-        text(fx + result.path[at] + 5, fy + result.path[at + 1] + down * 12 + 3, words, 10, theme.faint);
-      });
+      if (app.labels) for (const label of labelsOf(column, number)) text(fx + label.x + 2, fy + label.y + 9, label.text, LABEL_SIZE, theme.faint);
     });
     picture.items.forEach(({ box, own }, item) => {
       if (own >= 0) return;

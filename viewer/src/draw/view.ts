@@ -3,12 +3,16 @@
 import type { App } from "../app.ts";
 import { fitCanvas, h } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
+import { fitted, freeAreas, LEGIBLE, READABLE } from "./fitting.ts";
 import { Painter, type Camera, type Zone } from "./painter.ts";
 import type { Rect } from "./scene.ts";
 
 const SMALLEST = 0.002;
 const LARGEST = 4;
 const FLIGHT_MS = 260;
+const TIP_AFTER_MS = 350;
+const CRAMPED = { w: 420, h: 230 };
+const AIM = 0.92; // the scale that a layout aims at when it is fitted
 
 export class View {
   readonly canvas = h("canvas", { class: "graph", tabindex: "0", role: "application", "aria-label": "Graph of the run; ? shows the keys" });
@@ -21,6 +25,9 @@ export class View {
   private queued = false;
   private flight = 0;
   private moved = false;
+  private tipped: Box | null = null;
+  private tipWait = 0;
+  overlays: HTMLElement[] = []; // what lies on the graph, and is left free when it is fitted
   private readonly pointers = new Map<number, { x: number; y: number }>();
   private miniImage: { scene: unknown; look: string; bitmap: HTMLCanvasElement } | null = null;
 
@@ -56,12 +63,23 @@ export class View {
     return { w: this.canvas.clientWidth || 1, h: this.canvas.clientHeight || 1 };
   }
 
-  /** The camera that shows a rectangle whole, but no larger than life. */
-  around(rect: Rect, most = Math.max(1.15, Math.min(2, this.size.h / 800)), margin = 40): Camera {
+  /** The camera that shows a rectangle whole and free of what lies on the graph, but no larger than life. */
+  around(rect: Rect, most = Math.max(1.15, Math.min(2, this.size.h / 800)), margin = 16): Camera {
+    return fitted(rect, this.areas(), most, margin);
+  }
+
+  private areas(): Rect[] {
     const { w, h } = this.size;
-    const scale = Math.min(most, (w - 2 * margin) / rect.w, (h - 2 * margin) / rect.h);
-    const sure = Math.max(scale, SMALLEST);
-    return { scale: sure, x: w / 2 - (rect.x + rect.w / 2) * sure, y: h / 2 - (rect.y + rect.h / 2) * sure };
+    const origin = this.canvas.getBoundingClientRect();
+    const rects = this.overlays.map((element) => element.getBoundingClientRect()).filter((rect) => rect.width && rect.height);
+    return freeAreas(w, h, rects.map((rect) => ({ x: rect.left - origin.left - 6, y: rect.top - origin.top - 6, w: rect.width + 12, h: rect.height + 12 })));
+  }
+
+  /** What a picture may take up to be read when it is fitted. */
+  get room(): { w: number; h: number } {
+    const { w, h } = this.areas().reduce((a, b) => (b.w * b.h > a.w * a.h ? b : a), { x: 0, y: 0, w: 1, h: 1 });
+    const round = (n: number): number => Math.max(200, Math.round(n / 20) * 20);
+    return { w: round((w - 32) / AIM), h: round((h - 32) / AIM) };
   }
 
   fit(animate = true): void {
@@ -76,11 +94,10 @@ export class View {
     const { scene } = this.app;
     if (!scene) return;
     const camera = this.around({ x: 0, y: 0, w: scene.width, h: scene.height });
-    if (camera.scale < 0.45) {
-      camera.scale = Math.min(0.7, Math.max(camera.scale, (this.size.w - 60) / scene.width));
-      camera.scale = Math.max(camera.scale, 0.3);
-      camera.x = Math.max(30, (this.size.w - scene.width * camera.scale) / 2);
-      camera.y = 20;
+    if (camera.scale < LEGIBLE * 0.96) {
+      camera.scale = READABLE;
+      camera.x = Math.max(20, (this.size.w - scene.width * camera.scale) / 2);
+      camera.y = 12;
     }
     this.fly(camera, false);
   }
@@ -171,6 +188,8 @@ export class View {
     canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     canvas.addEventListener("pointerdown", (event) => {
       this.pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+      this.tip.hidden = true;
+      clearTimeout(this.tipWait);
       this.moved = false;
       canvas.setPointerCapture(event.pointerId);
     });
@@ -179,7 +198,7 @@ export class View {
     canvas.addEventListener("pointerup", end);
     canvas.addEventListener("pointercancel", end);
     canvas.addEventListener("pointerleave", () => {
-      this.tip.hidden = true;
+      this.hideTip();
       this.app.hover = null;
     });
     canvas.addEventListener("click", (event) => {
@@ -201,6 +220,7 @@ export class View {
 
   private onWheel(event: WheelEvent): void {
     event.preventDefault();
+    this.hideTip();
     const [px, py] = this.place(event);
     const unit = event.deltaMode === 1 ? 20 : 1;
     if (event.shiftKey) this.pan(-(event.deltaY || event.deltaX) * unit, 0);
@@ -235,12 +255,32 @@ export class View {
       this.app.hover = box;
       this.redraw();
     }
-    this.tip.hidden = !box || Boolean(zone);
-    if (!box) return;
-    const [x, y] = this.place(event);
+    if (box !== this.tipped || zone) this.hideTip();
+    if (!box || zone || box === this.tipped) return;
+    this.tipped = box;
+    this.tipWait = window.setTimeout(() => this.showTip(box), TIP_AFTER_MS);
+  }
+
+  private hideTip(): void {
+    clearTimeout(this.tipWait);
+    this.tip.hidden = true;
+    this.tipped = null;
+  }
+
+  /** Beside the box on the side with more room, so that what comes before and after it stays in sight. */
+  private showTip(box: Box): void {
+    const hit = this.app.scene?.find(box);
+    if (!hit || this.pointers.size) return;
+    const rect = this.app.scene!.rect(hit);
+    const { scale, x, y } = this.camera;
+    const { w, h: high } = this.size;
     this.tip.textContent = this.tipText(box);
-    this.tip.style.left = `${Math.min(x + 14, this.size.w - 300)}px`;
-    this.tip.style.top = `${y + 18}px`;
+    this.tip.hidden = false;
+    const [wide, tall] = [this.tip.offsetWidth, this.tip.offsetHeight];
+    const [left, right] = [rect.x * scale + x, (rect.x + rect.w) * scale + x];
+    const wanted = right + 10 + wide <= w || w - right > left ? right + 10 : left - 10 - wide;
+    this.tip.style.left = `${Math.max(4, Math.min(wanted, w - wide - 4))}px`;
+    this.tip.style.top = `${Math.max(4, Math.min(rect.y * scale + y, high - tall - 4))}px`;
   }
 
   private tipText(box: Box): string {
@@ -262,8 +302,9 @@ export class View {
     const scene = this.app.scene!;
     const { mini } = this;
     const small = this.camera.scale * scene.width < width * 1.05 && this.camera.scale * scene.height < height * 1.05 && this.camera.x > -10 && this.camera.y > -10;
-    mini.style.visibility = small ? "hidden" : "visible";
-    if (small) return;
+    const cramped = width < CRAMPED.w || height < CRAMPED.h; // it would lie on most of what it is the map of
+    mini.style.visibility = small || cramped ? "hidden" : "visible";
+    if (small || cramped) return;
     const size = fitCanvas(mini);
     const scale = Math.min((size.width - 8) / scene.width, (size.height - 8) / scene.height);
     const x = (size.width - scene.width * scale) / 2;

@@ -7,7 +7,7 @@ import { eachShown } from "../tree/openings.ts";
 
 const MOST_OPEN = 300;
 
-export function encode(app: App, camera: Camera, size: { w: number; h: number }, dock: string, query: string): string {
+export function encode(app: App, camera: Camera, size: { w: number; h: number }, dock: string, query: string, panels: Record<string, string> = {}): string {
   const parts = new URLSearchParams();
   if (app.mode !== "side") parts.set("mode", app.mode);
   if (app.heat) parts.set("heat", app.heat.id);
@@ -16,6 +16,7 @@ export function encode(app: App, camera: Camera, size: { w: number; h: number },
   if (app.themeChoice !== "auto") parts.set("theme", app.themeChoice);
   if (dock) parts.set("dock", dock);
   if (query) parts.set("q", query);
+  for (const [name, state] of Object.entries(panels)) if (state) parts.set(name, state);
   if (app.node >= 0) parts.set("node", String(app.node));
   else if (app.selected) parts.set("sel", app.selected.key);
   const open: string[] = [];
@@ -27,6 +28,7 @@ export function encode(app: App, camera: Camera, size: { w: number; h: number },
   parts.set("open", open.length > MOST_OPEN ? "all" : open.join(" "));
   const x = (size.w / 2 - camera.x) / camera.scale;
   const y = (size.h / 2 - camera.y) / camera.scale;
+  parts.set("room", `${app.room.w},${app.room.h}`);
   parts.set("at", [x, y].map((n) => n.toFixed(0)).concat(camera.scale.toFixed(3)).join(","));
   return `#${parts.toString()}`;
 }
@@ -39,10 +41,14 @@ export interface Wanted {
   theme: "auto" | "light" | "dark";
   dock: string;
   query: string;
+  tab: string;
+  sort: string;
+  brush: [number, number] | null;
   node: number;
   selected: string;
   open: Map<string, number> | "all" | null;
   at: [number, number, number] | null;
+  room: { w: number; h: number } | null; // what the layout was made for
 }
 
 export function decode(hash: string): Wanted {
@@ -50,6 +56,8 @@ export function decode(hash: string): Wanted {
   const theme = parts.get("theme");
   const open = parts.get("open");
   const at = (parts.get("at") ?? "").split(",").map(Number);
+  const room = (parts.get("room") ?? "").split(",").map(Number);
+  const brush = (parts.get("brush") ?? "").split("-").map(Number);
   return {
     mode: (["side", "over", "forward", "backward", "optimizer"].find((mode) => mode === parts.get("mode")) as Mode | undefined) ?? null,
     heat: parts.get("heat") ?? "",
@@ -58,12 +66,16 @@ export function decode(hash: string): Wanted {
     theme: theme === "dark" || theme === "light" ? theme : "auto",
     dock: parts.get("dock") ?? "",
     query: parts.get("q") ?? "",
+    tab: ["summary", "details", "modules"].find((tab) => tab === parts.get("tab")) ?? "",
+    sort: parts.get("sort") ?? "",
+    brush: brush.length === 2 && brush.every(Number.isInteger) && brush[0] <= brush[1] ? [brush[0], brush[1]] : null,
     node: parts.has("node") ? Number(parts.get("node")) : -1,
     selected: parts.get("sel") ?? "",
     open: open === null ? null : open === "all" ? "all" : new Map(open.split(" ").filter(Boolean).map((key) => {
       const [name, shown] = key.split("~");
       return [name, shown === undefined ? -1 : Number(shown)];
     })),
+    room: room.length === 2 && room.every((n) => n >= 100 && n < 1e5) ? { w: room[0], h: room[1] } : null,
     at: at.length === 3 && at.every(Number.isFinite) && at[2] > 0 ? [at[0], at[1], at[2]] : null,
   };
 }

@@ -32,7 +32,29 @@ export function bent(cells: Cells, lines: Lines, spacing: Spacing): Sheet | null
     return { cells: all, lines: within };
   });
   const sheets = [left, right].map((part) => arrange(takeCells(cells, part), takeLines(lines, part, numbers(cells, part)), { ...spacing, wrap: false }));
+  const height = Math.max(...sheets.map((sheet) => sheet.height));
+  for (const sheet of sheets) stretch(sheet, height);
   return new Bend(cells, own, turned, side, [left, right], sheets).sheet();
+}
+
+/** Set the ranks of the shorter half farther apart, so that what belongs together stands at about one height. */
+function stretch(sheet: Sheet, height: number): void {
+  const tops = [...new Set(sheet.top)].sort((a, b) => a - b);
+  const extra = height - sheet.height;
+  if (extra < 1 || tops.length < 2) return;
+  const knots = tops.flatMap((top, i): [number, number][] => {
+    const shift = (extra * i) / (tops.length - 1);
+    return [[top, shift], [sheet.bottom[sheet.top.indexOf(top)], shift]];
+  });
+  const moved = (y: number): number => {
+    const after = knots.findIndex(([at]) => at > y);
+    if (after <= 0) return y + (after < 0 ? extra : 0);
+    const [[a, from], [b, to]] = [knots[after - 1], knots[after]];
+    return y + from + ((to - from) * (y - a)) / (b - a);
+  };
+  for (const column of [sheet.y, sheet.top, sheet.bottom]) for (let i = 0; i < column.length; i++) column[i] = moved(column[i]);
+  for (let i = 1; i < sheet.path.length; i += 2) sheet.path[i] = moved(sheet.path[i]);
+  sheet.height = height;
 }
 
 /** The rank at which the second half begins; -1 where long lines are not nested. */

@@ -1,6 +1,6 @@
 /** Frames within frames: the innermost are arranged first, and stand in the next as cells with ports. */
 
-import { ROOM, TOP, type Room, type Sheet } from "./layered.ts";
+import { BOTTOM, ROOM, TOP, type Room, type Sheet } from "./layered.ts";
 import { set } from "./pack.ts";
 import { Hash } from "../tree/forest.ts";
 
@@ -19,6 +19,8 @@ export interface FrameSpec {
   header: number;
   least: number; // the width that the header needs
   pad: number;
+  title?: number; // of the header, what the name takes from the left and the buttons from the right
+  buttons?: number;
   room?: Room; // of an outermost frame: what it should fit in
 }
 
@@ -35,6 +37,10 @@ export interface FrameResult {
 
 export const GAP = 26;
 export const RANK_GAP = 36;
+const NARROW = 8; // between lines that pass a border
+const BESIDE_A_NAME = 6;
+const LEAST: Room = { w: 280, h: 240 };
+const SHARED = 1.5; // frames that stand one below the other as if they were one
 const BESIDE = 50; // height that what stands in a frame above or below another frame takes from it
 
 export class Layout {
@@ -60,13 +66,15 @@ export class Layout {
   }
 }
 
-/** Each frame may be about as large as the one that it is in, less what stands there besides. */
+/** Each frame may be about as large as the one that it is in, less what stands there besides; several share its height. */
 function roomsOf(specs: FrameSpec[]): Room[] {
   const rooms: Room[] = new Array(specs.length);
   specs.forEach(({ child, room, header, pad }, i) => {
     const { w, h } = (rooms[i] ??= room ?? ROOM);
+    let frames = 0;
+    for (const frame of child) if (frame >= 0) frames += 1;
     const beside = BESIDE * Math.min(3, child.length - 1);
-    const inner = { w: Math.max(w / 2, w - 2 * pad), h: Math.max(h / 2, h - header - 2 * pad - beside) };
+    const inner = { w: Math.max(LEAST.w, w - 2 * pad), h: Math.max(LEAST.h, Math.max(0.6 * h, h - header - 2 * pad - beside) / Math.max(1, frames / SHARED)) };
     for (const frame of child) if (frame >= 0) rooms[frame] = inner;
   });
   return rooms;
@@ -121,7 +129,7 @@ function sign(spec: FrameSpec, results: FrameResult[], room: Room): string {
     hash.add(offset(spec, results, spec.src[i], spec.srcPort[i]) * 8);
     hash.add(offset(spec, results, spec.dst[i], spec.dstPort[i]) * 8);
   }
-  return `${hash.end()}:${spec.w.length}:${spec.src.length}:${spec.header}:${spec.least}:${room.w | 0}:${room.h | 0}`;
+  return `${hash.end()}:${spec.w.length}:${spec.src.length}:${spec.header}:${spec.least}:${spec.title}:${spec.buttons}:${room.w | 0}:${room.h | 0}`;
 }
 
 /** Where a port of a child frame lies, from the middle of that frame. */
@@ -138,7 +146,7 @@ function frame(spec: FrameSpec, results: FrameResult[], room: Room): FrameResult
     exit: Float64Array.from(spec.src, (cell, i) => offset(spec, results, cell, spec.srcPort[i])),
     entry: Float64Array.from(spec.dst, (cell, i) => offset(spec, results, cell, spec.dstPort[i])),
   };
-  const sheet = set(spec, lines, { gap: GAP, rankGap: RANK_GAP, wrap: true, room: { w: room.w, h: room.h - spec.header } });
+  const sheet = set(spec, lines, { gap: GAP, rankGap: RANK_GAP, wrap: true, room });
   return dressed(spec, sheet);
 }
 
@@ -167,5 +175,27 @@ function dressed(spec: FrameSpec, sheet: Sheet): FrameResult {
     if (spec.edge[spec.src[line]]) path[from + 1] = border(spec.edge[spec.src[line]]);
     if (spec.edge[spec.dst[line]]) path[to - 1] = border(spec.edge[spec.dst[line]]);
   }
+  keepOff(spec, sheet, width);
   return { width, height, x: sheet.x, y: sheet.y, path, pathStart: sheet.pathStart, crossings: sheet.crossings, flip: sheet.flip };
+}
+
+/** Lines through the upper border pass between the name and the buttons, where there is room. */
+function keepOff(spec: FrameSpec, sheet: Sheet, width: number): void {
+  const [low, high] = [(spec.title ?? 0) + BESIDE_A_NAME, width - (spec.buttons ?? 0) - BESIDE_A_NAME];
+  const upper = spec.up ? BOTTOM : TOP;
+  const ports = Array.from(sheet.x.keys()).filter((cell) => spec.edge[cell] === upper).sort((a, b) => sheet.x[a] - sheet.x[b]);
+  if (!spec.header || !ports.length || high - low < (ports.length - 1) * NARROW) return;
+  const place = ports.map((cell) => sheet.x[cell] + 4);
+  for (let i = 0; i < place.length; i++) place[i] = Math.max(place[i], i ? place[i - 1] + NARROW : low);
+  for (let i = place.length - 1; i >= 0; i--) place[i] = Math.min(place[i], i < place.length - 1 ? place[i + 1] - NARROW : high);
+  ports.forEach((cell, i) => (sheet.x[cell] = place[i] - 4));
+  for (let line = 0; line < spec.src.length; line++) {
+    const [from, to] = [sheet.pathStart[line], sheet.pathStart[line + 1]];
+    if (to - from < 6) continue;
+    for (const [cell, end, next] of [[spec.src[line], from, from + 2], [spec.dst[line], to - 2, to - 4]]) {
+      if (spec.edge[cell] !== upper || sheet.path[end + 1] !== 0) continue;
+      sheet.path[end] = sheet.path[next] = sheet.x[cell] + 4;
+      sheet.path[next + 1] = spec.header;
+    }
+  }
 }

@@ -24,6 +24,7 @@ const CHANNEL = 7;
 const EDGE = 14; // above and below the columns, where lines go round
 const COST_OF_A_CUT = 0.1; // beside the logarithm of how much smaller than life it would be drawn
 const COST_OF_A_LINE = 0.05; // that goes round besides the chain's own
+const MANY_LINES = 8;
 
 export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room: Room): Columns | null {
   const ranks = work.ranks.length;
@@ -94,7 +95,7 @@ function costOf(of: Int32Array, bands: Bands, { low, high }: Extents, crossing: 
       const round = crossing[to - 1];
       w += GUTTER + round * CHANNEL;
       most = Math.max(most, round);
-      cost += COST_OF_A_CUT / (of[from] + 1) + COST_OF_A_LINE * Math.max(0, round - 1);
+      cost += (COST_OF_A_CUT + COST_OF_A_LINE * Math.min(MANY_LINES, Math.max(0, round - 1))) / (of[from] + 1);
     }
     from = to;
   }

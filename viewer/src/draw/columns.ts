@@ -1,0 +1,64 @@
+/** The phases of a run laid out side by side, each in its share of the window. */
+
+import type { FrameResult } from "../layout/frames.ts";
+import type { LayoutClient } from "../layout/client.ts";
+import type { Room } from "../layout/layered.ts";
+import type { Picture } from "../tree/picture.ts";
+import { headerParts } from "./measure.ts";
+import { COLUMN_GAP, Scene, TITLE_ROOM } from "./scene.ts";
+
+export interface Part {
+  picture: Picture;
+  title: string;
+  up: boolean;
+}
+
+const FEW = 1500; // cells up to which a second try costs nothing that anyone would notice
+const MANY_FRAMES = 400;
+
+/** Share the window out evenly; where one phase leaves room that another could use, share it out again. */
+export async function laidOut(client: LayoutClient, parts: Part[], room: Room): Promise<Scene> {
+  const high = room.h - TITLE_ROOM;
+  const wide = room.w - COLUMN_GAP * (parts.length - 1);
+  const even = parts.map(() => wide / Math.max(1, parts.length));
+  let results = await arranged(client, parts, even, high);
+  const sizes = results.map(([{ width, height }]) => ({ width, height }));
+  const needy = sizes.flatMap(({ width, height }, i) => (height > high || width > even[i] ? [i] : []));
+  const spare = wide - sizes.reduce((sum, { width }, i) => sum + (needy.includes(i) ? even[i] : width), 0);
+  const cells = parts.reduce((sum, { picture }) => sum + picture.items.length, 0);
+  if (needy.length && needy.length < parts.length && spare > 60 && cells <= FEW) {
+    const shares = even.map((share, i) => (needy.includes(i) ? share + spare / needy.length : share));
+    results = await arranged(client, parts, shares, high);
+  }
+  return new Scene(parts.map((part, i) => ({ ...part, results: results[i] })));
+}
+
+async function arranged(client: LayoutClient, parts: Part[], widths: number[], h: number): Promise<FrameResult[][]> {
+  let base = 0;
+  const specs = parts.flatMap(({ picture }, number) => {
+    const first = base;
+    base += picture.specs.length;
+    // What is large anyway is laid out in the window's own shape, whatever stands beside it.
+    const w = picture.frames.length > MANY_FRAMES ? widths.reduce((a, b) => a + b, 0) : widths[number];
+    return picture.specs.map((spec, i) => ({
+      ...spec, ...(i ? headerParts(picture.items[picture.frames[i].item].box) : {}), w: spec.w.slice(), h: spec.h.slice(), child: spec.child.map((child) => (child >= 0 ? child + first : -1)), room: i ? undefined : { w, h },
+    }));
+  });
+  const results = await client.arrange(specs);
+  let at = 0;
+  return parts.map(({ picture }) => {
+    const own = results.slice(at, at + picture.specs.length);
+    at += picture.specs.length;
+    for (const spec of picture.specs) resize(spec, own);
+    return own;
+  });
+}
+
+/** The layout has copies: the sizes of frames as cells are filled in here once more. */
+function resize(spec: { w: Float64Array; h: Float64Array; child: Int32Array }, results: FrameResult[]): void {
+  for (let cell = 0; cell < spec.child.length; cell++) {
+    if (spec.child[cell] < 0) continue;
+    spec.w[cell] = results[spec.child[cell]].width;
+    spec.h[cell] = results[spec.child[cell]].height;
+  }
+}

@@ -1,0 +1,94 @@
+/** The line at the top of a frame: its name and class on the left, its buttons on the right. */
+
+import type { Box } from "../tree/box.ts";
+import { subRuler, titleRuler } from "./measure.ts";
+import { round, type Look, type Zone } from "./painter.ts";
+import type { Rect } from "./scene.ts";
+import { FONT } from "./text.ts";
+
+const HIGH = 22;
+const SIDE = 8;
+
+interface Button {
+  action: Zone["action"];
+  text: string;
+  w: number;
+  strong: boolean;
+}
+
+/** From the right; how many instances there are comes before the one that is shown, which is left out where room is short. */
+function buttonsOf(box: Box, room: number, title: number, pager: boolean): Button[] {
+  const found: Button[] = [{ action: "toggle", text: "–", w: HIGH, strong: false }];
+  if (box.kind !== "fold") return found;
+  const badge = `×${box.count.toLocaleString("en-US")}`;
+  found.push({ action: "all", text: badge, w: titleRuler().width(badge) + 14, strong: true });
+  if (!pager || box.opening !== "one") return found;
+  const step = `${box.shown + 1} of ${box.count}`;
+  const more: Button[] = [
+    { action: "next", text: "›", w: 20, strong: false },
+    { action: "all", text: step, w: subRuler().width(step) * 1.1 + 12, strong: false },
+    { action: "previous", text: "‹", w: 20, strong: false },
+  ];
+  return widthOf([...found, ...more]) + Math.min(title, 60) + 40 <= room ? [...found, ...more] : found;
+}
+
+function widthOf(buttons: Button[]): number {
+  return buttons.reduce((sum, button) => sum + button.w + 4, 0);
+}
+
+export interface HeaderPlace {
+  rect: Rect; // of the frame
+  grow: number; // names grow when seen from far away
+  pager: boolean;
+  lines: number[]; // where lines enter or leave through the top
+}
+
+/** Draws it and gives the rectangles of its buttons. */
+export function drawHeader(
+  context: CanvasRenderingContext2D, box: Box, accent: string, look: Look, { rect, grow, pager, lines }: HeaderPlace,
+): (Rect & { action: Zone["action"] })[] {
+  const { theme } = look;
+  const name = box.label || box.type;
+  const room = rect.w / grow - 2 * SIDE;
+  const buttons = buttonsOf(box, room, titleRuler().width(name), pager);
+  const title = titleRuler().fit(name, Math.max(24, room - widthOf(buttons) - 24));
+  const wide = titleRuler().width(title);
+  const begin = rect.x + SIDE * grow;
+  const next = lines.filter((x) => x > begin + (wide + 26) * grow).reduce((a, b) => Math.min(a, b), Infinity);
+  const rest = Math.min(room - widthOf(buttons) - wide - 34, (next - begin) / grow - wide - 36);
+  const sub = box.type && box.type !== box.label && rest > 36 ? subRuler().fit(box.type, rest) : "";
+  context.save();
+  context.translate(begin, rect.y + 6);
+  context.scale(grow, grow);
+  context.fillStyle = theme.plate;
+  round(context, 0, 0, wide + 22 + (sub ? subRuler().width(sub) + 8 : 0), HIGH, 6);
+  context.fill();
+  context.fillStyle = accent;
+  round(context, 6, 6, 4, 10, 2);
+  context.fill();
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  context.fillStyle = theme.ink;
+  context.font = `600 13px ${FONT}`;
+  context.fillText(title, 15, 11.5);
+  if (sub) {
+    context.fillStyle = theme.faint;
+    context.font = `11px ${FONT}`;
+    context.fillText(sub, 22 + wide, 11.5);
+  }
+  context.restore();
+  let right = rect.x + rect.w - SIDE * grow;
+  return buttons.map(({ action, text, w, strong }) => {
+    const at = { x: right - w * grow, y: rect.y + 6, w: w * grow, h: HIGH * grow, action };
+    right = at.x - 4 * grow;
+    context.fillStyle = strong ? theme.accent : theme.plate;
+    round(context, at.x, at.y, at.w, at.h, 6 * grow);
+    context.fill();
+    context.fillStyle = strong ? (theme.dark ? "#10131a" : "#ffffff") : theme.ink;
+    context.font = `600 ${12 * grow}px ${FONT}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.fillText(text, at.x + at.w / 2, at.y + at.h / 2 + grow * 0.5);
+    return at;
+  });
+}

@@ -1,0 +1,137 @@
+/** Where the labels of lines go: beside their line, where nothing else is; one that finds no room is left out. */
+
+import { typeText } from "../data/run.ts";
+import type { FrameResult } from "../layout/frames.ts";
+import { subRuler } from "./measure.ts";
+import type { Column, Rect } from "./scene.ts";
+
+export interface Label extends Rect {
+  text: string;
+}
+
+export const LABEL_SIZE = 10;
+const HIGH = 12;
+const BUCKET = 64;
+const LARGE = 1024; // what is larger lies in too many buckets
+const MOST_STRUCK = 1; // lines that a label may lie on
+
+const known = new WeakMap<FrameResult, Label[]>();
+
+/** Of one frame, from its corner. */
+export function labelsOf(column: Column, frame: number): Label[] {
+  const result = column.results[frame];
+  let found = known.get(result);
+  if (!found) known.set(result, (found = place(column, frame)));
+  return found;
+}
+
+/** Rectangles that can be asked for those that meet another. */
+class Taken {
+  private readonly buckets = new Map<number, Rect[]>();
+  private readonly large: Rect[] = [];
+
+  add(rect: Rect): void {
+    if (rect.w > LARGE || rect.h > LARGE) this.large.push(rect);
+    else this.each(rect, (key) => {
+      const list = this.buckets.get(key);
+      if (list) list.push(rect);
+      else this.buckets.set(key, [rect]);
+    });
+  }
+
+  count(rect: Rect, most: number): number {
+    let found = 0;
+    for (const other of this.large) if (meets(rect, other)) found += 1;
+    this.each(rect, (key) => {
+      if (found <= most) for (const other of this.buckets.get(key) ?? []) if (meets(rect, other)) found += 1;
+    });
+    return found;
+  }
+
+  private each({ x, y, w, h }: Rect, act: (key: number) => void): void {
+    for (let i = Math.floor(x / BUCKET); i <= Math.floor((x + w) / BUCKET); i++) {
+      for (let j = Math.floor(y / BUCKET); j <= Math.floor((y + h) / BUCKET); j++) act(i * 1_048_576 + j);
+    }
+  }
+}
+
+export function meets(a: Rect, b: Rect): boolean {
+  return a.x < b.x + b.w && a.x + a.w > b.x && a.y < b.y + b.h && a.y + a.h > b.y;
+}
+
+function place(column: Column, frame: number): Label[] {
+  const { picture } = column;
+  const result = column.results[frame];
+  const spec = picture.specs[frame];
+  const { run } = picture.forest;
+  const { items, lines } = picture.frames[frame];
+  const cells = new Taken();
+  items.forEach((item, cell) => {
+    if (item < 0) return;
+    const named = picture.items[item].tags.length ? 15 : 0;
+    cells.add({ x: result.x[cell] - 2, y: result.y[cell] - named, w: spec.w[cell] + 4, h: spec.h[cell] + named });
+  });
+  if (spec.header) cells.add({ x: 0, y: 0, w: result.width, h: spec.header });
+  const strokes = new Taken();
+  lines.forEach((_, line) => addStrokes(strokes, result, line));
+  const found: Label[] = [];
+  const seen = new Set<string>();
+  lines.forEach((line, number) => {
+    const [from, to] = [result.pathStart[number], result.pathStart[number + 1]];
+    if (!line.label || to === from) return;
+    const text = typeText(run.type(line.value));
+    if (seen.has(`${line.from},${text}`)) return;
+    const w = (subRuler().width(text) * LABEL_SIZE) / 11 + 4;
+    let best: Label | null = null;
+    let least = MOST_STRUCK + 1;
+    for (const [x, y] of candidates(result, from, to, w)) {
+      const label = { x, y, w, h: HIGH, text };
+      if (x < 1 || y < 1 || x + w > result.width - 1 || y + HIGH > result.height - 1 || cells.count(label, 0)) continue;
+      const struck = strokes.count(label, MOST_STRUCK);
+      if (struck >= least) continue;
+      [best, least] = [label, struck];
+      if (!struck) break;
+    }
+    if (!best) return;
+    seen.add(`${line.from},${text}`);
+    cells.add(best);
+    found.push(best);
+  });
+  return found;
+}
+
+/** Beside the line's beginning, beside its end, and beside every upright stretch on its way. */
+function candidates({ path }: FrameResult, from: number, to: number, w: number): [number, number][] {
+  const found: [number, number][] = [];
+  const beside = (x: number, y: number): void => void found.push([x + 3, y], [x - 3 - w, y]);
+  const down = (i: number): number => Math.sign(path[i + 3] - path[i + 1]) || 1;
+  const first = down(from) > 0 ? 6 : -6 - HIGH;
+  const last = down(to - 4) > 0 ? -9 - HIGH : 9;
+  beside(path[from], path[from + 1] + first);
+  beside(path[to - 2], path[to - 1] + last);
+  beside(path[from], path[from + 1] + first + Math.sign(first) * 9);
+  for (let i = from; i + 2 < to && found.length < 24; i += 2) {
+    const high = Math.abs(path[i + 3] - path[i + 1]);
+    if (path[i] === path[i + 2] && high > HIGH + 6) beside(path[i], (path[i + 1] + path[i + 3] - HIGH) / 2);
+    else if (path[i + 1] === path[i + 3] && Math.abs(path[i + 2] - path[i]) > w + 8) {
+      const x = (path[i] + path[i + 2] - w) / 2;
+      found.push([x, path[i + 1] - HIGH - 2], [x, path[i + 1] + 2]);
+    }
+  }
+  return found;
+}
+
+function addStrokes(strokes: Taken, { path, pathStart }: FrameResult, line: number): void {
+  for (let i = pathStart[line]; i + 2 < pathStart[line + 1]; i += 2) {
+    const [x0, y0, x1, y1] = [path[i], path[i + 1], path[i + 2], path[i + 3]];
+    const steps = x0 === x1 || y0 === y1 ? 1 : 6;
+    for (let step = 0; step < steps; step++) {
+      // Along a curve that leaves and arrives upright.
+      const bend = (t: number): number => t * t * (3 - 2 * t);
+      const [a, b] = [step / steps, (step + 1) / steps];
+      const [ax, bx] = steps > 1 ? [x0 + (x1 - x0) * bend(a), x0 + (x1 - x0) * bend(b)] : [x0, x1];
+      const [ay, by] = [y0 + (y1 - y0) * a, y0 + (y1 - y0) * b];
+      strokes.add({ x: Math.min(ax, bx) - 0.5, y: Math.min(ay, by) - 0.5, w: Math.abs(bx - ax) + 1, h: Math.abs(by - ay) + 1 });
+    }
+  }
+}

@@ -1,0 +1,55 @@
+/** The side panel's edge: dragged, or moved with the arrow keys; the width is remembered. */
+
+import { h } from "../dom.ts";
+
+const KEPT = "torch_vis.side";
+const LEAST = 240;
+const STEP = 24;
+
+export function sideGrip(aside: HTMLElement, changed: () => void): HTMLElement {
+  const grip = h("div", { class: "grip", role: "separator", tabindex: "0", "aria-orientation": "vertical", "aria-label": "Width of the panel", title: "Drag to make the panel wider; double click for its usual width" });
+  const set = (wanted: number | null): void => {
+    const most = Math.max(LEAST, innerWidth - 280);
+    const width = wanted === null ? null : Math.round(Math.min(Math.max(wanted, LEAST), most));
+    if (width === null) document.body.style.removeProperty("--side");
+    else document.body.style.setProperty("--side", `${width}px`);
+    keep(width);
+    changed();
+  };
+  grip.addEventListener("pointerdown", (event) => {
+    grip.setPointerCapture(event.pointerId);
+    event.preventDefault();
+  });
+  grip.addEventListener("pointermove", (event) => {
+    if (grip.hasPointerCapture(event.pointerId)) set(innerWidth - event.clientX);
+  });
+  grip.addEventListener("dblclick", () => set(null));
+  grip.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: STEP, ArrowRight: -STEP }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    set(aside.clientWidth + by);
+  });
+  const known = kept();
+  if (known) set(known);
+  return grip;
+}
+
+// Where a page may not store anything, the width lasts as long as the page.
+function keep(width: number | null): void {
+  try {
+    if (width === null) localStorage.removeItem(KEPT);
+    else localStorage.setItem(KEPT, String(width));
+  } catch {
+    return;
+  }
+}
+
+function kept(): number {
+  try {
+    return Number(localStorage.getItem(KEPT)) || 0;
+  } catch {
+    return 0;
+  }
+}
