@@ -37,6 +37,7 @@ NAMES = [
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
     "analyze_memory_usage",
+    "analyze_pruning",
     "analyze_quantization",
     "compare",
     "compare_captures",

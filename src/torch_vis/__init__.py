@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from torch_vis.graph.metrics import Metrics as Metrics
     from torch_vis.reports.allocator import measure_memory as measure_memory
     from torch_vis.reports.batch import analyze_batch_size as analyze_batch_size
+    from torch_vis.reports.pruning import analyze_pruning as analyze_pruning
     from torch_vis.reports.quantization import analyze_quantization as analyze_quantization
     from torch_vis.tracing import Trace as Trace
     from torch_vis.tracing import load as load
@@ -85,6 +86,7 @@ _PUBLIC = {
     "analyze_computational_graph_execution": "torch_vis.frontends.tracking",
     "analyze_memory_timeline": "torch_vis.frontends.dynamo",
     "analyze_memory_usage": "torch_vis.frontends.explorer",
+    "analyze_pruning": "torch_vis.reports.pruning",
     "analyze_quantization": "torch_vis.reports.quantization",
     "compare": "torch_vis.comparing",
     "compare_captures": "torch_vis.frontends.captures",
@@ -131,6 +133,7 @@ __all__ = [
     "analyze_computational_graph_execution",
     "analyze_memory_timeline",
     "analyze_memory_usage",
+    "analyze_pruning",
     "analyze_quantization",
     "compare",
     "compare_captures",

@@ -1,0 +1,192 @@
+"""What can be cut out of a model, and the model without it."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import torch_vis as tv
+from tests.traced import NAMES, traced
+from tests.zoo_models.torchvision_ops import declare_torchvision_ops
+from torch_vis.analysis.coupling import Coupling
+from torch_vis.errors import UsageError
+from torch_vis.reports.pruning import without
+from torch_vis.run.differences import gap_of
+
+declare_torchvision_ops()
+
+
+class UNet(nn.Module):
+    """Skips by concatenation, transposed convolutions, depthwise filters, a flattened head."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 12, 3, stride=2, padding=1)
+        self.norm, self.up = nn.BatchNorm2d(12), nn.ConvTranspose2d(12, 6, 2, stride=2)
+        self.deep = nn.Conv2d(14, 14, 3, padding=1, groups=14)
+        self.mix, self.head = nn.Conv2d(14, 5, 1), nn.Linear(5 * 64, 10)
+
+    def forward(self, x):
+        a = F.relu(self.a(x))
+        up = self.up(F.relu(self.norm(self.b(a))))
+        mixed = self.mix(self.deep(torch.cat([a, up], 1)))
+        return self.head(mixed.flatten(1))
+
+
+def resnet():
+    from torchvision.models import resnet18
+
+    return resnet18()
+
+
+def mobilenet():
+    from torchvision.models import mobilenet_v2
+
+    return mobilenet_v2()
+
+
+def densenet():
+    from torchvision.models import DenseNet
+
+    return DenseNet(8, (2, 2), 16)
+
+
+def gated():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = nn.Linear(6, 16), nn.Linear(8, 3)
+
+        def forward(self, x):
+            one, two = self.inner(x).chunk(2, dim=-1)
+            return self.outer(torch.tanh(one) * two)
+
+    return Gated()
+
+
+CASES = {
+    "unet": (UNet, (2, 3, 8, 8)),
+    "resnet": (resnet, (2, 3, 64, 64)),
+    "mobilenet": (mobilenet, (2, 3, 64, 64)),
+    "densenet": (densenet, (2, 3, 64, 64)),
+    "gated": (gated, (4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cutting_what_is_zero_changes_nothing(name):
+    """The proof of the coupling: units that are zero wherever they live can go, and the output does not notice."""
+    torch.manual_seed(0)
+    make, shape = CASES[name]
+    model, x = make().eval(), torch.randn(*shape)
+    with torch.no_grad():
+        coupling = Coupling(tv.trace(model, x, keep=False).graph)
+        groups = [group for group in coupling.groups if not group.locked and len(group.units) > 1]
+        assert groups
+        dead = np.concatenate([group.units[:: max(2, len(group.units) // 3)] for group in groups])
+        kept = coupling.kept(dead)
+        for path, parameter in model.named_parameters():
+            for number, mask in enumerate(kept.get(path, ())):
+                parameter.index_fill_(number, torch.as_tensor(np.flatnonzero(~mask)), 0.0)
+    before = model(x)
+    exact = without(model, kept)
+    assert gap_of([before], [exact(x)]).relative < 1e-5
+    assert sum(p.numel() for p in exact.parameters()) < sum(p.numel() for p in model.parameters())
+
+
+def test_the_smaller_model_runs_trains_and_tells_its_sizes():
+    torch.manual_seed(0)
+    model, x = UNet(), torch.randn(2, 3, 8, 8)
+    found = tv.analyze_pruning(model, x, ratio=0.5)
+    assert found.model.training and found.after["parameters"] < 0.6 * found.before["parameters"]
+    assert found.after["flops"] < 0.6 * found.before["flops"]
+    assert found.model.a.out_channels == found.model.a.weight.shape[0] == 4
+    assert found.model.norm.num_features == len(found.model.norm.running_mean) == 6
+    assert found.model.up.in_channels == 6 and found.model.up.weight.shape[:2] == (6, 3)
+    assert found.model.deep.groups == found.model.deep.in_channels == 7
+    found.model(x).sum().backward()
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in found.model.parameters())
+
+
+def test_the_lightest_units_go():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    with torch.no_grad():
+        for unit, scale in enumerate((5.0, 0.01, 3.0, 0.02, 4.0, 0.03)):
+            model[0].weight[unit] = scale
+            model[0].bias[unit] = scale
+            model[2].weight[:, unit] = scale
+    found = tv.analyze_pruning(model, torch.ones(1, 4), ratio=0.5)
+    assert torch.equal(found.model[0].bias, torch.tensor([5.0, 3.0, 4.0]))
+    assert found.groups[0].share < 1e-4 and found.output.relative < 0.01
+
+
+def test_what_takes_its_size_for_granted_is_left_whole():
+    class Stubborn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(6, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.c(F.relu(self.b(F.relu(self.a(x).reshape(-1, 6)))))
+
+    found = tv.analyze_pruning(Stubborn(), torch.ones(2, 4))
+    problems = {cut.name: cut.problem for cut in found.groups}
+    assert "shape" in problems["a.weight"] and not problems["b.weight"]
+    assert found.model.a.out_features == 6 and found.model.b.out_features < 8
+
+
+def test_heads_and_outputs_are_locked_with_reasons():
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    found = tv.analyze_pruning(nn.Sequential(layer, nn.Linear(16, 5)).train(), torch.randn(2, 3, 16))
+    reasons = {group.locked for group in found.locked}
+    assert "it is the run's output" in reasons
+    assert any(cut.name == "0.linear1.weight" and not cut.problem for cut in found.groups)
+    assert "Not to be cut" in str(found)
+
+
+def test_tied_weights_stay_tied():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, ids):
+            return self.head(torch.tanh(self.embedding(ids)))
+
+    found = tv.analyze_pruning(Tied(), torch.tensor([[1, 2]]), ratio=0.5)
+    assert found.model.head.weight is found.model.embedding.weight
+    assert found.model.head.weight.shape == (20, 4) and found.model.head.in_features == 4
+
+
+def test_the_model_is_left_alone():
+    model, x = UNet(), torch.randn(2, 3, 8, 8)
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    found = tv.analyze_pruning(model, x)
+    assert model.training and torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert len(found.figure().data) == 1 and len(found.to_pandas()) == len(found.groups)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_coupling_is_found_zoo_wide(name):
+    coupling = Coupling(traced(name).graph)
+    for group in coupling.groups:
+        assert len(group.units) and all(coupling.ids[parameter] for parameter, _ in group.places)
+
+
+def test_bad_input():
+    x = torch.ones(1, 4)
+    with pytest.raises(UsageError, match="between 0 and 1, not 2"):
+        tv.analyze_pruning(nn.Linear(4, 4), x, ratio=2)
+    with pytest.raises(UsageError, match="it is the run's output"):
+        tv.analyze_pruning(nn.Linear(4, 4), x)
+    with pytest.raises(UsageError, match="takes a module, not function"):
+        tv.analyze_pruning(lambda x: x, x)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        tv.analyze_pruning(nn.Linear(4, 4), torch.ones(1, 5))
