@@ -141,14 +141,24 @@ class MemoryReport(Report):
 
     @cached_property
     def scratch_bytes(self) -> Any:
-        """For every operation on the CPU, an estimate of what its kernel takes for itself while it runs."""
+        """For every operation, an estimate of what its kernel takes for itself while it runs."""
         return scratch_of(self.graph, threads=int(self.meta.get("threads") or 1)).bytes
 
     @cached_property
     def allocator_peak_bytes(self) -> int:
         """An estimate of the CPU allocator's peak in a plain run: tensors and kernel scratch."""
-        on_cpu = self._cpu_live()
-        return int((on_cpu + self.scratch_bytes).max()) if len(on_cpu) else self.peak_bytes
+        live = self._cpu_live()
+        return int((live + self.scratch_bytes * self._on_cpu).max()) if len(live) else self.peak_bytes
+
+    @cached_property
+    def _on_cpu(self) -> Any:
+        """Which operations give their results to the CPU."""
+        values = self.graph.first_output
+        devices = np.array([device == "cpu" for device in self.graph.devices] or [True], dtype=bool)
+        known = values >= 0
+        found = np.zeros(len(values), dtype=bool)
+        found[known] = devices[self.graph.storage_device[self.graph.value_storage[values[known]]]]
+        return found
 
     def _cpu_live(self) -> Any:
         live = plain_live(self.graph, self.blocks)
@@ -172,7 +182,8 @@ class MemoryReport(Report):
 
         ``workspace`` is what cuBLAS takes for itself: 32 MiB from compute capability 9.0 on, 8.1 MiB before.
         """
-        return simulate_caching(self.graph, self.blocks, device=device, workspace=workspace)
+        scratch = self.scratch_bytes
+        return simulate_caching(self.graph, self.blocks, device=device, workspace=workspace, scratch=scratch)
 
     # ---------------------------------------------------------------- as a report
 

@@ -16,6 +16,7 @@ import numpy as np
 from torch_vis.analysis.memory.blocks import Blocks, Ints
 from torch_vis.analysis.memory.plain_run import in_place_sums
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Phase
 
 ROUND = 512
 SMALL, SMALL_SEGMENT = 1 << 20, 2 << 20
@@ -25,8 +26,8 @@ PRODUCTS = frozenset(
     "aten::mm aten::addmm aten::bmm aten::baddbmm aten::addmv aten::mv aten::_int_mm aten::linear "
     "aten::_addmm_activation aten::dot aten::addbmm aten::_scaled_mm".split()
 )
-WORKSPACE = 32 << 20  # of cuBLAS, from compute capability 9.0 on
-OLDER_WORKSPACE = 8519680  # before: 2 × 4 MiB + 8 × 16 KiB
+WORKSPACE = 32 << 20  # of cuBLAS, from compute capability 9.0 on; 8,519,680 bytes before
+LIGHT_WORKSPACE = 1 << 20  # of cuBLASLt, which adds a bias in the same kernel
 
 
 class Caching(NamedTuple):
@@ -40,7 +41,7 @@ class Caching(NamedTuple):
     free_at_peak_bytes: int
     """Reserved, and not allocated, at the moment of the peak."""
     workspace_bytes: int
-    """Of the peak, what cuBLAS holds."""
+    """What cuBLAS and cuBLASLt keep for themselves; part of the peak."""
     peak_node: int | None
 
 
@@ -136,8 +137,9 @@ def simulate_caching(
 ) -> Caching:
     """Play the run of one device through the caching allocator.
 
-    ``scratch`` is what each operation takes for itself while it runs. Blocks from outside are taken before the run, in
-    the order in which it meets them, and the workspace of cuBLAS with the first matrix product.
+    ``scratch`` is what each operation takes for itself while it runs. Blocks from outside are taken before the run, those
+    with names in the order of the names. ``workspace`` is what cuBLAS takes at the first matrix product of each
+    thread, and keeps; autograd has a thread of its own for a GPU.
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(300, 300), torch.ones(8, 300))
@@ -152,32 +154,41 @@ def simulate_caching(
     made, reused = in_place_sums(graph, blocks)
     stands_for = dict(zip(made.tolist(), reused.tolist()))
     death = _last_deaths(blocks, stands_for)
-    for block in np.flatnonzero(mine & (blocks.birth < 0) & (blocks.death > 0)).tolist():
+    for block in _from_outside(graph, blocks, mine):
         address[block] = pool.take(int(blocks.bytes[block]))
     order = np.flatnonzero(mine & (blocks.birth >= 0))
     order = order[np.argsort(blocks.birth[order], kind="stable")]
     born = np.split(order, np.searchsorted(blocks.birth[order], np.arange(1, count))) if count else []
     dying = [(int(death[block]), block) for block in address if death[block] <= count]
     heapq.heapify(dying)
-    product = _first_product(graph, number) if workspace else None
-    if product is not None:
-        pool.take(workspace)  # from an earlier step; in a first one it is taken a moment later
+    kept = _workspaces(graph, number, workspace) if workspace else {}
     peak, free, where = pool.allocated, pool.reserved - pool.allocated, None
     for node in range(count):
         while dying and dying[0][0] <= node:
             pool.give(address.pop(heapq.heappop(dying)[1]))
+        for amount in kept.get(node, ()):
+            pool.take(amount)
+        extra = pool.take(int(scratch[node])) if scratch is not None and scratch[node] else None
         for block in born[node].tolist():
             if block not in stands_for:
                 address[block] = pool.take(int(blocks.bytes[block]))
                 if death[block] <= count:
                     heapq.heappush(dying, (int(death[block]), block))
-        extra = pool.take(int(scratch[node])) if scratch is not None and scratch[node] else None
         if pool.allocated > peak:
             peak, free, where = pool.allocated, pool.reserved - pool.allocated, node
         if extra is not None:
             pool.give(extra)
-    held = workspace if product is not None else 0
+    held = sum(amount for amounts in kept.values() for amount in amounts)
     return Caching(device, peak, pool.reserved, free, held, where)
+
+
+def _from_outside(graph: Graph, blocks: Blocks, mine: Ints) -> list[int]:
+    """The blocks that are there before the run, in the order in which a model is moved to its device."""
+    found = np.flatnonzero(mine & (blocks.birth < 0) & (blocks.death > 0))
+    values = blocks.first_value[found]
+    names = np.where(values >= 0, graph.value_name[values], -1)
+    last = len(graph.names) + 1
+    return found[np.argsort(np.where(names >= 0, names, last), kind="stable")].tolist()
 
 
 def _last_deaths(blocks: Blocks, stands_for: dict[int, int]) -> Ints:
@@ -188,13 +199,17 @@ def _last_deaths(blocks: Blocks, stands_for: dict[int, int]) -> Ints:
     return death
 
 
-def _first_product(graph: Graph, device: int) -> int | None:
-    products = np.array([call.op.partition(".")[0] in PRODUCTS for call in graph.calls], dtype=bool)
-    if not len(products):
-        return None
-    nodes = np.flatnonzero(products[graph.node_call])
-    for node in nodes.tolist():
-        value = int(graph.first_output[node])
-        if value >= 0 and int(graph.storage_device[graph.value_storage[value]]) == device:
-            return int(node)
-    return None
+def _workspaces(graph: Graph, device: int, size: int) -> dict[int, list[int]]:
+    """What the libraries of matrix products take and keep, by the operation that makes them: once for each thread."""
+    found: dict[int, list[int]] = {}
+    ops = [call.op.partition(".")[0] for call in graph.calls]
+    for wanted, amount in ((PRODUCTS, size), (frozenset({"aten::addmm"}), LIGHT_WORKSPACE)):
+        products = np.array([op in wanted for op in ops], dtype=bool)
+        nodes = np.flatnonzero(products[graph.node_call]) if len(products) else np.zeros(0, dtype=np.int64)
+        values = graph.first_output[nodes]
+        nodes = nodes[(values >= 0) & (graph.storage_device[graph.value_storage[values]] == device)]
+        for backward in (False, True):
+            own = nodes[(graph.node_phase[nodes] == Phase.BACKWARD) == backward]
+            if len(own):
+                found.setdefault(int(own[0]), []).append(amount)
+    return found

@@ -1,7 +1,7 @@
-"""What CPU kernels take for themselves beyond their results: an estimate, by rules found from the allocator's events.
+"""What kernels take for themselves beyond their results: an estimate, by rules found from the allocators' events.
 
 oneDNN computes a convolution on copies in which channels come in blocks of 16, and copies its result back; some other
-kernels keep sums or masks aside. Kernels without a rule were seen to take nothing, or too little to matter.
+kernels keep sums or masks aside. cuDNN copies in a like manner, to put channels last. Kernels without a rule were seen to take nothing, or too little to matter.
 """
 
 from __future__ import annotations
@@ -59,31 +59,32 @@ def scratch_bytes(graph: Graph, *, threads: int = 1) -> Scratch:
     >>> scratch_bytes(t.graph).bytes.tolist()  # the input and the weights in blocks: 8192 + 18432
     [26624]
     """
-    rules = [RULES.get(call.op.partition(".")[0]) for call in graph.calls]
+    names = [call.op.partition(".")[0] for call in graph.calls]
+    rules = [RULES.get(name) or CUDA_RULES.get(name) for name in names]
     has = np.array([rule is not None for rule in rules], dtype=bool)
     found = np.zeros(len(graph), dtype=np.int64)
     nodes = np.flatnonzero(has[graph.node_call]) if len(rules) else np.zeros(0, dtype=np.int64)
     known: dict[tuple[int, ...], int] = {}
     ruled = 0
     for node in nodes.tolist():
-        if not _on_cpu(graph, node):
+        device, number = _device(graph, node), int(graph.node_call[node])
+        rule = (RULES if device == "cpu" else CUDA_RULES if device.startswith("cuda") else {}).get(names[number])
+        if rule is None:
             continue
-        number = int(graph.node_call[node])
-        rule = rules[number]
         inputs, outputs = _types(graph, node)
-        key = (number, len(inputs), *inputs, *outputs)
+        key = (number, device == "cpu", len(inputs), *inputs, *outputs)
         if key not in known:
             types = graph.types
             kernel = Kernel(graph.calls[number], [types[i] for i in inputs], [types[i] for i in outputs], threads)
-            known[key] = rule(kernel) if rule is not None else 0
+            known[key] = rule(kernel)
         found[node] = known[key]
         ruled += 1
     return Scratch(found, ruled)
 
 
-def _on_cpu(graph: Graph, node: int) -> bool:
+def _device(graph: Graph, node: int) -> str:
     value = int(graph.first_output[node])
-    return value >= 0 and graph.devices[int(graph.storage_device[graph.value_storage[value]])] == "cpu"
+    return graph.devices[int(graph.storage_device[graph.value_storage[value]])] if value >= 0 else ""
 
 
 def _types(graph: Graph, node: int) -> tuple[list[int], list[int]]:
@@ -222,6 +223,35 @@ def _half_mean(kernel: Kernel) -> int:
     return 4 * kernel.inputs[0].numel
 
 
+# ---------------------------------------------------------------- CUDA
+
+
+def _cudnn(kernel: Kernel) -> int:
+    """Input and weights with channels last; the result is written where it belongs."""
+    data, weight = kernel.tensor(0), kernel.tensor(1)
+    if data is None or weight is None or _channels_last(data):
+        return 0
+    return (data.nbytes or 0) + (weight.nbytes or 0)
+
+
+def _cudnn_backward(kernel: Kernel) -> int:
+    types = [kernel.tensor(place) for place in (0, 1, 2)]
+    if any(type is None or _channels_last(type) for type in types[:2]):
+        return 0
+    return sum(type.nbytes or 0 for type in types if type is not None)
+
+
+def _efficient_attention_backward(kernel: Kernel) -> int:
+    """The gradient laid out like the result, and two numbers for each row."""
+    gradient = kernel.inputs[0]
+    return (gradient.nbytes or 0) + 8 * gradient.numel // max(1, gradient.shape[-1])
+
+
+CUDA_RULES: dict[str, Rule] = {
+    "aten::convolution": _cudnn,
+    "aten::convolution_backward": _cudnn_backward,
+    "aten::_scaled_dot_product_efficient_attention_backward": _efficient_attention_backward,
+}
 RULES: dict[str, Rule] = {
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
