@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from torch_vis.capture.aligning import ends
 from torch_vis.capture.columns import Ints
 from torch_vis.capture.profiled import Match, Timeline
 from torch_vis.graph.graph import Graph
@@ -31,33 +32,26 @@ class Kernels:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.timelines: list[tuple[int, Timeline]] = []
+        self._alone: list[tuple[int, Run]] = []
         self._runs: list[Run] = []
         self._known = np.zeros(len(graph), dtype=bool)
 
     def forget(self) -> None:
         """Leave out what has been gathered so far: it was a rehearsal."""
-        self.timelines.clear()
+        self._alone.clear()
 
     def add(self, timeline: Timeline, matched: Match, kept: Ints) -> None:
         """Take up a run whose events are matched to operations; ``kept`` are the nodes of those."""
         self._known[kept] = True
-        to_node = np.append(kept, -1)  # what has no owner stays -1
-        order = np.argsort(timeline.number, kind="stable")
-        numbers = timeline.number[order]
+        self._runs.append(_run(timeline, matched.owner, kept))
 
-        def nodes(linked: Ints) -> Ints:
-            place = np.searchsorted(numbers, linked)
-            event = order[np.minimum(place, len(order) - 1)] if len(order) else place
-            good = (linked > 0) & (place < len(order))
-            good &= timeline.number[event] == linked if len(order) else False
-            found: Ints = to_node[np.where(good, matched.owner[event] if len(order) else -1, -1)]
-            return found
-
-        device = _ordered(timeline.device)
-        self._runs.append(
-            Run(timeline.names, device, nodes(device[:, 3]), timeline.waits, nodes(timeline.waits[:, 3]))
-        )
+    def add_alone(self, start: int, timeline: Timeline, places: Ints, kept: Ints) -> None:
+        """Take up a run without a recorder that began at ``start``; ``places`` are the events of the operations."""
+        owner, after = np.full(len(timeline.start), -1, dtype=np.int64), ends(timeline)
+        for node, place in enumerate(places.tolist()):
+            if place >= 0:
+                owner[place : after[place]] = node
+        self._alone.append((start, _run(timeline, owner, kept)))
 
     def columns(self) -> Iterator[Column]:
         """Device time of each operation, over runs, and when its first kernel began."""
@@ -93,8 +87,8 @@ class Kernels:
         shown = ", ".join(f"{name[:60]} × {times}" for name, times in often.most_common(NAMES_SHOWN))
         rest = f" and {len(often) - NAMES_SHOWN} more kinds" if len(often) > NAMES_SHOWN else ""
         return [
-            f"{len(stray):,} of {len(run.node):,} kernels ({spent / 1e3:,.1f} µs) were launched by no recorded operation: "
-            f"{shown}{rest}"
+            f"{len(stray):,} of {len(run.node):,} kernels ({spent / 1e3:,.1f} µs) were launched by no recorded "
+            f"operation: {shown}{rest}"
         ]
 
     def meta(self) -> dict[str, Any]:
@@ -122,15 +116,32 @@ class Kernels:
     def _shown(self) -> tuple[Run, int]:
         """The middle one of the runs without the recorder, with the nodes of a recorded one where they did the same."""
         recorded = self._runs[-1]
-        timed = [(_span(timeline.device), start, timeline) for start, timeline in self.timelines]
-        if not timed:
+        if not self._alone:
             return recorded, int(recorded.device[:, 1].min())
-        timed.sort(key=lambda row: row[0])
-        _, origin, timeline = timed[len(timed) // 2]
-        device = _ordered(timeline.device)
-        node = _carried(recorded.names, recorded.device, recorded.node, timeline.names, device)
-        waiting = _carried(recorded.names, recorded.waits, recorded.waiting, timeline.names, timeline.waits)
-        return Run(timeline.names, device, node, timeline.waits, waiting), origin
+        timed = sorted(self._alone, key=lambda row: _span(row[1].device))
+        origin, run = timed[len(timed) // 2]
+        if _names(run, run.device) == _names(recorded, recorded.device):
+            run = run._replace(node=recorded.node)
+        if _names(run, run.waits) == _names(recorded, recorded.waits):
+            run = run._replace(waiting=recorded.waiting)
+        return run, origin
+
+
+def _run(timeline: Timeline, owner: Ints, kept: Ints) -> Run:
+    """What ran on devices with the nodes of it; ``owner`` are the operations of events, ``kept`` the nodes of those."""
+    device = _ordered(timeline.device)
+    of = {int(number): int(node) for number, node in zip(timeline.number, np.append(kept, -1)[owner])}
+
+    def nodes(linked: Ints) -> Ints:
+        return np.array(
+            [of.get(number, -1) if number > 0 else -1 for number in linked.tolist()], dtype=np.int64
+        )
+
+    return Run(timeline.names, device, nodes(device[:, 3]), timeline.waits, nodes(timeline.waits[:, 3]))
+
+
+def _names(run: Run, rows: Ints) -> list[str]:
+    return [run.names[name] for name in rows[:, 0].tolist()]
 
 
 def _ordered(device: Ints) -> Ints:
@@ -140,9 +151,3 @@ def _ordered(device: Ints) -> Ints:
 
 def _span(device: Ints) -> int:
     return int(device[:, 2].max() - device[:, 1].min()) if len(device) else 0
-
-
-def _carried(names: list[str], rows: Ints, node: Ints, others: list[str], found: Ints) -> Ints:
-    """The nodes of one run's rows for those of another that has the same names in the same order; else -1."""
-    same = [names[name] for name in rows[:, 0].tolist()] == [others[name] for name in found[:, 0].tolist()]
-    return node if same else np.full(len(found), -1, dtype=np.int64)

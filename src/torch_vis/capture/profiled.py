@@ -7,6 +7,7 @@ the events of that name, the first that lies within the time that the recorder t
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from bisect import bisect_left
@@ -22,14 +23,20 @@ from torch_vis.capture.columns import Ints, table
 from torch_vis.capture.recorder import Recorder, clock
 from torch_vis.errors import UsageError
 
-FAR_NS, NEAR_NS = 1_000_000, 20_000  # how far two clocks may be apart, before and after they have been compared
+FAR_NS, NEAR_NS = (
+    1_000_000,
+    20_000,
+)  # how far two clocks may be apart, before and after they have been compared
 QUIET = "99"
+TRIES, SPINS = 5, 1000
 
 
 class Rows(NamedTuple):
-    """The operations of a recording, in order: template, thread, begin and end on Python's clock."""
+    """The operations of a recording, in order; begin and end are on Python's clock."""
 
     call: Ints
+    scope: Ints
+    backward: Ints
     thread: Ints
     begun: Ints
     ended: Ints
@@ -44,6 +51,7 @@ class Timeline(NamedTuple):
     stop: Ints
     name: Ints
     number: Ints  # what device activity is linked to
+    sequence: Ints  # of the autograd node that an operation makes or that the engine runs
     waits: Ints  # name, start, stop, linked number: calls in which the host waited for the device
     device: Ints  # name, start, stop, linked number, device, stream: kernels, copies and fills, by time
 
@@ -77,7 +85,7 @@ def profiling(*, cuda: bool) -> Iterator[Profiling]:
 
 def refuse_nested() -> None:
     """Raise where a profiler is active already: torch has only one."""
-    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+    if torch.autograd._profiler_enabled():
         raise UsageError("repeat= needs torch's profiler, and one is active already; trace outside its block")
 
 
@@ -92,6 +100,24 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         del os.environ["KINETO_LOG_LEVEL"]
+
+
+@functools.cache
+def event_ns() -> float:
+    """What the profiler adds to a run for each event, in nanoseconds: measured once, at its best of several tries."""
+    plain, profiled = [], []
+    for _ in range(TRIES):
+        plain.append(_spin())
+        with profiling(cuda=False):
+            profiled.append(_spin())
+    return max(min(profiled) - min(plain), 0) / SPINS
+
+
+def _spin() -> int:
+    start = clock()
+    for _ in range(SPINS):
+        torch.empty(0)
+    return clock() - start
 
 
 def _read(results: Any, apart: int) -> Timeline:
@@ -110,13 +136,14 @@ def _read(results: Any, apart: int) -> Timeline:
         elif name in WAITS:
             waits.append((number, start, stop, event.linked_correlation_id()))
         elif not event.is_async() and not event.is_python_function():
-            host.append((event.start_thread_id(), start, -stop, number, event.correlation_id()))
+            row = (event.start_thread_id(), start, -stop, event.correlation_id(), number, event.sequence_nr())
+            host.append(row)
     host.sort()
-    columns = table(host, 5).T
-    order = sorted(device, key=lambda row: row[1])
+    thread, begin, end, linked, name_of, sequence = table(host, 6).T
+    device.sort(key=lambda row: row[1])
     return Timeline(
-        list(names), columns[0], columns[1], -columns[2], columns[3], columns[4], table(waits, 4), table(order, 6)
-    )  # fmt: skip
+        list(names), thread, begin, -end, name_of, linked, sequence, table(waits, 4), table(device, 6)
+    )
 
 
 def rows_of(rec: Recorder) -> Rows:
@@ -124,7 +151,7 @@ def rows_of(rec: Recorder) -> Rows:
     log = np.array(rec.log, dtype=np.int64)
     places = np.array(rec.row_places(), dtype=np.int64)
     places = places[np.argsort(log[places + 1], kind="stable")]
-    return Rows(*(log[places + column] for column in (2, 7, 9, 10)))
+    return Rows(*(log[places + column] for column in (2, 3, 6, 7, 9, 10)))
 
 
 class Match(NamedTuple):
@@ -147,7 +174,7 @@ def match(rows: Rows, names: list[str], timeline: Timeline) -> Match:
     for thread in dict.fromkeys(rows.thread.tolist()):
         own = np.flatnonzero(rows.thread == thread)
         part = Rows(*(column[own] for column in rows))
-        best: tuple[int, Ints, _Block | None, int] = (0, np.zeros(0), None, 0)
+        best: tuple[int, Ints, _Block | None, int] = (0, event[:0], None, 0)
         for block in blocks:
             places, drift = block.place(part, wanted[own])
             if (places >= 0).sum() > best[0]:

@@ -1,9 +1,11 @@
 """A recorded run, timed several times more: medians and spread, and no more left behind than one run leaves.
 
-Three kinds of run take turns, each from where the first one began. A plain one gives the time of the whole. One that
-only follows the calls of modules gives theirs: a wrapper per call, nothing per operation. One under the recorder and
-torch's profiler gives each operation's own time, which is taken in C++ below the recorder's mode, and its kernels.
-The recorder's own clock would add the call from Python to each operation, and what a mode costs to each module.
+Several kinds of run take turns, each from where the first one began. A plain one gives the time of the whole. One that
+only follows the calls of modules gives theirs: a wrapper per call, nothing per operation. One under torch's profiler
+gives the operations', taken in C++ and found again by ``aligning``. The recorder's own clock would not do: it adds the
+call from Python to each operation, and what a mode costs to each module; of small operations that is most of the time.
+A few runs are recorded as well, under the profiler: they show that the operations are the same every time, time those
+few that torch does not run without a recorder, and say which kernel on a device is whose.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from torch_vis.capture.aligning import Pieces, align, ends, pieces_of_events
 from torch_vis.capture.columns import Ints, table
 from torch_vis.capture.eager import Capture, run_backward
 from torch_vis.capture.kernels import Kernels
-from torch_vis.capture.profiled import match, profiling, refuse_nested, rows_of
+from torch_vis.capture.profiled import Rows, Timeline, event_ns, match, profiling, refuse_nested, rows_of
 from torch_vis.capture.progress import progress
-from torch_vis.capture.recorder import Recorder, clock
+from torch_vis.capture.recorder import Recorder, clock, sequence_number
 from torch_vis.capture.scopes import Following
 from torch_vis.capture.standing import Standing, geometry, refuse_iterators, tensors_of
 from torch_vis.errors import UsageError
@@ -30,6 +33,7 @@ from torch_vis.held import Held, copy_of, version_of
 
 UNSEEN = "torch_vis::unseen_write"
 FOLLOWED = (torch.nn.Module, torch.optim.Optimizer)
+RECORDED = 3  # runs under recorder and profiler; kernels vary little
 
 
 class Spilled(Exception):
@@ -65,14 +69,20 @@ class Repeats:
         self.walls: list[int] = []
         self.operations: list[Ints] = []
         self.calls: list[Ints] = []
+        self.recorded: list[Ints] = []
+        self.nested: Ints | None = None  # how many events lie inside each operation's
         self.skipped = 0
         self.loose = 0
+        self.first_number = sequence_number()
 
     def measure(
         self, graph: Graph, metrics: Metrics, held: Held, error: BaseException | None
     ) -> tuple[Metrics, tuple[str, ...], dict[str, Any]]:
-        """Run again and again: the metrics with medians in their place, what is to be said of them, and more of ``meta``."""
+        """Run again and again: the metrics with medians in their place, limits, and what is to be added to ``meta``."""
         self.graph, self.held = graph, held
+        rows = rows_of(self.capture.recorder)
+        self._rows = Rows(*(column[self._seen_nodes()] for column in rows))
+        self._aligned: tuple[Any, Ints] | None = None
         self.kernels = Kernels(graph) if _uses_cuda(graph) else None
         after = self._standing(hold=True)
         reason = f"the run raised {type(error).__name__}" if error is not None else self._obstacle(after)
@@ -80,7 +90,9 @@ class Repeats:
             self._share_memory(after)
             reason = self._run(after)
         if reason is not None:
-            self.limits.append(f"{reason}; times are those of {len(self.operations) or 'the recorded'} run(s)")
+            self.limits.append(
+                f"{reason}; times are those of {len(self.operations) or 'the recorded'} run(s)"
+            )
         return self._columns(metrics), tuple(self.limits), self._meta()
 
     # ---------------------------------------------------------------- from where, and back to where
@@ -94,7 +106,9 @@ class Repeats:
         rec, held = self.capture.recorder, self.held
         self.touched = {storage._cdata for storage in held.storages.values()}
         roots = [owner for owner, *_ in rec.modules if isinstance(owner, torch.nn.Module)]
-        modules = {id(part) for root in roots for part in root.modules()} | {id(row[0]) for row in rec.modules}
+        modules = {id(part) for root in roots for part in root.modules()} | {
+            id(row[0]) for row in rec.modules
+        }
         for standing in (self.before, after):
             standing.keep_only(self.touched, modules)
         copied = {held.storages[number]._cdata for number in held.originals}
@@ -141,16 +155,15 @@ class Repeats:
 
     def _run(self, after: Standing) -> str | None:
         """All the runs; why they ended early, in words, where they did."""
-        turns = [self._plain, self._followed, self._recorded]
-        if self.kernels is not None:
-            turns.append(self._alone)
         try:
             if self.kernels is not None:  # the first block of a process sets the device's profiler up
-                self._again(after, self._alone)
-                self.kernels.forget()
-            for _ in progress(range(self.repeat), "timing"):
-                for turn in turns:
-                    self._again(after, turn)
+                self._again(after, self._profiled)
+                self._forget()
+            for turn in progress(range(self.repeat), "timing"):
+                if turn < RECORDED:
+                    self._again(after, self._recorded)
+                for kind in (self._plain, self._followed, self._profiled):
+                    self._again(after, kind)
         except Spilled as spilled:
             return str(spilled)
         except Exception as error:
@@ -164,7 +177,9 @@ class Repeats:
         turn()
         for state, _ in after.changes():
             if state.geometry[0] not in self.safe:
-                raise Spilled("a repeated run wrote to memory that the first did not write to, and stayed the last")
+                raise Spilled(
+                    "a repeated run wrote to memory that the first did not write to, and stayed the last"
+                )
 
     # ---------------------------------------------------------------- the kinds of run
 
@@ -176,22 +191,76 @@ class Repeats:
         self.walls.append(clock() - start)
 
     def _followed(self) -> None:
+        found = self._follow()
+        if found is not None:
+            self.calls.append(found[:, 2] - found[:, 1])
+
+    def _follow(self) -> Ints | None:
+        """Parent, begin and end of each call of a module; None where others are called than in the first run."""
         rec = Recorder(keep=False, memory=False)
         rec.operations = False
         with Following(rec, frozenset(id(part) for _, root in self.capture.roots for part in root.modules())):
-            rec.scopes[0][2] = clock()
+            start = clock()
             self.call()
             ended = clock()
         rec.closed = True
         rows = table(rec.scopes, 6)
         owners = [id(rec.modules[module][0]) for module in rows[1:, 0].tolist()]
-        if owners == self._first_owners():
-            self.calls.append(np.concatenate([[ended - rows[0, 2]], rows[1:, 3] - rows[1:, 2]]))
+        rows[0, 2], rows[0, 3] = start, ended
+        return (
+            rows[:, 1:4] if owners == [id(owner) for owner in self._owners() if owner is not None] else None
+        )
 
-    def _first_owners(self) -> list[int]:
+    def _owners(self) -> list[Any]:
+        """What each scope of the first run is a call of, where that is followed without a mode too; else None."""
         rec = self.capture.recorder
         owners = [rec.modules[row[0]][0] for row in rec.scopes[1:]]
-        return [id(owner) for owner in owners if isinstance(owner, FOLLOWED)]
+        return [owner if isinstance(owner, FOLLOWED) else None for owner in owners]
+
+    def _profiled(self) -> None:
+        """The profiler without the recorder: how long operations take and what a device does at the run's own pace."""
+        _settle(self.kernels)
+        first_number = sequence_number()
+        with profiling(cuda=self.kernels is not None) as found:
+            start = clock()
+            scopes = self._follow()
+        timeline = found.timeline
+        spent = np.full(len(self._rows.call), np.nan)
+        places = np.full(len(spent), -1, dtype=np.int64)
+        if scopes is not None:
+            places, self.nested = self._align(timeline, scopes, first_number)
+            has = places >= 0
+            spent[has] = (timeline.stop - timeline.start)[places[has]]
+        self.operations.append(spent)
+        if self.kernels is not None:
+            self.kernels.add_alone(start, timeline, places, self._seen_nodes())
+
+    def _align(self, timeline: Timeline, scopes: Ints, first_number: int) -> tuple[Ints, Ints]:
+        """The event of each operation, -1 for none, and how many events lie inside it."""
+        events = pieces_of_events(timeline, scopes, first_number)
+        after = ends(timeline)
+        key = (after.tolist(), events.names, events.scope.tolist(), events.backward.tolist())
+        if (
+            self._aligned is None or self._aligned[0] != key
+        ):  # most runs are event for event like the one before
+            self._aligned = key, align(self._pieces(), events, after)
+        places = self._aligned[1]
+        return places, (after - np.arange(1, len(after) + 1))[places] if len(after) else places
+
+    def _pieces(self) -> Pieces:
+        """The pieces that the first run's operations lie in."""
+        rec, rows = self.capture.recorder, self._rows
+        followed, number = [0], 0
+        for row, owner in zip(rec.scopes[1:], self._owners()):
+            number += owner is not None
+            followed.append(number if owner is not None else followed[row[1]])
+        backward = np.where(rows.backward >= 0, rows.backward - self.first_number, rows.backward)
+        names = [call.op.partition(".")[0] for call in self.graph.calls]
+        return Pieces(
+            np.array(followed, dtype=np.int64)[rows.scope],
+            backward,
+            [names[call] for call in rows.call.tolist()],
+        )
 
     def _recorded(self) -> None:
         modules = [root for _, root in self.capture.roots]
@@ -199,30 +268,22 @@ class Repeats:
         with profiling(cuda=self.kernels is not None) as found, capture:
             self.call()
         rec, rows = capture.recorder, rows_of(capture.recorder)
-        ops = [info.call.op for info in rec.calls]
-        names = [call.op for call in self.graph.calls]
-        kept = self._seen_nodes()
-        if [ops[call] for call in rows.call] != [names[call] for call in self.graph.node_call[kept]]:
+        ops, names = [info.call.op for info in rec.calls], [call.op for call in self.graph.calls]
+        if [ops[call] for call in rows.call] != [names[call] for call in self._rows.call]:
             self.skipped += 1
             return
         timeline = found.timeline
         matched = match(rows, [op.partition(".")[0] for op in ops], timeline)
-        spent = rows.ended - rows.begun
-        has = matched.event >= 0
+        spent, has = rows.ended - rows.begun, matched.event >= 0
         spent[has] = (timeline.stop - timeline.start)[matched.event[has]]
-        self.loose = int((~has).sum())
-        self.operations.append(spent)
+        self.recorded.append(spent)
         if self.kernels is not None:
-            self.kernels.add(timeline, matched, kept)
+            self.kernels.add(timeline, matched, self._seen_nodes())
 
-    def _alone(self) -> None:
-        """The profiler without the recorder, for what the device does in a run of its own pace."""
-        assert self.kernels is not None
-        _settle(self.kernels)
-        with profiling(cuda=True) as found:
-            start = clock()
-            self.call()
-        self.kernels.timelines.append((start, found.timeline))
+    def _forget(self) -> None:
+        self.operations.clear()
+        if self.kernels is not None:
+            self.kernels.forget()
 
     def _seen_nodes(self) -> Ints:
         """The operations that a recording has in any case; writes that only a replay needs are not among them."""
@@ -239,14 +300,13 @@ class Repeats:
     def _found(self, metrics: Metrics) -> Iterator[Column]:
         if self.skipped:
             self.limits.append(
-                f"{self.skipped:,} of {self.repeat:,} repeated runs did other operations than the first; their times "
-                "are left out"
+                f"{self.skipped:,} of {self.skipped + len(self.recorded):,} repeated runs did other operations than "
+                "the first; times are the first run's"
             )
-        if not self.operations:
+        if self.skipped or not self.operations or not self.recorded:
+            self.operations.clear()
             return
-        kept = self._seen_nodes()
-        time = metrics["time_ns"].values
-        middle, low, high = (_placed(time, kept, row) for row in _quartiles(self.operations))
+        middle, low, high = self._spread(metrics["time_ns"].values)
         yield Column("time_ns", middle)
         yield Column("time_low_ns", low)
         yield Column("time_high_ns", high)
@@ -255,10 +315,27 @@ class Repeats:
             yield from self.kernels.columns()
             self.limits += self.kernels.limits()
 
+    def _spread(self, first: Ints) -> list[Ints]:
+        """Median and quartiles of each operation: of the profiled runs, else of the recorded ones, else the first's."""
+        profiled = np.stack(self.operations)
+        if self.nested is not None:  # half of an event's cost falls before or after its own time
+            profiled = np.maximum(profiled - event_ns() * (self.nested + 0.5), 0)
+        alike = ~np.isnan(profiled).any(axis=0)
+        self.loose = int((~alike).sum())
+        if self.loose:
+            self.limits.append(
+                f"{self.loose:,} operations that torch runs in another form where nothing records; their times are "
+                "those under the recorder"
+            )
+        rows = np.where(alike, _quartiles(np.where(alike, profiled, 0)), _quartiles(np.stack(self.recorded)))
+        return [_placed(first, self._seen_nodes(), row) for row in rows]
+
     def _scopes(self, metrics: Metrics, time: Ints) -> Iterator[Column]:
         """Module calls: followed ones as measured, others (functions) by the operations in them."""
         if not self.calls:
-            self.limits.append("the repeated runs called other modules; times of modules are the recorded run's")
+            self.limits.append(
+                "the repeated runs called other modules; times of modules are the recorded run's"
+            )
             return
         rec, graph = self.capture.recorder, self.graph
         followed = [isinstance(rec.modules[row[0]][0], FOLLOWED) for row in rec.scopes]
@@ -268,7 +345,7 @@ class Repeats:
         inside = inside.astype(np.int64)
         for scope in range(len(inside) - 1, 0, -1):
             inside[graph.scope_parent[scope]] += inside[scope]
-        middle, low, high = (_placed(inside, rows, row) for row in _quartiles(self.calls))
+        middle, low, high = (_placed(inside, rows, row) for row in _quartiles(np.stack(self.calls)))
         own = middle.copy()
         np.subtract.at(own, graph.scope_parent[1:], middle[1:])
         yield Column("scope_time_ns", middle, along="scope")
@@ -279,10 +356,8 @@ class Repeats:
     def _meta(self) -> dict[str, Any]:
         found: dict[str, Any] = {"repeat": len(self.operations)}
         if self.walls:
-            middle, low, high = (int(row[0]) for row in _quartiles([np.array([wall]) for wall in self.walls]))
+            middle, low, high = _quartiles(np.array(self.walls)).tolist()
             found |= {"plain_wall_ns": middle, "plain_wall_low_ns": low, "plain_wall_high_ns": high}
-        if self.loose:
-            found["unprofiled"] = self.loose
         if self.kernels is not None and self.operations:
             found["device_time"] = self.kernels.meta()
         return found
@@ -304,7 +379,7 @@ def _placed(base: Ints, rows: Ints, found: Ints) -> Ints:
     return column
 
 
-def _quartiles(runs: list[Ints]) -> Ints:
+def _quartiles(runs: Any) -> Ints:
     """Median, lower and upper quartile over runs."""
-    quartiles: Ints = np.quantile(np.stack(runs), (0.5, 0.25, 0.75), axis=0).round().astype(np.int64)
+    quartiles: Ints = np.quantile(runs, (0.5, 0.25, 0.75), axis=0).round().astype(np.int64)
     return quartiles

@@ -24,7 +24,7 @@ from torch_vis.held import version_of
 
 OWNERS = (torch.nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler)
 Memory = list[tuple[torch.UntypedStorage, torch.UntypedStorage]]
-set_versions: Any = torch._C._autograd._unsafe_set_version_counter  # type: ignore[attr-defined]
+set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 
 
 class TensorState:
@@ -87,7 +87,9 @@ class Standing:
         """Bring everything back to where it stood."""
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             for owner, kind, mapping, before in self._dicts:
-                if type(owner) is kind and not _same(mapping, before):  # a lazy module has become another class
+                if type(owner) is kind and not _same(
+                    mapping, before
+                ):  # a lazy module has become another class
                     mapping.clear()
                     mapping.update(before)
             for _, container, before in self._others:
@@ -223,7 +225,7 @@ def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
 def history(tensor: torch.Tensor) -> tuple[str, int] | None:
     """The autograd node that made a tensor, by name and number; to hold the node would hold its graph."""
     made = tensor.grad_fn
-    return None if made is None else (made.name(), made._sequence_nr())  # type: ignore[attr-defined]
+    return None if made is None else (made.name(), made._sequence_nr())
 
 
 def has_gradient(tensor: torch.Tensor) -> bool:
