@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -185,8 +187,7 @@ def test_partitions_are_scopes_of_one_connected_graph() -> None:
     reached, _ = t.graph.ancestors(t.graph.outcomes[0].sources())
     relu = next(node.index for node in t.graph.nodes if node.name == "relu")
     assert reached[relu]  # from the last partition back into the first
-    lost = [node.name for node in t.graph.nodes if node.scope.kind not in ("function", "module")]
-    assert lost == ["_local_scalar_dense"]  # what ran between partitions
+    assert t.graph.scopes[1].type == "Broken" or t.graph.scopes[0].type == "Broken"  # not torch's wrapper of it
     assert torch.equal(t.output, made(Broken)(X))
     t.check()
 
@@ -211,7 +212,9 @@ def test_breaks_are_saved_with_the_trace(tmp_path: Path) -> None:
 def test_the_page_lists_the_breaks(tmp_path: Path) -> None:
     tv.trace(made(Broken), X, via="dynamo").save(tmp_path / "run.html")
     text = (tmp_path / "run.html").read_text()
-    assert "Graph break at test_via.py:" in text and "Data-dependent branching [GB0170]" in text
+    tables = json.loads(re.search(r'id="tables">(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
+    first = tables["breaks"][0]
+    assert (first["reason"], first["id"], first["partition"]) == ("Data-dependent branching", "GB0170", 0)
 
 
 def test_a_recompilation_names_the_guard() -> None:
@@ -241,7 +244,7 @@ def test_without_dynamo_there_are_no_breaks_to_know() -> None:
 def test_open_sizes_are_symbols_with_ranges(tmp_path: Path) -> None:
     batch = torch.export.Dim("batch", min=2, max=64)
     t = tv.trace(made(Plain).eval(), X, via="export", dynamic_shapes={"x": {0: batch}})
-    assert str(t.graph.values[0].type).startswith("f32[s") and t.graph.values[0].shape == (3, 4)
+    assert str(t.graph.values[0].type) == "f32[batch, 4]" and t.graph.values[0].shape == (3, 4)
     (limits,) = t.meta["program"]["ranges"].values()
     assert limits.startswith("2 ≤ ") and limits.endswith(" ≤ 64")
     output = next(value for value in t.graph.values if value.role == "output")
@@ -282,7 +285,7 @@ def test_what_a_capture_does_not_have() -> None:
 @pytest.mark.parametrize("via", ["fx", "export"])
 def test_control_flow_names_the_line_and_what_would_work(via: str) -> None:
     with pytest.raises(
-        CaptureFailed, match=rf"{via} cannot capture this model at .*test_via.py:\d+ in forward.*via='dynamo'"
+        CaptureFailed, match=rf"{via} cannot capture this model at .*test_via.py:\d+ in (Broken.)?forward.*via='dynamo'"
     ):
         tv.trace(made(Broken), X, via=via)
 

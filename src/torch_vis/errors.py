@@ -47,7 +47,18 @@ class NotTraceable(UsageError, TypeError):
 
 
 class CaptureFailed(UsageError):
-    """A compiler's front-end could not capture the program; ``__cause__`` is what it said."""
+    """A compiler's front-end could not capture the program; ``__cause__`` is what it said.
+
+    The reason, torch's explanation, hints and the id of its page on it, and the user's line are attributes as well.
+    """
+
+    reason: str = ""
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
+    id: str = ""
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
 
 
 class NothingToDifferentiate(UsageError):

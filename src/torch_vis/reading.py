@@ -51,7 +51,7 @@ class Reading:
         return MemoryReport(self.graph, self.metrics, cast("Trace", self).meta)
 
     def subgraph(self, name: str) -> Trace:
-        """A graph inside a captured program, by itself: a branch of ``torch.cond``, taken or not, or the body of a loop.
+        """A graph inside a captured program, by itself: a branch of ``torch.cond``, taken or not, or a loop's body.
 
         ``t.program.subgraphs`` lists them. It is worked out on shapes, so that it can be shown and saved like any
         other trace; there is nothing in it to check or to run.

@@ -12,7 +12,9 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.tree import named_tensors
 from torch_vis.errors import TensorsMissing, UsageError
-from torch_vis.run.execute import Basis, Request, Rerun, execute
+from torch_vis.run.execute import Basis, Diverged, Request, Rerun, execute
+
+STRUCTURED = frozenset({"cond", "while_loop", "while_loop_stack_output"})  # control flow that a program has whole
 
 if TYPE_CHECKING:
     from torch_vis.held import Held
@@ -52,7 +54,50 @@ def rerun(
         other = entry.reshaped(inputs)
         if other:
             return _other_sizes(trace, other, args, kwargs, bool(replace) or keep is not None)
-    return _run(trace, held, Request(inputs, replace, keep, to), None)
+    try:
+        return _run(trace, held, Request(inputs, replace, keep, to), None)
+    except Diverged as found:
+        exported = None if trace.program is None else trace.program.exported
+        if exported is None or replace or keep is not None or not (args or kwargs):
+            raise _another_way(trace, found) from None
+        limits = (f"{_place(trace, found)} went the other way: the captured program ran, not the recorded operations",)
+        return Rerun(output=_called(exported, args, kwargs), ran=len(trace.graph), limits=limits)
+
+
+def _place(trace: Trace, found: Diverged) -> str:
+    """The operator or line that decided."""
+    site = trace.graph.nodes[found.node].site
+    what = _operator(trace, found) or "a branch on a tensor"
+    return f"{what} at {site}" if site is not None else what
+
+
+def _operator(trace: Trace, found: Diverged) -> str | None:
+    """The higher-order operator that looked at a value, if one did."""
+    scope = trace.graph.nodes[found.node].scope
+    while scope is not None:
+        if scope.kind in ("operator", "function") and scope.type in STRUCTURED:
+            return scope.type
+        scope = scope.parent  # type: ignore[assignment]
+    return None
+
+
+def _another_way(trace: Trace, found: Diverged) -> UsageError:
+    exporting = trace.program is None or trace.program.exported is None
+    advice = ""
+    if exporting and _operator(trace, found):
+        advice = ", or via='export', whose program has both ways"
+    return UsageError(
+        f"{_place(trace, found)} saw {found.was} in the recorded run and sees {found.now} now, so other operations would "
+        f"run than those that were recorded; trace again with these inputs{advice}"
+    )
+
+
+def _called(exported: Any, args: Any, kwargs: Any) -> Any:
+    """What an exported program gives; state that it would change is that of a copy."""
+    module = exported.module()
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad():
+        return torch.func.functional_call(module, buffers, args, kwargs)
 
 
 def _run(trace: Trace, held: Held, request: Request, basis: Basis | None) -> Rerun:
@@ -65,10 +110,17 @@ def _run(trace: Trace, held: Held, request: Request, basis: Basis | None) -> Rer
     found.output = _rebuilt(trace, results)
     whole = found.basis
     if whole is not None:
-        found._again = lambda replace, keep: _run(
+        found._again = lambda replace, keep: _again(
             trace, held, Request(whole.inputs, replace, keep, None), whole
         )
     return found
+
+
+def _again(trace: Trace, held: Held, request: Request, basis: Basis) -> Rerun:
+    try:
+        return _run(trace, held, request, basis)
+    except Diverged as found:
+        raise _another_way(trace, found) from None
 
 
 def _other_sizes(trace: Trace, other: list[str], args: Any, kwargs: Any, more: bool) -> Rerun:
@@ -83,7 +135,7 @@ def _other_sizes(trace: Trace, other: list[str], args: Any, kwargs: Any, more: b
     if more:
         raise UsageError(f"{told}; replace and keep need inputs of the recorded sizes")
     try:
-        output = exported.module()(*args, **kwargs)
+        output = _called(exported, args, kwargs)
     except (RuntimeError, ValueError, AssertionError) as error:
         ranges = ", ".join(trace.program.ranges.values()) if trace.program is not None else ""
         raise UsageError(f"{told}; the program leaves open {ranges}: {str(error).splitlines()[0]}") from error

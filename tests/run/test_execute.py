@@ -207,9 +207,17 @@ def test_a_branch_that_data_decided_is_named() -> None:
     def branch(x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x - 1
 
-    again = tv.trace(branch, torch.ones(2)).run(-torch.ones(2))
-    assert any("left for Python" in line for line in again.limits)
-    assert tv.trace(branch, torch.ones(2)).run().limits == ()
+    t = tv.trace(branch, torch.ones(2))
+    assert t.run(torch.full((2,), 3.0)).limits == t.run().limits == ()
+    with pytest.raises(UsageError, match=r"a branch on a tensor at .*saw True in the recorded run and sees False now"):
+        t.run(-torch.ones(2))
+
+
+def test_a_number_that_left_for_python_is_named_where_it_is_another_now() -> None:
+    t = tv.trace(lambda x: x * x.sum().item(), torch.ones(2))
+    (told,) = t.run(torch.full((2,), 3.0)).limits
+    assert "left for Python" in told and "(2.0, and 6.0 now)" in told
+    assert t.run(torch.tensor([0.5, 1.5])).limits == ()
 
 
 @pytest.mark.parametrize(

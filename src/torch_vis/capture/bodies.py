@@ -1,12 +1,12 @@
 """Higher-order operators of a captured program: each of their subgraphs is played in a scope of its own.
 
-The operators run in their own eager kernels, one call of a subgraph at a time: the branch that ``cond`` takes, every turn
-of a ``while_loop``, every step of a ``scan``. So all that ran is in the graph, replayable like anything else.
+The operators run in their own eager kernels, one call of a subgraph at a time: the branch that ``cond`` takes, every
+turn of a ``while_loop``, every step of a ``scan``. So all that ran is in the graph, replayable like anything else.
 
 A branch that was not taken did not run, and the graph of a run has no place for it: its operations have no time, no
 memory and no data to replay, and every sum over the graph would have to leave them out. It is known from the program
-all the same. It is kept beside the graph as a ``Subgraph``, is named by an empty scope where it would have run, and can be
-looked at as a graph of its own, made by running it on shapes (``Trace.subgraph``).
+all the same. It is kept beside the graph as a ``Subgraph``, is named by an empty scope where it would have run, and can
+be looked at as a graph of its own, made by running it on shapes (``Trace.subgraph``).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,18 +15,29 @@ from torch import fx
 from torch.nn.modules import module as module_file
 from torch.utils import _pytree as pytree
 
-from torch_vis.capture.breaks import Log, listening
+from torch_vis.capture import failures
+from torch_vis.capture.breaks import Log, listening, with_ends, with_losses
 from torch_vis.capture.eager import Capture
+from torch_vis.capture.failures import ANY, is_raised, own_error, quiet
 from torch_vis.capture.forgetting import forgetting, isolated
 from torch_vis.capture.partitions import describe, remember
-from torch_vis.capture.program import Program, Stage, count_nodes, with_symbols
-from torch_vis.capture.recorder import get_ident
+from torch_vis.capture.program import Program, Stage, count_nodes
+from torch_vis.capture.recorder import Recorder, get_ident
 from torch_vis.capture.scopes import aside_while_compiling
+from torch_vis.capture.symbols import (
+    bounds_of,
+    constrained,
+    given_names,
+    marked_sizes,
+    marks_kept,
+    open_sizes,
+    with_symbols,
+)
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 
 Runner = Callable[[], Any]
-ANY = "trace() without via takes any program"
+failed = failures.failed
 
 
 class Options(NamedTuple):
@@ -47,9 +58,16 @@ class Captured:
     forget: Callable[[], None]
 
     def named(self, graph: Graph) -> Graph:
-        """The recorded graph with the open sizes of the program named."""
-        self.program.subgraphs = tuple(self.stage.subgraphs.values())
-        return with_symbols(graph, self.stage.symbols, self.stage.capture.numbers)
+        """The recorded graph with the open sizes of the program named; the program learns what the graph knows."""
+        program, stage = self.program, self.stage
+        program.subgraphs = tuple(stage.subgraphs.values())
+        if stage.log is not None:
+            sizes = [count_nodes(module) for module in program.modules]
+            program.breaks, program.lost = with_losses(stage.log.breaks(sizes), graph)
+            graph = with_ends(graph, program.breaks, sizes)
+        if not program.bounds:
+            program.bounds = bounds_of(program.modules, program.names)
+        return with_symbols(graph, stage.symbols, stage.capture.numbers, program.names)
 
 
 def prepare(
@@ -67,7 +85,14 @@ def prepare(
     clean_up = ExitStack()
     make = {"fx": _fx, "export": _export, "dynamo": _dynamo, "aot": _dynamo}[via]
     started = time.perf_counter_ns()
-    run = make(program, stage, model, args, dict(kwargs), options, clean_up)
+    try:
+        with quiet():
+            run = make(program, stage, model, args, dict(kwargs), options, clean_up)
+    except CaptureFailed:
+        own = own_error(model, args, kwargs)
+        if own is not None:
+            raise own from None
+        raise
     program.compile_ns = time.perf_counter_ns() - started
     return Captured(program, stage, run, clean_up.close)
 
@@ -86,7 +111,10 @@ def _fx(
 ) -> Runner:
     """Symbolic tracing: the forward is run once with stand-ins for its inputs."""
     signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
-    given = signature.bind(*args, **kwargs)
+    try:
+        given = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise failed("fx", error, ANY) from error
     fixed = {
         name: parameter.default
         for name, parameter in signature.parameters.items()
@@ -101,14 +129,8 @@ def _fx(
     flat = _placeholders(names, given.arguments, fixed)
 
     def run() -> Any:
-        if not isinstance(model, torch.nn.Module):
+        with _inside(stage.capture.recorder, model):
             return stage.player(module).play(*flat)
-        rec, thread = stage.capture.recorder, get_ident()
-        scope = rec.enter(rec.module_number(model, "", type(model).__name__, "module"), thread)
-        try:
-            return stage.player(module).play(*flat)
-        finally:
-            rec.leave(scope, thread)
 
     return run
 
@@ -159,43 +181,29 @@ def _export(
     """``torch.export``: one graph of aten operators, with parameters and buffers as inputs."""
     target = model if isinstance(model, torch.nn.Module) else _as_module(model)
     shapes = options.dynamic_shapes
-    if shapes is None and options.dynamic:
-        shapes = _all_dynamic(target, args, kwargs)
     hooks: Any = module_file._global_buffer_registration_hooks
     before = set(hooks)
     try:
-        exported = torch.export.export(target, args, kwargs, dynamic_shapes=shapes, strict=False)
+        with marks_kept(args, kwargs):
+            if shapes is None:
+                shapes = (open_sizes if options.dynamic else marked_sizes)(target, args, kwargs)
+            exported = torch.export.export(target, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         for hook in set(hooks) - before:  # torch 2.11 leaves one behind when it fails
             del hooks[hook]
         raise failed("export", error, f"via='dynamo' takes programs with graph breaks, and {ANY}") from error
     program.exported = exported
     program.modules.append(exported.graph_module)
-    program.ranges = {str(name): _range(name, limits) for name, limits in exported.range_constraints.items()}
     flat = export_inputs(exported, target, args, kwargs)
+    if shapes is not None:
+        program.names = given_names(exported.graph_module, flat, target, args, kwargs, shapes)
+    program.bounds = constrained(exported.range_constraints, program.names)
 
     def run() -> Any:
         made = stage.player(exported.graph_module).play(*flat)
         return export_outputs(exported, target, made)
 
     return run
-
-
-def _all_dynamic(target: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Every size of every tensor left open, as far as the program allows."""
-    auto = torch.export.Dim.AUTO
-
-    def open_(leaf: Any) -> Any:
-        return dict.fromkeys(range(leaf.dim()), auto) if isinstance(leaf, torch.Tensor) else None
-
-    bound = inspect.signature(target.forward).bind(*args, **kwargs)
-    return {name: pytree.tree_map(open_, value) for name, value in bound.arguments.items()}
-
-
-def _range(name: Any, limits: Any) -> str:
-    lower, upper = limits.lower, limits.upper
-    most = "" if "oo" in str(upper) or (str(upper).isdigit() and int(str(upper)) >= 2**62) else f" ≤ {upper}"
-    return f"{lower} ≤ {name}{most}"
 
 
 def export_inputs(
@@ -245,8 +253,8 @@ def _dynamo(
     clean_up: ExitStack,
 ) -> Runner:
     """Dynamo compiles while the model runs: each partition is played in a scope, the code between runs as it is."""
-    log = Log()
     rec = stage.capture.recorder
+    log = stage.log = Log(rec)
     program.signature = _signature(model)
 
     def played(module: fx.GraphModule, name: str) -> Callable[..., Any]:
@@ -268,9 +276,10 @@ def _dynamo(
     def keep(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
         describe(module, inputs)
         program.modules.append(module)
+        log.compiled(len(program.modules) - 1)
         return played(module, f"partition {len(program.modules) - 1}")
 
-    backend: Any = keep if program.via == "dynamo" else _aot(program, played)
+    backend: Any = keep if program.via == "dynamo" else _aot(program, played, log)
     optimized = torch._dynamo.optimize(
         backend,
         nopython=options.fullgraph,
@@ -280,22 +289,42 @@ def _dynamo(
         **isolated(),
     )(model)
 
+    called = optimized.forward if isinstance(model, torch.nn.Module) else optimized
+
     def run() -> Any:
-        with listening(log, program.modules), aside_while_compiling():
+        with quiet(), listening(log), aside_while_compiling(), _inside(rec, model):
             try:
-                return optimized(*args, **kwargs)
+                return called(*args, **kwargs)
             except torch._dynamo.exc.TorchDynamoException as error:
                 broken = isinstance(error, torch._dynamo.exc.Unsupported)
                 advice = "without fullgraph=True the breaks are listed in t.breaks" if broken else ANY
-                raise failed(program.via, error, advice) from error
+                rec.closed, before = True, rec.closed  # the run below is not the one that is traced
+                try:
+                    own = None if broken and not is_raised(error) else own_error(model, args, kwargs)
+                finally:
+                    rec.closed = before
+                raise own or failed(program.via, error, advice) from (None if own else error)
             finally:
-                sizes = [count_nodes(module) for module in program.modules]
-                program.breaks = tuple(log.breaks(sizes))
+                program.compile_ns += log.compile_ns
                 program.guards = tuple(log.guards)
                 program.recompilations = tuple(log.recompilations)
 
     clean_up.enter_context(forgetting())
     return run
+
+
+@contextmanager
+def _inside(rec: Recorder, model: Any) -> Iterator[None]:
+    """A scope of the model itself, where it is a module."""
+    if not isinstance(model, torch.nn.Module):
+        yield
+        return
+    thread = get_ident()
+    scope = rec.enter(rec.module_number(model, "", type(model).__name__, "module"), thread)
+    try:
+        yield
+    finally:
+        rec.leave(scope, thread)
 
 
 def _signature(model: Any) -> inspect.Signature | None:
@@ -312,7 +341,7 @@ def _signature(model: Any) -> inspect.Signature | None:
     return None if is_loose else found
 
 
-def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[..., Any]]) -> Any:
+def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[..., Any]], log: Log) -> Any:
     """AOT autograd: forward and backward as graphs of aten operators."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
@@ -320,40 +349,14 @@ def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[...,
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_(module: fx.GraphModule, inputs: Any) -> Any:
             program.modules.append(module)
+            if phase == "forward":
+                log.compiled(len(program.modules) - 1)
             return make_boxed_func(played(module, f"{phase} {len(program.modules) - 1}"))
 
         return compile_
 
     forward, backward = compiler("forward"), compiler("backward")
     return aot_autograd(fw_compiler=forward, bw_compiler=backward, inference_compiler=forward)
-
-
-def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
-    """The error for a program that a front-end cannot take: where, why, and what to do instead."""
-    text = str(error).strip()
-    first = text.split("\n", 1)[0]
-    place = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
-    frames = [f for f in _frames(error) if f]
-    where = (
-        f" at {place[-1][0]}:{place[-1][1]} in {place[-1][2]}"
-        if place
-        else (f" at {frames[-1]}" if frames else "")
-    )
-    return CaptureFailed(f"{via} cannot capture this model{where}: {type(error).__name__}: {first}; {advice}")
-
-
-def _frames(error: BaseException) -> list[str]:
-    """The user's lines in an exception's traceback, innermost last."""
-    from torch_vis.capture.sites import kind_of, line_of
-
-    found = []
-    step = error.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
-        if kind_of(code).user:
-            found.append(f"{code.co_filename}:{line_of(code, step.tb_lasti)} in {code.co_name}")
-        step = step.tb_next
-    return found
 
 
 def _check(via: str, options: Options) -> None:

@@ -14,7 +14,8 @@ from torch import fx
 
 from torch_vis.capture.bodies import Subgraph, is_played, play_bodies
 from torch_vis.capture.recorder import Recorder, get_ident
-from torch_vis.capture.sites import OURS, TORCH
+from torch_vis.capture.sites import OURS, TORCH, resumed
+from torch_vis.capture.symbols import symbol
 from torch_vis.graph.rows import Site
 
 LINE = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
@@ -39,6 +40,7 @@ class Player(fx.Interpreter):
         within: tuple[tuple[str, str], ...] = (),
     ) -> None:
         super().__init__(module)
+        self.extra_traceback = False  # a model's own exceptions are to stay as they are
         self.recorder = recorder
         self.origins = origins
         self.symbols = symbols  # by value: the names of its open sizes
@@ -199,6 +201,7 @@ class Player(fx.Interpreter):
             number = -1
             if found:
                 file, line, function = found[-1]
+                function = resumed(function)
                 number = len(self.recorder.sites)
                 self.recorder.sites.append((Site(file, int(line), function), -1))
             self._sites[trace] = number
@@ -216,11 +219,6 @@ def numbered(operator: str, role: str, taken: set[str]) -> str:
         number += 1
         name = f"{operator}_{number}.{role}"
     return name
-
-
-def symbol(size: Any) -> str:
-    """The name of a size that is open; "" for one that is fixed, or that belongs to a nested tensor."""
-    return "" if isinstance(size, int) or size.node.is_nested_int() else str(size)
 
 
 def module_stack(node: fx.Node) -> list[tuple[str, str]]:

@@ -6,15 +6,13 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from torch import fx
 
 from torch_vis.capture.bodies import Subgraph
-from torch_vis.capture.breaks import Break, Recompilation
+from torch_vis.capture.breaks import Break, Log, Lost, Recompilation
 from torch_vis.capture.eager import Capture
 from torch_vis.capture.player import Player
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import COLUMNS, TABLES
+from torch_vis.capture.symbols import Bounds, told
 
 
 @dataclass
@@ -28,19 +26,31 @@ class Program:
     breaks: tuple[Break, ...] = ()
     guards: tuple[str, ...] = ()
     recompilations: tuple[Recompilation, ...] = ()
-    ranges: dict[str, str] = field(default_factory=dict)  # of each symbol: "2 ≤ s0 ≤ 128"
+    lost: tuple[Lost, ...] = ()  # what ran outside of partitions and belongs to no break
+    bounds: dict[str, Bounds] = field(
+        default_factory=dict
+    )  # of each symbol, the least and the most it can be
+    names: dict[str, str] = field(default_factory=dict)  # the user's names of symbols, by torch's
     subgraphs: tuple[Subgraph, ...] = ()  # of higher-order operators: branches, bodies of loops
     compile_ns: int = 0
+
+    @property
+    def ranges(self) -> dict[str, str]:
+        """The range of each symbol, as it is read: ``2 ≤ s0 ≤ 128``."""
+        return {name: told(name, bounds) for name, bounds in self.bounds.items()}
 
     def to_plain(self) -> dict[str, Any]:
         """What is kept with the trace when it is saved."""
         return {
             "via": self.via,
             "partitions": [count_nodes(module) for module in self.modules],
-            "breaks": [row._asdict() for row in self.breaks],
+            "breaks": [
+                {**row._asdict(), "lost": [part._asdict() for part in row.lost]} for row in self.breaks
+            ],
+            "lost": [part._asdict() for part in self.lost],
             "guards": list(self.guards),
             "recompilations": [row._asdict() for row in self.recompilations],
-            "ranges": dict(self.ranges),
+            "ranges": self.ranges,
             "subgraphs": [row.to_plain() for row in self.subgraphs],
             "compile_ns": self.compile_ns,
         }
@@ -59,29 +69,8 @@ class Stage:
         self.origins: dict[Any, Any] = {}
         self.symbols: dict[int, tuple[str, ...]] = {}
         self.subgraphs: dict[Any, Subgraph] = {}
+        self.log: Log | None = None  # what Dynamo said, where it is the one that captures
 
     def player(self, module: fx.GraphModule) -> Player:
         """A player for one run of a graph module."""
         return Player(module, self.capture.recorder, self.origins, self.symbols, self.subgraphs)
-
-
-def with_symbols(graph: Graph, symbols: dict[int, tuple[str, ...]], numbers: Any) -> Graph:
-    """The graph with the sizes that the program leaves open named in its types."""
-    if not symbols:
-        return graph
-    columns = {name: getattr(graph, name) for name in COLUMNS}
-    tables: dict[str, list[Any]] = {name: list(getattr(graph, name)) for name in TABLES}
-    known = {row: number for number, row in enumerate(tables["types"])}
-    types = columns["value_type"].copy()
-    for value, names in symbols.items():
-        place = int(numbers[value])
-        row = tables["types"][types[place]]
-        if len(names) != len(row.shape):
-            continue
-        named = row._replace(symbols=names)
-        if named not in known:
-            known[named] = len(tables["types"])
-            tables["types"].append(named)
-        types[place] = known[named]
-    columns["value_type"] = np.asarray(types)
-    return Graph(columns, tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ TORCH = os.path.dirname(torch.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 INDUCTOR = f"{os.sep}torchinductor_"
 PROMPTS = ("<stdin>", "<ipython", "<doctest", "<string>")
+RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+$")
 AUTOGRAD = os.path.join(TORCH, "autograd", "__init__.py")
 
 
@@ -111,5 +113,15 @@ def resolve(code: CodeType | Site, instruction: int) -> Site:
     """The site of an instruction, for the table of sites; a program that was captured knows its sites itself."""
     if isinstance(code, Site):
         return code
-    name = getattr(code, "co_qualname", code.co_name)
+    name = resumed(getattr(code, "co_qualname", code.co_name))
     return Site(code.co_filename, line_of(code, instruction), name)
+
+
+def resumed(name: str) -> str:
+    """The user's name of a function that Dynamo resumed in the middle.
+
+    >>> resumed("torch_dynamo_resume_in_forward_at_8"), resumed("forward")
+    ('forward', 'forward')
+    """
+    found = RESUMED.search(name)
+    return name[: found.start()] + found[1] if found else name

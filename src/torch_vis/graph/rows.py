@@ -40,6 +40,13 @@ class TensorType(NamedTuple):
         return count
 
     @property
+    def sizes(self) -> list[str]:
+        """The shape as it is read: an open size by its name, a fixed one as a number."""
+        if not self.symbols:
+            return [str(size) for size in self.shape]
+        return [name or str(size) for name, size in zip(self.symbols, self.shape)]
+
+    @property
     def itemsize(self) -> int | None:
         """Bytes per element, None where that is not fixed."""
         return ITEMSIZE.get(self.dtype)
@@ -51,8 +58,7 @@ class TensorType(NamedTuple):
         return None if size is None or self.layout != "strided" else size * self.numel
 
     def __str__(self) -> str:
-        sizes = [*self.shape] if not self.symbols else [a or b for a, b in zip(self.symbols, self.shape)]
-        return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}[{', '.join(map(str, sizes))}]"
+        return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}[{', '.join(self.sizes)}]"
 
 
 ITEMSIZE = {

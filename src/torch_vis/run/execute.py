@@ -67,6 +67,14 @@ class Rerun:
         return self._again(replace, keep)
 
 
+class Diverged(Exception):
+    """These inputs take another way through the program than the one that was recorded."""
+
+    def __init__(self, node: int, was: bool, now: bool) -> None:
+        super().__init__(node, was, now)
+        self.node, self.was, self.now = node, was, now
+
+
 class Basis(NamedTuple):
     """Every block of memory of a run as the run left it, the random states that it drew from, and its inputs."""
 
@@ -103,15 +111,18 @@ def execute(
     start = changed if basis is not None else changed | set(given.values())
     touched = descendants(graph, start)
     goals = [r for r in range(len(graph.results)) if not start or _rests_on(graph, r, touched)]
-    needed = needed_nodes(graph, goals, kept, [target for target, _ in patches])
+    deciding = _deciding(graph, held, touched)
+    replaced = [target for target, _ in patches]
+    needed = needed_nodes(graph, goals, kept, replaced, deciding)
     if basis is not None:
-        needed = only_touched(graph, plan, needed, touched, kept, [target for target, _ in patches])
+        needed = only_touched(graph, plan, needed, touched, kept, replaced, deciding)
     names = {name: value for target in kept for name, value in value_names(graph, target)}
-    rerun = Rerun(ran=len(needed), limits=_limits(graph, touched))
+    rerun = Rerun(ran=len(needed))
     whole = request.keep == "all" and request.to is None and not patches
     states: dict[int, Any] = {} if basis is None else dict(basis.states)
     with keeper(graph, names, request.to) as sink:
         run = _Execution(graph, held, plan, sink, kept, patches)
+        run.deciding = frozenset(deciding)
         run.give({value: request.inputs[name] for name, value in given.items()})
         if basis is not None:
             run.start_from(basis, needed)
@@ -124,6 +135,7 @@ def execute(
             ) from error
         rerun.kept = sink.kept
         refused = getattr(sink, "refused", ())
+    rerun.limits = _limits(graph, held, touched, run.otherwise)
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
     again, before = set(goals), held.results if basis is None else basis.results
@@ -163,6 +175,8 @@ class _Execution(Replay):
         super().__init__(graph, held, plan)
         self.sink = sink
         self.at = -1
+        self.deciding: frozenset[int] = frozenset()
+        self.otherwise: dict[int, Any] = {}  # what left for Python and is not what it was
         self.moved: dict[int, int] = {}  # value → its block of its own
         self.origin: dict[int, frozenset[int]] = {}  # value → the operations that see the old one
         self.actions: dict[int, list[Callable[[], None]]] = {}
@@ -188,9 +202,22 @@ class _Execution(Replay):
         if self.moved:
             self._follow(node)
         super().run_node(node, states)
+        if node in self.deciding:
+            self._compare(node)
         self.at = -1
         for action in self.actions.get(node, ()):
             action()
+
+    def _compare(self, node: int) -> None:
+        """See whether what left for Python is what it was; another truth value means another way through the program."""
+        prepared = self.plan.prepared(node)
+        args, kwargs = prepared.arguments([self.tensor(value) for value in self.plan.arguments(node)])
+        was, now = self.held.escaped[node], prepared.run(*args, **kwargs)
+        if was == now or (was != was and now != now):
+            return
+        if isinstance(was, bool):
+            raise Diverged(node, was, now)
+        self.otherwise[node] = now
 
     def _follow(self, node: int) -> None:
         """Views of and writes to a replaced value lie in its block."""
@@ -284,20 +311,37 @@ def _rests_on(graph: Graph, result: int, touched: Any) -> bool:
     return any(touched[value] for value, _ in graph.outcomes[result].sources())
 
 
-def _limits(graph: Graph, touched: Any) -> tuple[str, ...]:
-    """Where the rest of the run is as recorded though what it rested on is not."""
+def _left(graph: Graph, touched: Any) -> list[int]:
+    """The operations through which a value that may be another now left for Python, or for code that cannot be run."""
     found = []
-    flags = graph.node_flags
-    for node in np.flatnonzero(flags & (Flag.ESCAPE | Flag.OPAQUE)).tolist():
-        reads = graph.in_value[slice(*graph.input_span(node))]
-        if touched[reads].any():
-            if flags[node] & Flag.OPAQUE:
+    for node in np.flatnonzero(graph.node_flags & (Flag.ESCAPE | Flag.OPAQUE)).tolist():
+        if touched[graph.in_value[slice(*graph.input_span(node))]].any():
+            if graph.node_flags[node] & Flag.OPAQUE:
                 raise UsageError(
                     f"{where(graph, node)} could not be looked into when it was recorded, and cannot be run"
                 )
-            found.append(
-                f"a value left for Python at {where(graph, node)}: what was decided by it is as recorded"
-            )
+            found.append(node)
+    return found
+
+
+def _deciding(graph: Graph, held: Held, touched: Any) -> list[int]:
+    """Those of which it is known what the recorded run saw: they run again, and the two are compared."""
+    return [node for node in _left(graph, touched) if node in held.escaped]
+
+
+def _limits(graph: Graph, held: Held, touched: Any, otherwise: Mapping[int, Any]) -> tuple[str, ...]:
+    """Where the rest of the run is as recorded though what it rested on is not."""
+    found = []
+    for node in _left(graph, touched):
+        if node in otherwise:
+            values = f" ({held.escaped[node]!r}, and {otherwise[node]!r} now)"
+        elif node in held.escaped:
+            continue
+        else:
+            values = ""
+        found.append(
+            f"a value left for Python at {where(graph, node)}{values}: what was decided by it is as recorded"
+        )
     return tuple(found)
 
 

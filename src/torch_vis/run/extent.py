@@ -32,11 +32,16 @@ def descendants(graph: Graph, values: set[int]) -> Any:
     return touched
 
 
-def needed_nodes(graph: Graph, goals: list[int], kept: list[Target], patched: list[Target]) -> list[int]:
-    """The operations that lead to the results that change, to what is kept and to what is replaced, in order."""
+def needed_nodes(
+    graph: Graph, goals: list[int], kept: list[Target], patched: list[Target], deciding: Sequence[int] = ()
+) -> list[int]:
+    """The operations that lead to the results that change, to what is kept, replaced or decided by, in order."""
     wanted = [pair for goal in goals for pair in graph.outcomes[goal].sources()]
     wanted += [(value, int(Kind.WHOLE)) for target in patched for value in target.values]
     wanted += [(value, int(Kind.WHOLE)) for target in kept for _, value in value_names(graph, target)]
+    for node in deciding:
+        span = slice(*graph.input_span(node))
+        wanted += [(int(v), int(k)) for v, k in zip(graph.in_value[span], graph.in_kind[span])]
     nodes, _ = graph.ancestors(wanted)
     random = np.flatnonzero(graph.node_flags & Flag.RANDOM)
     if len(random) and nodes[random].any():
@@ -46,6 +51,7 @@ def needed_nodes(graph: Graph, goals: list[int], kept: list[Target], patched: li
             made = graph.out_value[slice(*graph.output_span(node))].tolist()
             wanted += [(value, int(Kind.WHOLE)) for value in made]
         nodes, _ = graph.ancestors(wanted)
+    nodes[list(deciding)] = True
     return np.flatnonzero(nodes).tolist()
 
 
@@ -56,6 +62,7 @@ def only_touched(
     touched: Any,
     kept: list[Target],
     patched: list[Target],
+    deciding: Sequence[int] = (),
 ) -> list[int]:
     """Of the needed operations, those that depend on a change, where the memory of a whole run is at hand.
 
@@ -69,6 +76,7 @@ def only_touched(
     producers = graph.value_producer[asked]
     run[producers[producers >= 0]] = True
     run[[target.after for target in (*patched, *kept)]] = True
+    run[list(deciding)] = True
     may = np.zeros(len(graph), dtype=bool)
     may[list(needed)] = True
     run &= may

@@ -1,4 +1,4 @@
-"""Graph breaks as a table: the reason of each, the user's line, the partition that it ended, and torch's advice."""
+"""Graph breaks as a table: the reason of each, the user's line, the partition that it ended, what ran in eager mode."""
 
 from __future__ import annotations
 
@@ -6,14 +6,38 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-WIDTH = 110
+from torch_vis.views.tables import Field, Listing, table
+
+WIDTH = 120
+FIELDS = (
+    Field("number", "#", str),
+    Field("where", "where"),
+    Field("reason", "reason"),
+    Field("id", "page"),
+    Field("partition", "ends partition", str),
+    Field("nodes", "nodes", str),
+    Field("lost", "ran eager", "{:,}".format),
+    Field("times", "met", "{:,} ×".format),
+)
+AGAIN = (Field("function", "compiled again"), Field("where", "where"), Field("guard", "guard that failed"))
+
+
+class Lost(NamedTuple):
+    """An operator that ran in eager mode, and how often at that line."""
+
+    op: str
+    count: int
+    file: str
+    line: int
 
 
 class Breaks(Sequence[Any]):
     """The breaks of a trace; each has ``reason``, ``explanation``, ``hints``, ``id``, ``file``, ``line``, ``function``,
-    ``code``, ``partition`` and ``nodes``."""
+    ``code``, ``partition`` (None where it ended none) and its number of ``nodes``, all ``partitions`` that it ended,
+    ``times`` and ``lost``, the operations that ran in eager mode because of it. ``lost`` of the whole has those that
+    belong to no break."""
 
     def __init__(self, program: Mapping[str, Any] | None) -> None:
         program = program or {}
@@ -21,7 +45,8 @@ class Breaks(Sequence[Any]):
         self.partitions: list[int] = list(program.get("partitions", ()))
         self.guards: tuple[str, ...] = tuple(program.get("guards", ()))
         self.recompilations = [SimpleNamespace(**row) for row in program.get("recompilations", ())]
-        self._rows = [SimpleNamespace(**row) for row in program.get("breaks", ())]
+        self.lost = [Lost(**row) for row in program.get("lost", ())]
+        self._rows = [_row(row) for row in program.get("breaks", ())]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -33,33 +58,83 @@ class Breaks(Sequence[Any]):
         return iter(self._rows)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} graph breaks, {len(self.partitions)} partitions>"
+        return f"<{_count(len(self), 'graph break')}, {_count(len(self.partitions), 'partition')}>"
 
     def __str__(self) -> str:
         if self.via not in ("dynamo", "aot"):
             return "no graph breaks are known: trace with via='dynamo'"
-        sizes = ", ".join(f"{size:,}" for size in self.partitions) or "none"
-        lines = [
-            f"{_count(len(self), 'graph break')}; {_count(len(self.partitions), 'partition')} of {sizes} nodes"
-        ]
+        lines = [self.title]
+        if self._rows:
+            lines += ["", *table(self.listing, WIDTH)]
         for number, row in enumerate(self._rows, 1):
-            where = (
-                f"{os.path.basename(row.file)}:{row.line} in {row.function}"
-                if row.file
-                else "an unknown line"
-            )
-            lines += ["", f"{number}. {row.reason}  [{row.id or 'no id'}]  {where}"]
-            lines += [f"     {row.code}"] if row.code else []
-            lines += _paragraph(row.explanation, "     ")
-            for hint in row.hints:
-                lines += _paragraph(hint, "     → ")
-            lines.append(f"     ends partition {row.partition}, which holds {row.nodes:,} nodes")
-        for row in self.recompilations:
-            lines += [
-                "",
-                f"compiled again: {row.function} ({os.path.basename(row.file)}:{row.line}): {row.guard}",
-            ]
+            lines += ["", *_advice(number, row)]
+        if self.lost:
+            lines += ["", *_paragraph(f"ran eager, for no break: {names_of(self.lost)}", "   ")]
+        if self.recompilations:
+            rows = [(row.function, _place(row.file, row.line), row.guard) for row in self.recompilations]
+            lines += ["", *table(Listing("", AGAIN, rows), WIDTH)]
         return "\n".join(lines)
+
+    @property
+    def title(self) -> str:
+        """What they come to, in a line."""
+        sizes = ", ".join(f"{size:,}" for size in self.partitions)
+        word = "node" if self.partitions == [1] else "nodes"
+        parts = [_count(len(self), "graph break")]
+        parts.append(
+            f"{_count(len(self.partitions), 'partition')} of {sizes} {word}"
+            if sizes
+            else "nothing was captured"
+        )
+        eager = sum(part.count for row in self._rows for part in row.lost) + sum(
+            part.count for part in self.lost
+        )
+        if eager:
+            parts.append(f"{_count(eager, 'operation')} ran in eager mode")
+        return "; ".join(parts)
+
+    @property
+    def listing(self) -> Listing:
+        """The breaks as rows."""
+        rows = []
+        for number, row in enumerate(self._rows, 1):
+            where = f"{_place(row.file, row.line)} in {row.function}" if row.file else None
+            lost = sum(part.count for part in row.lost)
+            ended = ", ".join(map(str, row.partitions)) or None
+            nodes = ", ".join(f"{self.partitions[part]:,}" for part in row.partitions) or None
+            rows.append((number, where, row.reason, row.id or None, ended, nodes, lost, row.times))
+        return Listing("", FIELDS, rows, most=200)
+
+
+def _row(plain: Mapping[str, Any]) -> SimpleNamespace:
+    row = SimpleNamespace(**{"times": 1, "partitions": (), **plain})
+    row.lost = [Lost(**part) for part in plain.get("lost", ())]
+    return row
+
+
+def _advice(number: int, row: Any) -> list[str]:
+    where = _place(row.file, row.line) if row.file else "an unknown line"
+    lines = [f"{number}. {where}" + (f"   {row.code}" if row.code else "")]
+    lines += _paragraph(row.explanation, "   ")
+    for hint in row.hints:
+        lines += _paragraph(hint, "   → ")
+    if row.lost:
+        lines += _paragraph(f"ran eager: {names_of(row.lost)}", "   ")
+    return lines
+
+
+def names_of(lost: Sequence[Any]) -> str:
+    """The operations by line: ``item ×2 (model.py:9)``."""
+    parts = []
+    for part in lost:
+        often = f" ×{part.count:,}" if part.count > 1 else ""
+        where = f" ({_place(part.file, part.line)})" if part.file else ""
+        parts.append(f"{part.op.rpartition('::')[2]}{often}{where}")
+    return ", ".join(parts)
+
+
+def _place(file: str, line: int) -> str:
+    return f"{os.path.basename(file)}:{line}"
 
 
 def _count(number: int, what: str) -> str:

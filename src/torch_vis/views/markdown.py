@@ -15,11 +15,13 @@ from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
+from torch_vis.views.breaks import Breaks, names_of
 from torch_vis.views.layout import FIGURES, number_columns
 from torch_vis.views.outline import Outline
 from torch_vis.views.picture.diagram import Diagram, Look, diagram, walk
 from torch_vis.views.picture.palette import STROKE, colors
 from torch_vis.views.picture.scene import box_of, named
+from torch_vis.views.tables import cell
 from torch_vis.views.text import title_of, totals, tree_rows
 from torch_vis.views.units import count, duration, size
 
@@ -43,11 +45,30 @@ def report(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[
     ]
     lines += ["", "## Modules", "", *_modules(outline)]
     lines += ["", "## Costliest operations", "", *_costliest(graph, metrics)]
+    lines += _breaks(meta)
     if len(graph):
         lines += ["", "## Picture", "", "```mermaid", *mermaid(graph, metrics, Look()), "```"]
     if limits:
         lines += ["", "## Not captured", "", *(f"- {escaped(limit)}" for limit in limits)]
     return "\n".join([*lines, ""])
+
+
+def _breaks(meta: Mapping[str, Any]) -> list[str]:
+    """The graph breaks, where Dynamo met some, with what torch advises."""
+    breaks = Breaks(meta.get("program"))
+    if not len(breaks):
+        return []
+    listing = breaks.listing
+    cells = (
+        [escaped(cell(field, item)) for field, item in zip(listing.fields, row)] for row in listing.rows
+    )
+    lines = ["", "## Graph breaks", "", escaped(breaks.title), ""]
+    lines += table([field.title for field in listing.fields], cells, left=4)
+    for number, row in enumerate(breaks, 1):
+        lines += ["", f"**{number}.** `{row.code}` {escaped(row.explanation)}", ""]
+        lines += [f"- {escaped(hint)}" for hint in row.hints]
+        lines += [f"- ran eager: {escaped(names_of(row.lost))}"] if row.lost else []
+    return lines
 
 
 def _modules(outline: Outline) -> list[str]:

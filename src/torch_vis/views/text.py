@@ -14,12 +14,14 @@ import numpy as np
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics, TensorType
 from torch_vis.graph.schema import Phase
+from torch_vis.views.breaks import Breaks
 from torch_vis.views.layout import Row, layout
 from torch_vis.views.outline import Block, Line, Outline, Sums
 from torch_vis.views.units import count, duration, size
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
 MOST_LIMITS = 8
+CAPTURED = {"dynamo": "Dynamo", "aot": "Dynamo and AOT", "export": "torch.export", "fx": "torch.fx"}
 
 
 def table(
@@ -154,6 +156,12 @@ def _shape(types: Sequence[TensorType]) -> str:
         return "".join(map(str, types))
     if len({(type_.dtype, len(type_.shape)) for type_ in types}) > 1:
         return f"{types[-1]} …"
+    if (
+        len({type_.symbols for type_ in types}) == 1
+        and types[0].symbols
+        and len({str(type_) for type_ in types}) == 1
+    ):
+        return str(types[0])
     sizes = [sorted(set(column)) for column in zip(*(type_.shape for type_ in types), strict=True)]
     shape = ", ".join(str(column[0]) if len(column) == 1 else f"{column[0]}-{column[-1]}" for column in sizes)
     return f"{str(types[0]).partition('[')[0]}[{shape}]"
@@ -166,9 +174,11 @@ def title_of(graph: Graph, meta: Mapping[str, Any]) -> str:
     """What ran, and where: ``ResNet · forward and backward · torch 2.13.0 · cpu · 2 threads``."""
     phases = [Phase(number).name.lower() for number in sorted(set(graph.node_phase.tolist()))]
     threads = meta.get("threads")
+    via = (meta.get("program") or {}).get("via")
     parts = [
         meta.get("model"),
         " and ".join(filter(None, [", ".join(phases[:-1]), *phases[-1:]])),
+        f"captured by {CAPTURED.get(via, via)}" if via else "",
         f"torch {meta['torch']}" if meta.get("torch") else "",
         ", ".join(meta.get("devices") or ()),
         "" if not threads else "1 thread" if threads == 1 else f"{threads} threads",
@@ -183,6 +193,12 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
         "parameters": _parameters(outline, meta),
         "input": _inputs(graph),
     }
+    program = meta.get("program") or {}
+    facts["open sizes"] = ", ".join((program.get("ranges") or {}).values())
+    if program.get("breaks"):
+        facts["graph breaks"] = (
+            f"{len(program['breaks']):,}; {Breaks(program).title.partition('; ')[2]}: see t.breaks"
+        )
     if {"flops", "macs", "moved_bytes"} <= set(metrics) and len(graph):
         facts["compute"] = _compute(metrics)
     if {"live_bytes", "free_bytes"} <= set(metrics) and len(graph):

@@ -26,6 +26,7 @@ GAP, RANK_GAP, PORT_GAP = 18.0, 26.0, 8.0
 BETWEEN_COLUMNS = 70.0
 MARGIN = 24.0
 LONGEST = 28  # letters of a title
+ENDED = ", ended by "  # in what a partition is called, before the reason of the graph break
 MOST_TAGS = 3
 SHADES = ("#f6f8fa", "#ffffff")  # of frames; neighbouring levels differ
 HEADINGS = {Phase.FORWARD: "forward ↓", Phase.BACKWARD: "backward ↑", Phase.OPTIMIZER: "optimizer ↓"}
@@ -378,8 +379,8 @@ def box_of(drawn: Diagram, number: int, item: Item) -> Box:
     if item.kind in ("input", "output", "repeat", "bundle"):
         parts.append(shortened(item.type, LONGEST + 6))
     elif item.number in column.handed:
-        shape = graph.types[graph.value_type[column.handed[item.number]]].shape
-        parts.append(shortened("×".join(map(str, shape)) or "scalar", LONGEST))
+        sizes = graph.types[graph.value_type[column.handed[item.number]]].sizes
+        parts.append(shortened("×".join(sizes) or "scalar", LONGEST))
     subtitle = " · ".join(part for part in parts if part)
     tags = [f"← {shortened(column.items[tag].label, LONGEST)}" for tag in column.tags.get(item.number, ())]
     if len(tags) > MOST_TAGS:
@@ -393,7 +394,8 @@ def box_of(drawn: Diagram, number: int, item: Item) -> Box:
 def named(item: Item) -> tuple[str, str]:
     """What a box or frame is called, and its class where that says more."""
     name = shortened(item.label, LONGEST)
-    class_ = shortened(item.type, LONGEST) if item.kind == "module" and item.type != item.label else ""
+    most = 3 * LONGEST if ENDED in item.type else LONGEST
+    class_ = shortened(item.type, most) if item.kind == "module" and item.type != item.label else ""
     if class_ and item.label[:1].isdigit():  # "0" alone tells little
         name, class_ = f"{class_} {name}", ""
     return name + (f" × {item.count}" if item.count > 1 else ""), class_

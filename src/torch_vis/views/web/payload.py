@@ -50,7 +50,11 @@ def payload(
 
 def plain_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's facts is plain text and numbers."""
-    return {name: value for name, value in meta.items() if _is_plain(value)}
+    found = {name: value for name, value in meta.items() if _is_plain(value)}
+    program = meta.get("program") or {}
+    if program:
+        found |= {"via": program.get("via"), "ranges": list((program.get("ranges") or {}).values())}
+    return found
 
 
 def _is_plain(value: object) -> bool:

@@ -1,0 +1,170 @@
+"""When a front-end gives up: whose fault it was, where, why, and what to do instead."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_vis.capture.faking import Faking
+from torch_vis.capture.restoring import Memento
+from torch_vis.capture.sites import OURS, TORCH, kind_of, resolve
+from torch_vis.errors import CaptureFailed, TorchVisError
+from torch_vis.graph.rows import Site
+
+ANY = "trace() without via takes any program"
+CACHE = "the model returns a cache that export cannot take: give kwargs={'use_cache': False}"
+CHATTY = (
+    "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._dynamo",
+    "torch.export",
+)
+FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
+    """The error for a program that a front-end cannot take; its parts are attributes as well."""
+    from torch_vis.capture.breaks import parsed
+
+    text = str(error).strip()
+    site = place_of(error)
+    told = parsed(text, None)
+    if "DynamicCache" in text:
+        advice = CACHE
+    first = told.reason if told.id else text.split("\n", 1)[0]
+    where = "" if site is None else f" at {site}"
+    page = f" [{told.id}]" if told.id else ""
+    lines = [f"{via} cannot capture this model{where}: {type(error).__name__}: {first}{page}; {advice}"]
+    lines += [f"  {told.explanation}"] if told.explanation else []
+    lines += [f"  → {hint}" for hint in told.hints]
+    found = CaptureFailed("\n".join(lines))
+    found.reason, found.explanation, found.hints, found.id = first, told.explanation, told.hints, told.id
+    if site is not None:
+        found.file, found.line, found.function = site
+    return found
+
+
+def place_of(error: BaseException) -> Site | None:
+    """The user's line that an error is about: what torch says in words, or else the innermost of the traceback."""
+    said = [Site(file, int(line), name) for file, line, name in FILE.findall(str(error))]
+    stack = [
+        Site(row.filename, int(row.lineno or 0), row.name) for row in getattr(error, "real_stack", None) or ()
+    ]
+    passed = []
+    step = error.__traceback__
+    while step is not None:
+        if kind_of(step.tb_frame.f_code).user:
+            passed.append(resolve(step.tb_frame.f_code, step.tb_lasti))
+        step = step.tb_next
+    for rows in (said, stack, passed):
+        theirs = [row for row in rows if _is_theirs(row)]
+        if theirs:
+            return theirs[-1]
+    return None
+
+
+def _is_theirs(site: Site) -> bool:
+    if site.file.startswith((TORCH, OURS, "<eval_with_key>")) or site.file.endswith("/inspect.py"):
+        return False
+    return not (site.file == "<string>" and site.function in ("<lambda>", "__init__"))
+
+
+# ---------------------------------------------------------------- the model's own
+
+
+def own_error(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Exception | None:
+    """What the model raises without any compiler; None if it runs, so that the compiler is to blame.
+
+    A module is run again on copies of its inputs, and its buffers and the random stream are put back. What another
+    callable would change is not known, so it is run on shapes only.
+    """
+    copies = pytree.tree_map(_copied, (args, dict(kwargs)))
+    if not isinstance(model, torch.nn.Module):
+        return _error_on_shapes(model, args, dict(kwargs))
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        with torch.random.fork_rng(), Memento():
+            model(*copies[0], **copies[1])
+    except Exception as error:
+        return error
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+    return None
+
+
+def is_raised(error: BaseException) -> bool:
+    """Whether Dynamo gave up because the program raises something."""
+    return "exception" in str(error).split("\n", 1)[0].lower()
+
+
+def _copied(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+
+def _error_on_shapes(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Exception | None:
+    try:
+        with Faking() as faking, faking.above:
+            model(*args, **kwargs)
+    except TorchVisError:
+        return None  # it needs numbers, which says nothing
+    except Exception as error:
+        return error
+    return None
+
+
+# ---------------------------------------------------------------- less noise
+
+
+class _Passing:
+    """Standard error without the graphs that export prints before it raises."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what does not come from export itself."""
+        if sys._getframe(1).f_code.co_filename.endswith(
+            ("/torch/export/_trace.py", "\\torch\\export\\_trace.py")
+        ):
+            return len(text)
+        return int(self._stream.write(text) or 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What torch logs of a failure before it raises is left out, unless the user has asked torch for logs."""
+    asked = any(logging.getLogger(name).getEffectiveLevel() < logging.WARNING for name in CHATTY)
+    loggers = [
+        logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith("torch")
+    ]
+    handlers = [] if asked else [handler for logger in loggers for handler in logger.handlers]
+
+    def passes(record: logging.LogRecord) -> bool:
+        return not record.name.startswith(CHATTY)
+
+    for handler in handlers:
+        handler.addFilter(passes)
+    try:
+        with redirect_stderr(_Passing(sys.stderr)):
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(passes)
