@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_vis.capture.symbols import marks_kept
 from torch_vis.errors import CaptureFailed, MissingExtra, NotTraceable, UsageError, missing_extra, no_match
 from torch_vis.frontends.backtrace_export import open_sizes
 from torch_vis.run.relevance.call import op_name
 from torch_vis.tracing import trace
+from torch_vis.views.tables import Field, Listing, table
 
 if TYPE_CHECKING:
     import pandas
 
 CAPTURES = ("eager", "fx", "export", "dynamo", "aot", "onnx", "stablehlo")
+WIDTH = 110
+FIELDS = (
+    Field("capture", "capture"),
+    Field("succeeded", "works"),
+    Field("seconds", "time", "{:.2f} s".format),
+    Field("nodes", "nodes", "{:,}".format),
+    Field("kinds", "kinds", "{:,}".format),
+    Field("breaks", "breaks", str),
+    Field("dynamic", "open sizes"),
+    Field("difference", "difference", "{:.1e}".format),
+)
+RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b.*")
+RANDOM = "the model draws random numbers, and this capture draws others: its output cannot be the same"
 
 
 class CaptureRow(NamedTuple):
@@ -69,33 +86,23 @@ class Captures(Sequence[CaptureRow]):
         return pd.DataFrame([row._asdict() for row in self._rows]).set_index("capture")
 
     def __str__(self) -> str:
-        lines = [["capture", "", "time", "nodes", "kinds", "breaks", "open sizes", "difference", ""]]
-        lines += [_cells(row) for row in self._rows]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-        return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths)).rstrip() for line in lines)
+        lines = table(Listing("", FIELDS, [_cells(row) for row in self._rows]))
+        for row in self._rows:
+            if row.reason:
+                told = f"{row.capture}: {row.reason}"
+                lines += ["", *wrap(told, WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         good = sum(row.succeeded for row in self._rows)
         return f"<Captures: {good} of {len(self)} succeeded>"
 
 
-def _cells(row: CaptureRow) -> list[str]:
-    def shown(value: Any, form: str = "{}") -> str:
-        return "–" if value is None else form.format(value)
-
-    open_ = None if row.dynamic is None else ", ".join(row.dynamic) or "none"
+def _cells(row: CaptureRow) -> tuple[Any, ...]:
+    sizes = None if row.dynamic is None else ", ".join(row.dynamic) or "none"
     kinds = None if row.operations is None else len(row.operations)
-    return [
-        row.capture,
-        "yes" if row.succeeded else "no",
-        shown(row.seconds, "{:.2f} s"),
-        shown(row.nodes),
-        shown(kinds),
-        shown(row.breaks),
-        shown(open_),
-        shown(row.difference, "{:.1e}"),
-        row.reason or "",
-    ]
+    took = "yes" if row.succeeded else "no"
+    return row.capture, took, row.seconds, row.nodes, kinds, row.breaks, sizes, row.difference
 
 
 def compare_captures(
@@ -121,13 +128,20 @@ def compare_captures(
     for name in captures:
         if name not in CAPTURES:
             raise no_match("capture", str(name), CAPTURES)
+    if not captures:
+        raise UsageError(f"name at least one capture: {', '.join(CAPTURES)}")
     given = dict(kwargs or {})
     with torch.random.fork_rng():
+        before = torch.get_rng_state()
         expected = model(*args, **given)
+        draws = not torch.equal(before, torch.get_rng_state())
     rows = []
     for name in captures:
-        with torch.random.fork_rng():
-            rows.append(_row(name, model, args, given, dynamic, expected))
+        with torch.random.fork_rng(), marks_kept(args, given):
+            row = _row(name, model, args, given, dynamic, expected)
+            if draws and row.difference and row.reason is None:
+                row = row._replace(reason=RANDOM)
+            rows.append(row)
     return Captures(rows)
 
 
@@ -152,8 +166,7 @@ def _row(
 
 
 def _line(text: str) -> str:
-    first = " ".join(text.split("\n", 1)[0].split())
-    return first if len(first) <= 240 else first[:239] + "…"
+    return " ".join(text.split("\n", 1)[0].split())
 
 
 def _traced(
@@ -187,7 +200,7 @@ def _traced(
             _off(expected, found.output),
         )
     nodes = [n for part in program.modules for n in part.graph.nodes if n.op.startswith("call_")]
-    counts = Counter(op_name(node) if node.op == "call_function" else str(node.target) for node in nodes)
+    counts = Counter(_kind(node) for node in nodes)
     breaks = len(program.breaks) if name in ("dynamo", "aot") else 0
     seconds = while_running if name in ("dynamo", "aot") else program.compile_ns / 1e9
     sizes = None if name == "fx" else tuple(program.ranges.values()) or _symbols(found)
@@ -202,6 +215,13 @@ def _traced(
         sizes,
         _off(expected, found.output),
     )
+
+
+def _kind(node: torch.fx.Node) -> str:
+    """What a node does: an operator's or method's name, or a module's class."""
+    if node.op == "call_module" and node.graph.owning_module is not None:
+        return type(node.graph.owning_module.get_submodule(str(node.target))).__name__
+    return op_name(node) if node.op == "call_function" else str(node.target)
 
 
 def _symbols(found: Any) -> tuple[str, ...]:
@@ -312,6 +332,12 @@ class _Flat(torch.nn.Module):
         return [leaf for leaf in made if isinstance(leaf, torch.Tensor)]
 
 
+def _raised(told: str) -> str:
+    """The exception that ended a process, out of all that it wrote; jax adds remarks of its own below it."""
+    lines = told.strip().splitlines() or ["the process ended without a word"]
+    return next((line for line in reversed(lines) if RAISED.fullmatch(line)), lines[-1])
+
+
 def _stablehlo(
     name: str, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None, expected: Any
 ) -> CaptureRow:
@@ -329,9 +355,7 @@ def _stablehlo(
         where = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, env=where, check=False)
         if done.returncode:
-            raise CaptureFailed(
-                (done.stderr.strip().splitlines() or ["the process ended without a word"])[-1]
-            )
+            raise CaptureFailed(_raised(done.stderr))
         found = torch.load(paths[2])
     counts = found["operations"]
     outputs = [leaf for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
