@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_vis.capture import dataflow, measures, unseen
+from torch_vis.capture import closures, dataflow, measures, unseen
 from torch_vis.capture.columns import Ints, call_numbers, carry_down, offsets, spans, table
 from torch_vis.capture.recorder import Recorder
 from torch_vis.capture.sites import resolve
@@ -168,8 +168,16 @@ class _Assembly:
                 and self.maker[entry.number] >= 0
                 and id(tensor) not in taken
             ]
-        found.sort(key=lambda pair: pair[0])
+        found.sort(key=lambda pair: (self._is_by_product(*pair), pair[0]))
         return [(f"output.{place}", "output", tensor) for place, (_, tensor) in enumerate(found)]
+
+    def _is_by_product(self, number: int, tensor: torch.Tensor) -> bool:
+        """Whether a tensor came beside the first one that its operation made and has no gradient: a workspace, say.
+
+        Autograd keeps such alive where a run ended before its backward; they are never what the run was about.
+        """
+        first = self.out_value[np.searchsorted(self.out_node, self.maker[number])]
+        return bool(first != number and not tensor.requires_grad)
 
     # ---------------------------------------------------------------- dataflow
 
@@ -301,23 +309,23 @@ class _Assembly:
 
     def _scopes(self) -> None:
         rec = self.rec
+        is_backward = self.backward != FORWARD
+        ran = closures.Operations(self.scope, self.grad_mode, is_backward, self.ended - self.begun)
+        self.scope, optimizing = closures.lift(rec, ran)
         rows = table(rec.scopes, 6)
         kinds = [kind for _, _, _, kind in rec.modules]
         self.scope_module, self.scope_parent = rows[:, 0], rows[:, 1]
-        in_optimizer = np.array([kind == "optimizer" for kind in kinds], dtype=bool)[self.scope_module]
-        carry_down(in_optimizer, self.scope_parent)
         again = (
             rows[:, 5].astype(bool)
             & np.array([kind == "module" for kind in kinds], dtype=bool)[self.scope_module]
         )
         carry_down(again, self.scope_parent)
-        is_backward = self.backward != FORWARD
         self.recomputed = is_backward & again[self.scope]
         linked = (self.node_link >= 0) & ~self.recomputed
         self.node_link[self.recomputed] = -1
         self.scope[linked] = self.scope[self.node_link[linked]]
         self.phase = np.where(is_backward, Phase.BACKWARD, Phase.FORWARD)
-        self.phase[in_optimizer[self.scope] & ~is_backward] = Phase.OPTIMIZER
+        self.phase[optimizing] = Phase.OPTIMIZER
 
     # ---------------------------------------------------------------- roles and names
 

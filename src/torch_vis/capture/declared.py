@@ -31,6 +31,8 @@ class Declared:
         self.modules: dict[
             int, int
         ] = {}  # by id of the code, which the recorder's table of modules keeps alive
+        self.methods: dict[int, tuple[CodeType, int, Callable[[FrameType], Any]]] = {}
+        """Methods of modules, by id of their code: the usual module's number, and what finds that of a frame."""
         self.open: dict[int, list[tuple[FrameType, int]]] = {}
         for function in functions:
             code = code_of(function)
@@ -43,7 +45,7 @@ class Declared:
         running = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if id(frame.f_code) in self.modules:
+            if id(frame.f_code) in self.modules or id(frame.f_code) in self.methods:
                 running.append(frame)
             frame = frame.f_back
         still = self.open.get(thread)
@@ -58,7 +60,17 @@ class Declared:
             self._close(scope, thread)
         del still[same:]
         for frame in running[same:]:
-            still.append((frame, self.recorder.enter(self.modules[id(frame.f_code)], thread)))
+            still.append((frame, self.recorder.enter(self._number(frame), thread)))
+
+    def _number(self, frame: FrameType) -> int:
+        number = self.modules.get(id(frame.f_code))
+        if number is not None:
+            return number
+        _, number, owner_of = self.methods[id(frame.f_code)]
+        owner = owner_of(frame)
+        if owner is None or owner is self.recorder.modules[number][0]:
+            return number
+        return self.recorder.module_number(owner, "", type(owner).__name__, "module")
 
     def end(self) -> None:
         """Let go of every frame."""

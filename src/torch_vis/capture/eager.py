@@ -13,6 +13,7 @@ import torch
 
 from torch_vis.capture.assemble import Finding, assemble
 from torch_vis.capture.limits import describe
+from torch_vis.capture.methods import codes_here
 from torch_vis.capture.mode import RecordMode
 from torch_vis.capture.naming import Naming
 from torch_vis.capture.recorder import Recorder, clock
@@ -57,10 +58,13 @@ class Capture:
         self.has_output = False
 
     def __enter__(self) -> Capture:
+        self.recorder.codes_before = codes_here()
         with ExitStack() as entered:
             for part in (self._following, self._mode, self._naming):
                 entered.enter_context(part)
-            if self.faking is not None:  # above the recorder, which then sees only what stands for the tensors
+            if (
+                self.faking is not None
+            ):  # above the recorder, which then sees only what stands for the tensors
                 entered.enter_context(self.faking.above)
             self._entered = entered.pop_all()
         self.recorder.scopes[0][2] = clock()
@@ -69,6 +73,8 @@ class Capture:
     def __exit__(self, *exception: object) -> None:
         self.ended = clock()
         self.recorder.closed = True
+        if self.recorder.declared is not None:
+            self.recorder.declared.end()
         self._entered.close()
 
     def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:

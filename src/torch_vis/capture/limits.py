@@ -7,6 +7,7 @@ from collections import Counter
 from torch_vis.capture.recorder import Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Phase
 
 CALLS = {"_local_scalar_dense": "item()"}
 
@@ -14,11 +15,10 @@ CALLS = {"_local_scalar_dense": "item()"}
 def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
     """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
     limits: list[str] = []
-    left = Counter((name, site) for name, _, site, _ in rec.escapes)
-    for (name, site), times in left.items():
+    left = Counter((name, _where(rec, graph, site, node)) for name, _, site, node in rec.escapes)
+    for (name, where), times in left.items():
         short = name.rpartition("::")[2].partition(".")[0]
         call = CALLS.get(short, f"{short}()")
-        where = str(resolve(*rec.sites[site])) if site >= 0 else "an unknown line"
         often = f", {times:,} times" if times > 1 else ""
         if name.startswith("higher_order::"):
             limits.append(f"{short} at {where} went the way that the data of this run decided{often}")
@@ -66,3 +66,11 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
             "times of CUDA operations are those of the host: they do not include the kernels' own run time"
         )
     return tuple(limits)
+
+
+def _where(rec: Recorder, graph: Graph, site: int, node: int) -> str:
+    """The user's line that a value left at; of an optimizer's own reading, the line of its step."""
+    line = str(resolve(*rec.sites[site])) if site >= 0 else "an unknown line"
+    if graph.node_phase[node] == Phase.OPTIMIZER:
+        return f"{line}, by {graph.nodes[node].scope.type} itself"
+    return line

@@ -139,6 +139,7 @@ class Recorder:
         self.module_numbers: dict[int, int] = {}
         self.naming: Any = None  # the mode that names calls of public functions, where names were asked for
         self.declared: Any = None  # what recognises the user's own functions, where some were named
+        self.codes_before: frozenset[int] = frozenset()  # ids of the code that ran when the recording began
         self.api_modules: set[int] = set()  # numbers of public functions among the modules
 
     # ---------------------------------------------------------------- tensors

@@ -18,7 +18,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from torch_vis.capture import compiled, escapes
+from torch_vis.capture import compiled, escapes, methods
 from torch_vis.capture.mode import RecordMode
 from torch_vis.capture.recorder import Recorder, get_ident
 from torch_vis.capture.sites import leave_alone
@@ -29,6 +29,7 @@ _adopting: list[tuple[Recorder, frozenset[int]]] = []
 _module_call = torch.nn.Module.__call__
 _hooks: list[Any] = []
 _thresholds = (gc.get_threshold(), gc.get_threshold())
+AROUND = ("run", "optimizer")  # scopes in which a call of a module is an outermost one
 OBJECTS = (
     4  # what the collector has to visit for each tensor: the tensor itself, its storage, a reference to each
 )
@@ -139,8 +140,7 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     if len(recorders) > 1:
         return _call_nested(self, args, kwargs, recorders, thread)
     recorder = recorders[0]
-    if recorder.declared is not None:
-        recorder.declared.follow(thread)
+    _look_around(recorder, self, thread)
     module = recorder.module_numbers.get(id(self))
     scope = recorder.enter(_number(recorder, self) if module is None else module, thread)
     try:
@@ -154,13 +154,26 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         recorder.leave(scope, thread)
 
 
+@leave_alone
+def _look_around(recorder: Recorder, module: torch.nn.Module, thread: int) -> None:
+    """Bring the scopes of functions and methods in line with what runs, before a call of a module."""
+    if recorder.declared is not None:
+        recorder.declared.follow(thread)
+    if not recorder.operations:
+        return
+    scope = recorder.current.get(thread, 0)
+    if recorder.modules[recorder.scopes[scope][0]][3] in AROUND:
+        methods.look_above(recorder, module, thread)
+        if recorder.declared is not None:
+            recorder.declared.follow(thread)
+
+
 def _call_nested(
     module: torch.nn.Module, args: Any, kwargs: Any, recorders: list[Recorder], thread: int
 ) -> Any:
     """A call that several recorders follow: a trace inside a trace."""
     for recorder in recorders:
-        if recorder.declared is not None:
-            recorder.declared.follow(thread)
+        _look_around(recorder, module, thread)
     entered = [(recorder, recorder.enter(_number(recorder, module), thread)) for recorder in recorders]
     watching = [(recorder.borders, scope) for recorder, scope in entered if recorder.borders is not None]
     try:
@@ -212,6 +225,8 @@ def _step_begins(optimizer: Any, *_: Any) -> None:
         return
     thread = get_ident()
     for recorder in _active.get(thread, ()):
+        if recorder.declared is not None:
+            recorder.declared.follow(thread)  # a method that has returned is not around the step
         name = type(optimizer).__name__
         scope = recorder.enter(recorder.module_number(optimizer, name, name, "optimizer"), thread)
         recorder.steps[thread] = (scope, sys._getframe().f_back)

@@ -20,6 +20,8 @@ _watcher: Watcher | None = None
 _depth = 0
 _targets: WeakKeyDictionary[torch.nn.Module, torch.nn.Module | None] = WeakKeyDictionary()
 _inside: list[torch.nn.Module] = []
+names: set[str] = set()
+"""The paths and classes of the modules that were looked through for a name."""
 
 
 def wrap(watcher: Watcher) -> None:
@@ -58,7 +60,9 @@ def is_named(module: torch.nn.Module, name: str, depth: int) -> bool:
         return True
     root = _inside[0] if depth else module
     if root not in _targets:
-        _targets[root] = dict(root.named_modules()).get(name)
+        inside = dict(root.named_modules())
+        names.update(filter(None, inside), (type(part).__name__ for part in inside.values()))
+        _targets[root] = inside.get(name)
     return _targets[root] is module
 
 

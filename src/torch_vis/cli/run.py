@@ -20,7 +20,7 @@ from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.cli.script import Script, prepare, show_as_its_own
 from torch_vis.cli.torch_loaded import when_torch_is_loaded
-from torch_vis.errors import TorchVisError, UsageError
+from torch_vis.errors import TorchVisError, UsageError, no_match
 
 if TYPE_CHECKING:
     from torch_vis.cli.steps import Found, Wanted, Watch
@@ -59,7 +59,8 @@ def add_options(parser: Parser) -> None:
     which.add_argument(
         "--module",
         metavar="NAME",
-        help="calls of this module (its path or its class) and nothing else; with --step, the N-th",
+        help="calls of this module (its path or its class), with their backward, and nothing else; "
+        "with --step, the N-th",
     )
     which.add_argument("--stop", action="store_true", help="end the script when the trace is written")
     files.add_output_option(parser)
@@ -129,6 +130,10 @@ def run(options: Any, out: Output) -> int:
         return session.result()
     out.give(session.document, "")
     raise ScriptRaised(error)
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 class Session:
@@ -208,9 +213,7 @@ class Session:
         if self.document["traced"] is None:
             self.document["steps"] = steps
         elif steps and self.document["traced"].startswith("call") and not self.options.module:
-            self.out.say(
-                f"it made {steps} training step{'s' if steps > 1 else ''}; --step N traces one of them"
-            )
+            self.out.say(f"it made {_many(steps, 'training step')}; --step N traces one of them")
 
     def result(self) -> int:
         """The exit code of a script that ended well."""
@@ -222,5 +225,17 @@ class Session:
             return (
                 0 if what is None else self.out.fail("nothing was traced: the script did not import torch", 2)
             )
-        made = f"{self.watch.steps} training steps and {self.watch.calls} calls of models"
-        return self.out.fail(f"nothing was traced: {self.words} never came; the script made {made}", 2)
+        return self.out.fail(f"nothing was traced: {self.words} never came{self._instead()}", 2)
+
+    def _instead(self) -> str:
+        """What the script did in the place of what was waited for."""
+        from torch_vis.cli import calls
+
+        assert self.watch is not None
+        name, seen = self.options.module, sorted(calls.names)
+        if name and seen and not self.watch.calls:
+            return f": {no_match('module', name, seen)}"
+        if self.watch.steps and not name:
+            return f"; the script made {_many(self.watch.steps, 'training step')}"
+        of = name or "a model"
+        return f"; the script made {_many(self.watch.calls, 'call')} of {of}"

@@ -5,6 +5,9 @@ optimizers, of the one that stepped first. The first step begins with the first 
 parameters or buffers. Where no optimizer steps, a step is one outermost call of a model. Which of the two a script does
 shows only later, so a call is recorded as well and kept until a training step takes its place.
 
+Calls of one module by name are followed by their backward: the recording goes on to the end of the step, and
+is then cut to what ran in them.
+
 While nothing is recorded, there is one hook that runs once for each ``optimizer.step()``, and until the wanted call has
 passed a wrapper around ``Module.__call__``. Afterwards there is nothing at all.
 """
@@ -15,14 +18,21 @@ import os
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 
 from torch_vis.capture.eager import name_inputs
+from torch_vis.capture.tree import named_tensors
 from torch_vis.cli import calls
 from torch_vis.cli.last_hook import hook_last
+from torch_vis.cli.part import calls_alone
 from torch_vis.cli.stretch import Stretch
 from torch_vis.tracing import Trace
+
+PATIENCE = (
+    8  # calls of models that may come between a module and its backward, as those of a discriminator do
+)
 
 
 class Span(NamedTuple):
@@ -66,13 +76,14 @@ class Watch:
         self._stretch: Stretch | None = None
         self._label = ""
         self._hook: Any = None
+        self._calls: list[int] = []  # the recorded calls of the module that is wanted
+        self._owed: Owed | None = None  # they are over, and their backward may follow
 
     # ---------------------------------------------------------------- there, and gone
 
     def install(self) -> None:
         """Begin to watch."""
-        if self.wanted.module is None:
-            self._hook = hook_last(self._stepped)
+        self._hook = hook_last(self._stepped)
         calls.wrap(self._called)
         os.register_at_fork(after_in_child=self._in_child)
 
@@ -89,10 +100,13 @@ class Watch:
         """The script has ended: what is being recorded, or was kept in case, is all there will be."""
         if self.done:
             return
+        if self._owed is not None:
+            self._settle(error)
+            return
         stretch, label = self._stretch, self._label
         self._stop()
         self.remove()
-        if stretch is not None and (error is not None or not self.steps):
+        if stretch is not None and (error is not None or not self.steps or self.wanted.module is not None):
             how = "as far as it went" if error is not None else "and what followed"
             self.report(Found(f"{label}, {how}", stretch.finish(error=error)))
         elif self.spare is not None:
@@ -133,6 +147,12 @@ class Watch:
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if self.done or threading.get_ident() != self.thread:
             return
+        if self.wanted.module is not None:
+            self.steps += self._optimizer in (None, optimizer)
+            self._optimizer = self._optimizer or optimizer
+            if self._owed is not None:
+                self._settle(None)
+            return
         steps = self.wanted.steps
         if self._optimizer is None:
             self._optimizer = optimizer
@@ -154,22 +174,34 @@ class Watch:
     def _called(self, module: torch.nn.Module, args: Any, kwargs: Any, depth: int) -> Any:
         """One call of a module, in the place of ``Module.__call__``."""
         if self.done or threading.get_ident() != self.thread or not self._counts(module, depth):
+            if self._owed is not None and depth == 0 and has_state(module):
+                self._model_called_again()
             return calls.go_on(module, args, kwargs)
         self.calls += 1
         span = self.wanted.calls
         if self.calls == span.first and self._stretch is None:
-            of = f"of {self.wanted.module}" if self.wanted.module else "of the model"
-            self._start(f"call {span} {of}")
+            self._start(self._call_label(module))
         ending = self.calls == span.last and self._stretch is not None
+        before = self._stretch.scopes if self._stretch is not None else 0
         try:
             made = calls.go_on(module, args, kwargs)
         except Exception as error:
             if ending and self._stretch is not None:
                 self._after(module, args, kwargs, None, error)
             raise
+        if self._stretch is not None and self.wanted.module is not None:
+            found = self._stretch.call_of(module, before)
+            self._calls += [] if found is None or self._owed is not None else [found]
         if ending and self._stretch is not None:
             self._after(module, args, kwargs, made, None)
         return made
+
+    def _call_label(self, module: torch.nn.Module) -> str:
+        if self.wanted.module is not None:
+            return f"call {self.wanted.calls} of {self.wanted.module}"
+        if self.wanted.steps.first == 1 and _may_train(module):
+            return f"step {self.wanted.steps}"
+        return f"call {self.wanted.calls} of the model"
 
     def _counts(self, module: torch.nn.Module, depth: int) -> bool:
         """Whether a call is one of those that are counted."""
@@ -181,19 +213,62 @@ class Watch:
         self, module: torch.nn.Module, args: Any, kwargs: Any, made: Any, error: Exception | None
     ) -> None:
         """The last wanted call has ended; if its step is wanted too and may follow, the recording goes on."""
-        may_train = self.wanted.module is None and module.training and torch.is_grad_enabled()
-        if self.wanted.steps.first == 1 and may_train and error is None:
+        if self.wanted.module is not None:
+            self._owed = Owed(module, args, kwargs, made, one=len(self._calls) == 1)
+            if error is not None or not torch.is_grad_enabled() or not self._owed.has_gradient:
+                self._settle(error)
+            return
+        if self.wanted.steps.first == 1 and _may_train(module) and error is None:
             self._label = f"step {self.wanted.steps}"
             return
         stretch = self._stop()
         assert stretch is not None
         if self.wanted.calls.first == self.wanted.calls.last:
             stretch.of_call(name_inputs(module, args, kwargs), made)
-        found = Found(self._label, stretch.finish(error=error))
-        if self.wanted.module is not None:
-            self._report(found)
-        else:
-            self.spare = found
+        self.spare = Found(self._label, stretch.finish(error=error))
+
+    # ---------------------------------------------------------------- the backward of a module
+
+    def _model_called_again(self) -> None:
+        """The script has gone on to its next batch: no more of this step will come, or not for long."""
+        assert self._owed is not None and self._stretch is not None
+        self._owed.patience -= 1
+        if not self._owed.patience or self._stretch.has_backward():
+            self._settle(None)
+
+    def _settle(self, error: BaseException | None) -> None:
+        """The calls of the module are over, and so is their backward, where there was one."""
+        owed, self._owed = self._owed, None
+        stretch = self._stop()
+        assert owed is not None and stretch is not None
+        if owed.one:
+            stretch.of_call(*owed.alive())
+        found = stretch.finish(error=error, root=owed.module if owed.one else None)
+        self._report(Found(self._label, calls_alone(found, self._calls) if self._calls else found))
+
+
+class Owed:
+    """A call of the wanted module that has ended; its tensors are not kept for us."""
+
+    def __init__(self, module: torch.nn.Module, args: Any, kwargs: Any, made: Any, *, one: bool) -> None:
+        self.module = module
+        self.one = one
+        self.patience = PATIENCE
+        self._inputs = [(name, ref(tensor)) for name, tensor in name_inputs(module, args, kwargs)]
+        self._outputs = [(name, ref(tensor)) for name, tensor in named_tensors(made, "output")]
+        self.has_gradient = any(tensor.requires_grad for _, tensor in named_tensors(made, "output"))
+
+    def alive(self) -> tuple[list[tuple[str, torch.Tensor]], dict[str, torch.Tensor] | torch.Tensor]:
+        """Its inputs, and what of its output is still there."""
+        inputs = [(name, tensor) for name, one in self._inputs if (tensor := one()) is not None]
+        outputs = [(name, tensor) for name, one in self._outputs if (tensor := one()) is not None]
+        if [name for name, _ in outputs] == ["output"]:
+            return inputs, outputs[0][1]
+        return inputs, {name.removeprefix("output."): tensor for name, tensor in outputs}
+
+
+def _may_train(module: torch.nn.Module) -> bool:
+    return module.training and torch.is_grad_enabled()
 
 
 def has_state(module: torch.nn.Module) -> bool:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch.utils import _python_dispatch as dispatch
 
+from torch_vis.capture.assemble import FORWARD
 from torch_vis.capture.eager import Capture
 from torch_vis.tracing import Trace
 
+BACKWARD = 6  # the place in a row of the log that says whether it was one of backward
 FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode")
 
 
@@ -51,14 +53,35 @@ class Stretch:
         self.capture.output = output
         self.capture.has_output = True
 
-    def finish(self, error: BaseException | None = None) -> Trace:
-        """What was recorded. One model among modules without state (a loss) is the root of all names."""
-        found = self.capture._found_roots()
-        models = [module for _, module in found if next(module.parameters(), None) is not None]
-        if len(models) == 1:
-            self.capture.roots = [("", models[0])]
+    def finish(self, error: BaseException | None = None, *, root: torch.nn.Module | None = None) -> Trace:
+        """What was recorded, named from ``root``; or from the one model among modules without state (a loss)."""
+        if root is not None:
+            self.capture.roots = [("", root)]
+        else:
+            found = self.capture._found_roots()
+            models = [module for _, module in found if next(module.parameters(), None) is not None]
+            if len(models) == 1:
+                self.capture.roots = [("", models[0])]
         graph, metrics, _, limits, meta = self.capture.finish()
         return Trace(graph, metrics, limits, meta, error=error)
+
+    # ---------------------------------------------------------------- where it stands
+
+    @property
+    def scopes(self) -> int:
+        """How many calls have been recorded so far."""
+        return len(self.capture.recorder.scopes)
+
+    def call_of(self, module: torch.nn.Module, since: int) -> int | None:
+        """The first call of a module among those from a number on."""
+        rec = self.capture.recorder
+        number = rec.module_numbers.get(id(module))
+        return next((at for at in range(since, len(rec.scopes)) if rec.scopes[at][0] == number), None)
+
+    def has_backward(self) -> bool:
+        """Whether an operation of a backward pass has been recorded."""
+        rec = self.capture.recorder
+        return any(rec.log[place + BACKWARD] != FORWARD for place in rec.row_places())
 
 
 def _take_off(down_to: Any) -> list[Any]:
