@@ -128,8 +128,14 @@ export class App {
     box.opening = box.opening === "closed" ? openingOf(box) : "closed";
   }
 
-  openEverything(): void {
-    for (const root of this.roots) openAll(root, MOST_TO_OPEN);
+  /** Open all that there is, up to a number that can still be drawn; returns whether that was all. */
+  openEverything(): boolean {
+    let whole = true;
+    for (const root of this.roots) {
+      openAll(root, MOST_TO_OPEN);
+      eachShown(root, (box) => (whole &&= !box.canOpen || box.opening !== "closed"));
+    }
+    return whole;
   }
 
   closeEverything(): void {

@@ -245,8 +245,9 @@ export class Shell {
 
   async openEverything(): Promise<void> {
     this.app.room = this.view.room;
-    this.app.openEverything();
+    const whole = this.app.openEverything();
     if (await this.app.relayout()) this.view.fit();
+    if (!whole) this.say("as much as can be drawn is open; the last parts stay closed");
   }
 
   /** Lay out again and keep a box where it was on the screen. */

@@ -67,7 +67,7 @@ function acrossPhases(scene: Scene, hit: Hit, forward: boolean): Box | null {
   }
   const found: Hit[] = [];
   scene.columns.forEach(({ picture }, column) => {
-    if (column === hit.column) return;
+    if (column === hit.column && box.kind !== "output") return; // what is handed out may be read in its own phase as well
     const { forest, leaf } = picture;
     for (let place = 0; place < forest.total; place++) {
       const node = forest.order[place];

@@ -4,9 +4,18 @@ import type { Work } from "./layered.ts";
 
 const MOST_SWEEPS = 8;
 const WORK = 5000; // cells times sweeps that are worth their time
-const WIDE = 240;
+const WIDE = 40;
 
-export function place(work: Work, gap: number): void {
+const BESIDE_A_LANE = 5;
+
+export function place(work: Work, distance: number): void {
+  // Lines that run side by side need less room between them than boxes do: boxes are taken as wider, and the gap as smaller.
+  const gap = Math.min(distance, BESIDE_A_LANE);
+  const w = Float64Array.from(work.w, (wide, cell) => (cell < work.real ? wide + distance - gap : wide));
+  spread({ ...work, w }, gap);
+}
+
+function spread(work: Work, gap: number): void {
   let longest = 0;
   for (const rank of work.ranks) {
     let at = 0;
@@ -38,8 +47,9 @@ function settle(work: Work, at: number, down: boolean, both: boolean, gap: numbe
       const near = side === 0 ? work.up : work.down;
       for (let row = near.start[cell]; row < near.start[cell + 1]; row++) {
         const other = near.other[row];
-        // Two wide frames are set one below the other, and the line between them bends; else chains of them drift aside.
-        const bend = work.w[cell] > WIDE && work.w[other] > WIDE ? 0 : near.theirs[row] - near.mine[row];
+        // Where a line would lead far aside it bends, and the two are set one below the other; else chains of frames drift.
+        const aside = near.theirs[row] - near.mine[row];
+        const bend = Math.abs(aside) > WIDE ? 0 : aside;
         weight += near.weight[row];
         pull += near.weight[row] * (work.x[other] + bend);
       }
