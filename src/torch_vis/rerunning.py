@@ -13,8 +13,11 @@ from torch.utils import _pytree as pytree
 from torch_vis.capture.tree import named_tensors
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.run.execute import Basis, Diverged, Request, Rerun, execute
+from torch_vis.run.inputs import refused_sizes
 
-STRUCTURED = frozenset({"cond", "while_loop", "while_loop_stack_output"})  # control flow that a program has whole
+STRUCTURED = frozenset(
+    {"cond", "while_loop", "while_loop_stack_output"}
+)  # control flow that a program has whole
 
 if TYPE_CHECKING:
     from torch_vis.held import Held
@@ -53,14 +56,16 @@ def rerun(
         inputs = entry.named(args, kwargs)
         other = entry.reshaped(inputs)
         if other:
-            return _other_sizes(trace, other, args, kwargs, bool(replace) or keep is not None)
+            return _other_sizes(trace, other, inputs, args, kwargs, bool(replace) or keep is not None)
     try:
         return _run(trace, held, Request(inputs, replace, keep, to), None)
     except Diverged as found:
         exported = None if trace.program is None else trace.program.exported
         if exported is None or replace or keep is not None or not (args or kwargs):
             raise _another_way(trace, found) from None
-        limits = (f"{_place(trace, found)} went the other way: the captured program ran, not the recorded operations",)
+        limits = (
+            f"{_place(trace, found)} went the other way: the captured program ran, not the recorded operations",
+        )
         return Rerun(output=_called(exported, args, kwargs), ran=len(trace.graph), limits=limits)
 
 
@@ -123,21 +128,27 @@ def _again(trace: Trace, held: Held, request: Request, basis: Basis) -> Rerun:
         raise _another_way(trace, found) from None
 
 
-def _other_sizes(trace: Trace, other: list[str], args: Any, kwargs: Any, more: bool) -> Rerun:
+def _other_sizes(
+    trace: Trace, other: list[str], inputs: Mapping[str, torch.Tensor], args: Any, kwargs: Any, more: bool
+) -> Rerun:
     """Inputs of other sizes: only a program whose sizes are open can take them."""
-    exported = None if trace.program is None else trace.program.exported
+    program = trace.program
+    exported = None if program is None else program.exported
     told = f"input {'; input '.join(other)}"
-    if exported is None or not exported.range_constraints:
+    if program is None or exported is None or not program.bounds:
         raise UsageError(
             f"{told}; the recorded operations have their sizes fixed: trace again with this input, or with "
             "via='export' and dynamic_shapes"
         )
     if more:
         raise UsageError(f"{told}; replace and keep need inputs of the recorded sizes")
+    ranges = ", ".join(program.ranges.values())
+    wrong = refused_sizes(trace.graph, inputs, program.bounds)
+    if wrong:
+        raise UsageError(f"{told}; the program leaves open {ranges}, and {wrong}")
     try:
         output = _called(exported, args, kwargs)
     except (RuntimeError, ValueError, AssertionError) as error:
-        ranges = ", ".join(trace.program.ranges.values()) if trace.program is not None else ""
         raise UsageError(f"{told}; the program leaves open {ranges}: {str(error).splitlines()[0]}") from error
     return Rerun(
         output=output, ran=len(trace.graph), limits=("the captured program ran with sizes of its own",)

@@ -104,3 +104,24 @@ def input_values(graph: Graph, names: Sequence[str]) -> dict[str, int]:
         if graph.value_role[value.index] == Role.INPUT and value.name in wanted:
             found.setdefault(str(value.name), value.index)
     return found
+
+
+def refused_sizes(
+    graph: Graph, inputs: Mapping[str, torch.Tensor], bounds: Mapping[str, tuple[int | None, int | None]]
+) -> str | None:
+    """Why a program whose sizes are open in these bounds cannot take some inputs; None if it can."""
+    sizes: dict[str, int] = {}
+    for name, value in input_values(graph, list(inputs)).items():
+        row, shape = graph.types[graph.value_type[value]], _shape(inputs[name])
+        if len(shape) != len(row.shape):
+            return f"{name!r} has {len(shape)} dimensions, not {len(row.shape)}"
+        for dim, (size, was) in enumerate(zip(shape, row.shape)):
+            symbol = row.symbols[dim] if row.symbols else ""
+            if not symbol and size != was:
+                return f"size {dim} of {name!r} is fixed at {was}"
+            least, most = bounds.get(symbol, (None, None))
+            if (least is not None and size < least) or (most is not None and size > most):
+                return f"size {dim} of {name!r} is {size}"
+            if symbol.isidentifier() and sizes.setdefault(symbol, size) != size:
+                return f"{symbol} is {sizes[symbol]} elsewhere and {size} in size {dim} of {name!r}"
+    return None
