@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import networkx
 
     from torch_vis.run.relevance.result import Relevance
+    from torch_vis.tracing import Trace
 
 
 class DLBacktrace:
@@ -75,6 +76,7 @@ class DLBacktrace:
         self.nodes = facts(self.program, {self._steps.nodes[place]: v for place, v in self._held.items()})
         self._graph: Any = None
         self._anchor: torch.Tensor | None = None
+        self._evaluated: tuple[list[Any], Relevance] | None = None
 
     def _state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
         """The model's own tensors by the place of their placeholder."""
@@ -174,7 +176,27 @@ class DLBacktrace:
         users = [place for place in self._steps.inputs if place not in self._held]
         start = Start(self._returned(), output, target, against, relevance, multiplier)
         rows = {name: (row.op, row.module) for name, row in self.nodes.items()}
-        return relevance_of(self._steps, node_io.raw(), users, start, mode=mode, tensors=tensors, rows=rows)
+        values = node_io.raw()
+        found = relevance_of(self._steps, values, users, start, mode=mode, tensors=tensors, rows=rows)
+        self._evaluated = [values[place] for place in self._steps.inputs], found
+        return found
+
+    @property
+    def trace(self) -> Trace:
+        """The run that was last evaluated as a trace with the metric ``relevance``: ``save("x.html")`` colours by it.
+
+        >>> import torch
+        >>> from torch_vis import DLBacktrace
+        >>> dlb = DLBacktrace(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
+        >>> found = dlb.evaluation(dlb.predict(torch.ones(1, 3)), target=0)
+        >>> dlb.trace.metrics["relevance"][-1] == found["linear"]
+        True
+        """
+        from torch_vis.frontends.backtrace_trace import trace_of
+
+        if self._evaluated is None:
+            raise UsageError("there is no relevance to show yet; call dlb.evaluation(dlb.predict(x)) first")
+        return trace_of(self.program, self.model, *self._evaluated, list(self.limits))
 
     def _returned(self) -> list[Any]:
         """The nodes whose values the model returns, in order."""

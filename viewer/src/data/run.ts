@@ -43,8 +43,11 @@ export interface Break {
   line: number;
   function: string;
   code: string;
-  partition: number;
-  nodes: number;
+  partition: number | null; // that it ended
+  nodes: number | null;
+  partitions?: number[]; // all that it ended
+  times?: number; // how often it was met
+  lost?: [op: string, count: number, file: string, line: number][]; // what ran in eager mode because of it
 }
 
 /** What one run comes to. */
@@ -219,6 +222,13 @@ export class Run {
     return this.module(scope)[0];
   }
 
+  /** The module around a call of a function, by its path; of a module its own. */
+  where(scope: number): string {
+    let at = scope;
+    while (at > 0 && this.module(at)[2] === "function") at = this.scopeParent[at];
+    return this.path(at) || "(the run)";
+  }
+
   type(value: number): TypeRow {
     return this.tables.types[this.valueType[value]];
   }
@@ -243,7 +253,7 @@ export class Run {
   breakOf(scope: number): Break | undefined {
     const [path, , kind] = this.module(scope);
     const number = kind === "compiled" ? PARTITION.exec(path)?.[1] : undefined;
-    return number === undefined ? undefined : this.data.breaks?.find((one) => String(one.partition) === number);
+    return number === undefined ? undefined : this.data.breaks?.find((one) => [one.partition, ...(one.partitions ?? [])].includes(Number(number)));
   }
 
   /** A metric of a node, scope or value; null where it is not known. */

@@ -26,8 +26,9 @@ export function signed(show: Show): Show {
 }
 
 export const amount: Show = (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"]);
-export const plain: Show = (n) => (Number.isInteger(n) ? n.toLocaleString("en-US") : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3 ? n.toExponential(2) : String(Number(n.toPrecision(4))));
-export const count: Show = (n) => n.toLocaleString("en-US");
+const minus = (text: string): string => text.replace(/^-/, "−");
+export const plain: Show = (n) => minus(Number.isInteger(n) ? n.toLocaleString("en-US") : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3 ? n.toExponential(2) : String(Number(n.toPrecision(4))));
+export const count: Show = (n) => minus(n.toLocaleString("en-US"));
 
 /** The unit that a metric's name ends in. */
 export function showFor(name: string): Show {

@@ -10,7 +10,7 @@ export function breakList(run: Run, goScope: (scope: number) => void): HTMLEleme
   const breaks = run.data.breaks ?? [];
   if (!breaks.length) return null;
   return section(`Graph breaks (${count(breaks.length)})`, h("ol", { class: "limits breaks" }, ...breaks.map((one) => {
-    const scope = run.partitionScope(one.partition);
+    const scope = one.partition === null ? -1 : run.partitionScope(one.partition);
     const title = `${one.reason}${one.id ? ` [${one.id}]` : ""}`;
     return h("li", {},
       scope >= 0 ? h("button", { class: "link", type: "button", title: "Show the partition that ends here", on: { click: () => goScope(scope) } }, title) : h("b", {}, title),
@@ -31,6 +31,15 @@ function body(one: Break): HTMLElement[] {
     ...(one.code ? [h("pre", { class: "source" }, h("div", { class: "here" }, one.code))] : []),
     h("div", {}, one.explanation),
     ...one.hints.map((hint) => h("div", { class: "hint" }, `→ ${hint}`)),
-    h("div", { class: "sub" }, `ends partition ${one.partition}, which holds ${plural(one.nodes, "node")}`),
+    ...(one.lost?.length ? [h("div", {}, `Ran in eager mode because of it: ${one.lost.map(([op, times]) => (times > 1 ? `${op} ×${count(times)}` : op)).join(", ")}`)] : []),
+    h("div", { class: "sub" }, ending(one)),
   ];
+}
+
+function ending(one: Break): string {
+  const met = (one.times ?? 1) > 1 ? `; met ${plural(one.times!, "time")}` : "";
+  if (one.partition === null) return `ends no partition${met}`;
+  const others = (one.partitions ?? []).filter((number) => number !== one.partition);
+  const also = others.length ? ` (and ${others.join(", ")})` : "";
+  return `ends partition ${one.partition}${also}${one.nodes === null ? "" : `, which holds ${plural(one.nodes, "node")}`}${met}`;
 }

@@ -155,8 +155,7 @@ export class Details {
     }
     const first = nodes.find((node) => siteOf(node));
     if (first === undefined) return null;
-    const where = run.path(run.nodeScope[first]);
-    return sourceOf(run, siteOf(first)!, `Source of its first operation, ${run.name(first)}${where ? ` in ${where}` : ""}`);
+    return sourceOf(run, siteOf(first)!, `Source of its first operation, ${run.name(first)} in ${run.where(run.nodeScope[first])}`);
   }
 
   /** What crosses the border of a group. */
@@ -200,8 +199,9 @@ export class Details {
 
   private scopeLink(scope: number): HTMLElement | string {
     const { run } = this.app;
-    const [path, type] = run.module(scope);
-    return h("button", { class: "link", type: "button", on: { click: () => this.goScope(scope) } }, path ? `${path} (${type})` : type || "(the run)");
+    const [path, type, kind] = run.module(scope);
+    const text = kind === "function" ? `${type.includes(".") ? type : path} in ${run.where(scope)}` : path ? `${path} (${type})` : type || "(the run)";
+    return h("button", { class: "link", type: "button", on: { click: () => this.goScope(scope) } }, text);
   }
 
   private nodes(title: string, nodes: number[]): HTMLElement | null {

@@ -11,9 +11,11 @@ import type { Fact } from "./rows.ts";
 const LABELS: Record<string, string> = {
   start_ns: "began after", time_ns: "time", kernel_ns: "time of its kernels", alloc_bytes: "memory allocated", free_bytes: "memory freed",
   live_bytes: "memory alive after it", moved_bytes: "bytes moved", flops: "FLOPs", macs: "multiply-adds", parameters: "parameters",
-  scope_start_ns: "call began after", scope_time_ns: "call took", scope_self_ns: "of it outside inner modules", norm: "norm of the result", bound: "bound by",
+  scope_start_ns: "call began after", scope_time_ns: "call took", scope_self_ns: "of it its own", norm: "norm of the result", bound: "bound by",
   nans: "NaN values", infs: "infinite values", units: "units", dead_units: "dead units",
 };
+/** Told only where there are any. */
+const RARE = new Set(["nans", "infs", "units", "dead_units"]);
 /** Not to be added up. */
 const SINGLE = new Set(["start_ns", "live_bytes", "norm", "bound", "relevance", "difference"]);
 const WHOLE = new Set(["gradient_norm", "activation_norm", "bound", "relevance"]);
@@ -60,6 +62,7 @@ export function singleRows(app: App, along: "node" | "scope", row: number): Fact
   for (const metric of run.metrics.values()) {
     if (metric.along !== along || metric.name.startsWith("difference") || isCompared(app, metric.name) || run.isAbsent(metric, row)) continue;
     const amount = run.metric(metric.name, row);
+    if (RARE.has(metric.name) && !amount) continue;
     rows.push([metricLabel(metric.name), amount === null ? "not known" : metricText(app, metric.name, amount)]);
   }
   return rows;
@@ -73,6 +76,7 @@ export function groupRows(app: App, box: Box): Fact[] {
     if (along !== "node" || SINGLE.has(name) || name.startsWith("difference") || isCompared(app, name)) continue;
     const sum = box.forest.sum(name, box.start, box.end);
     if (!sum || (run.difference && box.difference === REMOVED)) continue;
+    if (RARE.has(name) && !sum.total) continue;
     const missing = sum.unknown ? ` (${plural(sum.unknown, "operation")} not known)` : "";
     rows.push([metricLabel(name), sum.unknown === box.operations && box.operations ? "not known" : metricText(app, name, sum.total) + missing]);
   }

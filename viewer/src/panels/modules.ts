@@ -22,7 +22,7 @@ interface Head {
 
 const MOST = 1500;
 const LABEL: Record<string, string> = {
-  time_ns: "time", alloc_bytes: "memory", flops: "FLOPs", moved_bytes: "bytes", parameters: "params",
+  time_ns: "time", alloc_bytes: "memory", flops: "FLOPs", parameters: "params", moved_bytes: "bytes",
 };
 
 export class ModuleTable {
@@ -64,6 +64,7 @@ export class ModuleTable {
     this.fill(body);
     replace(this.element, input, scroll, h("div", { class: "sub foot" }, "Click shows a module in the graph, double click all about it."));
     this.mark();
+    requestAnimationFrame(() => scroll.querySelector("tr.on")?.scrollIntoView({ block: "nearest" }));
   }
 
   private head(): HTMLElement {
@@ -110,7 +111,8 @@ export class ModuleTable {
       keydown: (event) => { if ((event as KeyboardEvent).key === "Enter") this.go(row.scope, !(event as KeyboardEvent).shiftKey); },
     } }, name, ...row.cells.map((cell, at) => {
       const td = h("td", { class: "num" }, cell === null ? "–" : this.columns[at].show(cell));
-      if (cell && most[at] && this.columns[at].id !== "calls") td.style.backgroundSize = `${Math.max(1, (100 * Math.abs(cell)) / most[at])}% 3px`;
+      const share = cell && most[at] ? Math.abs(cell) / most[at] : 0;
+      if (share > 0.03 && this.columns[at].id !== "calls") td.style.backgroundSize = `${100 * share}% 3px`;
       return td;
     }));
   }
@@ -176,9 +178,9 @@ export class ModuleTable {
 /** In a comparison what changed comes first, with both figures beside it. */
 function headsOf(app: App): Head[] {
   const { metrics, difference } = app.run;
-  const calls: Head[] = [{ id: "calls", label: "calls", show: count }, { id: "ops", label: "ops", show: count }];
+  const calls: Head[] = [{ id: "ops", label: "ops", show: count }, { id: "calls", label: "calls", show: count }];
   const names = Object.keys(LABEL).filter((name) => metrics.has(name));
-  if (!difference) return [...calls, ...names.map((name) => ({ id: name, label: LABEL[name], show: showFor(name) }))];
+  if (!difference) return [...names.map((name) => ({ id: name, label: LABEL[name], show: showFor(name) })), ...calls];
   const deltas = names.filter((name) => metrics.has(COMPARED[name])).map((name): Head => ({ id: COMPARED[name], label: `Δ ${LABEL[name]}`, show: (n) => (n ? signed(showFor(name))(n) : "0") }));
   const both = names.flatMap((name): Head[] => [["@a", "A"], ["", "B"]].filter(([suffix]) => metrics.has(name + suffix)).map(([suffix, side]) => ({ id: name + suffix, label: `${LABEL[name]} ${side}`, show: showFor(name) })));
   return [...deltas, ...both, ...calls];

@@ -4,6 +4,8 @@ import { PHASES, type Run } from "../data/run.ts";
 import { count } from "../data/units.ts";
 import { h } from "../dom.ts";
 
+const LONGEST_TAIL = 28;
+
 export type Go = (node: number) => void;
 export type Fact = [name: string, ...cells: (string | HTMLElement)[]];
 
@@ -20,12 +22,13 @@ export function facts(rows: Fact[], heads: string[] = []): HTMLElement {
 /** A path of which the end stays to be seen where there is no room for all of it. */
 export function pathText(path: string, after = ""): HTMLElement {
   const parts = path.split(".");
-  const tail = parts.slice(-3).join(".");
+  let tail = parts.pop()!;
+  while (parts.length && tail.length + parts[parts.length - 1].length < LONGEST_TAIL) tail = `${parts.pop()}.${tail}`;
   return h("span", { class: "sub path", title: path + after }, h("span", { class: "path-head" }, path.slice(0, path.length - tail.length)), h("span", { class: "path-tail" }, tail + after));
 }
 
 export function nodeLink(run: Run, node: number, go: Go, extra = ""): HTMLElement {
-  const path = run.path(run.nodeScope[node]) || "(the run)";
+  const path = run.where(run.nodeScope[node]);
   return h("button", { class: "row link", type: "button", on: { click: () => go(node) } },
     h("b", {}, run.name(node)), pathText(path, ` · ${PHASES[run.nodePhase[node]]} · ${count(node)}`), extra ? h("span", { class: "amount" }, extra) : "");
 }

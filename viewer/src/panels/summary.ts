@@ -32,7 +32,7 @@ export class Summary {
     replace(this.element,
       error ? h("div", { class: "alert", role: "alert" }, h("b", {}, "The run did not finish"), h("div", {}, error), h("div", { class: "sub" }, "Everything up to there is shown.")) : null,
       run.count ? null : h("p", { class: "hint" }, "No operation ran: the model gave back what it was given, or did nothing with tensors."),
-      ...(compare ? this.comparison(compare.sides) : [section("Run", facts([["model", String(meta.model ?? "run")], ...rows([this.own()])]))]),
+      ...(compare ? this.comparison(compare.sides) : [section("Run", facts([["model", String(meta.model ?? "run")], ...rows([this.own()]), ...circumstances([this.own()], true)]))]),
       section(`Not captured (${count(missing.length)})`, missing.length ? h("ul", { class: "limits" }, ...missing.map((text) => h("li", {}, text))) : h("p", { class: "sub" }, "Everything the run did was captured.")),
       breakList(run, this.goScope),
     );
@@ -41,7 +41,7 @@ export class Summary {
   private comparison(sides: Side[]): HTMLElement[] {
     const compare = this.app.run.data.compare!;
     return [
-      section("Comparison", facts([["A", sides[0].name], ["B", sides[1].name]]), facts(rows(sides), ["A", "B", "B − A"])),
+      section("Comparison", facts([["A", sides[0].name], ["B", sides[1].name]]), facts([...rows(sides), ...circumstances(sides, false)], ["A", "B", "B − A"]), facts(circumstances(sides, true))),
       section("Operations", facts(Object.entries(compare.counts).map(([name, n]): Fact => [name, count(n)])), ...compare.notes.map((note) => h("p", { class: "sub" }, note))),
     ];
   }
@@ -54,9 +54,16 @@ export class Summary {
     for (let node = 0; node < run.count; node++) counts[run.nodePhase[node]] += 1;
     counts.forEach((n, phase) => { if (n) phases[PHASES[phase]] = n; });
     return {
-      name: "", phases, operations: run.count, tensors: run.values, calls: Math.max(0, run.scopes - 1), peak_bytes: this.peak(),
+      name: "", phases, operations: run.count, tensors: run.values, calls: this.calls(), peak_bytes: this.peak(),
       totals: Object.fromEntries(["time_ns", "alloc_bytes", "flops", "moved_bytes"].flatMap((name) => this.total(name))), meta: run.data.meta,
     };
+  }
+
+  private calls(): number {
+    const { run } = this.app;
+    let found = 0;
+    for (let scope = 1; scope < run.scopes; scope++) if (run.module(scope)[2] === "module") found += 1;
+    return found;
   }
 
   private total(name: string): [string, [number | null, number]][] {
@@ -108,7 +115,8 @@ function figures(sides: Side[]): Figure[] {
 
 /** One column for each run; of two the difference as well. */
 function rows(sides: Side[]): Fact[] {
-  const found = figures(sides).map(({ name, show, of, unknown }): Fact => {
+  const isEmpty = sides.every((side) => !side.operations);
+  return figures(sides).filter(({ of }) => !isEmpty || sides.some((side) => of(side) !== null)).map(({ name, show, of, unknown }): Fact => {
     const cells = sides.map((side) => {
       const one = of(side);
       const left = unknown?.(side) ?? 0;
@@ -117,11 +125,17 @@ function rows(sides: Side[]): Fact[] {
     const [a, b] = sides.map(of);
     return [name, ...cells, ...(sides.length > 1 ? [a === null || b === null ? "" : b === a ? "0" : signed(show)(b - a)] : [])];
   });
+}
+
+/** Where and how it ran: what all runs share in one cell, or what they do not in one for each. */
+function circumstances(sides: Side[], shared: boolean): Fact[] {
+  const found: Fact[] = [];
   const names = new Set(sides.flatMap((side) => Object.keys(side.meta)));
   for (const name of names) {
     if (OWN.has(name) || sides.every((side) => side.meta[name] === false)) continue;
     const texts = sides.map((side) => metaText(name, side.meta[name]));
-    found.push([NAMES[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " "), ...texts, ...(sides.length > 1 ? [texts[0] === texts[1] ? "" : "≠"] : [])]);
+    if (new Set(texts).size === 1 !== shared) continue;
+    found.push([NAMES[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " "), ...(shared ? [texts[0]] : [...texts, "≠"])]);
   }
   return found;
 }

@@ -135,7 +135,8 @@ export class Timeline {
     swatch.style.background = ROLE_COLORS[Math.max(0, memory.role[storage])];
     const first = birth >= 0 ? birth : value >= 0 ? (run.readers(value)[0] ?? -1) : -1;
     return h("button", { class: "row link", type: "button", on: { click: () => { if (first >= 0) this.go(first); } } },
-      swatch, h("b", {}, name), h("span", { class: "sub" }, `${value >= 0 ? run.typeText(value) : ""} ${ROLES[Math.max(0, memory.role[storage])]} ${by}`), birth >= 0 ? pathText(run.path(run.nodeScope[birth]) || "the run") : null, h("span", { class: "amount" }, size(memory.bytes[storage])));
+      swatch, h("b", {}, pathText(name)), h("span", { class: "amount" }, size(memory.bytes[storage])),
+      h("span", { class: "second" }, h("span", { class: "what" }, `${value >= 0 ? run.typeText(value) : ""} ${ROLES[Math.max(0, memory.role[storage])]} ${by}`), birth >= 0 ? pathText(run.where(run.nodeScope[birth])) : null));
   }
 
   draw(): void {

@@ -43,7 +43,8 @@ def comparison(
     a: Parts, b: Parts, found: Any, *, names: tuple[str, str] | None = None
 ) -> tuple[str, Mapping[str, Any], str]:
     """Title, tables and columns of the page."""
-    one, two = names or _names(a, b)
+    one, two = names or tuple(str(parts[3].get("model") or "run") for parts in (a, b))
+    title = f"{one} → {two}" if one != two else f"{one}: A → B"
     union = Union(a[0], b[0], found)
     status = union.status()
     metrics = union.metrics(_measured(a), _measured(b), status)
@@ -59,13 +60,13 @@ def comparison(
         "Figures that stand alone, and the memory and time lines, are those of B."
     ]
     limits = [f"A: {text}" for text in a[2]] + [f"B: {text}" for text in b[2]]
-    meta = {**b[3], "model": f"{one} → {two}"}
+    meta = {**b[3], "model": title}
     sides = [_side(one, a), _side(two, b)]
     more = {
         "compare": {"a": one, "b": two, "counts": counts, "notes": notes, "sides": sides},
         "breaks": [vars(row) for row in Breaks(b[3].get("program"))],
     }
-    return str(meta["model"]), *payload(union.graph, metrics, limits, meta, **more)
+    return title, *payload(union.graph, metrics, limits, meta, **more)
 
 
 def _measured(parts: Parts) -> Metrics:
@@ -85,7 +86,7 @@ def _side(name: str, parts: Parts) -> dict[str, Any]:
         "phases": {phase.name.lower(): int(counts[phase]) for phase in Phase if counts[phase]},
         "operations": len(graph),
         "tensors": len(graph.value_type),
-        "calls": max(0, len(graph.scope_call) - 1),
+        "calls": sum(scope.kind == "module" for scope in graph.scopes),
         "peak_bytes": _peak(metrics),
         "totals": totals,
         "meta": plain_meta(meta),
@@ -100,11 +101,6 @@ def _peak(metrics: Metrics) -> int | None:
     alive = live.values + (metrics["free_bytes"].values if "free_bytes" in metrics else 0)
     alive = alive if live.known is None else alive[live.known]
     return int(alive.max()) if len(alive) else None
-
-
-def _names(a: Parts, b: Parts) -> tuple[str, str]:
-    one, two = str(a[3].get("model") or "run"), str(b[3].get("model") or "run")
-    return (one, two) if one != two else (f"{one} (A)", f"{two} (B)")
 
 
 class Union:
