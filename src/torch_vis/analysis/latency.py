@@ -1,0 +1,169 @@
+"""How long the traced run takes on a machine: the host issues operations, the device works them off.
+
+On a GPU the two run side by side: a kernel starts when it has been launched and the one before it is done, and the host
+waits only where a value is read back. On a CPU they take turns. ``Latency`` holds an estimate with a range in which the
+time of the run is expected to lie nine times out of ten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.analysis import host_time
+from torch_vis.analysis.calibration import Calibration
+from torch_vis.analysis.device_time import Estimate
+from torch_vis.analysis.efficiency import Profiled, usual_host
+from torch_vis.analysis.hardware import Hardware
+from torch_vis.analysis.host_time import HostCosts
+from torch_vis.analysis.workload import Workload, workload
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.template import short_name
+
+Floats = NDArray[np.float64]
+TIMES = 1.645  # standard deviations that nine tenths lie within
+WAITS = frozenset(
+    {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select"}
+)
+COMMON = 0.05  # what every kernel of a run is off by alike: clocks, heat, how caches were left
+GAP_NS = 700.0  # between two kernels, where it was not measured
+SETTLE_NS = 20_000.0  # from the last kernel's end until the host has noticed
+PHASES = ("forward", "backward", "optimizer")
+
+
+class Latency(NamedTuple):
+    """A prediction: totals, ranges, and per operation what the device and the host take.
+
+    ``end_ns`` is when each operation is done. ``unknown`` are operators without a cost formula, with the number of their
+    calls: their time is counted as that of a small operation.
+    """
+
+    machine: str
+    overlaps: bool
+    total_ns: float
+    low_ns: float
+    high_ns: float
+    device_ns: Floats
+    host_ns: Floats
+    end_ns: Floats
+    phases: dict[str, float]
+    unknown: list[tuple[str, int]]
+
+    @property
+    def waits_for(self) -> str:
+        """``"host"`` or ``"device"``: which of the two the run mostly waits for."""
+        return "host" if self.host_ns.sum() >= self.device_ns.sum() else "device"
+
+
+def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> Latency:
+    """The time of a traced run on a machine that was calibrated, or of which the datasheet is known.
+
+    >>> import torch, torch_vis as tv
+    >>> from torch_vis.analysis.hardware import find_hardware
+    >>> t = tv.trace(torch.nn.Linear(512, 512), torch.ones(64, 512))
+    >>> found = predict(t.graph, t.metrics, find_hardware("h100"))
+    >>> found.low_ns < found.total_ns < found.high_ns
+    True
+    """
+    work = workload(graph, metrics)
+    overlaps = machine.class_ != "cpu"
+    if isinstance(machine, Calibration):
+        estimate, host, name = machine.kernels(work), machine.host, machine.device
+        per_class = machine.device_ns(estimate)
+    else:
+        estimate, host, name = Profiled(machine)(work), usual_host(machine), machine.name
+        per_class = estimate.time_ns + (GAP_NS * estimate.kernels if overlaps else 0.0)
+    device = per_class[work.group]
+    issue = host_time.per_node(graph, work, estimate.kernels, host)
+    waits = _waits(graph)
+    end = timeline(issue, device, waits, overlaps)
+    low, high = _range(work, estimate, device, issue, host, waits, overlaps)
+    unknown = work.flops[work.group]
+    missing = np.isnan(unknown) & ((graph.node_flags & Flag.VIEW) == 0)
+    calls = Counter(graph.calls[call].op for call in graph.node_call[missing].tolist())
+    total = float(end[-1]) if len(end) else 0.0
+    return Latency(
+        name, overlaps, total, low, high, device, issue, end, _phases(graph, end), calls.most_common()
+    )
+
+
+def _waits(graph: Graph) -> NDArray[np.bool_]:
+    """Where the host waits for the device."""
+    if not len(graph):
+        return np.zeros(0, dtype=np.bool_)
+    table = np.array([short_name(call.op) in WAITS for call in graph.calls], dtype=np.bool_)
+    return np.asarray(table[graph.node_call])
+
+
+def timeline(issue: Floats, device: Floats, waits: NDArray[np.bool_], overlaps: bool) -> Floats:
+    """When each operation is done, in nanoseconds from the start.
+
+    >>> host, work, none = np.array([10.0, 10.0, 10.0]), np.array([5.0, 50.0, 5.0]), np.zeros(3, dtype=bool)
+    >>> timeline(host, work, none, False).tolist()
+    [15.0, 75.0, 90.0]
+    >>> (timeline(host, work, none, True) - SETTLE_NS).round().tolist()[-1]
+    75.0
+    """
+    if not len(issue):
+        return np.zeros(0)
+    if not overlaps:
+        return np.asarray(np.cumsum(issue + device))
+    made = np.empty(len(issue))
+    host_at = device_at = 0.0
+    start = 0
+    for stop in [*np.flatnonzero(waits).tolist(), len(issue) - 1]:
+        part = slice(start, stop + 1)
+        if start > stop:
+            continue
+        issued = host_at + np.cumsum(issue[part])
+        worked = np.cumsum(device[part])
+        # a kernel starts when it is issued and the one before is done: the latest of all such starts counts
+        ready = np.maximum.accumulate(np.maximum(issued - (worked - device[part]), device_at)) + worked
+        made[part] = np.where(device[part] > 0, ready, np.maximum(issued, made[start - 1] if start else 0.0))
+        device_at, host_at = float(ready[-1]), float(issued[-1])
+        if waits[stop]:
+            host_at = max(host_at, device_at) + SETTLE_NS
+        start = stop + 1
+    made[-1] = max(host_at, device_at + SETTLE_NS)
+    return np.maximum.accumulate(made)
+
+
+def _range(
+    work: Workload,
+    estimate: Estimate,
+    device: Floats,
+    issue: Floats,
+    host: HostCosts,
+    waits: NDArray[np.bool_],
+    overlaps: bool,
+) -> tuple[float, float]:
+    """The range of the total. Operations of one class are off alike, those of different classes independently."""
+    if not len(device):
+        return 0.0, 0.0
+    per_class = np.bincount(work.group, weights=device, minlength=len(estimate.spread))
+    total = max(float(per_class.sum()), 1.0)
+    spread = float(np.sqrt(((per_class * estimate.spread) ** 2).sum())) / total
+    of_device = TIMES * float(np.hypot(spread, COMMON))
+    of_host = TIMES * host.error
+    ends = []
+    for sign in (-1.0, 1.0):
+        factors = np.exp(sign * of_host), np.exp(sign * of_device)
+        ends.append(float(timeline(issue * factors[0], device * factors[1], waits, overlaps)[-1]))
+    return ends[0], ends[1]
+
+
+def _phases(graph: Graph, end: Floats) -> dict[str, float]:
+    """How much of the time passes in each phase that there is."""
+    took = np.diff(end, prepend=0.0)
+    sums = (
+        np.bincount(graph.node_phase, weights=took, minlength=len(Phase))
+        if len(end)
+        else np.zeros(len(Phase))
+    )
+    return {
+        name: float(sums[place]) for place, name in enumerate(PHASES) if (graph.node_phase == place).any()
+    }

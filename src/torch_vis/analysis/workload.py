@@ -1,0 +1,212 @@
+"""What an operation's time depends on, as numbers: its kind, its element type, and the sizes that matter to that kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import log2, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.analysis.cost.classes import classes
+from torch_vis.analysis.kinds import KINDS, dtypes, kinds
+from torch_vis.graph import Call, Column, Graph, TensorType
+from torch_vis.graph.template import short_name
+
+SIZES = 8
+Floats = NDArray[np.float64]
+Types = list[TensorType]
+
+
+class Workload(NamedTuple):
+    """The operations of a graph that are alike in everything, each class once.
+
+    ``group`` is the class of each node. The other columns have a row per class: the operator's name without
+    namespace and overload, the codes of kind and element type, the FLOPs and bytes (NaN where not known), how many
+    tensors it reads, and ``sizes``, which ``DESCRIBED`` explains.
+    """
+
+    group: NDArray[np.int64]
+    op: list[str]
+    kind: NDArray[np.int8]
+    dtype: NDArray[np.int8]
+    flops: Floats
+    moved: Floats
+    tensors: NDArray[np.int64]
+    sizes: Floats
+
+
+def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
+    """The classes of a graph's operations with all that their time depends on.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(4, 8), torch.ones(2, 4))
+    >>> found = workload(t.graph, t.metrics)
+    >>> found.op, (2 ** found.sizes[1, :3]).round().tolist()
+    (['t', 'addmm'], [2.0, 8.0, 4.0])
+    """
+    nodes = np.arange(len(graph))
+    if not len(nodes):
+        none = np.zeros(0)
+        return Workload(
+            nodes, [], none.astype(np.int8), none.astype(np.int8), none, none, nodes, np.zeros((0, SIZES))
+        )
+    inputs = (graph.value_type[graph.in_value].astype(np.int64), graph.in_start, graph.in_slot >= 0)
+    outputs = (graph.value_type[graph.out_value].astype(np.int64), graph.out_start, None)
+    views = kinds(graph)
+    group = classes(nodes, graph.node_call.astype(np.int64) * len(KINDS) + views, inputs, outputs)
+    first = np.zeros(int(group.max()) + 1, dtype=np.int64)
+    first[group[::-1]] = nodes[::-1]
+    kind, dtype = views[first], dtypes(graph)[first]
+    count = _known(metrics["flops"], first), _known(metrics["moved_bytes"], first)
+    macs = _known(metrics["macs"], first)
+    sizes = np.array(
+        [_sizes(graph, int(node), KINDS[code], work) for node, code, work in zip(first, kind, macs)]
+    )
+    ops = [short_name(graph.calls[call].op) for call in graph.node_call[first]]
+    tensors = np.diff(graph.in_start)[first]
+    return Workload(group, ops, kind, dtype, *count, tensors, sizes.reshape(-1, SIZES))
+
+
+def _known(column: Column, rows: NDArray[np.int64]) -> Floats:
+    values = column.values[rows].astype(np.float64)
+    if column.known is not None:
+        values[~column.known[rows]] = np.nan
+    return values
+
+
+def _sizes(graph: Graph, node: int, kind: str, macs: float) -> list[float]:
+    """The sizes of one operation, padded with zeros."""
+    describe = DESCRIBED.get(kind)
+    if describe is None:
+        return [0.0] * SIZES
+    given, made = graph.input_span(node), graph.output_span(node)
+    rows = sorted(range(*given), key=lambda row: int(graph.in_slot[row]))
+    inputs = [graph.types[graph.value_type[graph.in_value[row]]] for row in rows if graph.in_slot[row] >= 0]
+    outputs = [graph.types[graph.value_type[value]] for value in graph.out_value[slice(*made)]]
+    call = graph.calls[int(graph.node_call[node])]
+    found = describe(call, inputs, outputs, 0.0 if np.isnan(macs) else float(macs)) if outputs else []
+    return [*found, *[0.0] * (SIZES - len(found))][:SIZES]
+
+
+def _log(count: float) -> float:
+    return log2(max(count, 1.0))
+
+
+def _matmul(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    out = outputs[0]
+    rows = out.shape[-2] if len(out.shape) > 1 else 1
+    columns = out.shape[-1] if out.shape else 1
+    sides = [t for t in inputs if len(t.shape) >= 2][-2:]
+    turned = [float(bool(t.stride) and t.stride[-1] != 1) for t in sides]
+    depth = macs / max(out.numel, 1)
+    batch = out.numel / max(rows * columns, 1)
+    item = out.itemsize or 4
+    odd = 3.0 * (columns * item % 16 != 0 or round(depth) * item % 16 != 0)  # rows that no wide load can take
+    return [_log(rows), _log(columns), _log(depth), _log(batch), odd, *turned]
+
+
+def _convolution(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    backward = "backward" in call.op
+    maps = [t for t in inputs if len(t.shape) >= 3]
+    if len(maps) < 2 + backward:
+        return []
+    weight = maps[1 + backward]
+    read, made = (maps[1], maps[0]) if backward else (maps[0], outputs[0])
+    options = [a for a in call.args if type(a) in (bool, int)]
+    transposed, groups = bool(options[0]) if options else False, int(options[-1]) if options else 1
+    pixels = made.shape[0] * prod(made.shape[2:])
+    taps = prod(weight.shape[2:])
+    depth = read.shape[1] / max(groups, 1) * taps
+    across = prod(read.shape[2:]) / max(prod(made.shape[2:]), 1)
+    last = float(len(read.stride) > 1 and read.stride[1] == 1 and read.shape[1] > 1)
+    return [
+        _log(pixels),
+        _log(made.shape[1]),
+        _log(depth),
+        _log(groups),
+        _log(taps),
+        log2(max(across, 2**-8)),
+        2.0 * transposed,
+        2.0 * last,
+    ]
+
+
+def _attention(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    maps = [t for t in inputs if len(t.shape) == 4]
+    if len(maps) < 3:  # a whole layer in one operation
+        read = max((t for t in inputs if len(t.shape) == 3), key=lambda t: t.numel, default=None)
+        if read is None:
+            return []
+        batch, tokens, width = read.shape
+        return [_log(batch), _log(tokens), _log(tokens), _log(width)]
+    query, key = maps[1:3] if "backward" in call.op else maps[:2]
+    mask = float(len(maps) > 3 and "backward" not in call.op)
+    causal = float(any(a is True for a in call.args))
+    heads = query.shape[0] * query.shape[1]
+    return [_log(heads), _log(query.shape[2]), _log(key.shape[2]), _log(query.shape[3]), mask, causal]
+
+
+def _rows(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    big = max(inputs, key=lambda t: t.numel, default=outputs[0])
+    across = big.shape[-1] if big.shape else 1
+    if "batch_norm" in call.op or "group_norm" in call.op:
+        across = big.shape[1] if len(big.shape) > 1 else 1
+    training = "batch_norm" in call.op and any(argument is True for argument in call.args)
+    return [_log(big.numel), _log(across), 3.0 * training]
+
+
+def _reduction(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    big = max(inputs, key=lambda t: t.numel, default=outputs[0])
+    out = outputs[0]
+    last = float(not out.shape or not big.shape or out.shape[-1] != big.shape[-1])
+    return [_log(big.numel), _log(out.numel), 2.0 * last]
+
+
+def _recurrent(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    steps = [t for t in inputs if len(t.shape) == 3]
+    if not steps:
+        return [_log(inputs[0].shape[0])]
+    read = steps[0]
+    state = steps[1] if len(steps) > 1 else read
+    made = outputs[0]
+    hidden, layers, batch = state.shape[-1], state.shape[0], state.shape[1]
+    times = max(read.numel // max(batch * read.shape[-1], 1), 1)
+    return [_log(times), _log(layers), _log(batch), _log(hidden), _log(made.numel)]
+
+
+def _elements(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    out = outputs[0]
+    turned = any(_is_turned(t, out) for t in inputs if t.numel == out.numel)
+    spread = any(t.numel < out.numel for t in inputs)
+    return [_log(sum(t.numel for t in (*inputs, out))), 2.0 * turned, 0.5 * spread]
+
+
+def _is_turned(one: TensorType, other: TensorType) -> bool:
+    """Whether two tensors of a size lie in memory in different orders."""
+    if len(one.stride) != len(other.stride):
+        return False
+    order = [tuple(np.argsort([-s for s in t.stride], kind="stable")) for t in (one, other)]
+    return order[0] != order[1] and min(one.numel, other.numel) > 1
+
+
+def _listed(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    return [_log(sum(t.numel for t in inputs)), _log(len(inputs))]
+
+
+DESCRIBED: dict[str, Callable[[Call, Types, Types, float], list[Any]]] = {
+    "matmul": _matmul,  # rows, columns, depth, batch; whether rows lie unevenly, and either side is turned
+    "convolution": _convolution,  # pixels, channels, depth, groups, taps, stride; transposed, channels last
+    "attention": _attention,  # heads, queries, keys, width; mask, causal
+    "recurrent": _recurrent,  # steps, layers, batch, width
+    "normalization": _rows,  # elements, how many lie together; whether statistics are taken
+    "softmax": _rows,
+    "reduction": _reduction,  # elements read and made; whether the last dimension is reduced
+    "pooling": _elements,  # elements; whether orders differ, whether something is spread
+    "indexing": _elements,
+    "elementwise": _elements,
+    "copy": _elements,
+    "optimizer": _listed,  # elements, tensors
+}
+"""For each kind, the sizes that its time depends on; counts are logarithms to base 2."""

@@ -1,0 +1,331 @@
+"""Measuring this machine once, for rooflines and predictions: run probes and programs, trace them, fit, keep the result."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_vis.analysis.calibration import Calibration, load_calibration
+from torch_vis.errors import FileError, UsageError, no_match
+from torch_vis.graph.files import PathLike
+
+if TYPE_CHECKING:
+    from torch_vis.analysis.device_time import Samples
+    from torch_vis.analysis.host_time import HostCosts
+    from torch_vis.analysis.workload import Workload
+    from torch_vis.graph.graph import Graph
+    from torch_vis.run.calibrate.clocks import Timed
+    from torch_vis.run.calibrate.sizes import Probe
+
+SECONDS = 45.0  # that it takes at most, next to loading torch
+PROGRAM_SHARE = 0.35  # of that for the host
+MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
+DTYPES = ("float32", "bfloat16")
+
+
+def calibrate(
+    *, device: str | None = None, again: bool = False, seconds: float = SECONDS, path: PathLike | None = None
+) -> Calibration:
+    """Measure this machine, in under a minute, and keep the result for the next time.
+
+    Times single operations over the sizes that models have, copies from small to large, and small programs whose
+    time is the host's. ``device`` is ``"cuda"`` where there is one, or else ``"cpu"``. What was measured before with the
+    same device, torch, threads and precision settings is taken as it is; ``again=True`` measures anew. The file is in
+    the user's cache folder, or at ``path``. Nothing is written if it is interrupted.
+
+    >>> import torch_vis as tv
+    >>> machine = tv.calibrate()  # doctest: +SKIP
+    >>> print(machine)  # doctest: +SKIP
+    NVIDIA H200: float32 51.7 TFLOP/s, …
+    """
+    chosen = _device(device)
+    if not seconds > 0:
+        raise UsageError(f"seconds must be above 0, not {seconds!r}")
+    key = circumstances(chosen)
+    target = Path(path) if path is not None else cache_path(key)
+    if not again:
+        found = _kept(target, key)
+        if found is not None:
+            return found
+    made = _measure(chosen, key, seconds)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made.save(target)
+    return made
+
+
+def cached(device: str | None = None) -> Calibration | None:
+    """The calibration that is kept for this machine, or None; nothing is run."""
+    key = circumstances(_device(device))
+    return _kept(cache_path(key), key)
+
+
+def cache_path(key: dict[str, Any]) -> Path:
+    """Where the calibration for some circumstances is kept: in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    name = hashlib.sha256(repr(sorted(key.items())).encode()).hexdigest()[:16]
+    return Path(base) / "torch_vis" / f"calibration-{name}.json"
+
+
+def circumstances(device: str) -> dict[str, Any]:
+    """What a calibration holds for: the device, the host, versions, threads, precision settings."""
+    import torch
+
+    key: dict[str, Any] = {
+        "device": device_name(device),
+        "host": processor_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+    if device.startswith("cuda"):
+        key["matmul_precision"] = torch.get_float32_matmul_precision()
+        key["cudnn_tf32"] = bool(torch.backends.cudnn.allow_tf32)
+        key["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+    return key
+
+
+def device_name(device: str) -> str:
+    """The name of a device as its driver gives it."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else processor_name()
+
+
+def processor_name() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def _device(device: str | None) -> str:
+    import torch
+
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind = str(device).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise no_match("device to calibrate", str(device), ["cpu", "cuda"])
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "there is no CUDA device here; calibrate on a machine that has one and load its file"
+        )
+    return str(device)
+
+
+def _kept(path: Path, key: dict[str, Any]) -> Calibration | None:
+    """The calibration in a file if it is there, whole, and of the same circumstances."""
+    if not path.exists():
+        return None
+    try:
+        found = load_calibration(path)
+    except FileError:
+        return None  # damaged or of another version: measured anew
+    return found if found.circumstances == key else None
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
+    import torch
+
+    from torch_vis.run.calibrate.clocks import gap_ns, host_unit
+    from torch_vis.run.calibrate.peaks import copies, memory_bytes, peaks
+
+    started = time.perf_counter()
+    state = torch.random.get_rng_state()
+    on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
+    try:
+        with torch.enable_grad():
+            torch.manual_seed(0)
+            unit = host_unit(device)
+            programs = _programs(device, started + PROGRAM_SHARE * seconds)
+            roofs, rates = peaks(device, DTYPES), copies(device)
+            samples = _samples(device, roofs, started + 0.97 * seconds)
+            floor = unit
+            if device.startswith("cuda") and len(samples.op):
+                floor = float(np.percentile(samples.time_ns[samples.kernels <= 1], 2))
+            gap = gap_ns(device, floor)
+    finally:
+        torch.random.set_rng_state(state)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device, device)
+    class_ = "gpu" if device.startswith("cuda") else "cpu"
+    from torch_vis.analysis.host_time import HostCosts
+
+    made = Calibration(
+        key["device"],
+        class_,
+        key,
+        roofs,
+        rates,
+        memory_bytes(device),
+        floor,
+        gap,
+        samples,
+        HostCosts(unit, {}, 0.5),
+    )
+    return _with_host(made, programs, unit)
+
+
+def _programs(device: str, until: float) -> list[tuple[Graph, Workload, float, float]]:
+    """Every program's graph with its median time and its weight.
+
+    Rounds are spread out, since hosts change their pace. Whatever time there is, each program that is begun is timed
+    and traced.
+    """
+    from torch_vis.analysis.workload import workload
+    from torch_vis.capture.progress import progress
+    from torch_vis.run.calibrate.clocks import wall
+    from torch_vis.run.calibrate.programs import all_programs, runs
+    from torch_vis.tracing import trace
+
+    begun = time.perf_counter()
+    ready: list[tuple[Any, float, list[float]]] = []
+    chosen = list(all_programs(DTYPES, deep=device.startswith("cuda")))
+    for number, program in progress(list(enumerate(chosen)), "programs"):
+        for dtype in program.dtypes:
+            for run in runs(program, number, device, dtype).values():
+                run()
+                ready.append((run, program.weight, wall(run, device, 2)))
+        if time.perf_counter() - begun > 0.4 * (until - begun):
+            break
+    tracing = 3e-9 * sum(min(times) for *_, times in ready)
+    for _ in range(8):
+        for run, _, times in ready:
+            times += wall(run, device, 3)[1:]
+        round_takes = (time.perf_counter() - begun) / 4
+        if time.perf_counter() + round_takes + tracing > until:
+            break
+    found = []
+    for run, weight, times in ready:
+        traced = trace(run, keep=False)
+        work = workload(traced.graph, traced.metrics)
+        found.append((traced.graph, work, float(np.median(times)), weight))
+    return found
+
+
+def _with_host(made: Calibration, programs: Sequence[Any], unit: float) -> Calibration:
+    """The calibration with the host's costs: what the programs took beyond what their kernels did."""
+    from dataclasses import replace
+
+    from torch_vis.analysis.host_time import Equation, counts, fit
+
+    equations = []
+    for graph, work, took, weight in programs:
+        estimate = made.kernels(work)
+        device_ns = float(made.device_ns(estimate)[work.group].sum())
+        host_ns = took if made.class_ == "gpu" else took - device_ns
+        if made.class_ == "gpu" and device_ns > 0.7 * took or host_ns < 0.2 * took:
+            continue  # the device was what it waited for
+        equations.append(Equation(counts(graph, work, estimate.kernels), host_ns, weight))
+    costs: HostCosts = fit(equations, unit)
+    return replace(made, host=costs)
+
+
+def _samples(device: str, roofs: dict[str, float], until: float) -> Samples:
+    """Single operations, timed until the time is up and recorded in one go for what they are."""
+    from torch_vis.run.calibrate.probes import all_probes
+    from torch_vis.run.calibrate.sizes import Bench
+
+    on_gpu = device.startswith("cuda")
+    longest = 6e-3 if on_gpu else 5e-3  # seconds that one operation may take at the peak
+    flops = {dtype: roofs.get(dtype, roofs["float32"]) * longest for dtype in DTYPES}
+    bench = Bench(device, flops, 2.5e8 if on_gpu else 4e6)
+    probes = all_probes(bench, DTYPES)
+    timed: list[tuple[Probe, Timed]] = []
+    for probe, result in _timed(probes, device, until):
+        if result is not None:
+            timed.append((probe, result))
+    return _recorded([probe for probe, _ in timed], [result for _, result in timed])
+
+
+def _timed(probes: Sequence[Probe], device: str, until: float) -> Iterator[tuple[Probe, Timed | None]]:
+    """Probes with their times, as many as there is time for; some of it is left for recording them."""
+    from torch_vis.capture.progress import progress
+    from torch_vis.run.calibrate.clocks import PART, cpu_times, kernel_times
+
+    if device.startswith("cuda"):
+        parts = [probes[start : start + PART] for start in range(0, len(probes), PART)]
+        begun = time.perf_counter()
+        for number, part in enumerate(progress(parts, "operations")):
+            yield from zip(part, kernel_times([probe.make for probe in part], device))
+            spent = (time.perf_counter() - begun) / (number + 1)
+            if time.perf_counter() + 1.6 * spent * 1.5 > until:
+                return
+        return
+    begun, recording = time.perf_counter(), 1.5
+    for probe in progress(probes, "operations"):
+        yield probe, next(cpu_times([probe.make]))
+        if begun + (time.perf_counter() - begun) * recording > until:
+            return
+
+
+def _recorded(probes: Sequence[Probe], results: Sequence[Timed]) -> Samples:
+    """The samples: what each probe's operation is, as a trace sees it, and how long it took."""
+    from torch_vis.analysis.device_time import Samples
+    from torch_vis.analysis.workload import workload
+    from torch_vis.tracing import record
+
+    with record(keep=False) as trace:
+        for number, probe in enumerate(probes):
+            work = probe.make()
+            _mark(2 * number)
+            work()
+            _mark(2 * number + 1)
+            del work
+    work_done = workload(trace.graph, trace.metrics)
+    rows, places = _marked(trace.graph, work_done)
+    times = [results[place] for place in places]
+    return Samples(
+        [work_done.op[row] for row in rows],
+        work_done.kind[rows],
+        work_done.dtype[rows],
+        work_done.flops[rows],
+        work_done.moved[rows],
+        work_done.sizes[rows],
+        np.array([result.time_ns for result in times], dtype=np.float64),
+        np.array([result.kernels for result in times], dtype=np.float64),
+    )
+
+
+def _mark(number: int) -> None:
+    import torch
+
+    torch.empty((MARK, number + 1), device="meta")
+
+
+def _marked(graph: Graph, work: Workload) -> tuple[list[int], list[int]]:
+    """For each probe the class of its operation, the last one between its marks that runs a kernel, and its number."""
+    from torch_vis.analysis.device_time import VIEW
+
+    rows, places = [], []
+    current, last = -1, -1
+    for node, call in enumerate(graph.node_call.tolist()):
+        template = graph.calls[call]
+        sizes = template.args[0] if template.op.startswith("aten::empty") and template.args else ()
+        if type(sizes) is tuple and len(sizes) == 2 and sizes[0] == MARK:
+            number = int(sizes[1]) - 1
+            if number % 2 == 0:
+                current, last = number // 2, -1
+            elif current == number // 2 and last >= 0:
+                rows.append(last)
+                places.append(current)
+            continue
+        row = int(work.group[node])
+        if work.kind[row] != VIEW:
+            last = row
+    return rows, places

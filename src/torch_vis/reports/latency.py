@@ -1,0 +1,190 @@
+"""Predicted time of a traced run on a machine that may not be here, with the range in which it is expected to lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_vis.analysis.calibration import Calibration
+from torch_vis.analysis.kinds import KINDS, kinds
+from torch_vis.analysis.latency import predict
+from torch_vis.errors import UsageError
+from torch_vis.graph.schema import Phase
+from torch_vis.graph.template import short_name
+from torch_vis.reports.machines import machine
+from torch_vis.reports.report import Report
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+from torch_vis.views.units import count, duration
+
+if TYPE_CHECKING:
+    from torch_vis.analysis.hardware import Hardware
+    from torch_vis.graph.graph import Graph
+    from torch_vis.graph.metrics import Metrics
+    from torch_vis.tracing import Trace
+
+SLOWEST = 200
+BARS = 20
+
+
+def predict_latency(trace: Trace, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
+    """Predict how long a traced run takes, on a device that need not be here.
+
+    ``hardware`` is a name (``"H100 SXM"``, see ``known_hardware``) or a ``Hardware``: a device of which the datasheet is
+    known, with a wide range. ``calibration`` is what ``calibrate`` measured on a machine, here or elsewhere
+    (``load_calibration``): far closer. Without either it is this machine, as it was calibrated before.
+
+    >>> import torch, torch_vis as tv
+    >>> found = tv.predict_latency(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)), hardware="A100")
+    >>> found.low_ns < found.total_ns < found.high_ns
+    True
+    """
+    chosen = machine(hardware, calibration, devices=trace.meta.get("devices", ()))
+    return LatencyReport(trace.graph, trace.metrics, chosen)
+
+
+class LatencyReport(Report):
+    """A prediction: ``total_ns`` with ``low_ns`` and ``high_ns``, phases, kinds, modules and operations.
+
+    >>> import torch, torch_vis as tv
+    >>> found = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="A100")
+    >>> [row[0] for row in found.kinds]
+    ['matmul', 'view']
+    """
+
+    title = "Predicted latency"
+
+    def __init__(self, graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> None:
+        if not len(graph):
+            raise UsageError("this trace has no operations, so there is no time to predict")
+        self.graph = graph
+        self.machine = machine
+        self.found = predict(graph, metrics, machine)
+
+    @property
+    def total_ns(self) -> float:
+        """What is expected."""
+        return self.found.total_ns
+
+    @property
+    def low_ns(self) -> float:
+        """Less than this is expected one time in twenty."""
+        return self.found.low_ns
+
+    @property
+    def high_ns(self) -> float:
+        """More than this is expected one time in twenty."""
+        return self.found.high_ns
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Nanoseconds that pass in each phase."""
+        return self.found.phases
+
+    @cached_property
+    def kinds(self) -> list[tuple[Any, ...]]:
+        """One row per kind of operation: how many, device time, host time."""
+        return self._rows(kinds(self.graph).astype(np.int64), KINDS)
+
+    @cached_property
+    def modules(self) -> list[tuple[Any, ...]]:
+        """One row per module for the operations that ran in it, not those of modules inside."""
+        graph = self.graph
+        names = [module.path or f"({module.type})" for module in graph.modules]
+        return self._rows(graph.scope_module[graph.node_scope].astype(np.int64), names)
+
+    @cached_property
+    def operations(self) -> list[tuple[Any, ...]]:
+        """The operations of the most device time: name, module, phase, device time, host time, number."""
+        found, graph = self.found, self.graph
+        rows = []
+        for node in np.argsort(-found.device_ns, kind="stable")[:SLOWEST].tolist():
+            op = short_name(graph.calls[int(graph.node_call[node])].op)
+            path = graph.scope_paths[int(graph.node_scope[node])]
+            phase = Phase(graph.node_phase[node]).name.lower()
+            rows.append((op, path, phase, int(found.device_ns[node]), int(found.host_ns[node]), node))
+        return rows
+
+    def facts(self) -> Mapping[str, str]:
+        """The total with its range, the two streams, the phases."""
+        found = self.found
+        device, host = duration(int(found.device_ns.sum())), duration(int(found.host_ns.sum()))
+        how = "side by side" if found.overlaps else "in turns"
+        basis = "as calibrated" if isinstance(self.machine, Calibration) else "from its datasheet"
+        return {
+            "machine": f"{found.machine}, {basis}",
+            "time": f"{duration(int(found.total_ns))}, nine times out of ten between "
+            f"{duration(int(found.low_ns))} and {duration(int(found.high_ns))}",
+            "device and host": f"{device} and {host}, {how}; the run waits for the {found.waits_for}",
+            "phases": ", ".join(f"{name} {duration(int(took))}" for name, took in found.phases.items()),
+        }
+
+    def listings(self) -> Sequence[Listing]:
+        """Kinds, modules, operations."""
+        times = (Field("device_ns", "device", duration), Field("host_ns", "host", duration))
+        grouped = (Field("operations", "operations", count), *times)
+        slow = (
+            Field("operation", "operation"),
+            Field("module", "module"),
+            Field("phase", "phase"),
+            *times,
+            Field("node", "node", str),
+        )
+        unknown = (Field("operator", "without a cost formula"), Field("calls", "calls", count))
+        return (
+            Listing("kinds", (Field("kind", "kind"), *grouped), self.kinds),
+            Listing("modules", (Field("module", "module"), *grouped), self.modules),
+            Listing("operations", slow, self.operations),
+            Listing("unknown", unknown, self.found.unknown),
+        )
+
+    def charts(self) -> Mapping[str, Chart]:
+        """Kinds of operation by device and host time; both streams over the run."""
+        rows = self.kinds[:BARS]
+        names = [row[0] for row in rows]
+        bars = [
+            Series("device", names, [row[2] for row in rows]),
+            Series("host", names, [row[3] for row in rows]),
+        ]
+        title = f"Predicted on {self.found.machine}"
+        step = max(1, len(self.graph) // 1000)
+        place = np.arange(0, len(self.graph), step)
+        lines = [
+            Series("issued", place.tolist(), np.cumsum(self.found.host_ns)[place].tolist()),
+            Series("done", place.tolist(), self.found.end_ns[place].tolist()),
+        ]
+        return {
+            "kinds": Chart("bars", title, Axis("kind"), Axis("time", "ns"), bars),
+            "timeline": Chart("lines", title, Axis("operation", "count"), Axis("time", "ns"), lines),
+        }
+
+    def notes(self) -> Sequence[str]:
+        """What the prediction rests on and leaves out."""
+        notes = []
+        calls = sum(number for _, number in self.found.unknown)
+        if calls:
+            notes.append(f"{calls:,} operations have no cost formula and are counted as small ones")
+        if self.found.overlaps and self.found.waits_for == "host":
+            notes.append(
+                "Python between operations counts as in plain torch modules; libraries may take more"
+            )
+        return notes
+
+    def to_plain(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        totals = {name: getattr(self, name) for name in ("total_ns", "low_ns", "high_ns", "phases")}
+        return {**totals, **super().to_plain()}
+
+    def _rows(self, key: np.ndarray[Any, Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
+        number = np.bincount(key, minlength=len(names))
+        device = np.bincount(key, weights=self.found.device_ns, minlength=len(names))
+        host = np.bincount(key, weights=self.found.host_ns, minlength=len(names))
+        rows = [
+            (name, int(number[place]), int(device[place]), int(host[place]))
+            for place, name in enumerate(names)
+            if number[place]
+        ]
+        return sorted(rows, key=lambda row: (-row[2], -row[3]))

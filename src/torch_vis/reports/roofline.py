@@ -1,0 +1,234 @@
+"""The roofline of a run: how near operations, modules and kinds of operation come to what the machine can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_vis.analysis.kinds import KINDS
+from torch_vis.analysis.roofline import BOUND, Group, dtype_name, grouped, roofline
+from torch_vis.errors import UsageError
+from torch_vis.graph.template import short_name
+from torch_vis.reports.report import Report
+from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.tables import Field, Listing
+from torch_vis.views.units import count, duration, size
+
+if TYPE_CHECKING:
+    from torch_vis.analysis.hardware import Hardware
+    from torch_vis.graph.graph import Graph
+    from torch_vis.graph.metrics import Column, Metrics
+
+POINTS = 2000  # operations that a chart shows, those of the most time
+SLOWEST = 200  # operations that are listed
+Cells = tuple[Any, ...]
+
+
+class RooflineReport(Report):
+    """Every operation against a machine's roofs; ``operations``, ``modules`` and ``kinds`` are the rows.
+
+    >>> import torch, torch_vis as tv
+    >>> found = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).roofline(hardware="h100")
+    >>> [(row[0], row[4]) for row in found.operations]
+    [('addmm', 'overhead')]
+    """
+
+    title = "Roofline"
+
+    def __init__(self, graph: Graph, metrics: Metrics, hardware: Hardware) -> None:
+        if not len(graph):
+            raise UsageError("this trace has no operations, so there is nothing to set against a roofline")
+        self.graph = graph
+        self.hardware = hardware
+        self.found = roofline(graph, metrics, hardware)
+
+    def columns(self) -> tuple[Column, Column]:
+        """``bound`` (a place in ``BOUND``) and ``peak_share``, one row per operation."""
+        return self.found.columns()
+
+    @cached_property
+    def total(self) -> Group:
+        """All operations together."""
+        return grouped(self.found, np.zeros(len(self.graph), dtype=np.int64), 1)[0]
+
+    @cached_property
+    def by_bound(self) -> dict[str, float]:
+        """Nanoseconds by what bounds them."""
+        return {name: took for name, took in zip(BOUND, self.total.by_bound) if name != "none"}
+
+    @cached_property
+    def kinds(self) -> list[Cells]:
+        """One row per kind of operation, the one of the most time first."""
+        groups = grouped(self.found, self.found.kind.astype(np.int64), len(KINDS))
+        return _by_time(
+            [(KINDS[place], *_cells(group)) for place, group in enumerate(groups) if group.operations]
+        )
+
+    @cached_property
+    def modules(self) -> list[Cells]:
+        """One row per module for the operations that ran in it, not those of modules inside."""
+        graph = self.graph
+        key = graph.scope_module[graph.node_scope].astype(np.int64)
+        groups = grouped(self.found, key, len(graph.modules))
+        rows = [
+            (module.path or f"({module.type})", *_cells(group))
+            for module, group in zip(graph.modules, groups)
+            if group.operations
+        ]
+        return _by_time(rows)
+
+    @cached_property
+    def operations(self) -> list[Cells]:
+        """The operations of the most time, each with module, element type, what bounds it and its share of the peak."""
+        found, graph = self.found, self.graph
+        took = np.nan_to_num(found.time_ns)
+        chosen = np.argsort(-took, kind="stable")
+        chosen = chosen[(found.kind != KINDS.index("view"))[chosen]][:SLOWEST]
+        rows = []
+        for node in chosen.tolist():
+            call = graph.calls[int(graph.node_call[node])]
+            path = graph.scope_paths[int(graph.node_scope[node])]
+            known = bool(found.known[node])
+            rows.append(
+                (
+                    short_name(call.op),
+                    path,
+                    dtype_name(int(found.dtype[node])),
+                    int(took[node]),
+                    BOUND[int(found.bound[node])] if known else None,
+                    _number(found.intensity[node]),
+                    _number(found.peak_share[node]),
+                    node,
+                )
+            )
+        return rows
+
+    def facts(self) -> Mapping[str, str]:
+        """The machine, the time by what bounds it, and the share of the peak."""
+        took = max(self.total.time_ns, 1.0)
+        shares = ", ".join(
+            f"{name} {100 * part / took:.0f} %"
+            for name, part in self.by_bound.items()
+            if part / took >= 0.005
+        )
+        share = self.total.peak_share
+        rates = ", ".join(f"{name} {peak / 1e12:.3g}" for name, peak in self.hardware.peaks.items())
+        return {
+            "machine": f"{self.hardware.name}: {rates} TFLOP/s, {self.hardware.bandwidth / 1e9:.4g} GB/s",
+            "time": f"{duration(int(took))} in {count(self.total.operations)} operations ({self.found.measured})",
+            "bound by": shares or "nothing that was timed",
+            "share of the peak": "–" if share is None else f"{100 * share:.1f} %",
+        }
+
+    def listings(self) -> Sequence[Listing]:
+        """Operations, modules, kinds."""
+        common = (
+            Field("operations", "operations", count),
+            Field("time_ns", "time", duration),
+            Field("flops", "FLOPs", count),
+            Field("moved_bytes", "moved", size),
+            Field("bound", "bound by"),
+            Field("intensity", "FLOP/B", "{:.3g}".format),
+            Field("peak_share", "of peak", _percent),
+        )
+        slow = (
+            Field("operation", "operation"),
+            Field("module", "module"),
+            Field("dtype", "type"),
+            Field("time_ns", "time", duration),
+            Field("bound", "bound by"),
+            Field("intensity", "FLOP/B", "{:.3g}".format),
+            Field("peak_share", "of peak", _percent),
+            Field("node", "node", str),
+        )
+        return (
+            Listing("kinds", (Field("kind", "kind"), *common), self.kinds),
+            Listing("modules", (Field("module", "module"), *common), self.modules),
+            Listing("operations", slow, self.operations),
+        )
+
+    def charts(self) -> Mapping[str, Chart]:
+        """Operations over the roofs; where the time goes by what bounds it."""
+        bars = Series("time", list(self.by_bound), [int(took) for took in self.by_bound.values()])
+        bounds = Chart("bars", "Time by what bounds it", Axis("bound by"), Axis("time", "ns"), [bars])
+        series = self._points()
+        if not series:
+            return {"bounds": bounds}
+        title = f"Roofline on {self.hardware.name}"
+        axes = Axis("FLOPs per byte", log=True), Axis("FLOP/s", log=True)
+        return {"roofline": Chart("points", title, *axes, series, self._roofs()), "bounds": bounds}
+
+    def notes(self) -> Sequence[str]:
+        """Where the time is from, and what has no figure."""
+        notes = []
+        missing = int((~self.found.known).sum())
+        if missing:
+            notes.append(f"{missing:,} operations have no cost formula; what bounds them is not known")
+        if self.found.measured == "time_ns" and self.hardware.class_ != "cpu":
+            notes.append("times are of operations on the host, not of kernels: see time() for these")
+        above = int((self.found.peak_share > 1.05).sum())
+        if above:
+            notes.append(
+                f"{above:,} operations are faster than memory allows: their data came from a cache, "
+                f"or the run was not on {self.hardware.name}"
+            )
+        return notes
+
+    def _points(self) -> list[Series]:
+        found = self.found
+        took = np.nan_to_num(found.time_ns)
+        usable = (took > 0) & (found.flops > 0) & (found.moved > 0)
+        chosen = np.argsort(-np.where(usable, took, 0), kind="stable")[:POINTS]
+        chosen = chosen[usable[chosen]]
+        made = []
+        for code in np.unique(found.dtype[chosen]).tolist():
+            rows = chosen[found.dtype[chosen] == code]
+            names = [self._name(node) for node in rows.tolist()]
+            rates = found.flops[rows] / took[rows] * 1e9
+            made.append(Series(dtype_name(code), found.intensity[rows].tolist(), rates.tolist(), names))
+        return made
+
+    def _name(self, node: int) -> str:
+        graph = self.graph
+        op = short_name(graph.calls[int(graph.node_call[node])].op)
+        path = graph.scope_paths[int(graph.node_scope[node])]
+        return f"{op} in {path}, {duration(int(self.found.time_ns[node]))}"
+
+    def _roofs(self) -> list[Series]:
+        hardware = self.hardware
+        used = {dtype_name(code) for code in np.unique(self.found.dtype).tolist()}
+        peaks = {name: peak for name, peak in hardware.peaks.items() if name in used} or hardware.peaks
+        across = np.array(self.found.intensity)
+        across = across[np.isfinite(across) & (across > 0)]
+        low = float(across.min()) / 2 if len(across) else 0.1
+        roofs = []
+        for name, peak in peaks.items():
+            ridge = peak / hardware.bandwidth
+            high = max(float(across.max()) * 2 if len(across) else 10.0, ridge * 4)
+            xs = [min(low, ridge / 4), ridge, high]
+            roofs.append(
+                Series(f"{name} {peak / 1e12:.3g} TFLOP/s", xs, [xs[0] * hardware.bandwidth, peak, peak])
+            )
+        return roofs
+
+
+def _by_time(rows: list[Cells]) -> list[Cells]:
+    return sorted(rows, key=lambda row: -row[2])
+
+
+def _cells(group: Group) -> Cells:
+    intensity, share = group.intensity, group.peak_share
+    bound = group.bound if group.bound != "none" else None
+    flops, moved = int(group.flops), int(group.moved_bytes)
+    return group.operations, int(group.time_ns), flops, moved, bound, intensity, share
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

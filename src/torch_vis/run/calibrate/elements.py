@@ -1,0 +1,194 @@
+"""Operations that go over every element to time: arithmetic, copies, sums, normalisations of rows, lookups, optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from torch_vis.run.calibrate.sizes import Bench, Probe, Work, backward
+
+COLUMNS = 256
+ENTRIES = 30_000  # of a table to look up in
+Tensor = torch.Tensor
+
+ONE: dict[str, Callable[[Tensor], Any]] = {
+    "relu": F.relu,
+    "relu_": F.relu_,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "exp": torch.exp,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "neg": torch.neg,
+    "pow": lambda x: x**3,
+    "scale": lambda x: x * 0.5,
+    "shift": lambda x: x + 1.0,
+    "hardswish": F.hardswish,
+    "clone": torch.clone,
+    "dropout": lambda x: F.dropout(x, 0.1, True),
+    "sum": torch.sum,
+    "sum rows": lambda x: x.sum(-1),
+    "sum columns": lambda x: x.sum(0),
+    "mean": torch.mean,
+    "mean rows": lambda x: x.mean(-1),
+    "amax": lambda x: x.amax(-1),
+    "argmax": lambda x: x.argmax(-1),
+    "var": lambda x: x.var(-1),
+    "cumsum": lambda x: x.cumsum(-1),
+    "norm": torch.linalg.vector_norm,
+}
+TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "add": torch.add,
+    "add_": lambda x, y: x.add_(y),
+    "mul": torch.mul,
+    "sub": torch.sub,
+    "div": torch.div,
+    "gt": torch.gt,
+    "copy_": lambda x, y: x.copy_(y),
+    "cat": lambda x, y: torch.cat([x, y], 1),
+    "add row": lambda x, y: x + y[0],
+    "mul column": lambda x, y: x * y[:, :1],
+}
+TURNED: tuple[Callable[[Tensor], Any], ...] = (F.relu, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.hardswish)
+LISTS: tuple[Callable[[list[Tensor], list[Tensor]], Any], ...] = (
+    lambda x, y: torch._foreach_add_(x, y, alpha=0.1),
+    lambda x, y: torch._foreach_mul_(x, 0.9),
+    lambda x, y: torch._foreach_sqrt(x),
+    lambda x, y: torch._foreach_lerp_(x, y, 0.1),
+    lambda x, y: torch._foreach_addcdiv_(x, y, y, value=0.1),
+    lambda x, y: torch._foreach_addcmul_(x, y, y, value=0.1),
+    lambda x, y: torch._foreach_div_(x, [2.0] * len(x)),
+)
+
+
+def elements(bench: Bench, dtype: str, size: int) -> Iterator[Probe]:
+    """Operations on tensors of about so many elements."""
+    rows = size // COLUMNS + 1
+    make = partial(bench.tensor, rows, COLUMNS, dtype=dtype)
+
+    def one(call: Callable[[Tensor], Any]) -> Work:
+        data = make().abs_()
+        return lambda: call(data)
+
+    def two(call: Callable[[Tensor, Tensor], Any]) -> Work:
+        data, other = make(), make()
+        return lambda: call(data, other)
+
+    def turned(call: Callable[[Tensor], Any]) -> Work:
+        data = make(grad=True)
+        return backward(call(data), (data,))
+
+    for single in ONE.values():
+        yield Probe("elements", partial(one, single))
+    for double in TWO.values():
+        yield Probe("elements", partial(two, double))
+    for single in TURNED:
+        yield Probe("elements backward", partial(turned, single))
+    for copy in copies(bench, dtype, rows):
+        yield Probe("copy", copy)
+    for lookup in lookups(bench, dtype, rows):
+        yield Probe("lookup", lookup)
+
+
+def copies(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
+    """Copies that change the order, the element type, or make something out of nothing."""
+
+    def cast() -> Work:
+        data = bench.tensor(rows, COLUMNS, dtype=dtype)
+        other = torch.bfloat16 if dtype == "float32" else torch.float32
+        return lambda: data.to(other)
+
+    def turn() -> Work:
+        data = bench.tensor(COLUMNS, rows, dtype=dtype).t()
+        return data.contiguous
+
+    def heads() -> Work:
+        data = bench.tensor(max(1, rows // 32), 32, 8, 32, dtype=dtype).transpose(1, 2)
+        return data.contiguous
+
+    def zeros() -> Work:
+        return lambda: torch.zeros(rows, COLUMNS, device=bench.device, dtype=getattr(torch, dtype))
+
+    def maps() -> Work:
+        data = bench.tensor(max(1, rows // 196), COLUMNS, 14, 14, dtype=dtype)
+        return lambda: data.mean((2, 3))
+
+    yield from (cast, turn, heads, zeros, maps)
+
+
+def lookups(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
+    """Rows taken out of tables by number, and losses that pick one column of each row."""
+
+    def embed(gradient: bool) -> Work:
+        weight, places = (
+            bench.tensor(ENTRIES, COLUMNS, dtype=dtype, grad=gradient),
+            bench.numbers(ENTRIES, rows),
+        )
+        return (
+            backward(F.embedding(places, weight), (weight,))
+            if gradient
+            else lambda: F.embedding(places, weight)
+        )
+
+    def index() -> Work:
+        data, places = bench.tensor(rows, COLUMNS, dtype=dtype), bench.numbers(rows, max(1, rows // 2))
+        return lambda: data[places]
+
+    def gather() -> Work:
+        data, places = bench.tensor(rows, COLUMNS, dtype=dtype), bench.numbers(COLUMNS, rows, 16)
+        return lambda: data.gather(1, places)
+
+    def loss(gradient: bool) -> Work:
+        data = bench.tensor(rows, COLUMNS, dtype=dtype).log_softmax(-1).requires_grad_(gradient)
+        places = bench.numbers(COLUMNS, rows)
+        return backward(F.nll_loss(data, places), (data,)) if gradient else lambda: F.nll_loss(data, places)
+
+    yield from (partial(embed, False), partial(embed, True), index, gather)
+    yield from (partial(loss, False), partial(loss, True))
+
+
+def rows(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+    """Layer normalisation and softmax, forward and backward."""
+
+    def sample() -> tuple[int, int]:
+        return bench.between(1, 60_000), bench.some([64, 128, 256, 512, 768, 1024, 2048, 4096])
+
+    def norm(drawn: tuple[int, int], gradient: bool) -> Work:
+        data = bench.tensor(*drawn, dtype=dtype, grad=gradient)
+        weight, bias = (bench.tensor(drawn[1], dtype=dtype, grad=gradient) for _ in range(2))
+
+        def call() -> Tensor:
+            return F.layer_norm(data, (drawn[1],), weight, bias)
+
+        return backward(call(), (data, weight, bias)) if gradient else call
+
+    def softmax(drawn: tuple[int, int], gradient: bool, number: int) -> Work:
+        data = bench.tensor(*drawn, dtype=dtype, grad=gradient)
+        call = (F.softmax, F.log_softmax)[number % 2]
+        return backward(call(data, -1), (data,)) if gradient else lambda: call(data, -1)
+
+    drawn = bench.draw(count, sample, lambda sizes: sizes[0] * sizes[1] <= bench.elements / 3)
+    for number, sizes in enumerate(drawn):
+        for gradient in (False, True):
+            yield Probe("layer norm", partial(norm, sizes, gradient))
+            yield Probe("softmax", partial(softmax, sizes, gradient, number))
+
+
+def optimizers(bench: Bench, dtype: str) -> Iterator[Probe]:
+    """What optimizers do to lists of tensors at once."""
+
+    def make(call: Callable[[list[Tensor], list[Tensor]], Any], count: int, size: int) -> Work:
+        ones, others = ([bench.tensor(size, dtype=dtype).abs_() for _ in range(count)] for _ in range(2))
+        return lambda: call(ones, others)
+
+    for count in (4, 30, 150):
+        for size in (500, 20_000, 600_000):
+            if count * size <= bench.elements / 2:
+                for call in LISTS:
+                    yield Probe("optimizer", partial(make, call, count, size))

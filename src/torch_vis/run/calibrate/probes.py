@@ -1,0 +1,35 @@
+"""All operations that a calibration times, in an order in which any beginning of it covers every kind."""
+
+from __future__ import annotations
+
+import random
+
+from torch_vis.run.calibrate import elements, images, products
+from torch_vis.run.calibrate.sizes import Bench, Probe
+
+SIZES = (1_000, 30_000, 250_000, 1_000_000, 6_000_000, 25_000_000, 80_000_000)
+
+
+def all_probes(bench: Bench, dtypes: tuple[str, ...], share: float = 1.0) -> list[Probe]:
+    """The operations of every kind for each element type; ``share`` is how many of the usual number."""
+    found: list[Probe] = []
+    for dtype in dtypes:
+
+        def some(count: int) -> int:
+            return max(2, round(count * share))
+
+        found += products.matmuls(bench, dtype, some(150))
+        found += products.batched(bench, dtype, some(30))
+        found += products.attentions(bench, dtype, some(22))
+        found += products.encoders(bench, dtype, some(14))
+        found += products.recurrent(bench, dtype, some(44))
+        found += images.convolutions(bench, dtype, some(130))
+        found += images.normalizations(bench, dtype, some(26))
+        found += elements.rows(bench, dtype, some(16))
+        found += elements.optimizers(bench, dtype)
+        for size in SIZES:
+            if size <= bench.elements / 3:
+                found += elements.elements(bench, dtype, round(size * bench.random.uniform(0.6, 1.6)))
+                found += images.poolings(bench, dtype, size)
+    random.Random(1).shuffle(found)  # when time runs out, what is missing is missing evenly
+    return found
