@@ -8,6 +8,7 @@ attributes of modules) is put back at the end, also after an exception.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch_vis.capture.eager import Capture, name_inputs, run_backward
 from torch_vis.capture.mode import is_wrapper
 from torch_vis.capture.restoring import Memento
-from torch_vis.capture.sites import kind_of, resolve
+from torch_vis.capture.sites import TORCH, kind_of, resolve
 from torch_vis.errors import CaptureFailed, NothingToDifferentiate, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
@@ -37,9 +38,11 @@ from torch_vis.graph.rows import Site
 
 FAKE_LIMIT = "shapes only: no numbers were computed, and the times are those of working out shapes"
 CPU = torch.device("cpu")
+MODULES = tuple(os.path.join(TORCH, part) + os.sep for part in ("nn", "optim", "ao", "amp"))
 INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
 is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
+WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer")
 UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 
 
@@ -63,7 +66,7 @@ class Faking:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
-        if isinstance(error, (*NUMBERS_NEEDED, *UNSUPPORTED)) or _touches_data(error):
+        if error is not None and (needs_numbers(error) or has_no_rule(error, traceback)):
             raise _explained(error, traceback) from error
 
 
@@ -110,15 +113,28 @@ class ShapesOnly(FakeTensorMode):
             return args[0]  # as it is with real tensors
         out = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         schema = getattr(func, "_schema", None)
-        if schema is None or not schema.is_mutable or not isinstance(out, torch.Tensor):
+        if schema is None or not isinstance(out, (torch.Tensor, tuple)):
             return out
-        written = schema.returns[0].alias_info
+        if isinstance(out, tuple):
+            return _masked(schema, args, kwargs or {}, out)
+        written = schema.returns[0].alias_info if schema.is_mutable else None
         if written is None or not written.is_write:
             return out
         for place, argument in enumerate(schema.arguments):
             if argument.alias_info is not None and argument.alias_info.before_set == written.before_set:
                 return args[place] if place < len(args) else (kwargs or {}).get(argument.name, out)
         return out
+
+
+def _masked(schema: Any, args: Any, kwargs: Any, out: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Leave out the gradients that were not asked for, which some of torch's rules for shapes make all the same."""
+    last = schema.arguments[-1].name if schema.arguments else ""
+    if last != "output_mask":
+        return out
+    mask = kwargs.get(last, args[-1] if len(args) == len(schema.arguments) else None)
+    if not isinstance(mask, (list, tuple)) or len(mask) != len(out):
+        return out
+    return tuple(item if wanted else None for item, wanted in zip(out, mask))
 
 
 class Twins:
@@ -228,35 +244,48 @@ def refuse_absent(device: torch.device) -> None:
         )
 
 
-def _touches_data(error: BaseException | None) -> bool:
-    """Whether torch says in its own words that a fake tensor has no data."""
-    return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("FakeTensor", ".numpy() is not supported", "data pointer")
-    )
+def needs_numbers(error: BaseException) -> bool:
+    """Whether torch says, by type or in its own words, that a fake tensor has no data."""
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in WITHOUT_DATA):
+        return True
+    return isinstance(error, NUMBERS_NEEDED)
+
+
+def has_no_rule(error: BaseException, traceback: TracebackType | None) -> bool:
+    """Whether torch does not know the shapes that an operation gives."""
+    if isinstance(error, UNSUPPORTED) or (isinstance(error, RuntimeError) and "no fake impl" in str(error)):
+        return True
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    inside = traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(TORCH)
+    return inside and isinstance(error, (NotImplementedError, AssertionError))
 
 
 def _explained(error: BaseException, traceback: TracebackType | None) -> CaptureFailed:
     site = _last_line(traceback)
     where = f"at {site}, " if site is not None else ""
     func = getattr(error, "func", None)
-    what = f"{func} " if func is not None else ""
-    if isinstance(error, UNSUPPORTED):
+    what = f"{func}" if func is not None else "the program"
+    if needs_numbers(error):
         return CaptureFailed(
-            f"{where}{what}has no rule for shapes, so a fake run cannot pass it ({error}); trace without fake=True, "
-            "or register a fake implementation with torch.library.register_fake"
+            f"{where}{what} needs the numbers in a tensor, and a fake run has shapes only; decide by shapes there, or "
+            "trace without fake=True"
         )
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CaptureFailed(
-        f"{where}{what}needs the numbers in a tensor, and a fake run has shapes only; decide by shapes there, or trace "
-        "without fake=True"
+        f"{where}{what} runs an operation that torch knows no shapes for ({said}); trace without fake=True, or, if it is "
+        "yours, register its shapes with torch.library.register_fake"
     )
 
 
 def _last_line(traceback: TracebackType | None) -> Site | None:
-    """The innermost line of the user's that an exception passed through."""
-    found = None
+    """The innermost line of the user's that an exception passed through, or else of a module of torch's."""
+    found = of_torch = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if kind_of(code).user:
             found = resolve(code, traceback.tb_lasti)
+        elif code.co_filename.startswith(MODULES):
+            of_torch = resolve(code, traceback.tb_lasti)
         traceback = traceback.tb_next
-    return found
+    return found or of_torch

@@ -9,6 +9,7 @@ done. Computing again stops as torch stops: when the last tensor that backward n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -93,10 +94,10 @@ class Checkpointing:
         chosen = np.flatnonzero(top >= 0)
         size = blocks.bytes[chosen]
         count = len(self.parent)
-        saved = np.bincount(top[chosen], weights=size, minlength=count)
+        saved = np.bincount(top[chosen], weights=size, minlength=count).astype(np.float64)
         at = blocks.peak_node or 0
         here = (blocks.birth[chosen] <= at) & (blocks.death[chosen] > at)
-        peak = np.bincount(top[chosen][here], weights=size[here], minlength=count)
+        peak = np.bincount(top[chosen][here], weights=size[here], minlength=count).astype(np.float64)
         first = np.full(count, len(graph), dtype=np.int64)
         np.minimum.at(first, graph.node_scope[self.backward], self.backward)
         kept = self._kept_inputs()
@@ -133,6 +134,7 @@ class Checkpointing:
         return found
 
     def _backward_reads(self) -> tuple[Ints, Ints]:
+        """Reads of blocks by operations of backward, those that compute forward again left out."""
         graph = self.graph
         block, node = self.blocks.readers
         chosen = (graph.node_phase[node] == Phase.BACKWARD) & (graph.node_flags[node] & Flag.RECOMPUTE == 0)
@@ -231,82 +233,37 @@ class Checkpointing:
         The timeline is that of the recorded operations; the operations that are computed again come in between, before
         the first backward operation of their call that needs what was forgotten.
         """
-        blocks, death = self.blocks, self.blocks.death.copy()
-        forgotten: list[tuple[int, Ints, int, int]] = []
-        top, reads = self._forgettable(), self.blocks.readers
-        is_forward = self.graph.node_phase == Phase.FORWARD
-        forward_reads = is_forward[reads[1]]
-        last_read = blocks.birth.copy()
-        np.maximum.at(last_read, reads[0][forward_reads], reads[1][forward_reads])
-        for scope in self._chosen(paths):
-            inside = self._inside(scope)
-            gone = np.flatnonzero((top >= 0) & inside[top])
-            backward = self.backward[inside[self.graph.node_scope[self.backward]]]
-            if not len(backward) or not len(gone):
-                continue
-            block, node = self._backward_reads()
-            wanted = node[np.isin(block, gone)]
-            again, end = int(wanted.min()), int(backward.max()) + 1
-            forgotten.append((scope, gone, again, end))
-            mine = forward_reads & inside[self.graph.node_scope[reads[1]]]
-            given = np.unique(reads[0][mine])
-            given = given[(blocks.birth[given] >= 0) & is_forward[blocks.birth[given]]]
-            given = given[~inside[self.graph.node_scope[blocks.birth[given]]]]
-            death[given] = np.maximum(death[given], end)
-        return self._timeline(forgotten, death, last_read)
-
-    def _timeline(self, forgotten: list[tuple[int, Ints, int, int]], death: Ints, last_read: Ints) -> Recomputed:
-        blocks, count = self.blocks, len(self.graph)
+        graph, blocks, count = self.graph, self.blocks, len(self.graph)
+        owner, scopes = self._owners(paths)
+        calls = len(scopes)
+        top = self._forgettable()
+        gone = np.flatnonzero(np.where(top >= 0, owner[top], -1) >= 0)
+        whose = np.full(len(blocks.birth), -1, dtype=np.int64)
+        whose[gone] = owner[top[gone]]
+        block, node = self._backward_reads()
+        forgotten = whose[block] >= 0
+        again = np.full(calls, count, dtype=np.int64)
+        np.minimum.at(again, whose[block[forgotten]], node[forgotten])
         change = np.zeros(count + 1, dtype=np.int64)
-        longer = np.flatnonzero((death > blocks.death) & (blocks.death <= count))
-        np.add.at(change, np.minimum(blocks.death[longer], count), blocks.bytes[longer])
-        np.add.at(change, np.minimum(death[longer], count), -blocks.bytes[longer])
-        for _, gone, again, _ in forgotten:
-            np.add.at(change, np.minimum(last_read[gone] + 1, again), -blocks.bytes[gone])
-            change[again] += int(blocks.bytes[gone].sum())
+        np.subtract.at(change, np.minimum(self._last_read()[gone] + 1, again[whose[gone]]), blocks.bytes[gone])
+        np.add.at(change, again[whose[gone]], blocks.bytes[gone])
+        self._keep_inputs(owner, again, change)
         live = blocks.live + np.cumsum(change[:count])
-        peak, recomputing = int(live.max()) if count else 0, False
-        for scope, gone, again, _ in forgotten:
-            before = int(live[again]) - self._born_at(again) - int(blocks.bytes[gone].sum())
-            highest = before + self._recompute_profile(scope, gone)
-            if highest > peak:
-                peak, recomputing = highest, True
-        return Recomputed(peak, recomputing, live)
+        peak = int(live.max()) if count else blocks.peak_bytes
+        used = np.flatnonzero(again < count)
+        held = np.bincount(whose[gone], weights=blocks.bytes[gone], minlength=calls).astype(np.int64)
+        before = live[again[used]] - self._made_by(again[used]) - held[used]
+        highest = int((before + self._recomputing(owner, scopes, whose)[used]).max(initial=0))
+        return Recomputed(max(peak, highest), highest > peak, live)
 
-    def _born_at(self, node: int) -> int:
-        return int(self.blocks.bytes[self.blocks.birth == node].sum())
+    def _owners(self, paths: Sequence[str]) -> tuple[Ints, Ints]:
+        """For every scope the number of the checkpointed call that it is in, -1 for none; and the scopes of those calls.
 
-    def _recompute_profile(self, scope: int, gone: Ints) -> int:
-        """The most bytes that a call's forward operations hold at once of their own, with what is saved kept."""
-        blocks, inside = self.blocks, self._inside(scope)
-        first, stop = int(self._runs[0][scope]), int(self._runs[1][scope])
-        mine = np.flatnonzero((blocks.birth >= first) & (blocks.birth < stop))
-        mine = mine[inside[self.graph.node_scope[blocks.birth[mine]]]]
-        if not len(mine):
-            return 0
-        end = np.minimum(blocks.death[mine], stop)
-        end[np.isin(mine, gone)] = stop
-        change = np.zeros(stop - first + 1, dtype=np.int64)
-        np.add.at(change, blocks.birth[mine] - first, blocks.bytes[mine])
-        np.add.at(change, end - first, -blocks.bytes[mine])
-        return int(np.cumsum(change).max())
-
-    def _inside(self, scope: int) -> Ints:
-        """A mask of the scopes in a scope, itself included."""
-        found = np.zeros(len(self.parent), dtype=bool)
-        found[scope] = True
-        for number in range(scope + 1, len(self.parent)):
-            found[number] = found[self.parent[number]]
-        return found
-
-    def _chosen(self, paths: Sequence[str]) -> list[int]:
-        """The calls of the modules named, an outer one in the place of those inside it."""
-        from fnmatch import fnmatchcase
-
+        Of calls inside one another, the outermost counts.
+        """
         graph = self.graph
         kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
-        called = [number for number, kind in enumerate(kinds) if kind == "module"]
-        known = {graph.scope_paths[number] for number in called}
+        known = {path for path, kind in zip(graph.scope_paths, kinds) if kind == "module"}
         wanted: set[str] = set()
         for pattern in paths:
             found = {path for path in known if path == pattern or fnmatchcase(path, pattern)}
@@ -315,16 +272,70 @@ class Checkpointing:
             wanted |= found
         if not len(self.backward):
             raise UsageError("this trace has no backward pass, so nothing is saved for one: trace with backward=True")
-        chosen: list[int] = []
-        covered = np.zeros(len(self.parent), dtype=bool)
-        ran = set(graph.node_scope[self.forward].tolist())
-        for number in called:
-            if graph.scope_paths[number] in wanted and not covered[number]:
-                inside = self._inside(number)
-                covered |= inside
-                if ran & set(np.flatnonzero(inside).tolist()):
-                    chosen.append(number)
-        return chosen
+        owner, scopes = [-1] * len(self.parent), []
+        for scope, above in enumerate(self.parent.tolist()):
+            if above >= 0 and owner[above] >= 0:
+                owner[scope] = owner[above]
+            elif kinds[scope] == "module" and graph.scope_paths[scope] in wanted:
+                owner[scope] = len(scopes)
+                scopes.append(scope)
+        return np.array(owner, dtype=np.int64), np.array(scopes, dtype=np.int64)
+
+    def _last_read(self) -> Ints:
+        """For every block the last forward operation that reads it, or else the one that makes it."""
+        block, node = self.blocks.readers
+        forward = self.graph.node_phase[node] == Phase.FORWARD
+        found = self.blocks.birth.copy()
+        np.maximum.at(found, block[forward], node[forward])
+        return found
+
+    def _keep_inputs(self, owner: Ints, again: Ints, change: Ints) -> None:
+        """Let what a checkpointed call was given live until its backward is done."""
+        graph, blocks, count = self.graph, self.blocks, len(self.graph)
+        whose = owner[graph.node_scope[self.backward]]
+        end = np.zeros(len(again), dtype=np.int64)
+        np.maximum.at(end, whose[whose >= 0], self.backward[whose >= 0] + 1)
+        end[again >= count] = 0
+        block, node = blocks.readers
+        inside = owner[graph.node_scope[node]]
+        chosen = (graph.node_phase[node] == Phase.FORWARD) & (inside >= 0) & (blocks.birth[block] >= 0)
+        block, inside = block[chosen], inside[chosen]
+        birth = blocks.birth[block]
+        given = (graph.node_phase[birth] == Phase.FORWARD) & (owner[graph.node_scope[birth]] != inside)
+        death = blocks.death.copy()
+        np.maximum.at(death, block[given], end[inside[given]])
+        longer = np.flatnonzero((death > blocks.death) & (blocks.death <= count))
+        np.add.at(change, blocks.death[longer], blocks.bytes[longer])
+        np.subtract.at(change, np.minimum(death[longer], count), blocks.bytes[longer])
+
+    def _made_by(self, nodes: Ints) -> Ints:
+        born = self.blocks.birth >= 0
+        made = np.bincount(self.blocks.birth[born], weights=self.blocks.bytes[born], minlength=len(self.graph))
+        found: Ints = made.astype(np.int64)[nodes]
+        return found
+
+    def _recomputing(self, owner: Ints, scopes: Ints, whose: Ints) -> Ints:
+        """For every checkpointed call the most that its forward holds of its own, with what is saved kept.
+
+        Calls do not overlap in time, so that one pass over the operations serves them all.
+        """
+        graph, blocks = self.graph, self.blocks
+        first, stop = self._runs[0][scopes], self._runs[1][scopes]
+        mine = np.flatnonzero(blocks.birth >= 0)
+        mine = mine[graph.node_phase[blocks.birth[mine]] == Phase.FORWARD]
+        call = owner[graph.node_scope[blocks.birth[mine]]]
+        mine, call = mine[call >= 0], call[call >= 0]
+        runs = blocks.birth[mine] < stop[call]
+        mine, call = mine[runs], call[runs]
+        end = np.where(whose[mine] == call, stop[call], np.minimum(blocks.death[mine], stop[call]))
+        change = np.zeros(len(graph) + 1, dtype=np.int64)
+        np.add.at(change, blocks.birth[mine], blocks.bytes[mine])
+        np.subtract.at(change, end, blocks.bytes[mine])
+        level, found = np.cumsum(change), np.zeros(len(scopes), dtype=np.int64)
+        some = np.flatnonzero(stop > first)
+        for number in some.tolist():
+            found[number] = level[first[number] : stop[number]].max()
+        return found
 
 
 def _depths(parent: Ints) -> Ints:

@@ -1,0 +1,122 @@
+"""What checkpointing saves and costs, against runs that do checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import torch_vis as tv
+from torch_vis.errors import NoMatch, UsageError
+
+
+class Block(nn.Module):
+    def __init__(self, size: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.attend, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.up, self.down = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, size = x.shape
+        parts = self.attend(self.first(x)).view(batch, tokens, 3, self.heads, size // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, size)
+        x = x + self.out(mixed)
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Stack(nn.Module):
+    """Blocks on end; those that are numbered are checkpointed."""
+
+    def __init__(self, blocks: Sequence[nn.Module], width: int, numbered: frozenset[int]) -> None:
+        super().__init__()
+        self.blocks, self.head, self.numbered = nn.ModuleList(blocks), nn.Linear(width, 10), numbered
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, block in enumerate(self.blocks):
+            x = checkpoint(block, x, use_reentrant=False) if number in self.numbered else block(x)
+        return self.head(x.flatten(2).mean(2) if x.dim() == 4 else x.mean(1))
+
+
+def transformer(numbered: frozenset[int]) -> tuple[nn.Module, torch.Tensor]:
+    return Stack([Block(64) for _ in range(4)], 64, numbered), torch.randn(4, 64, 64)
+
+
+def convolutional(numbered: frozenset[int]) -> tuple[nn.Module, torch.Tensor]:
+    blocks = [
+        nn.Sequential(nn.Conv2d(16 if n else 3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()) for n in range(4)
+    ]
+    return Stack(blocks, 16, numbered), torch.randn(4, 3, 32, 32)
+
+
+def cases() -> list[frozenset[int]]:
+    return [frozenset({0}), frozenset({1}), frozenset({2}), frozenset({3}), frozenset({1, 2}), frozenset(range(4))]
+
+
+@pytest.mark.parametrize("numbered", cases(), ids=str)
+@pytest.mark.parametrize("make", [transformer, convolutional])
+def test_the_new_peak_and_the_cost_are_those_of_a_checkpointed_run(make, numbered: frozenset[int]) -> None:  # type: ignore[no-untyped-def]
+    model, x = make(frozenset())
+    plain = tv.trace(model, x, backward=True)
+    model, x = make(numbered)
+    real = tv.trace(model, x, backward=True)
+    paths = [f"blocks.{number}" for number in numbered]
+    assert plain.memory().checkpoint(paths).peak_bytes == real.memory().peak_bytes
+    extra = sum(row.extra_flops for row in plain.memory().checkpoints if row.path in paths)
+    assert extra == real.metrics["flops"].total() - plain.metrics["flops"].total()
+
+
+def test_a_row_says_what_a_call_no_longer_holds() -> None:
+    model, x = transformer(frozenset())
+    plain = tv.trace(model, x, backward=True)
+    rows = {row.path: row for row in plain.memory().checkpoints}
+    model, x = transformer(frozenset({1}))
+    with_one = tv.trace(model, x, backward=True)
+    first = next(node.index for node in plain.graph.nodes if node.phase == "backward")
+    other = next(node.index for node in with_one.graph.nodes if node.phase == "backward")
+    saved = int(plain.memory().blocks.live[first]) - int(with_one.memory().blocks.live[other])
+    assert rows["blocks.1"].saved_bytes == saved
+    assert rows["blocks.1"].peak_bytes == saved  # the peak is when backward begins
+    assert rows["blocks.1"].extra_time_ns is not None and rows["blocks.1"].type == "Block"
+
+
+def test_what_the_program_holds_itself_is_not_saved() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid())
+    held = []
+
+    def step(x: torch.Tensor) -> None:
+        out = model(x)
+        held.append(out)
+        out.sum().backward()
+
+    rows = tv.trace(step, torch.ones(4, 8)).memory().checkpoints
+    assert [row.path for row in rows] == []
+
+
+def test_a_call_that_only_keeps_more_is_not_listed() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Flatten(), nn.Linear(8, 8))
+    rows = tv.trace(model, torch.ones(4, 8), backward=True).memory().checkpoints
+    assert all(row.saved_bytes > 0 for row in rows)
+    assert "1" not in {row.path for row in rows}
+
+
+def test_a_prediction_has_no_times() -> None:
+    model, x = transformer(frozenset())
+    rows = tv.trace(model, x, backward=True, fake=True).memory().checkpoints
+    assert rows and all(row.extra_time_ns is None and row.extra_flops is not None for row in rows)
+
+
+def test_bad_names_and_no_backward() -> None:
+    model, x = convolutional(frozenset())
+    with pytest.raises(NoMatch, match=r"blocks\.0"):
+        tv.trace(model, x, backward=True).memory().checkpoint("block.0")
+    report = tv.trace(model, x).memory()
+    assert report.checkpoints == []
+    with pytest.raises(UsageError, match="backward=True"):
+        report.checkpoint("blocks.0")
