@@ -134,7 +134,9 @@ def test_partitions_are_called_with_what_the_table_lists(tmp_path: Path) -> None
         return x * 2
 
     extractor = tv.trace_model_with_dynamo(broken, X)
-    first, second = saved(extractor, tmp_path)
+    whole = saved(extractor, tmp_path)
+    assert torch.equal(whole(X), broken(X)) and torch.equal(whole(X + 1), broken(X + 1))
+    first, second = runpy.run_path(str(tmp_path / "saved.py"))["load_parts"]()
     assert torch.equal(second(*first(X))[0], broken(X))
     assert "L['x']" in (tmp_path / "saved.py").read_text()
     with pytest.raises(TypeError, match="takes 1 inputs"):
@@ -147,7 +149,7 @@ def test_a_backend_without_a_trace_saves_partitions(tmp_path: Path) -> None:
         tv.save_graph_to_file(extractor, tmp_path / "x.py")
     model = nn.Linear(4, 2)
     torch.compile(model, backend=extractor)(X)
-    (part,) = saved(extractor, tmp_path)
+    part = saved(extractor, tmp_path)
     assert torch.equal(part(X)[0], model(X))
     assert dict(part.held.named_parameters()).keys() == {"weight", "bias"}
 
@@ -174,12 +176,35 @@ def test_a_fresh_interpreter_needs_torch_and_safetensors_only(tmp_path: Path) ->
 
 def test_what_cannot_be_saved_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
-    with pytest.raises(UsageError, match="via='export'"):
-        tv.save_graph_to_file(tv.trace(nn.ReLU(), X), path)
+    with pytest.raises(UsageError, match="holds no tensors"):
+        tv.save_graph_to_file(tv.trace(nn.ReLU(), X, keep=False), path)
     with pytest.raises(UsageError, match="whole Linear"):
-        tv.save_graph_to_file(tv.trace(nn.Sequential(nn.Linear(4, 2)), X, via="fx"), path)
+        tv.save_graph_to_file(tv.trace(nn.Sequential(nn.Linear(4, 2)), X, via="fx", keep=False), path)
     with pytest.raises(UsageError, match=r"\.py"):
         tv.save_graph_to_file(tv.trace(nn.ReLU(), X, via="export"), tmp_path / "x.txt")
     with pytest.raises(UsageError, match="extractor or a trace"):
         tv.save_graph_to_file(3, path)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("via", ["eager", "fx", "dynamo", "aot"])
+def test_a_run_with_breaks_containers_and_a_recurrent_layer(via: str, tmp_path: Path) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.norm = nn.LSTM(4, 6, batch_first=True), nn.BatchNorm1d(6)
+
+        def forward(self, x: Tensor, *, extra: dict[str, Tensor]) -> dict[str, object]:
+            y, (h, _) = self.rnn(x[None])
+            if via in ("dynamo", "aot"):
+                torch._dynamo.graph_break()
+            return {"y": self.norm(y[0]) * extra["scale"], "h": (h,), "n": 3}
+
+    model, extra = Mixed().eval(), {"scale": torch.randn(6)}
+    found = saved(tv.trace(model, X, kwargs={"extra": extra}, via=via), tmp_path)(X, extra=extra)
+    wanted = model(X, extra=extra)
+    assert (
+        torch.equal(found["y"], wanted["y"])
+        and torch.equal(found["h"][0], wanted["h"][0])
+        and found["n"] == 3
+    )

@@ -12,8 +12,9 @@ import torch
 import torch_vis as tv
 from tests.test_via import OTHERWISE
 from tests.zoo import ZOO, close_process_group, same_bits, tensors
-from torch_vis.errors import CaptureFailed, UsageError
+from torch_vis.errors import CaptureFailed, TensorsMissing, UsageError
 from torch_vis.frontends.dynamo import save_graph_to_file
+from torch_vis.run import replay
 
 # What has no form in a file of plain tensors; the error says so.
 REFUSED = {"fake_tensor_input": "FakeTensor", "meta_tensor_input": "meta device"}
@@ -54,3 +55,40 @@ def test_the_file_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
     left, right = list(tensors(wanted)), list(tensors(found))
     assert len(left) == len(right)
     assert all(same_bits(one, two) for one, two in zip(left, right))
+
+
+# Why a recorded run has no form in Python, by what the error says; a run without a limit here must have one.
+NO_FORM = (
+    "holds no tensors",
+    "meta or fake",
+    "could not be looked into",
+    "cannot be written as Python",
+    "cannot be saved",
+    "is not held by this trace",
+)
+# What reads its values in Python, is seeded inside, or changes its own state: a second run is another one.
+NOT_AGAIN = {"numpy_write", "seeds_inside_forward"}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_recorded_run_gives_the_same_from_its_file(name: str, tmp_path: Path) -> None:
+    if name == "raises_half_way":
+        pytest.skip("the model raises")
+    model, args, kwargs = ZOO[name].make()
+    state = torch.get_rng_state()
+    t = tv.trace(model, *args, kwargs=kwargs)
+    if t._held is not None:
+        t._held.put_back()  # as the run found everything
+    path = tmp_path / "saved.py"
+    try:
+        save_graph_to_file(t, path)
+    except (UsageError, TensorsMissing) as refusal:
+        assert any(text in str(refusal) for text in NO_FORM), refusal
+        return
+    run = runpy.run_path(str(path))["load"]()
+    torch.set_rng_state(state)
+    found = run(*args, **kwargs)
+    left, right = list(tensors(t.output)), list(tensors(found))
+    assert len(left) == len(right)
+    if name not in NOT_AGAIN:
+        assert all(replay.same_bits(one, two) for one, two in zip(left, right))

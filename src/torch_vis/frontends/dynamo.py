@@ -26,6 +26,7 @@ from torch_vis.views.units import size as size_text
 if TYPE_CHECKING:
     import os
 
+    from torch_vis.run.saved_recorded import Recorded
     from torch_vis.tracing import Trace
 
 __all__ = [
@@ -189,9 +190,10 @@ def save_graph_to_file(extractor: DynamoGraphExtractor | Trace, path: str | os.P
     """Write a captured program as Python that imports, runs and gives the model's outputs, its weights beside it.
 
     ``path`` gets the code, and ``path`` with ``.safetensors`` in the place of ``.py`` the parameters, buffers and
-    constants as they are now. The file needs torch and safetensors, not torch_vis and not the model's own code. What
-    was traced via export, or via Dynamo without a graph break, has ``load()``, which gives the whole model; otherwise
-    there is one class for each partition, with what it is called with.
+    constants as they are now. The file needs torch and safetensors, not torch_vis and not the model's own code. Its
+    ``load()`` gives the whole model: the program of torch.export, the one graph of Dynamo, or else (with graph breaks,
+    or without a compiler) the recorded operations, in which what was decided by values is as it was. With partitions,
+    ``load_parts()`` gives these. An extractor that was a plain backend has its partitions only.
 
     >>> import os, runpy, tempfile, torch, torch_vis as tv
     >>> model, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
@@ -200,32 +202,44 @@ def save_graph_to_file(extractor: DynamoGraphExtractor | Trace, path: str | os.P
     >>> torch.equal(runpy.run_path(path)["load"]()(x), model(x))
     True
     """
-    from torch_vis.run.saved import save_program
+    from torch_vis.run.saved import save_program, save_recorded
     from torch_vis.tracing import Trace
 
     if isinstance(extractor, DynamoGraphExtractor):
         if not extractor.graph_modules:
             raise UsageError("nothing was captured yet; call the compiled model once, then save")
-        trace = extractor.trace
-        program = None if trace is None else trace.program
-        save_program(
-            path,
-            modules=extractor.graph_modules,
-            program=program,
-            output=None if trace is None else trace.output,
-        )
-        return
+        if extractor.trace is None:
+            save_program(path, modules=extractor.graph_modules, program=None, output=None)
+            return
+        extractor = extractor.trace
     if not isinstance(extractor, Trace):
         raise UsageError(
             f"save_graph_to_file() takes an extractor or a trace, not {type(extractor).__name__}"
         )
-    if extractor.program is None:
+    program, run = extractor.program, _run_of(extractor)
+    whole_modules = (
+        program is not None and program.via == "fx"
+    )  # its graph calls modules, whose code is not in it
+    if program is not None and not (whole_modules and run is not None):
+        save_program(path, modules=program.modules, program=program, output=extractor.output, run=run)
+    elif run is not None:
+        save_recorded(path, run())
+    else:
         raise UsageError(
-            "this trace went through no compiler, or was loaded from a file; "
-            "trace with via='export' to save it as Python"
+            "this trace holds no tensors (loaded from a file, released, or traced with keep=False), or is of a block; "
+            "trace() the model again to save it as Python"
         )
-    program = extractor.program
-    save_program(path, modules=program.modules, program=program, output=extractor.output)
+
+
+def _run_of(trace: Trace) -> Callable[[], Recorded] | None:
+    """What writes the recorded run, where the trace still holds what that needs."""
+    held, entry = trace._held, trace._entry
+    if held is None or entry is None or trace.error is not None:
+        return None
+    from torch_vis.run.observe import ready
+    from torch_vis.run.saved_recorded import recorded
+
+    return lambda: recorded(trace.graph, ready(trace.graph, held), entry, trace.output)
 
 
 def _operations(modules: Sequence[fx.GraphModule]) -> dict[str, int]:

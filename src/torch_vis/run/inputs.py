@@ -29,6 +29,10 @@ class Entry:
         self.names = [name for name, _ in named]
         self.given = {name: (tensor.dtype, _shape(tensor), tensor.device) for name, tensor in named}
         self._literals = _literals(args, kwargs)
+        leaves, self.spec = pytree.tree_flatten((args, dict(kwargs)))
+        by_tensor = {id(tensor): name for name, tensor in reversed(named)}  # one given twice has its first name
+        self.leaves = [by_tensor.get(id(leaf)) for leaf in leaves]
+        """The leaves of the arguments: the name of each that is a tensor, None for what is not."""
         first: dict[int, str] = {}
         self.same = {name: first.setdefault(id(tensor), name) for name, tensor in named}
 

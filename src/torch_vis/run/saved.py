@@ -6,7 +6,7 @@ import inspect
 import os
 import pprint
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch_vis.graph.files import replacing
 from torch_vis.run import saved_text as text
 from torch_vis.run.saved_code import Code
 from torch_vis.run.saved_containers import LITERALS, plan_of
+from torch_vis.run.saved_recorded import Recorded
 from torch_vis.run.saved_weights import lay_out, write_blocks
 
 SIMPLE = re.compile(
@@ -69,16 +70,23 @@ class Draft:
 
 
 def save_program(
-    path: str | os.PathLike[str], *, modules: Sequence[fx.GraphModule], program: Any, output: Any
+    path: str | os.PathLike[str],
+    *,
+    modules: Sequence[fx.GraphModule],
+    program: Any,
+    output: Any,
+    run: Callable[[], Recorded] | None = None,
 ) -> None:
-    """Write graph modules, and the program that they are part of, as Python."""
-    if Path(path).suffix != ".py":
-        raise UsageError(f"a saved program is a Python file: its name ends in .py, not {Path(path).suffix!r}")
+    """Write graph modules, and the program that they are part of, as Python.
+
+    ``run`` gives the recorded run, for a program that the graph modules are only parts of.
+    """
+    _check_name(path)
     draft = Draft()
     if program is not None and program.exported is not None:
         _exported(draft, program.exported)
     else:
-        _partitions(draft, modules, program, output)
+        _partitions(draft, modules, program, output, run)
     draft.write(path)
 
 
@@ -165,7 +173,44 @@ def _sizes(exported: Any) -> list[str]:
 # ---------------------------------------------------------------- Dynamo, fx, AOT
 
 
-def _partitions(draft: Draft, modules: Sequence[fx.GraphModule], program: Any, output: Any) -> None:
+def save_recorded(path: str | os.PathLike[str], run: Recorded) -> None:
+    """Write a run that went through no compiler."""
+    _check_name(path)
+    draft = Draft()
+    draft.told.append("A model as it ran, operation by operation, written by torch_vis.")
+    draft.runtime += [text.LOADING, text.CONTAINERS]
+    _recorded(draft, run)
+    draft.write(path)
+
+
+def _check_name(path: str | os.PathLike[str]) -> None:
+    if Path(path).suffix != ".py":
+        raise UsageError(f"a saved program is a Python file: its name ends in .py, not {Path(path).suffix!r}")
+
+
+def _recorded(draft: Draft, run: Recorded) -> None:
+    """Add the recorded run as the model of the file."""
+    for name, content in run.tables.items():
+        draft.table(name, content)
+    draft.table("STATE", sorted(run.tensors))
+    draft.tensors.update(run.tensors)
+    draft.told.append(
+        "    model = load()\n    output = model(...)  # with the arguments of the recorded run\n\n"
+        "What the program decided by values is as it was recorded. It gives no gradients."
+    )
+    if run.renamed:
+        named = ", ".join(sorted(run.renamed))
+        draft.told.append(f"It returned {named}; this returns plain dictionaries with the same names.")
+    draft.runtime += [run.code, text.RECORDED]
+
+
+def _partitions(
+    draft: Draft,
+    modules: Sequence[fx.GraphModule],
+    program: Any,
+    output: Any,
+    run: Callable[[], Recorded] | None,
+) -> None:
     names = [f"Partition{number}" for number in range(len(modules))]
     tables = []
     for module, name in zip(modules, names):
@@ -186,10 +231,15 @@ def _partitions(draft: Draft, modules: Sequence[fx.GraphModule], program: Any, o
     if whole is None:
         draft.told.append(
             "PARTITIONS lists the inputs of each: its name, its weight (None for what the caller gives), the\n"
-            "expression it stands for, its shape and its type. The code between partitions is not in this file.\n\n"
-            "    parts = load()\n    outputs = parts[0](*inputs)"
+            "expression it stands for, its shape and its type.\n\n"
+            "    parts = load_parts()\n    outputs = parts[0](*inputs)"
         )
         draft.runtime.append(text.PARTS)
+        if run is not None:
+            _recorded(draft, run())
+        else:
+            draft.told.append("The code between partitions is not in this file.")
+            draft.runtime.append(text.LONE_PART if len(modules) == 1 else text.SEVERAL_PARTS)
         return
     draft.told.append(
         "    model = load()\n    output = model(...)  # with the arguments of the captured model"

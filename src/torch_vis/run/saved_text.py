@@ -139,10 +139,49 @@ class Partition(torch.nn.Module):
 '''
 
 PARTS = '''
-def load(path=None):
+def load_parts(path=None):
     """The partitions with their weights, in the order in which they ran."""
     weights = load_weights(path)
     return [Partition(number, weights) for number in range(len(PARTITIONS))]
+'''
+
+LONE_PART = '''
+def load(path=None):
+    """The partition with its weights."""
+    return load_parts(path)[0]
+'''
+
+SEVERAL_PARTS = """
+load = load_parts
+"""
+
+RECORDED = '''
+def fresh(result, written):
+    """The tensors that an operator made, without those that it wrote to."""
+    if isinstance(result, torch.Tensor):
+        return [] if any(result is tensor for tensor in written) else [result]
+    return [tensor for part in result or () for tensor in fresh(part, written)]
+
+
+class Model(torch.nn.Module):
+    """The recorded run: every operation as it ran, called as it was when it was recorded. It gives no gradients."""
+
+    def __init__(self, weights):
+        super().__init__()
+        for name in STATE:
+            put(self, name, weights[name])
+
+    def forward(self, *args, **kwargs):
+        leaves = zip(LEAVES, flatten((args, kwargs), INPUTS))
+        given = {name: leaf.detach() for name, leaf in leaves if name is not None}
+        with torch.no_grad():
+            made = recorded({name: get(self, name) for name in STATE}, given)
+        return unflatten((made[known] if kind == "graph" else known for kind, known in RESULTS), OUTPUTS)
+
+
+def load(path=None):
+    """The model with its weights."""
+    return Model(load_weights(path))
 '''
 
 WHOLE = '''
