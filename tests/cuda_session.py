@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 import torch_vis as tv
-from tests import test_cuda, zoo
+from tests import test_cuda, test_time_cuda, zoo
 
 
 def attempt(name: str, run: Callable[[], object]) -> bool:
@@ -58,6 +58,27 @@ def cost_of_a_step() -> None:
     print(f"backward operations linked: {sum(n.link is not None for n in backward)} of {len(backward)}")
 
 
+def kernels_of_a_step() -> None:
+    """The same step: kernel time of its operations against all that the profiler sees on the device."""
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig()).cuda().train()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def step(ids: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(ids).last_hidden_state.square().mean().backward()
+        optimizer.step()
+
+    t = tv.trace(step, torch.randint(0, 30000, (8, 128), device="cuda"), repeat=5)
+    found, spent = t.meta["device_time"], t.metrics["kernel_ns"].total()
+    print(
+        f"kernels of a BERT-base step: {len(found['kernel_name'])}, {found['unmatched']} without an operation; "
+        f"{spent / 1e6:.2f} ms in operations, {found['total_ns'] / 1e6:.2f} ms in all, ratio {spent / found['total_ns']:.4f}"
+    )
+    print(str(t.time()).partition("\noperators")[0])
+
+
 def main() -> None:
     """Run everything and print a line for each failure and a total."""
     print(torch.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
@@ -67,12 +88,14 @@ def main() -> None:
         passed += attempt(
             "replay", lambda training=training: test_cuda.test_forward_and_backward_replay(training)
         )
-    for name in dir(test_cuda):
-        if name.startswith("test_") and name != "test_forward_and_backward_replay":
-            total += 1
-            passed += attempt(name, getattr(test_cuda, name))
+    for tests in (test_cuda, test_time_cuda):
+        for name in dir(tests):
+            if name.startswith("test_") and name != "test_forward_and_backward_replay":
+                total += 1
+                passed += attempt(name, getattr(tests, name))
     print(f"CUDA tests: {passed} of {total} passed")
     attempt("cost", cost_of_a_step)
+    attempt("kernels", kernels_of_a_step)
     passed = total = 0
     for case in zoo.ZOO.values():
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from torch_vis.held import Held
     from torch_vis.reports.fusion import FusionReport
     from torch_vis.reports.gradients import GradientFlow
+    from torch_vis.reports.latency import LatencyReport
     from torch_vis.reports.memory import MemoryReport
     from torch_vis.reports.partition import PartitionReport
+    from torch_vis.reports.roofline import RooflineReport
     from torch_vis.reports.summary import Summary
+    from torch_vis.reports.time import TimeReport
     from torch_vis.tracing import Trace
 
 
@@ -49,6 +52,21 @@ class Reading:
         from torch_vis.reports.memory import MemoryReport
 
         return MemoryReport(self.graph, self.metrics, cast("Trace", self).meta)
+
+    def time(self) -> TimeReport:
+        """Where the time goes: by operator, module, call, source line and phase; of a repeated run, kernels and waits.
+
+        >>> import torch, torch_vis as tv
+        >>> report = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), repeat=2).time()
+        >>> sum(row.time_ns for row in report.operators) + report.host_ns == report.total_ns
+        True
+        >>> sorted(row.name for row in report.operators), report.runs
+        (['addmm', 't'], 2)
+        """
+        from torch_vis.reports.time import TimeReport
+
+        trace = cast("Trace", self)
+        return TimeReport(self.graph, self.metrics, trace.meta, trace.limits)
 
     def subgraph(self, name: str) -> Trace:
         """A graph inside a captured program, by itself: a branch of ``torch.cond``, taken or not, or a loop's body.
@@ -144,3 +162,36 @@ class Reading:
 
         budget = Budget(max_operations, max_flops, max_bytes)
         return PartitionReport(self.graph, self.metrics, by=by, depth=depth, budget=budget)
+
+    def roofline(self, hardware: Any = None) -> RooflineReport:
+        """How near each operation comes to what the machine can do, and whether compute, memory or overhead holds it back.
+
+        ``hardware`` is a name (see ``known_hardware``), a ``Hardware`` or a calibration; without it, this machine as
+        ``calibrate`` measured it before. The columns ``bound`` (1 compute, 2 memory, 3 overhead, 0 a view) and
+        ``peak_share`` stay beside the trace, so that files and the page that are saved afterwards have them.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
+        >>> found = t.roofline(hardware="a100")
+        >>> t.metrics["bound"][:]
+        [0, 3]
+        """
+        from torch_vis.reports.machines import machine, profile
+        from torch_vis.reports.roofline import RooflineReport
+
+        chosen = machine(hardware, devices=cast("Trace", self).meta.get("devices", ()))
+        found = RooflineReport(self.graph, self.metrics, profile(chosen))
+        for column in found.columns():
+            self.metrics = self.metrics.with_column(column)
+        return found
+
+    def latency(self, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
+        """How long this run takes on a machine that may not be here, with a range: see ``predict_latency``.
+
+        >>> import torch, torch_vis as tv
+        >>> print(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="a100").found.machine)
+        A100 80GB SXM
+        """
+        from torch_vis.reports.latency import predict_latency
+
+        return predict_latency(cast("Trace", self), hardware=hardware, calibration=calibration)

@@ -55,6 +55,10 @@ class Timeline(NamedTuple):
     waits: Ints  # name, start, stop, linked number: calls in which the host waited for the device
     device: Ints  # name, start, stop, linked number, device, stream: kernels, copies and fills, by time
 
+    def until(self, ended: int) -> Timeline:
+        """Without the waits of after the run: the profiler's own."""
+        return self._replace(waits=self.waits[self.waits[:, 1] < ended])
+
 
 class Profiling:
     """What a block of ``profiling`` found; the timeline is there once the block has ended."""
@@ -135,7 +139,7 @@ def _read(results: Any, apart: int) -> Timeline:
                 device.append((number, start, stop, event.linked_correlation_id(), *where))
         elif name in WAITS:
             waits.append((number, start, stop, event.linked_correlation_id()))
-        elif not event.is_async() and not event.is_python_function():
+        elif not event.is_async():
             row = (event.start_thread_id(), start, -stop, event.correlation_id(), number, event.sequence_nr())
             host.append(row)
     host.sort()

@@ -36,8 +36,8 @@ FOLLOWED = (torch.nn.Module, torch.optim.Optimizer)
 RECORDED = 3  # runs under recorder and profiler; kernels vary little
 
 
-class Spilled(Exception):
-    """A repeated run has changed something that the first run did not change."""
+class Stopped(Exception):
+    """Why no more runs can be made, in words."""
 
 
 class Call(NamedTuple):
@@ -164,10 +164,8 @@ class Repeats:
                     self._again(after, self._recorded)
                 for kind in (self._plain, self._followed, self._profiled):
                     self._again(after, kind)
-        except Spilled as spilled:
-            return str(spilled)
-        except Exception as error:
-            return f"a repeated run raised {type(error).__name__}: {error}"
+        except Stopped as stopped:
+            return str(stopped)
         finally:
             after.put_back()
         return None
@@ -177,16 +175,22 @@ class Repeats:
         turn()
         for state, _ in after.changes():
             if state.geometry[0] not in self.safe:
-                raise Spilled(
+                raise Stopped(
                     "a repeated run wrote to memory that the first did not write to, and stayed the last"
                 )
 
     # ---------------------------------------------------------------- the kinds of run
 
+    def _go(self) -> None:
+        try:
+            self.call()
+        except Exception as error:  # the program's own; it did not raise in the first run
+            raise Stopped(f"a repeated run raised {type(error).__name__}: {error}") from error
+
     def _plain(self) -> None:
         _settle(self.kernels)
         start = clock()
-        self.call()
+        self._go()
         _settle(self.kernels)
         self.walls.append(clock() - start)
 
@@ -201,15 +205,15 @@ class Repeats:
         rec.operations = False
         with Following(rec, frozenset(id(part) for _, root in self.capture.roots for part in root.modules())):
             start = clock()
-            self.call()
+            self._go()
             ended = clock()
         rec.closed = True
         rows = table(rec.scopes, 6)
-        owners = [id(rec.modules[module][0]) for module in rows[1:, 0].tolist()]
         rows[0, 2], rows[0, 3] = start, ended
-        return (
-            rows[:, 1:4] if owners == [id(owner) for owner in self._owners() if owner is not None] else None
-        )
+        # by name: some programs make modules, and even their classes, anew in each run
+        called = [type(rec.modules[module][0]).__name__ for module in rows[1:, 0].tolist()]
+        first = [type(owner).__name__ for owner in self._owners() if owner is not None]
+        return rows[:, 1:4] if called == first else None
 
     def _owners(self) -> list[Any]:
         """What each scope of the first run is a call of, where that is followed without a mode too; else None."""
@@ -224,6 +228,7 @@ class Repeats:
         with profiling(cuda=self.kernels is not None) as found:
             start = clock()
             scopes = self._follow()
+            ended = clock()
         timeline = found.timeline
         spent = np.full(len(self._rows.call), np.nan)
         places = np.full(len(spent), -1, dtype=np.int64)
@@ -233,16 +238,14 @@ class Repeats:
             spent[has] = (timeline.stop - timeline.start)[places[has]]
         self.operations.append(spent)
         if self.kernels is not None:
-            self.kernels.add_alone(start, timeline, places, self._seen_nodes())
+            self.kernels.add_alone(start, timeline.until(ended), places, self._seen_nodes())
 
     def _align(self, timeline: Timeline, scopes: Ints, first_number: int) -> tuple[Ints, Ints]:
         """The event of each operation, -1 for none, and how many events lie inside it."""
         events = pieces_of_events(timeline, scopes, first_number)
         after = ends(timeline)
         key = (after.tolist(), events.names, events.scope.tolist(), events.backward.tolist())
-        if (
-            self._aligned is None or self._aligned[0] != key
-        ):  # most runs are event for event like the one before
+        if self._aligned is None or self._aligned[0] != key:  # most runs are like the one before
             self._aligned = key, align(self._pieces(), events, after)
         places = self._aligned[1]
         return places, (after - np.arange(1, len(after) + 1))[places] if len(after) else places
@@ -266,7 +269,7 @@ class Repeats:
         modules = [root for _, root in self.capture.roots]
         capture = Capture(*modules, keep=False, memory=False, functions=self.functions)
         with profiling(cuda=self.kernels is not None) as found, capture:
-            self.call()
+            self._go()
         rec, rows = capture.recorder, rows_of(capture.recorder)
         ops, names = [info.call.op for info in rec.calls], [call.op for call in self.graph.calls]
         if [ops[call] for call in rows.call] != [names[call] for call in self._rows.call]:
@@ -278,7 +281,7 @@ class Repeats:
         spent[has] = (timeline.stop - timeline.start)[matched.event[has]]
         self.recorded.append(spent)
         if self.kernels is not None:
-            self.kernels.add(timeline, matched, self._seen_nodes())
+            self.kernels.add(timeline.until(capture.ended), matched, self._seen_nodes())
 
     def _forget(self) -> None:
         self.operations.clear()
