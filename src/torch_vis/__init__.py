@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_vis import errors as errors
+    from torch_vis.analysis.calibration import load_calibration as load_calibration
+    from torch_vis.analysis.hardware import Hardware as Hardware
+    from torch_vis.analysis.hardware import known_hardware as known_hardware
+    from torch_vis.analysis.hardware import register_hardware as register_hardware
+    from torch_vis.calibrating import calibrate as calibrate
     from torch_vis.comparing import Comparison as Comparison
     from torch_vis.comparing import compare as compare
     from torch_vis.frontends.backtrace import DLBacktrace as DLBacktrace
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     from torch_vis.frontends.dynamo import SubgraphDescriptor as SubgraphDescriptor
     from torch_vis.frontends.dynamo import TensorDescriptor as TensorDescriptor
     from torch_vis.frontends.dynamo import analyze_memory_timeline as analyze_memory_timeline
+    from torch_vis.frontends.dynamo import get_tensor_size as get_tensor_size
+    from torch_vis.frontends.dynamo import is_last_use as is_last_use
     from torch_vis.frontends.dynamo import save_graph_to_file as save_graph_to_file
     from torch_vis.frontends.dynamo import trace_model_with_dynamo as trace_model_with_dynamo
     from torch_vis.frontends.explorer import ModuleInfo as ModuleInfo
@@ -56,6 +63,8 @@ if TYPE_CHECKING:
     from torch_vis.graph.metrics import Metrics as Metrics
     from torch_vis.reports.allocator import measure_memory as measure_memory
     from torch_vis.reports.batch import analyze_batch_size as analyze_batch_size
+    from torch_vis.reports.compiled import compiled_kernels as compiled_kernels
+    from torch_vis.reports.latency import predict_latency as predict_latency
     from torch_vis.reports.pruning import analyze_pruning as analyze_pruning
     from torch_vis.reports.quantization import analyze_quantization as analyze_quantization
     from torch_vis.tracing import Trace as Trace
@@ -75,6 +84,7 @@ _PUBLIC = {
     "Graph": "torch_vis.graph.graph",
     "GraphEdge": "torch_vis.frontends.tracking",
     "GraphNode": "torch_vis.frontends.tracking",
+    "Hardware": "torch_vis.analysis.hardware",
     "Metrics": "torch_vis.graph.metrics",
     "ModuleInfo": "torch_vis.frontends.explorer",
     "OperationType": "torch_vis.frontends.tracking",
@@ -88,8 +98,10 @@ _PUBLIC = {
     "analyze_memory_usage": "torch_vis.frontends.explorer",
     "analyze_pruning": "torch_vis.reports.pruning",
     "analyze_quantization": "torch_vis.reports.quantization",
+    "calibrate": "torch_vis.calibrating",
     "compare": "torch_vis.comparing",
     "compare_captures": "torch_vis.frontends.captures",
+    "compiled_kernels": "torch_vis.reports.compiled",
     "create_onnx_visualization": "torch_vis.frontends.tensor_ids",
     "errors": "torch_vis",
     "explore_model": "torch_vis.frontends.explorer",
@@ -102,10 +114,16 @@ _PUBLIC = {
     "get_forward_stats": "torch_vis.frontends.explorer",
     "get_operation_sequence": "torch_vis.frontends.tensor_ids",
     "get_parameter_statistics": "torch_vis.frontends.explorer",
+    "known_hardware": "torch_vis.analysis.hardware",
+    "get_tensor_size": "torch_vis.frontends.dynamo",
+    "is_last_use": "torch_vis.frontends.dynamo",
     "load": "torch_vis.tracing",
+    "load_calibration": "torch_vis.analysis.calibration",
     "measure_memory": "torch_vis.reports.allocator",
+    "predict_latency": "torch_vis.reports.latency",
     "record": "torch_vis.tracing",
     "record_torch_module_forward_stats": "torch_vis.frontends.explorer",
+    "register_hardware": "torch_vis.analysis.hardware",
     "save_graph_to_file": "torch_vis.frontends.dynamo",
     "trace": "torch_vis.tracing",
     "trace_model_with_dynamo": "torch_vis.frontends.dynamo",
@@ -122,6 +140,7 @@ __all__ = [
     "Graph",
     "GraphEdge",
     "GraphNode",
+    "Hardware",
     "Metrics",
     "ModuleInfo",
     "OperationType",
@@ -135,8 +154,10 @@ __all__ = [
     "analyze_memory_usage",
     "analyze_pruning",
     "analyze_quantization",
+    "calibrate",
     "compare",
     "compare_captures",
+    "compiled_kernels",
     "create_onnx_visualization",
     "errors",
     "explore_model",
@@ -149,10 +170,16 @@ __all__ = [
     "get_forward_stats",
     "get_operation_sequence",
     "get_parameter_statistics",
+    "get_tensor_size",
+    "is_last_use",
+    "known_hardware",
     "load",
+    "load_calibration",
     "measure_memory",
+    "predict_latency",
     "record",
     "record_torch_module_forward_stats",
+    "register_hardware",
     "save_graph_to_file",
     "trace",
     "trace_model_with_dynamo",

@@ -270,3 +270,26 @@ def test_open_sizes_are_those_of_the_run() -> None:
     extractor = tv.trace_model_with_dynamo(nn.Linear(4, 2), torch.ones(3, 4), dynamic=True)
     (linear,) = [part for part in extractor.descriptors() if "linear" in part.name]
     assert linear.output_tensors[0].shape == (3, 2) and linear.output_tensors[0].nbytes == 24
+
+
+def test_a_graph_without_metadata_has_no_known_sizes():
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    with pytest.raises(UsageError, match="no tensor metadata"):
+        tv.analyze_memory_timeline(torch.fx.symbolic_trace(model).graph)
+
+
+def test_the_documents_own_timeline_runs_with_our_names():
+    graph = (
+        tv.trace_model_with_dynamo(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), torch.ones(4, 3))
+        .graph_modules[0]
+        .graph
+    )
+    live, timeline = {}, []
+    for number, node in enumerate(graph.nodes):
+        if "tensor_meta" in node.meta:
+            live[node.name] = node.meta["tensor_meta"]
+        for arg in node.args:
+            if isinstance(arg, torch.fx.Node) and tv.is_last_use(arg, graph, node):
+                del live[arg.name]
+        timeline.append((number, node.name, sum(tv.get_tensor_size(tensor) for tensor in live.values())))
+    assert timeline[-2][2] == 4 * 2 * 4 and len(timeline) == len(graph.nodes)

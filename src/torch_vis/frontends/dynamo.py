@@ -19,7 +19,13 @@ from torch_vis.frontends.dynamo_descriptors import (
     describe_nodes,
     describe_partitions,
 )
-from torch_vis.frontends.dynamo_memory import MemoryPoint, analyze_memory_timeline, weight_bytes
+from torch_vis.frontends.dynamo_memory import (
+    MemoryPoint,
+    analyze_memory_timeline,
+    get_tensor_size,
+    is_last_use,
+    weight_bytes,
+)
 from torch_vis.views.breaks import Breaks
 from torch_vis.views.units import size as size_text
 
@@ -34,6 +40,8 @@ __all__ = [
     "SubgraphDescriptor",
     "TensorDescriptor",
     "analyze_memory_timeline",
+    "get_tensor_size",
+    "is_last_use",
     "save_graph_to_file",
     "trace_model_with_dynamo",
 ]

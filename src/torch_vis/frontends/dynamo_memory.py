@@ -71,6 +71,31 @@ def analyze_memory_timeline(graph: fx.Graph) -> list[MemoryPoint]:
     return _timeline(nodes, born, dies, size)
 
 
+def is_last_use(node: fx.Node, graph: fx.Graph, user: fx.Node) -> bool:
+    """Whether ``user`` is the last node of the graph that reads what ``node`` makes.
+
+    >>> import torch
+    >>> from torch_vis import is_last_use
+    >>> graph = torch.fx.symbolic_trace(lambda x: (x + 1) * x).graph
+    >>> x, plus, times, out = graph.nodes
+    >>> is_last_use(plus, graph, times), is_last_use(x, graph, plus)
+    (True, False)
+    """
+    place = {found: number for number, found in enumerate(graph.nodes)}
+    return user in node.users and all(place[other] <= place[user] for other in node.users)
+
+
+def get_tensor_size(tensor: Any) -> int | None:
+    """The bytes of a tensor, or of what ``node.meta["tensor_meta"]`` says of one; None where a size is not known.
+
+    >>> import torch
+    >>> from torch_vis import get_tensor_size
+    >>> get_tensor_size(torch.ones(2, 3, dtype=torch.float16))
+    12
+    """
+    return nbytes([hint(size) for size in tensor.shape], tensor.dtype)
+
+
 def weight_bytes(graph: fx.Graph) -> int | None:
     """The bytes of the parameters, buffers and constants that a graph uses; None if one is not known."""
     nodes = list(graph.nodes)
@@ -108,7 +133,8 @@ def _blocks(nodes: list[fx.Node]) -> dict[fx.Node, list[Block]]:
     anything = False
     for node in nodes:
         found[node] = [] if node.op == "output" else list(_blocks_of(node, found))
-        anything = anything or bool(found[node])
+        computes = node.op != "get_attr"
+        anything = anything or any(computes and block.size_bytes is not None for block in found[node])
     if not anything and any(node.op.startswith("call_") for node in nodes):
         raise UsageError(
             "the nodes of this graph have no tensor metadata; take it from trace_model_with_dynamo(), or run "
@@ -127,6 +153,9 @@ def _blocks_of(node: fx.Node, before: dict[fx.Node, list[Block]]) -> Iterator[Bl
                 yield _block(tensor, node)
         return
     shaped = node.meta.get("tensor_meta")
+    if shaped is None and node.op != "get_attr" and not {"example_value", "val"} & node.meta.keys():
+        yield Block(node.name, None)  # nothing says what it makes
+        return
     if shaped is not None and _is_view(node):
         yield from before.get(next(iter(node.all_input_nodes), node), ())
         return
