@@ -21,7 +21,8 @@ WORDS = """
 const draw = CanvasRenderingContext2D.prototype.fillText, words = [];
 CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
   const at = this.getTransform();
-  if (this.canvas === S.view.canvas) words.push([text, parseFloat(/([\\d.]+)px/.exec(this.font)[1]) * at.a / devicePixelRatio]);
+  const size = parseFloat(/([\\d.]+)px/.exec(this.font)[1]) * at.a / devicePixelRatio;
+  if (this.canvas === S.view.canvas) words.push([text, size]);
   return draw.call(this, text, x, y);
 };
 S.view.drawNow();
@@ -33,7 +34,8 @@ SHOWN = """
 const c = S.view.camera, b = S.view.canvas.getBoundingClientRect();
 const shown = [b.left + c.x, b.top + c.y, A.scene.width * c.scale, A.scene.height * c.scale];
 const over = ['.legend-box', '.zoom', '.show-side'].flatMap(s => {
-  const r = document.querySelector(s).getBoundingClientRect(); return r.width ? [[r.left, r.top, r.width, r.height]] : [];
+  const r = document.querySelector(s).getBoundingClientRect();
+  return r.width ? [[r.left, r.top, r.width, r.height]] : [];
 });
 return [shown, over, [b.left, b.top, b.width, b.height]];
 """
@@ -192,7 +194,8 @@ def test_the_bar_stays_within_reach_of_an_open_panel(page: Page, size: tuple[int
     hidden = page.js(
         "return [...document.querySelectorAll('header button, header select, header input, header summary')]"
         ".filter(b => b.offsetParent && !b.closest('.menu-body, .results')).filter(b => {"
-        "const r = b.getBoundingClientRect(), at = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2);"
+        "const r = b.getBoundingClientRect();"
+        "const at = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2);"
         "return !at || !b.contains(at) && !at.contains(b) || at.tagName === 'HEADER'}).map(b => b.title || b.tagName)"
     )
     assert hidden == []
@@ -279,7 +282,8 @@ def test_sideways_goes_to_what_stands_beside(page: Page) -> None:
     found = page.js(
         "const r = A.scene.rect(A.scene.find(A.selected)), i = A.scene.columns[0].picture.items"
         ".find(i => i.box.label === 'stem').box, s = A.scene.rect(A.scene.find(i));"
-        "return [A.selected.canOpen && A.selected.opening !== 'closed', r.x >= s.x + s.w - 4, Math.abs(r.y - s.y) < 300]"
+        "const isFrame = A.selected.canOpen && A.selected.opening !== 'closed';"
+        "return [isFrame, r.x >= s.x + s.w - 4, Math.abs(r.y - s.y) < 300]"
     )
     assert found == [False, True, True]
 

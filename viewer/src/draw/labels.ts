@@ -13,6 +13,7 @@ export const LABEL_SIZE = 10;
 const HIGH = 12;
 const BUCKET = 64;
 const LARGE = 1024; // what is larger lies in too many buckets
+const MOST_LINES = 250; // of a frame, for its labels to be kept off its lines as well
 const MOST_STRUCK = 1; // lines that a label may lie on
 
 const known = new WeakMap<FrameResult, Label[]>();
@@ -73,7 +74,7 @@ function place(column: Column, frame: number): Label[] {
   });
   if (spec.header) cells.add({ x: 0, y: 0, w: result.width, h: spec.header });
   const strokes = new Taken();
-  lines.forEach((_, line) => addStrokes(strokes, result, line));
+  if (lines.length <= MOST_LINES) lines.forEach((_, line) => addStrokes(strokes, result, line));
   const found: Label[] = [];
   const seen = new Set<string>();
   lines.forEach((line, number) => {

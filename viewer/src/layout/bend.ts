@@ -9,6 +9,7 @@ import { arrange, BOTTOM, orient, ranksOf, TOP, type Cells, type Lines, type She
 import { numbers, takeCells, takeLines, type Part } from "./pack.ts";
 
 const MOST_CELLS = 600;
+const MOST_LINES = 1.7; // for each cell: where there are more, it is a tangle and no U
 const LONG = 3; // ranks that a line spans to count
 const ENOUGH = 3; // nested lines that make a U
 const SHARE = 0.75; // of the pairs of long lines that must be nested
@@ -19,7 +20,7 @@ const FOOT = 30;
 
 export function bent(cells: Cells, lines: Lines, spacing: Spacing): Sheet | null {
   const count = cells.w.length;
-  if (!spacing.wrap || count < 2 * ENOUGH || count > MOST_CELLS) return null;
+  if (!spacing.wrap || count < 2 * ENOUGH || count > MOST_CELLS || lines.src.length > MOST_LINES * count) return null;
   const own: Lines = { ...lines, src: lines.src.slice(), dst: lines.dst.slice(), exit: lines.exit.slice(), entry: lines.entry.slice() };
   const turned = orient(cells, own);
   const rank = ranksOf(cells, own);

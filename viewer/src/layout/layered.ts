@@ -147,7 +147,7 @@ export function ranksOf(cells: Cells, lines: Lines): Int32Array {
   return rank;
 }
 
-const CROWD = 12; // cells of a rank up to which it stays one
+const CROWD = 20; // cells of a rank up to which it stays one
 
 /** Ranks far wider than the window are set in several rows; what comes after them moves down. */
 function splitWide(cells: Cells, rank: Int32Array, { gap, rankGap, room = ROOM }: Spacing): void {
@@ -161,7 +161,7 @@ function splitWide(cells: Cells, rank: Int32Array, { gap, rankGap, room = ROOM }
       high = Math.max(high, cells.h[cell]);
     }
     const ports = own.some((cell) => cells.edge[cell] !== 0);
-    const rows = ports || own.length <= CROWD || wide < 2 * room.w ? 1 : Math.max(1, Math.round(Math.sqrt((wide * room.h) / (room.w * (high + rankGap)))));
+    const rows = ports || own.length <= CROWD || wide < 3 * room.w ? 1 : Math.max(1, Math.round(Math.sqrt((wide * room.h) / (room.w * (high + rankGap)))));
     const sorted = rows > 1 ? own.slice().sort((a, b) => cells.order[a] - cells.order[b] || a - b) : own;
     sorted.forEach((cell, at) => (rank[cell] = r + down + Math.floor((at * rows) / sorted.length)));
     down += rows - 1;

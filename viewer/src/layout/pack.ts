@@ -176,11 +176,12 @@ function joined(cells: Cells, lines: Lines, parts: Part[], sheets: Sheet[], plac
     columns = Math.max(columns, sheet.columns);
   });
   const pathStart = new Int32Array(lines.src.length + 1);
-  const path: number[] = [];
+  const path = new Float64Array(sheets.reduce((sum, sheet) => sum + sheet.path.length, 0));
   for (let line = 0; line < owner.length; line++) {
-    const sheet = sheets[owner[line]];
-    for (let i = sheet.pathStart[place[line]]; i < sheet.pathStart[place[line] + 1]; i++) path.push(sheet.path[i]);
-    pathStart[line + 1] = path.length;
+    const { path: own, pathStart: start } = sheets[owner[line]];
+    const knots = own.subarray(start[place[line]], start[place[line] + 1]);
+    path.set(knots, pathStart[line]);
+    pathStart[line + 1] = pathStart[line] + knots.length;
   }
-  return { width: places.w, height: places.h, x, y, path: Float64Array.from(path), pathStart, crossings, columns, top, bottom, flip };
+  return { width: places.w, height: places.h, x, y, path, pathStart, crossings, columns, top, bottom, flip };
 }
