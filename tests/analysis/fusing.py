@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 from torch_vis.analysis.cost.operation import touched
@@ -28,12 +29,12 @@ def access(graph: Graph) -> dict[int, list[tuple[int, bool]]]:
 
 
 def must_precede(graph: Graph) -> set[tuple[int, int]]:
-    """Pairs of operations whose order the results rest on: bytes, memory written over, random numbers, Python's looks."""
+    """Pairs of operations whose order the results rest on: bytes, memory written over, random numbers."""
     source, target, _, _ = graph.edges(shape=False)
     pairs = set(zip(source.tolist(), target.tolist()))
     pairs |= overwrites(graph)
     drawn = [node.index for node in graph.nodes if "random" in node.flags]
-    pairs |= set(zip(drawn, drawn[1:]))
+    pairs |= set(itertools.pairwise(drawn))
     return {(a, b) for a, b in pairs if a != b}
 
 
@@ -44,6 +45,17 @@ def overwrites(graph: Graph) -> set[tuple[int, int]]:
         for place, (later, writes) in enumerate(rows):
             if writes:
                 found |= {(earlier, later) for earlier, _ in rows[:place] if earlier != later}
+    return found
+
+
+def read_then_overwritten(graph: Graph) -> set[tuple[int, int]]:
+    """Pairs of which the first only reads memory that the second writes over."""
+    found = set()
+    for rows in access(graph).values():
+        writers = {node for node, writes in rows if writes}
+        for place, (later, writes) in enumerate(rows):
+            if writes:
+                found |= {(earlier, later) for earlier, _ in rows[:place] if earlier not in writers}
     return found
 
 
@@ -68,7 +80,7 @@ def has_cycle(pairs: set[tuple[int, int]], part: list[int]) -> bool:
 
 def base(value: Value) -> Value:
     """The value that a chain of views was taken of, as far as the bytes come by the argument itself."""
-    while value.producer is not None and is_view(value.producer):
+    while value.producer is not None and is_view(value.producer) and value.producer.op.startswith("aten::"):
         taken = [(v, kind) for v, kind in value.producer.reads if kind != "shape"]
         if len(taken) != 1 or taken[0][0].index not in [v.index for v in value.producer.inputs]:
             return value
@@ -93,7 +105,9 @@ def seen_outside(graph: Graph) -> set[int]:
     """The values, by what views are taken of, that more can look at than the operations that are given them."""
     found = {int(value) for value in graph.result_value}
     for node in graph.nodes:
-        named = {int(graph.in_value[row]) for row in range(*graph.input_span(node.index)) if graph.in_slot[row] < 0}
+        named = {
+            int(graph.in_value[row]) for row in range(*graph.input_span(node.index)) if graph.in_slot[row] < 0
+        }
         found |= {value.index for value, kind in node.reads if kind != "shape" and value.index in named}
     for value in graph.values:
         if value.carries is not None:
@@ -103,33 +117,40 @@ def seen_outside(graph: Graph) -> set[int]:
     return found | {base(Value(graph, number)).index for number in found}
 
 
-def bytes_saved(graph: Graph, group: list[int], kernels: set[int]) -> tuple[int, int]:
-    """The bytes of a group's own tensors that need not move, and those of further reads of others, by definition."""
-    inside = set(group) & kernels
-    outside = seen_outside(graph)
-    readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for node in graph.nodes:
-        if not is_plain_view(node):
-            for value in given(node):
-                readers[base(value).index].append((node.index, size_of(value)))
-    passing = 0
-    for number in inside:
-        for value in graph.nodes[number].outputs:
-            own = [size for reader, size in readers[value.index] if reader in inside]
-            passing += sum(own)
-            if own and len(own) == len(readers[value.index]) and value.index not in outside:
-                passing += size_of(value)
-    shared = 0
-    known = set()
-    for number in sorted(inside):
-        for value in given(graph.nodes[number]):
-            root = base(value)
-            if root.producer is not None and root.producer.index in inside:
-                continue
-            if (root.index, value.type) in known:
-                shared += size_of(value)
-            known.add((root.index, value.type))
-    return passing, shared
+class Reference:
+    """The bytes of groups, each worked out by its definition."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.outside = seen_outside(graph)
+        self.given = {
+            node.index: [(base(v), v) for v in given(node)] for node in graph.nodes if not is_plain_view(node)
+        }
+        self.readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for node, rows in self.given.items():
+            for root, value in rows:
+                self.readers[root.index].append((node, size_of(value)))
+
+    def saved(self, kernels: set[int]) -> tuple[int, int]:
+        """The bytes of a group's own tensors that need not move, and those of further reads of others."""
+        passing = 0
+        for number in kernels:
+            for value in self.graph.nodes[number].outputs:
+                everywhere = self.readers[value.index]
+                own = [size for reader, size in everywhere if reader in kernels]
+                passing += sum(own)
+                if own and len(own) == len(everywhere) and value.index not in self.outside:
+                    passing += size_of(value)
+        shared = 0
+        known = set()
+        for number in kernels:
+            for root, value in self.given[number]:
+                if root.producer is not None and root.producer.index in kernels:
+                    continue
+                if (root.index, value.type) in known:
+                    shared += size_of(value)
+                known.add((root.index, value.type))
+        return passing, shared
 
 
 def is_plain_view(node: Node) -> bool:

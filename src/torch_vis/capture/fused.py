@@ -1,12 +1,13 @@
-"""What ``torch.compile`` in fact puts into one kernel: the model is compiled by Inductor, and its scheduler is listened to.
+"""What ``torch.compile`` in fact puts into one kernel: a model is compiled by Inductor, whose scheduler is listened to.
 
-Inductor has a hook that is handed the scheduled kernels after fusion, ``_post_fusion_custom_pass``; it is private to torch
-and may change, so all that is taken from there is read in this file. Each piece of a kernel knows the nodes that it came
-from, and each of these the operator that it was before it was decomposed and the node of Dynamo's graph behind it.
+Inductor has a hook that is handed the scheduled kernels after fusion, ``_post_fusion_custom_pass``; it is private to
+torch and may change, so all that is taken from there is read in this file. Each piece of a kernel knows the nodes that
+it came from, and each of these the operator that it was before it was decomposed and the node of Dynamo's graph.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -16,14 +17,13 @@ from torch import fx
 
 from torch_vis.capture.compilers import failed
 from torch_vis.capture.forgetting import forgetting, isolated
+from torch_vis.capture.player import PASSIVE, target_name
 from torch_vis.errors import CaptureFailed
 from torch_vis.graph.template import short_name
 
-PASSIVE = ("placeholder", "get_attr", "output")
-
 
 class Origin(NamedTuple):
-    """What a piece of a kernel was: Inductor's node, the aten operator before decomposition, the node of Dynamo's graph.
+    """What a piece of a kernel was: Inductor's node, the operator before decomposition, the node of Dynamo's graph.
 
     ``place`` is where Inductor's node stands in its graph.
     """
@@ -42,10 +42,18 @@ class Kernel(NamedTuple):
     origins: tuple[Origin, ...]
 
 
-class Compiled(NamedTuple):
-    """One graph that Dynamo handed over: the nodes that compute something, and the kernels that Inductor made of them."""
+class CallNode(NamedTuple):
+    """A node of Dynamo's graph that runs something: its name, and the scope that a trace has for it."""
 
-    nodes: tuple[str, ...]
+    name: str
+    path: str
+    type: str
+
+
+class Compiled(NamedTuple):
+    """One graph that Dynamo handed over: the nodes that run something, and the kernels that Inductor made of them."""
+
+    nodes: tuple[CallNode, ...]
     kernels: tuple[Kernel, ...]
 
 
@@ -74,13 +82,16 @@ def compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
         try:
             run(*args, **kwargs)
         except (TorchDynamoException, InductorError) as error:
-            raise failed("torch.compile", error, "t.fusion() says what could be fused without compiling") from error
+            raise failed(
+                "torch.compile", error, "t.fusion() says what could be fused without compiling"
+            ) from error
     return found
 
 
-def call_nodes(module: fx.GraphModule) -> tuple[str, ...]:
-    """The names of a graph's nodes that run something of their own, in order."""
-    return tuple(node.name for node in module.graph.nodes if node.op not in (*PASSIVE, "call_module"))
+def call_nodes(module: fx.GraphModule) -> tuple[CallNode, ...]:
+    """A graph's nodes that run something of their own, in order."""
+    calls = [node for node in module.graph.nodes if node.op not in (*PASSIVE, "call_module")]
+    return tuple(CallNode(node.name, re.sub(r"_\d+$", "", node.name), target_name(node)) for node in calls)
 
 
 @contextmanager
@@ -117,19 +128,26 @@ def _read(scheduled: list[Any]) -> Iterator[Kernel]:
     }
     places: dict[fx.Node, int] = {}
     for item in kept:
+        for part in item.get_nodes():
+            for node in part.node.get_origins() if part.node is not None else ():
+                if node not in places:
+                    places.update({other: place for place, other in enumerate(node.graph.nodes)})
         extern = bool(item.is_extern())
-        nodes = _library_call(item) if extern else _computed(item, holds)
-        if nodes and nodes[0] not in places:
-            places.update({node: place for place, node in enumerate(nodes[0].graph.nodes)})
-        yield Kernel(str(item.get_name()), extern, tuple(_origin(node, places.get(node, 0)) for node in nodes))
+        nodes = _library_call(item, places) if extern else _computed(item, holds)
+        yield Kernel(
+            str(item.get_name()), extern, tuple(_origin(node, places.get(node, 0)) for node in nodes)
+        )
 
 
-def _library_call(item: Any) -> list[fx.Node]:
-    """What a call of a library stands for; its origins also name its arguments, which other kernels compute."""
+def _library_call(item: Any, places: Mapping[fx.Node, int]) -> list[fx.Node]:
+    """What a call of a library stands for; its origins also name its arguments, which stand before it."""
     found: dict[fx.Node, None] = {}
     for part in item.get_nodes():
         own = getattr(part.node, "origin_node", None)
-        found.update(dict.fromkeys([own] if own is not None else part.node.get_origins()))
+        if own is None:
+            own = max(part.node.get_origins(), key=lambda node: places.get(node, 0), default=None)
+        if own is not None:
+            found[own] = None
     return list(found)
 
 

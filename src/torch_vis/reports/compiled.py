@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,10 +10,11 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.fusion import fuse
-from torch_vis.analysis.fusion.kinds import TABLE, Kind
-from torch_vis.capture.fused import Compiled, call_nodes, compiled
+from torch_vis.analysis.fusion.kinds import Kind
+from torch_vis.capture.fused import Compiled, compiled
 from torch_vis.errors import NotTraceable, UsageError
 from torch_vis.reports.fusion import chained, common_path, module_paths
+from torch_vis.reports.placing import Placing
 from torch_vis.reports.report import Report
 from torch_vis.tracing import Trace, trace
 from torch_vis.views.charts import Axis, Chart, Series
@@ -23,13 +23,6 @@ from torch_vis.views.units import count, size
 
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
-
-ALIASES = {  # operators that become another one before Inductor sees them
-    "_native_batch_norm_legit_no_training": "native_batch_norm",
-    "_native_batch_norm_legit_functional": "native_batch_norm",
-    "_native_batch_norm_legit": "native_batch_norm",
-    "_batch_norm_with_update_functional": "native_batch_norm",
-}
 
 
 class CompiledKernel(NamedTuple):
@@ -41,8 +34,12 @@ class CompiledKernel(NamedTuple):
     operations: tuple[int, ...]
     names: tuple[str, ...]
     modules: tuple[str, ...]
-    predicted: str  # "yes", "partly" or "no": whether t.fusion() has its operations together; "" for a single one
-    layout_of: tuple[str, ...] = ()  # of a loop that computes nothing: whose arguments it brings into another layout
+    predicted: (
+        str  # "yes", "partly" or "no": whether t.fusion() has its operations together; "" for a single one
+    )
+    layout_of: tuple[
+        str, ...
+    ] = ()  # of a loop that computes nothing: whose arguments it brings into another layout
 
 
 class Agreement(NamedTuple):
@@ -85,70 +82,8 @@ class CompiledKernels(Report):
         self.trace = traced
         self.graph: Graph = traced.graph
         self.found = fuse(self.graph, moved=traced.metrics["moved_bytes"])
-        self._programs = programs
-        self._kernels: list[tuple[Any, list[int]]] = []
-        self._in: dict[int, set[int]] = defaultdict(set)
-        self._place_kernels()
-
-    # ------------------------------------------------------------ which operation is in which kernel
-
-    def _place_kernels(self) -> None:
-        modules = self.trace.program.modules if self.trace.program is not None else []
-        for partition, scopes in self._partitions():
-            if partition >= len(modules) or partition >= len(self._programs):
-                continue
-            names, program = call_nodes(modules[partition]), self._programs[partition]
-            if names != program.nodes or len(scopes) != len(names):
-                continue  # Dynamo took it otherwise this time; its operations count as not matched
-            within = {name: self._within[scope] for name, scope in zip(names, scopes)}
-            matched = self._match(program, within)
-            # What a library computes is also named by loops that only bring its arguments into another layout.
-            called = {n for k in program.kernels if k.extern for o in k.origins for n in matched.get(o.node, ())}
-            for kernel in program.kernels:
-                number = len(self._kernels)
-                named = {node for o in kernel.origins for node in matched.get(o.node, ())}
-                members = sorted(named if kernel.extern else named - called)
-                self._kernels.append((kernel, members))
-                for node in members:
-                    self._in[node].add(number)
-
-    def _partitions(self) -> list[tuple[int, list[int]]]:
-        """Each call of a partition: its number, and the scopes of the nodes that it ran, in order."""
-        graph = self.graph
-        owner, found = [-1] * len(graph.scope_call), {}
-        kinds = [graph.modules[module].kind for module in graph.scope_module]
-        inside = [-1] * len(kinds)
-        for scope, parent in enumerate(graph.scope_parent.tolist()):
-            if kinds[scope] == "compiled" and graph.scope_paths[scope].startswith("partition "):
-                inside[scope] = scope
-                found[scope] = (int(graph.scope_paths[scope].split()[1]), list[int]())
-            elif parent >= 0:
-                inside[scope], owner[scope] = inside[parent], owner[parent]
-                if kinds[scope] == "function" and inside[scope] >= 0 and owner[scope] < 0:
-                    owner[scope] = scope
-                    found[inside[scope]][1].append(scope)
-        self._within: dict[int, list[int]] = defaultdict(list)
-        for node in np.flatnonzero(self.found.is_kernel).tolist():
-            self._within[owner[int(graph.node_scope[node])]].append(node)
-        return list(found.values())
-
-    def _match(self, program: Compiled, within: Mapping[str, list[int]]) -> dict[str, list[int]]:
-        """For each of Inductor's nodes the operation that it was; one whose operator occurs several times, in order."""
-        origins = {origin.node: origin for kernel in program.kernels for origin in kernel.origins}
-        alike: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        for origin in sorted(origins.values(), key=lambda origin: origin.place):
-            op = _plain(origin.op)
-            if TABLE.get(op) != Kind.FREE:
-                alike[origin.source, op].append(origin)
-        found: dict[str, list[int]] = {}
-        for (source, op), nodes in alike.items():
-            ran = within.get(source, [])
-            same = [node for node in ran if _plain(self.graph.nodes[node].name) == op] or ran
-            if len(same) == 1:
-                found.update({origin.node: same for origin in nodes})
-            elif len(same) == len(nodes):
-                found.update({origin.node: [node] for origin, node in zip(nodes, same)})
-        return found
+        placed = Placing(traced, self.found.is_kernel, programs)
+        self._kernels, self._in = placed.kernels, placed.inside
 
     @cached_property
     def unmatched(self) -> int:
@@ -168,7 +103,7 @@ class CompiledKernels(Report):
                     extern=kernel.extern,
                     operations=tuple(members),
                     names=tuple(node.name for node in nodes),
-                    modules=tuple(dict.fromkeys(paths[int(self.graph.node_scope[node]) ] for node in members)),
+                    modules=tuple(dict.fromkeys(paths[int(self.graph.node_scope[node])] for node in members)),
                     predicted=self._predicted(members),
                     layout_of=() if members else tuple(dict.fromkeys(o.op for o in kernel.origins)),
                 )
@@ -186,14 +121,19 @@ class CompiledKernels(Report):
 
     @cached_property
     def _pairs(self) -> tuple[Any, Any, Any, Any]:
-        """Reads of one kernel's tensor by another: reader's row, maker, reader, and whether a compiled kernel has both."""
+        """Reads of one kernel's tensor by another: row, maker, reader, and whether a compiled kernel has both."""
         graph, flow = self.graph, self.found.flow
         rows = np.flatnonzero(flow.reads)
         maker = graph.value_producer[flow.root[graph.in_value[rows]]]
         reader = graph.in_node[rows]
         known = np.zeros(len(graph), dtype=bool)
         known[list(self._in)] = True
-        keep = (maker >= 0) & self.found.is_kernel[np.maximum(maker, 0)] & known[np.maximum(maker, 0)] & known[reader]
+        keep = (
+            (maker >= 0)
+            & self.found.is_kernel[np.maximum(maker, 0)]
+            & known[np.maximum(maker, 0)]
+            & known[reader]
+        )
         rows, maker, reader = rows[keep], maker[keep], reader[keep]
         fused = [bool(self._in[a] & self._in[b]) for a, b in zip(maker.tolist(), reader.tolist())]
         return rows, maker, reader, np.array(fused, dtype=bool)
@@ -239,7 +179,7 @@ class CompiledKernels(Report):
 
     @cached_property
     def chains(self) -> list[tuple[int, str]]:
-        """For each chain that was expected, whether it was fused: ``"yes"``, ``"partly"``, ``"no"`` or ``"unknown"``."""
+        """For each chain that was expected, whether it was fused: ``"yes"``, ``"partly"``, ``"no"``, ``"unknown"``."""
         _, maker, reader, fused = self._pairs
         of = self.found.of
         inner = (of[maker] >= 0) & (of[maker] == of[reader])
@@ -253,12 +193,12 @@ class CompiledKernels(Report):
     def facts(self) -> Mapping[str, str]:
         """Kernels, agreement and bytes."""
         loops = sum(not kernel.extern for kernel in self.kernels)
-        every = self.agreement_of(products=True)
+        own, every = self.agreement, self.agreement_of(products=True)
         return {
             "kernels": f"{len(self.kernels):,}: {loops:,} generated, {len(self.kernels) - loops:,} of libraries",
             "operations": f"{int(self.found.is_kernel.sum()):,}, of them {self.unmatched:,} in no kernel",
-            "expected pairs that were fused": _share(self.agreement.precision, self.agreement.both, self.agreement.only_predicted),
-            "fused pairs that were expected": _share(self.agreement.recall, self.agreement.both, self.agreement.only_compiled),
+            "expected pairs that were fused": _share(own.precision, own.both, own.only_predicted),
+            "fused pairs that were expected": _share(own.recall, own.both, own.only_compiled),
             "… with those of matrix products": f"{_percent(every.precision)} and {_percent(every.recall)}",
             "bytes saved": f"{size(self.saved_bytes)} of {size(self.predicted_bytes)} that could be",
         }  # fmt: skip
@@ -273,10 +213,15 @@ class CompiledKernels(Report):
             Field("predicted", "expected"),
         )
         rows = [
-            (chained(k.names) or f"layout for {', '.join(k.layout_of)}", "library" if k.extern else "Inductor", common_path(k.modules) if k.modules else "",
-             len(k.names), k.predicted)
-            for k in self.kernels
-        ]  # fmt: skip
+            (
+                chained(kernel.names) or f"layout for {', '.join(kernel.layout_of)}",
+                "library" if kernel.extern else "Inductor",
+                common_path(kernel.modules) if kernel.modules else "",
+                len(kernel.names),
+                kernel.predicted,
+            )
+            for kernel in self.kernels
+        ]
         missing = [
             (chained(self._names(group)), self.found.kind(group), verdict, int(self.found.saved[group]))
             for group, verdict in self.chains
@@ -348,11 +293,6 @@ def _put_back(buffers: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -
         for buffer, old in zip(buffers, before):
             if not torch.equal(buffer, old):
                 buffer.copy_(old)
-
-
-def _plain(name: str) -> str:
-    name = name.removesuffix("_") if not name.endswith("__") else name
-    return ALIASES.get(name, name)
 
 
 def _percent(share: float | None) -> str:

@@ -152,7 +152,9 @@ class FusionReport(Report):
         left = Series("left", labels, [chain.bytes_after or 0 for chain in rows], modules, color="#c9d1db")
         saved = Series("saved", labels, [chain.saved_bytes for chain in rows], modules)
         return {
-            "saved": Chart("bars", "Bytes that fusing would save", Axis(""), Axis("bytes moved", "bytes"), [saved, left])
+            "saved": Chart(
+                "bars", "Bytes that fusing would save", Axis(""), Axis("bytes moved", "bytes"), [saved, left]
+            )
         }
 
     def notes(self) -> Sequence[str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.analysis.partition import Budget, Parts, cut
 from torch_vis.errors import UsageError
+from torch_vis.graph.schema import Phase
+from torch_vis.graph.template import short_name
 from torch_vis.reports.fusion import chained, common_path, module_paths
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import Axis, Chart, Series
@@ -63,43 +65,51 @@ class PartitionReport(Report):
 
     title = "Partition"
 
-    def __init__(
-        self, graph: Graph, metrics: Metrics, *, by: str, depth: int | None, budget: Budget
-    ) -> None:
+    def __init__(self, graph: Graph, metrics: Metrics, *, by: str, depth: int | None, budget: Budget) -> None:
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to partition")
         self.graph = graph
         flops, moved = metrics["flops"], metrics["moved_bytes"]
-        self.columns = Parts(graph, cut(graph, by=by, depth=depth, budget=budget, flops=flops, moved=moved), flops, moved)
+        self.columns = Parts(
+            graph, cut(graph, by=by, depth=depth, budget=budget, flops=flops, moved=moved), flops, moved
+        )
 
     @cached_property
     def parts(self) -> list[Part]:
         """The parts, in order."""
-        paths = module_paths(self.graph)
-        return [self._part(number, paths) for number in range(self.columns.count)]
-
-    def _part(self, number: int, paths: Sequence[str]) -> Part:
         graph, columns = self.graph, self.columns
-        members = columns.members(number)
-        kernels = members[columns.cut.fused.is_kernel[members]]
-        nodes = [graph.nodes[int(node)] for node in (kernels if len(kernels) else members)]
-        crossings = tuple(Crossing(*row) for row in columns.reasons(number))
-        begins = columns.cut.begins[number]
-        return Part(
-            number=number,
-            operations=tuple(int(node) for node in members),
-            names=tuple(node.name for node in nodes),
-            modules=tuple(dict.fromkeys(paths[int(graph.node_scope[node.index])] for node in nodes)),
-            phase=nodes[0].phase,
-            flops=None if columns.uncovered[number] else int(columns.flops[number]),
-            input_bytes=int(columns.input_bytes[number]),
-            output_bytes=int(columns.output_bytes[number]),
-            weight_bytes=int(columns.weight_bytes[number]),
-            internal_bytes=int(columns.internal_bytes[number]),
-            intensity=columns.intensity[number],
-            reason=begins or (crossings[0].reason if crossings else OUTSIDE),
-            crossings=crossings,
-        )
+        paths, ops = module_paths(graph), [short_name(call.op) for call in graph.calls]
+        where = [paths[scope] for scope in graph.node_scope.tolist()]
+        names = [ops[call] for call in graph.node_call.tolist()]
+        loud, phases = columns.cut.fused.is_kernel.tolist(), graph.node_phase.tolist()
+        rows = zip(
+            *(column.tolist() for column in (columns.input_bytes, columns.output_bytes, columns.weight_bytes,
+                                             columns.internal_bytes, columns.flops, columns.uncovered)),
+            columns.intensity, columns.cut.begins, strict=True,
+        )  # fmt: skip
+        made = []
+        for number, (taken, given, weights, internal, flops, missing, intensity, begins) in enumerate(rows):
+            members = columns.members(number).tolist()
+            shown = [node for node in members if loud[node]] or members
+            crossings = tuple(Crossing(*row) for row in columns.reasons(number))
+            made.append(
+                Part(
+                    number=number,
+                    operations=tuple(members),
+                    names=tuple(names[node] for node in shown),
+                    modules=tuple(dict.fromkeys(where[node] for node in shown)),
+                    phase=Phase(phases[shown[0]]).name.lower(),
+                    flops=None if missing else flops,
+                    input_bytes=taken,
+                    output_bytes=given,
+                    weight_bytes=weights,
+                    internal_bytes=internal,
+                    intensity=intensity,
+                    reason=begins or (crossings[0].reason if crossings else OUTSIDE),
+                    crossings=crossings,
+                )
+            )
+        return made
 
     @cached_property
     def boundaries(self) -> list[Crossing]:
@@ -142,7 +152,12 @@ class PartitionReport(Report):
 
     def charts(self) -> Mapping[str, Chart]:
         """The bytes of the largest parts, by what they are."""
-        columns = {"in": "input_bytes", "weights": "weight_bytes", "out": "output_bytes", "inside": "internal_bytes"}
+        columns = {
+            "in": "input_bytes",
+            "weights": "weight_bytes",
+            "out": "output_bytes",
+            "inside": "internal_bytes",
+        }
         largest = sorted(self.parts, key=lambda part: -sum(getattr(part, name) for name in columns.values()))
         shown = sorted(largest[:BARS], key=lambda part: part.number)
         labels = [f"{part.number} · {chained(part.names, 3)}" for part in shown]

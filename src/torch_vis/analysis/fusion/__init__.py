@@ -2,7 +2,7 @@
 
 ``fuse(graph)`` gives the groups. What may go together, and what may not:
 
-- pointwise operations over one loop, through views; a smaller tensor that is used nowhere else is computed where it is used;
+- pointwise operations over one loop, through views; a smaller tensor used nowhere else is computed where it is used;
 - pointwise operations before and after a reduction or normalisation, as long as it sums up the same axes;
 - pointwise operations after a matrix product or convolution, which has one such product and no reduction;
 - operations that read one tensor over the same loop, with nothing passing between them.

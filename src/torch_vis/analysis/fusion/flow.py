@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from torch_vis.analysis.cost.classes import classes
 from torch_vis.analysis.cost.operation import touched
-from torch_vis.analysis.fusion.kinds import Kind, Loop, Pattern, kept, loop_of, pattern
+from torch_vis.analysis.fusion.kinds import SPACES, Kind, Loop, Pattern, kept, loop_of, pattern
 from torch_vis.graph import Graph, TensorType
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
@@ -56,10 +56,12 @@ class Flow:
     def _plain_views(self) -> Bools:
         """The operations that can be looked through: views whose bytes come by the argument that they are taken of.
 
-        Where they come by an alias that was written since, the view stands in the way.
+        Where they come by an alias that was written since, the view stands in the way, as does an operator that is
+        not torch's own and may do more: ``wait_tensor`` waits.
         """
         graph = self.graph
-        views: Bools = (graph.node_flags & Flag.VIEW) != 0
+        torchs = np.array([call.op.startswith(SPACES) for call in graph.calls] or [False])
+        views: Bools = ((graph.node_flags & Flag.VIEW) != 0) & torchs[graph.node_call]
         taken = graph.in_kind != Read.SHAPE
         named = np.bincount(graph.in_node[taken & (graph.in_slot >= 0)], minlength=len(graph))
         others = np.bincount(graph.in_node[taken & (graph.in_slot < 0)], minlength=len(graph))
@@ -141,9 +143,9 @@ class Flow:
         sizes = np.array([type_.numel for type_ in graph.types], dtype=np.int64)
         large = (graph.in_kind != Read.SHAPE) & (sizes[graph.value_type[graph.in_value]] > 1)
         self.crosses_device = np.zeros(len(graph), dtype=bool)
-        self.crosses_device[
-            graph.in_node[large & (device[graph.in_value] != self.device[graph.in_node])]
-        ] = True
+        self.crosses_device[graph.in_node[large & (device[graph.in_value] != self.device[graph.in_node])]] = (
+            True
+        )
         apart |= self.crosses_device
         views = (graph.node_flags & Flag.VIEW) != 0
         self.kind[apart & ~self.is_view & (self.kind != Kind.FREE)] = Kind.OTHER
@@ -189,7 +191,9 @@ class Flow:
         rel[places], numel[places], spread[places] = self._relations(value[places], target[places])
         viewed = np.flatnonzero(named & self.is_view[target[:count]])
         rel[viewed] = Rel.SAME
-        self.row_rel = np.full(len(graph.in_value), int(Rel.ORDER), dtype=np.int64)  # the same, by row of in_value
+        self.row_rel = np.full(
+            len(graph.in_value), int(Rel.ORDER), dtype=np.int64
+        )  # the same, by row of in_value
         self.row_rel[rows] = rel[:count]
         direct = source[:count][named].astype(np.int64) * len(graph) + target[:count][named]
         before, after = self._hazards(direct)

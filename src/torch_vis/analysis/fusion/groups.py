@@ -190,7 +190,12 @@ class Fusion:
         graph, flow = self.graph, self.flow
         rows = np.flatnonzero(flow.reads)
         value = graph.in_value[rows]
-        return rows, flow.root[value], self.of[graph.in_node[rows]], flow.bytes_of_type[graph.value_type[value]]
+        return (
+            rows,
+            flow.root[value],
+            self.of[graph.in_node[rows]],
+            flow.bytes_of_type[graph.value_type[value]],
+        )
 
     @cached_property
     def _inside(self) -> Bools:

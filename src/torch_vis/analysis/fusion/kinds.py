@@ -1,4 +1,4 @@
-"""How an operator goes over its elements: what a compiler must know of it before it can put it in one kernel with others.
+"""How an operator goes over its elements: what a compiler must know of it to put it in one kernel with others.
 
 ======== ==============================================================================================================
 VIEW     moves nothing; what reads its output reads the tensor under it

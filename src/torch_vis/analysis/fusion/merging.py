@@ -45,18 +45,28 @@ class Merger:
         self.level = self.of
         joins = np.isin(flow.kind, (Kind.POINT, Kind.ROWS, Kind.GATHER, Kind.JOIN, Kind.HEAVY))
         draws = (flow.graph.node_flags & Flag.RANDOM) != 0
-        columns = (home, flow.numel, flow.pattern, flow.kind == Kind.HEAVY, draws, np.zeros_like(draws), is_result)
+        columns = (
+            home,
+            flow.numel,
+            flow.pattern,
+            flow.kind == Kind.HEAVY,
+            draws,
+            np.zeros_like(draws),
+            is_result,
+        )
         rows = zip(*(column.tolist() for column in columns), strict=True)
         self.traits = [Traits(*row) if ok else None for ok, row in zip(joins.tolist(), rows, strict=True)]
         self.is_view = flow.is_view.tolist()
         self.is_silent = (flow.is_view | (flow.kind == Kind.FREE)).tolist()
 
     def sweep(self, *, forward: bool, heavy: bool) -> None:
-        """Let every group join its neighbours on one side; with ``heavy``, also matrix products and what follows them."""
+        """Let every group join its neighbours on one side; with ``heavy``, matrix products and what follows too."""
         order = np.argsort(self.level if forward else -self.level, kind="stable")
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
-        near, far = (self.edges.source, self.edges.target) if forward else (self.edges.target, self.edges.source)
+        near, far = (
+            (self.edges.source, self.edges.target) if forward else (self.edges.target, self.edges.source)
+        )
         rows = np.argsort(place[far], kind="stable")
         start = np.searchsorted(place[far][rows], np.arange(len(order) + 1)).tolist()
         self.order = order.tolist()

@@ -41,8 +41,11 @@ class Budget(NamedTuple):
         return any(limit is not None for limit in self)
 
 
+UNLIMITED = Budget()
+
+
 class Cut(NamedTuple):
-    """The part of every operation, and of every part why it begins where it does ("" where that is the atoms' doing)."""
+    """The part of every operation, and of every part why it begins where it does ("": fusing ended there)."""
 
     fused: Fusion
     part: Ints
@@ -62,7 +65,7 @@ def cut(
     *,
     by: str = "fusion",
     depth: int | None = None,
-    budget: Budget = Budget(),
+    budget: Budget = UNLIMITED,
     flops: Column,
     moved: Column,
 ) -> Cut:
@@ -115,7 +118,9 @@ def _check(depth: int | None, budget: Budget) -> None:
     if depth is not None and (type(depth) is not int or depth < 0):
         raise UsageError(f"depth is how many levels of modules are opened, 0 or more, not {depth!r}")
     for name, limit in budget._asdict().items():
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0
+        ):
             raise UsageError(f"max_{name} is a number above 0, not {limit!r}")
 
 
@@ -155,7 +160,9 @@ def _atoms(fused: Fusion, apart: Bools, owner: Ints | None) -> Ints:
     maker = np.full(len(graph), -1, dtype=np.int64)
     shown = loose[edges.target]
     maker[edges.target[shown]] = edges.source[shown]
-    for node in np.flatnonzero(loose & (maker >= 0)).tolist():  # in the order of the run: the maker has its atom
+    for node in np.flatnonzero(
+        loose & (maker >= 0)
+    ).tolist():  # in the order of the run: the maker has its atom
         if owner is None or owner[maker[node]] == owner[node]:
             atom[node] = atom[maker[node]]
     return atom
@@ -291,4 +298,3 @@ def _must_fit(graph: Graph, node: int, alone: list[float], budget: Budget) -> No
                 f"nothing fits in max_{name}={limit:,.15g}: {row.name} (operation {node}{where}) "
                 f"alone has {int(need):,} {'FLOPs' if name == 'flops' else name}"
             )
-

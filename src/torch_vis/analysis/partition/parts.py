@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from torch_vis.analysis.fusion.flow import Ints, Rel
+from torch_vis.analysis.fusion.flow import Bools, Ints, Rel
 from torch_vis.analysis.fusion.kinds import Kind
 from torch_vis.analysis.partition.cutting import DEVICE, MODULE, PHASE, PYTHON, Cut, touched
 from torch_vis.graph import Column, Graph
@@ -86,10 +86,10 @@ class Parts:
         return part, value, size, made
 
     @cached_property
-    def _handed_on(self) -> Ints:
+    def _handed_on(self) -> Bools:
         """For each value, whether another part than its maker's reads it, or somebody outside may."""
-        part, value, _, made = self._tensors
-        found = self.cut.fused.results.copy()
+        _, value, _, made = self._tensors
+        found: Bools = self.cut.fused.results.copy()
         found[value[~made]] = True
         return found
 
@@ -122,7 +122,7 @@ class Parts:
         return self._sum(part[chosen], size[chosen])
 
     @property
-    def _is_weight(self) -> Ints:
+    def _is_weight(self) -> Bools:
         return np.isin(self.graph.value_role, WEIGHTS)
 
     @cached_property
@@ -141,7 +141,7 @@ class Parts:
 
     @cached_property
     def crossings(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Each tensor that a part takes from another: the part, the value, its bytes, and the reason, in ``REASONS``."""
+        """Each tensor that a part takes from another: part, value, bytes, and the reason, in ``REASONS``."""
         graph, flow = self.graph, self.cut.fused.flow
         rows = np.flatnonzero((graph.in_kind != Read.SHAPE) & ~flow.is_view[graph.in_node])
         value = flow.root[graph.in_value[rows]]
@@ -189,7 +189,7 @@ class Parts:
         return np.select(tests, np.arange(len(tests)), len(REASONS) - 1)
 
     @cached_property
-    def _overwrites(self) -> Ints:
+    def _overwrites(self) -> Bools:
         """For each operation, whether it writes over memory that others have to read before."""
         edges = self.cut.fused.flow.edges
         found = np.zeros(len(self.graph), dtype=bool)
@@ -197,16 +197,20 @@ class Parts:
         return found
 
     def reasons(self, part: int) -> list[tuple[str, int, int]]:
-        """Why a part is not one with those that it takes tensors from: reason, tensors and bytes, the most bytes first."""
-        where, _, size, reason = self._by_part
-        span = slice(*np.searchsorted(where, [part, part + 1]))
-        tensors = np.bincount(reason[span], minlength=len(REASONS))
-        total = np.bincount(reason[span], weights=size[span], minlength=len(REASONS))
-        chosen = sorted(np.flatnonzero(tensors).tolist(), key=lambda code: (-total[code], code))
-        return [(REASONS[code], int(tensors[code]), int(total[code])) for code in chosen]
+        """Why a part is not one with those that it takes from: reason, tensors and bytes, the most bytes first."""
+        start, codes, tensors, total = self._reasons
+        span = slice(start[part], start[part + 1])
+        rows = zip(codes[span], tensors[span], total[span])
+        return [(REASONS[code], count, size) for code, count, size in rows]
 
     @cached_property
-    def _by_part(self) -> tuple[Ints, Ints, Ints, Ints]:
-        part, value, size, reason = self.crossings
-        order = np.argsort(part, kind="stable")
-        return part[order], value[order], size[order], reason[order]
+    def _reasons(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """The reasons of all parts on end: where each part's begin, the reason, its tensors and bytes."""
+        part, _, size, reason = self.crossings
+        width = len(REASONS)
+        key, place, tensors = np.unique(part * width + reason, return_inverse=True, return_counts=True)
+        total = np.zeros(len(key), dtype=np.int64)
+        np.add.at(total, place.reshape(-1), size)
+        order = np.lexsort((key % width, -total, key // width))
+        start = np.searchsorted(key // width, np.arange(self.count + 1))
+        return start.tolist(), (key % width)[order].tolist(), tensors[order].tolist(), total[order].tolist()

@@ -1,0 +1,195 @@
+"""What torch.compile fused on this machine, read from Inductor, beside what was expected; and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torch_vis as tv
+from tests.zoo import ZOO
+from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
+
+pytestmark = pytest.mark.skipif(
+    "compile_inductor_backend" not in ZOO, reason="no C++ compiler here for inductor"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    """A linear layer, an activation with a residual and a normalisation; a convolution with its batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+        self.convolution, self.batch = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
+
+    def forward(self, x: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.norm(nn.functional.gelu(self.linear(x)) + x)
+        return y, torch.relu(self.batch(self.convolution(image)))
+
+
+INPUTS = (torch.linspace(-1, 1, 32).view(4, 8), torch.linspace(-1, 1, 64).view(1, 1, 8, 8))
+
+
+def names(found: Any) -> set[tuple[str, ...]]:
+    return {kernel.names for kernel in found.kernels if kernel.names}
+
+
+def test_kernels_are_told_by_the_operations_of_the_run() -> None:
+    found = tv.compiled_kernels(Block().eval(), *INPUTS)
+    assert names(found) == {
+        ("addmm",), ("gelu", "add", "native_layer_norm"), ("convolution",), ("native_batch_norm", "relu")
+    }  # fmt: skip
+    assert {kernel.names for kernel in found.kernels if kernel.extern} == {("addmm",), ("convolution",)}
+    fused = next(kernel for kernel in found.kernels if "gelu" in kernel.names)
+    assert fused.modules == ("", "norm")
+    assert fused.predicted == "yes"
+    assert found.unmatched == 0
+
+
+def test_agreement_counts_pairs() -> None:
+    found = tv.compiled_kernels(Block().eval(), *INPUTS)
+    assert found.agreement == (3, 0, 0, 0)  # gelu-add, add-norm, batch norm-relu
+    assert (found.agreement.precision, found.agreement.recall) == (1.0, 1.0)
+    with_products = found.agreement_of(products=True)
+    assert (
+        with_products.only_predicted == 1
+    )  # the batch norm could follow the convolution; Inductor calls a library
+    # gelu and the sum are never written: two tensors of 4 × 8; and the batch norm's of 2 × 6 × 6: each written and read
+    assert found.saved_bytes == 2 * (2 * 32 + 72) * 4
+    assert found.predicted_bytes == found.saved_bytes + 2 * 72 * 4  # the convolution's own result
+
+
+def test_a_graph_break_separates_kernels() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin().cos()
+        torch._dynamo.graph_break()
+        return y.exp().neg()
+
+    found = tv.compiled_kernels(program, torch.ones(16))
+    assert names(found) == {("sin", "cos"), ("exp", "neg")}
+    assert found.agreement.only_predicted == 1  # across the break
+
+
+def test_as_a_table_and_as_data() -> None:
+    found = tv.compiled_kernels(lambda x: (x + 1).relu() @ x, torch.ones(4, 4))
+    text = str(found)
+    assert "add → relu" in text and "100% (1 of 1)" in text
+    assert found.to_plain()["Kernels"][0]["made_by"] == "Inductor"
+    assert len(found.figure().data) == 1
+
+
+# The two models that figures are given of
+
+
+def test_a_small_bert_agrees() -> None:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100
+    )
+    found = tv.compiled_kernels(BertModel(config).eval(), torch.arange(32).view(2, 16))
+    assert found.agreement.precision is not None and found.agreement.precision > 0.8
+    assert found.agreement.recall is not None and found.agreement.recall > 0.8
+
+
+# Nothing is left behind
+
+
+def settings() -> dict[str, Any]:
+    import torch._dynamo.config
+    import torch._inductor.config
+
+    inductor = torch._inductor.config.shallow_copy_dict()
+    return {**inductor, **{f"dynamo.{k}": v for k, v in torch._dynamo.config.shallow_copy_dict().items()}}
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["as it should be", "after an exception"])
+def test_settings_buffers_random_state_and_compiled_code_are_as_they_were(fails: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch = nn.BatchNorm1d(4)
+            self.fails = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = nn.functional.dropout(self.batch(x), 0.5)
+            torch._dynamo.graph_break()
+            if self.fails:
+                raise RuntimeError("the model's own")
+            return y.relu() + 1
+
+    compilations: list[Any] = []
+
+    def counter(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        compilations.append(module)
+        return module.forward
+
+    x = torch.randn(8, 4)
+    model = Model().train()
+    theirs = torch.compile(model, backend=counter)
+    with torch.no_grad():
+        theirs(x)
+    before = settings()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    random, environment = torch.get_rng_state(), dict(os.environ)
+    compiled = len(compilations)
+    model.fails = fails
+    if fails:
+        with pytest.raises(RuntimeError, match="the model's own"):
+            tv.compiled_kernels(model, x)
+    else:
+        assert tv.compiled_kernels(model, x).kernels
+    model.fails = False
+    assert settings() == before
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert dict(os.environ) == environment
+    with torch.no_grad():
+        theirs(x)
+    assert len(compilations) == compiled, "the user's model was compiled again"
+
+
+def test_a_pass_of_the_users_own_is_run_as_well() -> None:
+    import torch._inductor.config as config
+
+    seen: list[int] = []
+
+    def own(scheduled: list[Any]) -> list[Any]:
+        seen.append(len(scheduled))
+        return scheduled
+
+    with config.patch(_post_fusion_custom_pass=own):
+        assert tv.compiled_kernels(lambda x: x.sin() + 1, torch.ones(8)).kernels
+        assert config._post_fusion_custom_pass is own
+    assert seen == [1]
+
+
+# What cannot be
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config as config
+
+    with (
+        config.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.raises(CaptureFailed, match=r"C\+\+ compiler"),
+    ):
+        tv.compiled_kernels(lambda x: x.sin() * 3, torch.ones(8))
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(NotTraceable, match="compiled_kernels"):
+        tv.compiled_kernels(3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no operations"):
+        tv.compiled_kernels(lambda x: x, torch.ones(2))
