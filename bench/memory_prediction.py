@@ -36,7 +36,9 @@ def _row(figure: str, predicted: int, measured: int) -> Row:
     limit = LIMITS.get(figure.partition(",")[0])
     target = f"within {limit:.1%}" if limit else ""
     met = abs(ratio - 1) <= limit if limit else None
-    return Row(figure, f"{predicted / MIB:,.2f} MiB", f"measured {measured / MIB:,.2f} MiB", ratio, target, met)
+    return Row(
+        figure, f"{predicted / MIB:,.2f} MiB", f"measured {measured / MIB:,.2f} MiB", ratio, target, met
+    )
 
 
 def measure(name: str, device: str) -> dict[str, tuple[int, int]]:

@@ -32,11 +32,16 @@ def test_uses_add_up_to_the_measured_bytes(name: str) -> None:
 def test_every_case_has_a_report(name: str) -> None:
     report = traced(name).memory()
     assert sum(share.size_bytes for share in report.by_use) == sum(t.size_bytes for t in report.peak)
-    assert sum(share.size_bytes for share in report.by_module) == sum(share.size_bytes for share in report.by_line)
+    assert sum(share.size_bytes for share in report.by_module) == sum(
+        share.size_bytes for share in report.by_line
+    )
     assert str(report).startswith("Memory\n")
     json.dumps(report.to_plain())
     chart = report.charts().get("timeline")
-    assert chart is None or max(sum(heights) for heights in zip(*(s.y for s in chart.series))) == report.peak_bytes
+    assert (
+        chart is None
+        or max(sum(heights) for heights in zip(*(s.y for s in chart.series))) == report.peak_bytes
+    )
 
 
 class Residual(nn.Module):
@@ -76,15 +81,22 @@ def test_the_peak_is_made_of_named_tensors() -> None:
     assert {"Adam.first.weight.exp_avg", "Adam.second.bias.exp_avg_sq"} <= uses["optimizer state"]
     hidden = [t for t in report.peak if t.use == "saved for backward" and t.type.shape == (64, 32)]
     assert [t.path for t in hidden] == [""] and hidden[0].site is not None
-    assert "test_memory.py" in hidden[0].site.file and hidden[0].born is not None and hidden[0].dies is not None
+    assert (
+        "test_memory.py" in hidden[0].site.file and hidden[0].born is not None and hidden[0].dies is not None
+    )
     state = [t for t in report.peak if t.name == "Adam.first.weight.exp_avg"]
     assert [t.path for t in state] == ["first"]
 
 
 def test_a_block_is_saved_only_if_backward_reads_it() -> None:
-    report = tv.trace(lambda x: (x * 2).exp().sum(), torch.ones(8, requires_grad=True), backward=True).memory()
+    report = tv.trace(
+        lambda x: (x * 2).exp().sum(), torch.ones(8, requires_grad=True), backward=True
+    ).memory()
     by_name = {tensor.born: tensor.use for tensor in report.lifetimes if tensor.type.shape == (8,)}
-    assert (by_name[0], by_name[1]) == ("activation", "saved for backward")  # exp keeps its result, not its input
+    assert (by_name[0], by_name[1]) == (
+        "activation",
+        "saved for backward",
+    )  # exp keeps its result, not its input
 
 
 def test_gradients_that_stay_are_told_from_those_that_do_not() -> None:

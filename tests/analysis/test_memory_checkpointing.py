@@ -50,13 +50,21 @@ def transformer(numbered: frozenset[int]) -> tuple[nn.Module, torch.Tensor]:
 
 def convolutional(numbered: frozenset[int]) -> tuple[nn.Module, torch.Tensor]:
     blocks = [
-        nn.Sequential(nn.Conv2d(16 if n else 3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()) for n in range(4)
+        nn.Sequential(nn.Conv2d(16 if n else 3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        for n in range(4)
     ]
     return Stack(blocks, 16, numbered), torch.randn(4, 3, 32, 32)
 
 
 def cases() -> list[frozenset[int]]:
-    return [frozenset({0}), frozenset({1}), frozenset({2}), frozenset({3}), frozenset({1, 2}), frozenset(range(4))]
+    return [
+        frozenset({0}),
+        frozenset({1}),
+        frozenset({2}),
+        frozenset({3}),
+        frozenset({1, 2}),
+        frozenset(range(4)),
+    ]
 
 
 @pytest.mark.parametrize("numbered", cases(), ids=str)

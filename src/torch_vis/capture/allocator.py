@@ -96,7 +96,8 @@ def measure(
     profiler: Any = listening.profiler
     roots = profiler.kineto_results.experimental_event_tree()
     cuda = tuple(
-        row._replace(kernels=_events(roots, row.start_bytes, torch.device(row.device)).kernels) for row in found
+        row._replace(kernels=_events(roots, row.start_bytes, torch.device(row.device)).kernels)
+        for row in found
     )
     return Measured(output, _events(roots, before, torch.device("cpu")), cuda)
 
@@ -144,7 +145,9 @@ def _events(roots: list[Any], before: int, device: torch.device) -> Events:
         if kernel >= 0:
             kernels[kernel][1].append(change)
     table = np.array([row[1:] for row in rows], dtype=np.int64).reshape(-1, 2)
-    return Events(table[:, 0], table[:, 1], [Kernel(name, *_scratch(found)) for name, found in kernels], before)
+    return Events(
+        table[:, 0], table[:, 1], [Kernel(name, *_scratch(found)) for name, found in kernels], before
+    )
 
 
 def _marked(roots: list[Any]) -> tuple[int, int] | None:
@@ -172,7 +175,9 @@ def is_operation(name: str) -> bool:
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     full = [name if overload == "default" else f"{name}.{overload}" for overload in packet.overloads()]
-    return not any(torch._C._dispatch_has_kernel(one) and has(one, "CompositeImplicitAutograd") for one in full)
+    return not any(
+        torch._C._dispatch_has_kernel(one) and has(one, "CompositeImplicitAutograd") for one in full
+    )
 
 
 # ---------------------------------------------------------------- CUDA

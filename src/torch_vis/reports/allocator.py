@@ -59,7 +59,11 @@ class AllocatorReport(Report):
             "at the start": f"{size(self.events.start_bytes)} in tensors",
         }
         for row in self.cuda:
-            gap = "" if row.free_at_peak_bytes is None else f", {size(row.free_at_peak_bytes)} of it free at the peak"
+            gap = (
+                ""
+                if row.free_at_peak_bytes is None
+                else f", {size(row.free_at_peak_bytes)} of it free at the peak"
+            )
             found[row.device] = f"{size(row.peak_bytes)} allocated, {size(row.reserved_bytes)} reserved{gap}"
         return found
 

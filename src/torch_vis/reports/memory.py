@@ -89,7 +89,9 @@ class MemoryReport(Report):
     @cached_property
     def by_use(self) -> list[Share]:
         """The peak by what memory is for."""
-        return self._shares(use.words for use in (Use(number) for number in self.blocks.use[self._alive].tolist()))
+        return self._shares(
+            use.words for use in (Use(number) for number in self.blocks.use[self._alive].tolist())
+        )
 
     @cached_property
     def by_module(self) -> list[Share]:
@@ -190,7 +192,9 @@ class MemoryReport(Report):
     def facts(self) -> dict[str, str]:
         """The peaks, in words."""
         node = self.peak_node
-        where = "" if node is None else f" at operation {node.index:,}, {node.name} in {node.path or 'the run'}"
+        where = (
+            "" if node is None else f" at operation {node.index:,}, {node.name} in {node.path or 'the run'}"
+        )
         found = {"predicted peak" if self.predicted else "peak": f"{size(self.peak_bytes)}{where}"}
         if self.blocks.live.size:
             found["at the end"] = size(int(self.blocks.after[:, -1].sum()))
@@ -207,7 +211,16 @@ class MemoryReport(Report):
         """The peak by use, tensor, module and line, and what checkpointing would do."""
         shared = (Field("size_bytes", "at the peak", size), Field("tensors", "tensors", count))
         rows = [
-            (t.size_bytes, t.name, str(t.type), t.use, t.path, "" if t.site is None else t.site.short, t.born, t.dies)
+            (
+                t.size_bytes,
+                t.name,
+                str(t.type),
+                t.use,
+                t.path,
+                "" if t.site is None else t.site.short,
+                t.born,
+                t.dies,
+            )
             for t in self.peak
         ]
         listings = [
@@ -217,7 +230,9 @@ class MemoryReport(Report):
             Listing("By line", (Field("name", "line"), *shared), self.by_line),
         ]
         if self.checkpoints:
-            listings.append(Listing("Checkpointing, one call at a time", CHECKPOINTS, [r[:-1] for r in self.checkpoints]))
+            listings.append(
+                Listing("Checkpointing, one call at a time", CHECKPOINTS, [r[:-1] for r in self.checkpoints])
+            )
         return listings
 
     def charts(self) -> dict[str, Chart]:
@@ -241,7 +256,9 @@ class MemoryReport(Report):
 
     def notes(self) -> list[str]:
         """What the figures are and are not."""
-        found = ["what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it"]
+        found = [
+            "what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it"
+        ]
         if self.predicted:
             found.append("nothing was run: these are the lifetimes of a run by shapes alone")
         if not (self.graph.node_phase == 1).any():

@@ -158,7 +158,11 @@ class Blocks:
     def _sums(self, chosen: Ints, when: Ints) -> Ints:
         count, kinds = len(self.graph), len(Use)
         place = self.use[chosen] * count + when[chosen]
-        return np.bincount(place, weights=self.bytes[chosen], minlength=kinds * count).astype(np.int64).reshape(kinds, count)
+        return (
+            np.bincount(place, weights=self.bytes[chosen], minlength=kinds * count)
+            .astype(np.int64)
+            .reshape(kinds, count)
+        )
 
     def _resized(self, start: Ints, made: Ints, freed: Ints) -> None:
         """Account for blocks that were resized: the graph knows their largest size, the columns what they had when."""
@@ -168,7 +172,9 @@ class Blocks:
             use = self._use_written(node)
             made[use, node] += extra[node]
             freed[use, node] += more[node]
-        missing = int(self._columns["live_bytes"][0]) - int(start.sum() + made[:, 0].sum() - freed[:, 0].sum())
+        missing = int(self._columns["live_bytes"][0]) - int(
+            start.sum() + made[:, 0].sum() - freed[:, 0].sum()
+        )
         if missing:
             start[Use.BUFFER] += missing
 

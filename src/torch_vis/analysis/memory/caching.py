@@ -49,7 +49,10 @@ class Pool:
     """Free and taken blocks of one allocator, by address."""
 
     def __init__(self) -> None:
-        self.free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}  # by small: sizes and addresses, in order
+        self.free: dict[bool, list[tuple[int, int]]] = {
+            True: [],
+            False: [],
+        }  # by small: sizes and addresses, in order
         self.size: dict[int, int] = {}  # of every block, by address
         self.before: dict[int, int] = {}  # the neighbour below, by address
         self.after: dict[int, int] = {}

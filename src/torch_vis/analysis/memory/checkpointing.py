@@ -84,7 +84,9 @@ class Checkpointing:
                 time = None if times is None else times[scope]
                 call = int(graph.scope_call[scope])
                 lower = int(at_peak[scope])
-                found.append(Checkpoint(module.path, module.type, call, int(saved[scope]), lower, cost, time, scope))
+                found.append(
+                    Checkpoint(module.path, module.type, call, int(saved[scope]), lower, cost, time, scope)
+                )
         return sorted(found, key=lambda row: (-row.peak_bytes, -row.saved_bytes, row.scope))
 
     def _savings(self) -> tuple[Ints, Ints]:
@@ -202,7 +204,10 @@ class Checkpointing:
         first, stop = self._runs
         low, high = np.minimum(first, count), np.maximum(stop, np.minimum(first, count))
         missing = (unknown[high] - unknown[low]) > 0
-        return [None if gap else amount for amount, gap in zip((values[high] - values[low]).tolist(), missing.tolist())]
+        return [
+            None if gap else amount
+            for amount, gap in zip((values[high] - values[low]).tolist(), missing.tolist())
+        ]
 
     @cached_property
     def _runs(self) -> tuple[Ints, Ints]:
@@ -215,7 +220,9 @@ class Checkpointing:
         block, link = block[known], link[known]
         there = blocks.birth[block] <= link  # tensors that were there when the forward operation had run
         block, link = block[there], link[there]
-        stop = np.zeros(nodes, dtype=np.int64)  # an operation runs again only if one of its own results was saved
+        stop = np.zeros(
+            nodes, dtype=np.int64
+        )  # an operation runs again only if one of its own results was saved
         np.maximum.at(stop, link, link + (blocks.birth[block] == link))
         first, last = np.full(count, nodes, dtype=np.int64), np.zeros(count, dtype=np.int64)
         np.minimum.at(first, graph.node_scope[self.forward], self.forward)
@@ -245,7 +252,9 @@ class Checkpointing:
         again = np.full(calls, count, dtype=np.int64)
         np.minimum.at(again, whose[block[forgotten]], node[forgotten])
         change = np.zeros(count + 1, dtype=np.int64)
-        np.subtract.at(change, np.minimum(self._last_read()[gone] + 1, again[whose[gone]]), blocks.bytes[gone])
+        np.subtract.at(
+            change, np.minimum(self._last_read()[gone] + 1, again[whose[gone]]), blocks.bytes[gone]
+        )
         np.add.at(change, again[whose[gone]], blocks.bytes[gone])
         self._keep_inputs(owner, again, change)
         live = blocks.live + np.cumsum(change[:count])
@@ -271,7 +280,9 @@ class Checkpointing:
                 raise no_match("module", str(pattern), known)
             wanted |= found
         if not len(self.backward):
-            raise UsageError("this trace has no backward pass, so nothing is saved for one: trace with backward=True")
+            raise UsageError(
+                "this trace has no backward pass, so nothing is saved for one: trace with backward=True"
+            )
         owner, scopes = [-1] * len(self.parent), []
         for scope, above in enumerate(self.parent.tolist()):
             if above >= 0 and owner[above] >= 0:
@@ -310,7 +321,9 @@ class Checkpointing:
 
     def _made_by(self, nodes: Ints) -> Ints:
         born = self.blocks.birth >= 0
-        made = np.bincount(self.blocks.birth[born], weights=self.blocks.bytes[born], minlength=len(self.graph))
+        made = np.bincount(
+            self.blocks.birth[born], weights=self.blocks.bytes[born], minlength=len(self.graph)
+        )
         found: Ints = made.astype(np.int64)[nodes]
         return found
 

@@ -19,12 +19,17 @@ def in_place_sums(graph: Graph, blocks: Blocks) -> tuple[Ints, Ints]:
     cannot know who else looks at the first. Such a sum is told by its first operand, which dies right after it. If that
     one is a view (the gradient of a transposed weight), a third is made in any case.
     """
-    sums = np.array([call.op == "aten::add.Tensor" and call.args == PLAIN_SUM for call in graph.calls], dtype=bool)
+    sums = np.array(
+        [call.op == "aten::add.Tensor" and call.args == PLAIN_SUM for call in graph.calls], dtype=bool
+    )
     nodes = np.flatnonzero((graph.node_phase == Phase.BACKWARD) & sums[graph.node_call]) if len(sums) else []
     made, reused = [], []
     for node in np.asarray(nodes).tolist():
         first, stop = graph.input_span(node)
-        rows = np.flatnonzero((graph.in_slot[first:stop] == 0) & (graph.in_kind[first:stop] != Kind.SHAPE)) + first
+        rows = (
+            np.flatnonzero((graph.in_slot[first:stop] == 0) & (graph.in_kind[first:stop] != Kind.SHAPE))
+            + first
+        )
         value, result = (int(graph.in_value[rows[0]]) if len(rows) else -1), int(graph.first_output[node])
         if value < 0 or result < 0:
             continue
@@ -32,7 +37,11 @@ def in_place_sums(graph: Graph, blocks: Blocks) -> tuple[Ints, Ints]:
         if maker >= 0 and graph.node_flags[maker] & Flag.VIEW:
             continue
         old, new = int(graph.value_storage[value]), int(graph.value_storage[result])
-        if blocks.death[old] == node + 1 and blocks.bytes[old] == blocks.bytes[new] and blocks.birth[new] == node:
+        if (
+            blocks.death[old] == node + 1
+            and blocks.bytes[old] == blocks.bytes[new]
+            and blocks.birth[new] == node
+        ):
             made.append(new)
             reused.append(old)
     return np.array(made, dtype=np.int64), np.array(reused, dtype=np.int64)

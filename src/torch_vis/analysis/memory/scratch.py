@@ -37,7 +37,9 @@ class Kernel(NamedTuple):
     def tensor(self, place: int) -> TensorType | None:
         """The type of an argument that is a tensor, None if it is not there."""
         found = self.literal(place)
-        return self.inputs[found.number] if isinstance(found, Slot) and found.number < len(self.inputs) else None
+        return (
+            self.inputs[found.number] if isinstance(found, Slot) and found.number < len(self.inputs) else None
+        )
 
 
 class Scratch(NamedTuple):
@@ -68,14 +70,18 @@ def scratch_bytes(graph: Graph, *, threads: int = 1) -> Scratch:
     ruled = 0
     for node in nodes.tolist():
         device, number = _device(graph, node), int(graph.node_call[node])
-        rule = (RULES if device == "cpu" else CUDA_RULES if device.startswith("cuda") else {}).get(names[number])
+        rule = (RULES if device == "cpu" else CUDA_RULES if device.startswith("cuda") else {}).get(
+            names[number]
+        )
         if rule is None:
             continue
         inputs, outputs = _types(graph, node)
         key = (number, device == "cpu", len(inputs), *inputs, *outputs)
         if key not in known:
             types = graph.types
-            kernel = Kernel(graph.calls[number], [types[i] for i in inputs], [types[i] for i in outputs], threads)
+            kernel = Kernel(
+                graph.calls[number], [types[i] for i in inputs], [types[i] for i in outputs], threads
+            )
             known[key] = rule(kernel)
         found[node] = known[key]
         ruled += 1
@@ -126,7 +132,13 @@ def _by_torch(data: TensorType, weight: TensorType, strided: bool, groups: int, 
     if data.dtype != "float32":
         return data.dtype not in HALVES
     window = weight.shape[2:]
-    if all(size == 1 for size in window) and not strided and data.shape[0] < 16 and threads == 1 and len(window) == 2:
+    if (
+        all(size == 1 for size in window)
+        and not strided
+        and data.shape[0] < 16
+        and threads == 1
+        and len(window) == 2
+    ):
         return True
     small = groups == 1 and data.shape[0] == 1 and data.numel <= SMALL
     return small and not all(size > 3 for size in window)
