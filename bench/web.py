@@ -34,6 +34,12 @@ const next = () => { const now = performance.now(); if (i > 3) times.push(now - 
   step(i); requestAnimationFrame(next); };
 requestAnimationFrame(next);
 """
+# Note how long each piece of work keeps the page from answering.
+WATCH = """
+window.__long = [];
+new PerformanceObserver((list) => window.__long.push(...list.getEntries().map((entry) => entry.duration)))
+  .observe({type: 'longtask', buffered: true});
+"""
 EXPAND = """
 const done = arguments[0], S = __torch_vis.shell, A = __torch_vis.app;
 (async () => { const started = performance.now(); %s; S.view.drawNow(); done(performance.now() - started); })();
@@ -64,7 +70,7 @@ def _rows(folder: Path, quick: bool) -> list[Row]:
     rows.append(within(f"{what}: size", (folder / "llama.html").stat().st_size / 1e6, 12, "MB"))
     group(1, 1000).save(folder / "group.html")
     group(25, 200).save(folder / "many.html")
-    steps = 40 if quick else 2600
+    steps = 40 if quick else 3300  # of about 307 operations each: more than a million
     huge = tv.trace(models.training_loop(), steps, keep=False)
     rows.append(
         for_information(
@@ -112,7 +118,10 @@ def _in_browser(folder: Path, llama_row: str, huge_row: str) -> list[Row]:
             )
         )
         rows.append(_pan(driver, folder))
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
         rows.append(within(huge_row, opened("huge.html") / 1e3, 15, "s"))
+        longest = driver.execute_script("return Math.max(0, ...window.__long)")
+        rows.append(within("the same: longest time without an answer", longest / 1e3, 1, "s"))
     return rows
 
 

@@ -14,7 +14,6 @@ from torch import nn
 import torch_vis as tv
 from tests.browser import browser, needs_browser
 from tests.views.test_web_browser import Net, Page
-from torch_vis.graph import Column
 
 pytestmark = needs_browser
 ENTER, ESCAPE = "\ue007", "\ue00c"
@@ -272,18 +271,23 @@ def test_gradient_norms(show: Callable[[Any], Page]) -> None:
     assert "not known" not in page.text(".legend"), "forward boxes have no gradient to be known"
 
 
-def test_roofline_bounds(show: Callable[[Any], Page], trace: tv.Trace) -> None:
-    codes = np.arange(len(trace.graph)) % 2
-    with_bound = tv.Trace(trace.graph, trace.metrics.with_column(Column("bound", codes)), meta=trace.meta)
-    page = show(with_bound)
+def test_roofline_bounds(show: Callable[[Any], Page]) -> None:
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU())
+    t = tv.trace(model, torch.ones(64, 256))
+    t.roofline(hardware="epyc-9654")
+    page = show(t)
     page.js("A.setHeat('bound')")
     assert all(word in page.text(".legend") for word in ("compute", "memory", "overhead"))
-    fills = page.js(
-        "A.openEverything(); return A.relayout().then(() => {"
-        "const items = A.scene.columns.flatMap(c => c.picture.items.map(i => i.box)).filter(b => b.node >= 0);"
-        "return [...new Set(items.map(b => [b.node % 2, A.paint(b, A.theme).fill].join()))].length})"
+    bound = t.metrics["bound"]
+    page.js("return S.openEverything()")
+    page.until("return A.scene.columns[0].picture.items.some(i => i.box.node >= 0)")
+    drawn = page.js(
+        "return A.scene.columns[0].picture.items.map(i => i.box).filter(b => b.node >= 0)"
+        ".map(b => [b.node, A.heat.show(A.heat.of(b)), A.paint(b, A.theme).fill])"
     )
-    assert fills == 2, "one colour for each bound"
+    words = ("none", "compute", "memory", "overhead")
+    assert drawn and all(word == words[bound[node]] for node, word, _ in drawn)
+    assert len({fill for *_, fill in drawn}) == len({word for _, word, _ in drawn})
 
 
 def test_relevance_of_an_evaluation(show: Callable[[Any], Page]) -> None:

@@ -16,7 +16,7 @@ async function read(path: string): Promise<Run> {
   const text = readFileSync(path, "utf8");
   const part = (id: string): string => new RegExp(`id="${id}">([^<]*)<`).exec(text)![1];
   const tables = JSON.parse(part("tables")) as Tables;
-  return new Run(tables, unpack(tables.directory, await inflate(part("columns"))));
+  return new Run(tables, await unpack(tables.directory, await inflate(part("columns"))));
 }
 
 /** One frame as cells and pairs: boxes of one size, ports left out, each pair once. */

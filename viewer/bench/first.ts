@@ -15,7 +15,7 @@ const clock = (name: string, from: number): number => {
 let at = (process.cpuUsage().user / 1000);
 const bytes = await inflate(part("columns"));
 at = clock("inflate", at);
-const run = new Run(tables, unpack(tables.directory, bytes));
+const run = new Run(tables, await unpack(tables.directory, bytes));
 at = clock("read", at);
 const app = new App(run);
 at = clock("trees", at);

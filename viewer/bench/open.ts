@@ -16,7 +16,7 @@ const bytes = await inflate(part("columns"));
 const now = (): number => process.cpuUsage().user / 1000; // of the processor, so that others do not matter
 const clock = (name: string, from: number): void => console.log(name.padEnd(24), (now() - from).toFixed(1), "ms");
 let at = now();
-const run = new Run(tables, unpack(tables.directory, bytes));
+const run = new Run(tables, await unpack(tables.directory, bytes));
 clock("read", at);
 at = now();
 const app = new App(run);

@@ -42,6 +42,7 @@ export class App {
   room: Room = ROOM; // what the picture should fit in, to be read without zooming
   private readonly rootsByPhases = new Map<string, Box>();
   private readonly listeners = new Map<Happening, (() => void)[]>();
+  private levels: number | undefined;
   private turn = 0;
   private bright: Look["bright"] = [];
   private links: [Hit, Hit][] = [];
@@ -51,6 +52,16 @@ export class App {
     const seen = new Set<number>();
     for (let node = 0; node < run.count; node++) seen.add(run.nodePhase[node]);
     this.phases = [...seen].sort();
+  }
+
+  /** Make the trees of the first view, one at a time, so that the page stays alive meanwhile. */
+  async prepare(pause: () => Promise<void>): Promise<void> {
+    for (const phase of this.phases) {
+      const { forest } = this.rootOf([phase]);
+      await pause();
+      forest.edges(!this.views);
+      await pause();
+    }
     this.roots = this.rootsFor(this.mode);
   }
 
@@ -69,17 +80,19 @@ export class App {
 
   private rootsFor(mode: Mode): Box[] {
     const sets = mode === "side" ? this.phases.map((phase) => [phase]) : mode === "over" ? [this.phases] : [[PHASES.indexOf(mode)]];
-    let levels: number | undefined;
-    return sets.map((phases) => {
-      const key = phases.join("");
-      let root = this.rootsByPhases.get(key);
-      if (!root) {
-        root = rootBox(new Forest(this.run, phases));
-        levels = openAtFirst(root, levels);
-        this.rootsByPhases.set(key, root);
-      }
-      return root;
-    });
+    return sets.map((phases) => this.rootOf(phases));
+  }
+
+  private rootOf(phases: number[]): Box {
+    const key = phases.join("");
+    let root = this.rootsByPhases.get(key);
+    if (!root) {
+      root = rootBox(new Forest(this.run, phases));
+      const levels = openAtFirst(root, phases.length === 1 ? this.levels : undefined);
+      if (phases.length === 1) this.levels ??= levels; // the phases that come later follow the first
+      this.rootsByPhases.set(key, root);
+    }
+    return root;
   }
 
   setMode(mode: Mode): void {

@@ -15,8 +15,11 @@ async function begin(): Promise<void> {
   const tables = JSON.parse(document.getElementById("tables")!.textContent!) as Tables;
   const bytes = await inflate(document.getElementById("columns")!.textContent!);
   document.getElementById("columns")!.remove();
-  const run = new Run(tables, unpack(tables.directory, bytes));
+  const columns = await unpack(tables.directory, bytes, pause);
+  const run = new Run(tables, columns);
+  await pause();
   const app = new App(run);
+  await app.prepare(pause);
   const shell = new Shell(app);
   waiting.remove();
   await shell.begin(location.hash);
@@ -26,6 +29,11 @@ async function begin(): Promise<void> {
   Object.assign(window, {
     __torch_vis: { app, shell, run, drawn_ms: drawn, read_ms: drawn - started, toSvg: () => toSvg(app), json: () => selectionJson(app), markdown: () => selectionMarkdown(app), png: () => pngOf(app) },
   });
+}
+
+/** Let the page draw and answer before the next piece of work. */
+function pause(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve));
 }
 
 begin().catch((error: unknown) => {

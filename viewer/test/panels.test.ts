@@ -73,10 +73,19 @@ test("norms: the largest of a group, each phase by itself", () => {
 });
 
 test("bounds: a group is bound by what takes most of its time", () => {
-  const run = withMetric(tower(1), "bound", [0, 1, 1, 2, 0]); // times are 100, 200, 300, 400, 500
+  const run = withMetric(tower(1), "bound", [1, 2, 2, 3, 1]); // times are 100, 200, 300, 400, 500
   const { children: [net] } = rootBox(new Forest(run, [0]));
-  assert.equal(measured(run, "bound")(net), 0);
-  assert.equal(measured(run, "bound")(net.children[1]), 1, "200 + 300 against 400");
+  assert.equal(measured(run, "bound")(net), 1);
+  assert.equal(measured(run, "bound")(net.children[1]), 2, "200 + 300 against 400");
+  const views = withMetric(tower(1), "bound", [0, 0, 0, 0, 0]);
+  assert.equal(measured(views, "bound")(rootBox(new Forest(views, [0]))), null, "views are bound by nothing");
+});
+
+test("the share of the peak: of a group, by time", () => {
+  const run = withMetric(withMetric(tower(1), "bound", [1, 1, 1, 1, 1]), "peak_share", [1, 0.5, 0, 1, 1], [1, 1, 0, 1, 1]);
+  const { children: [net] } = rootBox(new Forest(run, [0]));
+  assert.equal(measured(run, "peak_share")(net.children[1]), (0.5 * 200 + 400) / 600);
+  assert.equal(measures(run).filter((one) => one.id === "peak_share").length, 1);
 });
 
 test("relevance: of a group, what its results were given", () => {

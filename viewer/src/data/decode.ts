@@ -3,6 +3,7 @@
 export type Column = Int8Array | Int16Array | Int32Array | Uint8Array | Float64Array;
 export type Entry = [name: string, code: string, difference: number, length: number];
 
+const LARGE = 200_000;
 const SIZE: Record<string, number> = { u1: 1, i1: 1, i2: 2, i4: 4, f8: 8 };
 
 export async function inflate(text: string): Promise<Uint8Array> {
@@ -20,7 +21,8 @@ function fromBase64(text: string): Uint8Array {
   return bytes;
 }
 
-export function unpack(directory: Entry[], bytes: Uint8Array): Map<string, Column> {
+/** Every column; between large ones, `pause` lets the page breathe. */
+export async function unpack(directory: Entry[], bytes: Uint8Array, pause: () => Promise<void> = async () => {}): Promise<Map<string, Column>> {
   const found = new Map<string, Column>();
   let at = 0;
   for (const [name, code, difference, length] of directory) {
@@ -28,6 +30,7 @@ export function unpack(directory: Entry[], bytes: Uint8Array): Map<string, Colum
     const column = unplane(bytes.subarray(at, at + size * length), code, length);
     found.set(name, difference ? summed(column, difference === 2) : column);
     at += size * length;
+    if (length > LARGE) await pause();
   }
   return found;
 }

@@ -25,6 +25,7 @@ export function signed(show: Show): Show {
   return (n) => (n > 0 ? `+${show(n)}` : show(n));
 }
 
+export const percent: Show = (share) => `${(100 * share).toFixed(share && share < 0.0995 ? 1 : 0)} %`;
 export const amount: Show = (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"]);
 const minus = (text: string): string => text.replace(/^-/, "−");
 export const plain: Show = (n) => minus(Number.isInteger(n) ? n.toLocaleString("en-US") : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3 ? n.toExponential(2) : String(Number(n.toPrecision(4))));
@@ -35,7 +36,7 @@ export function showFor(name: string): Show {
   if (name.endsWith("_ns")) return duration;
   if (name.endsWith("_bytes")) return size;
   if (/^(difference_)?(flops|macs|parameters)$/.test(name)) return amount;
-  return plain;
+  return name === "peak_share" ? percent : plain;
 }
 
 const UNITS: Record<string, number> = {

@@ -1,7 +1,7 @@
 /** What a box's warmth says: a measure of what it stands for, and the colour that goes with it. */
 
 import { COMPARED, REMOVED, type Run } from "../data/run.ts";
-import { amount, amountOf, duration, plain, showFor, signed, type Show } from "../data/units.ts";
+import { amountOf, duration, percent, plain, showFor, signed, type Show } from "../data/units.ts";
 import type { Box } from "../tree/box.ts";
 import { mixed, type Theme } from "./theme.ts";
 
@@ -44,10 +44,11 @@ const LABELS: Record<string, string> = {
   difference_moved_bytes: "bytes moved, B − A",
   difference_parameters: "parameters, B − A",
 };
-const NOT_HEAT = new Set(["start_ns", "live_bytes", "free_bytes", "difference", "norm", "bound", "relevance", "units"]);
-export const BOUNDS = ["compute", "memory", "overhead"];
-const BOUND_COLORS = ["#2f86c8", "#dd8a2c", "#9a948a"];
-const BAD = "#d6336c";
+const NOT_HEAT = new Set(["start_ns", "kernel_start_ns", "time_low_ns", "time_high_ns", "kernel_low_ns", "kernel_high_ns", "live_bytes", "free_bytes", "difference", "norm", "bound", "relevance", "units", "peak_share"]);
+/** By code; 0 is for views, which do nothing that could be bound. */
+export const BOUNDS = ["", "compute", "memory", "overhead"];
+const BOUND_COLORS = ["", "#2f86c8", "#dd8a2c", "#9a948a"];
+export const BAD = "#d6336c";
 const SUM = "the sum of all in a box";
 const FORWARD = 0;
 const BACKWARD = 1;
@@ -116,7 +117,10 @@ function bound(run: Run): Measure[] {
   return [{
     id: "bound", label: "roofline bound", how: "what limits most of a box's time", show: (code) => BOUNDS[code] ?? String(code), scale: "category",
     of: (box) => cached(box, "bound", () => boundOf(box)),
-  }];
+  }, ...(run.metrics.has("peak_share") ? [{
+    id: "peak_share", label: "share of the peak reached", how: "the time at the roofline over the time taken, of all in a box", show: percent, scale: "root" as const,
+    of: (box: Box) => cached(box, "peak_share", () => weighted(box, "peak_share", "time_ns")),
+  }] : [])];
 }
 
 function relevance(run: Run): Measure[] {
@@ -188,10 +192,25 @@ function boundOf(box: Box): number | null {
   for (let place = Math.max(0, box.start); place < box.end; place++) {
     const node = forest.order[place];
     const code = run.metric("bound", node);
-    if (code !== null && code >= 0 && code < share.length) share[code] += run.metrics.has("time_ns") ? (run.metric("time_ns", node) ?? 0) : 1;
+    if (code && code < share.length) share[code] += run.metrics.has("time_ns") ? (run.metric("time_ns", node) ?? 0) : 1;
   }
   const most = Math.max(...share);
   return most > 0 ? share.indexOf(most) : null;
+}
+
+/** A share of all in a box, each by its weight. */
+function weighted(box: Box, metric: string, weight: string): number | null {
+  const { forest, run } = box;
+  let sum = 0;
+  let weights = 0;
+  for (let place = Math.max(0, box.start); place < box.end; place++) {
+    const one = run.metric(metric, forest.order[place]);
+    const by = run.metric(weight, forest.order[place]);
+    if (one === null || by === null) continue;
+    sum += one * by;
+    weights += by;
+  }
+  return weights ? sum / weights : null;
 }
 
 /** The sum over the results that are read outside; of a box that hands out none, its last. */
@@ -235,7 +254,7 @@ export function fillOf(measure: Measure, range: Range, box: Box, theme: Theme): 
 }
 
 export function categoryColor(code: number, theme: Theme): string {
-  return mixed([theme.card, BOUND_COLORS[code] ?? theme.unknown], theme.dark ? 0.75 : 0.6);
+  return BOUND_COLORS[code] ? mixed([theme.card, BOUND_COLORS[code]], theme.dark ? 0.75 : 0.6) : theme.unknown;
 }
 
 /** Where on the ramp an amount lies, from 0 to 1. */
@@ -256,5 +275,3 @@ export function amountAt(scale: Scale, { least, most }: Range, share: number): n
 export const SCALES: Record<Scale, string> = {
   root: "colour by the square root", log: "logarithmic colours", diverging: "colour by the square root, to both sides", category: "",
 };
-
-export { amount, BAD };

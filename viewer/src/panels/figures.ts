@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { COMPARED, REMOVED, ADDED } from "../data/run.ts";
 import { plural } from "../data/text.ts";
-import { duration, plain, showFor, signed } from "../data/units.ts";
+import { duration, showFor, signed } from "../data/units.ts";
 import { BOUNDS } from "../draw/heat.ts";
 import type { Box } from "../tree/box.ts";
 import type { Fact } from "./rows.ts";
@@ -12,13 +12,15 @@ const LABELS: Record<string, string> = {
   start_ns: "began after", time_ns: "time", kernel_ns: "time of its kernels", alloc_bytes: "memory allocated", free_bytes: "memory freed",
   live_bytes: "memory alive after it", moved_bytes: "bytes moved", flops: "FLOPs", macs: "multiply-adds", parameters: "parameters",
   scope_start_ns: "call began after", scope_time_ns: "call took", scope_self_ns: "of it its own", norm: "norm of the result", bound: "bound by",
-  nans: "NaN values", infs: "infinite values", units: "units", dead_units: "dead units",
+  nans: "NaN values",
+  time_low_ns: "time, lowest", time_high_ns: "time, highest", kernel_low_ns: "kernels, lowest", kernel_high_ns: "kernels, highest", kernel_start_ns: "kernels began after",
+  scope_time_low_ns: "call, lowest", scope_time_high_ns: "call, highest", infs: "infinite values", peak_share: "share of the peak reached", units: "units", dead_units: "dead units",
 };
 /** Told only where there are any. */
 const RARE = new Set(["nans", "infs", "units", "dead_units"]);
 /** Not to be added up. */
-const SINGLE = new Set(["start_ns", "live_bytes", "norm", "bound", "relevance", "difference"]);
-const WHOLE = new Set(["gradient_norm", "activation_norm", "bound", "relevance"]);
+const SINGLE = new Set(["start_ns", "kernel_start_ns", "time_low_ns", "time_high_ns", "kernel_low_ns", "kernel_high_ns", "live_bytes", "norm", "bound", "relevance", "difference", "peak_share"]);
+const WHOLE = new Set(["gradient_norm", "activation_norm", "bound", "relevance", "peak_share"]);
 
 export function metricLabel(name: string): string {
   return LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ");
@@ -27,7 +29,7 @@ export function metricLabel(name: string): string {
 /** An amount of a metric as text. */
 export function metricText(app: App, name: string, amount: number): string {
   const { run } = app;
-  if (name === "bound") return BOUNDS[amount] ?? String(amount);
+  if (name === "bound") return BOUNDS[amount] || "nothing: a view";
   if (name === "start_ns" || name === "scope_start_ns") return duration(amount - (run.metric("scope_start_ns", 0) ?? run.metric("start_ns", 0) ?? 0));
   return showFor(name)(amount);
 }
@@ -83,7 +85,7 @@ export function groupRows(app: App, box: Box): Fact[] {
   for (const measure of app.measures) {
     if (!WHOLE.has(measure.id) || (measure.applies && !measure.applies(box))) continue;
     const amount = measure.of(box);
-    rows.push([measure.label, amount === null ? "not known" : measure.scale === "category" ? measure.show(amount) : plain(amount)]);
+    rows.push([measure.label, amount === null ? "not known" : measure.show(amount)]);
   }
   return rows;
 }

@@ -24,7 +24,7 @@ function heatLegend(app: App, heat: Measure): HTMLElement[] {
   const isBad = amounts.some((one) => one !== null && !Number.isFinite(one));
   const notes = [heat.how, SCALES[heat.scale], unknown ? `${plural(unknown, "box")} not known` : ""].filter(Boolean).join(" · ");
   const found: HTMLElement[] = [h("div", { class: "legend-title" }, h("b", {}, heat.label), h("span", { class: "sub" }, ` ${notes}`))];
-  if (heat.scale === "category") found.push(...BOUNDS.map((name, code) => swatch(categoryColor(code, theme), name)));
+  if (heat.scale === "category") found.push(...BOUNDS.flatMap((name, code) => (name ? [swatch(categoryColor(code, theme), name)] : [])));
   else {
     const bar = h("div", { class: "ramp" });
     bar.style.background = `linear-gradient(to right, ${(heat.scale === "diverging" ? theme.diverging : theme.heat).join(", ")})`;

@@ -5,7 +5,7 @@ import { plural } from "../data/text.ts";
 import { count } from "../data/units.ts";
 import { h } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
-import { more, section, type Go } from "./rows.ts";
+import { more, pathText, section, type Go } from "./rows.ts";
 
 const MOST = 8;
 
@@ -37,7 +37,7 @@ export function differing(box: Box, go: Go): HTMLElement | null {
   const usual = typical(box);
   const rows = odd.slice(0, MOST).map((place) => {
     const one = box.children[place];
-    return h("button", { class: "row link", type: "button", on: { click: () => go(one.forest.order[one.start]) } }, h("b", {}, instanceName(one)), h("span", { class: "sub" }, difference(one, usual)));
+    return h("button", { class: "row tall link", type: "button", on: { click: () => go(one.forest.order[one.start]) } }, h("b", {}, pathText(instanceName(one))), h("span", { class: "second" }, difference(one, usual)));
   });
   return section(`${plural(odd.length, "instance")} that differ${odd.length === 1 ? "s" : ""} from the others`, ...rows, more(odd.length - MOST));
 }
