@@ -77,17 +77,12 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) ->
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def saved(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Page:
-    torch.manual_seed(0)
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page of a chain of modules; its browser serves the other pages as well."""
     path = tmp_path_factory.mktemp("page") / "tall.html"
     tv.trace(Tall(), torch.ones(3, 4), backward=True).save(path)
-    return Page(driver, path)
+    with browser() as driver:
+        yield Page(driver, path)
 
 
 def resize(page: Page, width: int, height: int, ratio: float = 1) -> None:
@@ -145,13 +140,17 @@ def test_fit_leaves_the_overlays_free(page: Page, size: tuple[int, int], heat: s
     assert shown[0] >= stage[0] and shown[0] + shown[2] <= stage[0] + stage[2] + 1
 
 
-def test_titles_of_phases_neither_collide_nor_are_cut_off(driver: Any, tmp_path: Path) -> None:
-    model = nn.Linear(2, 2)
-    trace = tv.trace(step, model, torch.optim.AdamW(model.parameters()), torch.ones(1, 2))
-    trace.save(tmp_path / "step.html")
-    page = Page(driver, tmp_path / "step.html")
+def step_page(driver: Any, folder: Path, layers: int) -> Page:
+    """One step of training: three phases side by side."""
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(layers)))
+    tv.trace(step, model, torch.optim.AdamW(model.parameters()), torch.ones(1, 2)).save(folder / "step.html")
+    page = Page(driver, folder / "step.html")
     resize(page, 1280, 720)
-    page.open()
+    return page.open()
+
+
+def test_titles_of_phases_neither_collide_nor_are_cut_off(saved: Page, tmp_path: Path) -> None:
+    page = step_page(saved.driver, tmp_path, 1)
     text = page.js("return T.toSvg()")
     import re
     import xml.etree.ElementTree as ET
@@ -170,13 +169,8 @@ def test_titles_of_phases_neither_collide_nor_are_cut_off(driver: Any, tmp_path:
     assert all(end < start for end, start in zip(ends, starts, strict=True)), (ends, starts)
 
 
-def test_an_optimizer_opened_whole_fills_the_window(driver: Any, tmp_path: Path) -> None:
-    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(30)))
-    trace = tv.trace(step, model, torch.optim.AdamW(model.parameters()), torch.ones(1, 2))
-    trace.save(tmp_path / "step.html")
-    page = Page(driver, tmp_path / "step.html")
-    resize(page, 1280, 720)
-    page.open()
+def test_an_optimizer_opened_whole_fills_the_window(saved: Page, tmp_path: Path) -> None:
+    page = step_page(saved.driver, tmp_path, 30)
     page.driver.execute_async_script("window.__torch_vis.shell.openEverything().then(arguments[0])")
     width, height = page.js("const r = A.scene.columns[2].results[0]; return [r.width, r.height]")
     assert 0.3 < width / height < 4, f"{width:.0f} × {height:.0f}"

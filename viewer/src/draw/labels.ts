@@ -26,6 +26,11 @@ export function labelsOf(column: Column, frame: number): Label[] {
   return found;
 }
 
+/** Whether a frame's labels can be drawn at once; those of a large one are worked out between two pictures. */
+export function labelsReady(column: Column, frame: number): boolean {
+  return known.has(column.results[frame]) || column.picture.frames[frame].lines.length <= MOST_LINES;
+}
+
 /** Rectangles that can be asked for those that meet another. */
 class Taken {
   private readonly buckets = new Map<number, Rect[]>();

@@ -3,9 +3,10 @@
 import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
 import { drawHeader } from "./header.ts";
-import { LABEL_SIZE, labelsOf, meets } from "./labels.ts";
-import { face, HEADER, subRuler, titleRuler } from "./measure.ts";
-import { arrow, atTop, curve, pathsOf } from "./paths.ts";
+import { LABEL_SIZE, labelsOf, labelsReady, meets } from "./labels.ts";
+import { face, subRuler, titleRuler } from "./measure.ts";
+import { drawOverlay } from "./overlay.ts";
+import { atTop, pathsOf } from "./paths.ts";
 import { TITLE_SIZE, titleWidth, type Column, type Hit, type Rect, type Scene } from "./scene.ts";
 import { FONT } from "./text.ts";
 import { blend, inkOn, type Theme } from "./theme.ts";
@@ -51,6 +52,7 @@ const FAINT = 0.5; // of what steps back for something else
 export class Painter {
   zones: Zone[] = [];
   drawn = 0;
+  later: (column: Column, frame: number) => void = () => {}; // asks for the labels of a frame, to be drawn another time
   private names: { box: Box; rect: Rect; accent: string; lines: number[] }[] = [];
   private labelled: [Column, number][] = [];
 
@@ -71,7 +73,7 @@ export class Painter {
     this.labelled = [];
     for (const column of scene.columns) this.column(column, view, camera, look);
     this.map(camera, look);
-    this.overlay(scene, look, camera);
+    drawOverlay(context, scene, look, camera);
     for (const [column, frame] of this.labelled) this.labels(column, frame, look);
   }
 
@@ -201,7 +203,10 @@ export class Painter {
       context.fillStyle = look.theme.wire;
       context.fill(paths.arrows);
     }
-    if (look.labels && !look.plain && camera.scale > LABELS_FROM) this.labelled.push([column, frame]);
+    if (look.labels && !look.plain && camera.scale > LABELS_FROM) {
+      if (labelsReady(column, frame)) this.labelled.push([column, frame]);
+      else this.later(column, frame);
+    }
     context.restore();
   }
 
@@ -381,44 +386,6 @@ export class Painter {
     context.font = `10px ${FONT}`;
     context.textAlign = "left";
     context.fillText(text, x + 10, y - 6.5);
-  }
-
-  private overlay(scene: Scene, look: Look, camera: Camera): void {
-    const { context } = this;
-    context.lineWidth = Math.max(2, 1.6 / camera.scale);
-    for (const { column, edge, as } of look.bright) {
-      const { picture, results, frameX, frameY } = scene.columns[column];
-      const { lines } = picture.edges[edge];
-      context.strokeStyle = context.fillStyle = as === "producer" ? look.theme.producer : look.theme.consumer;
-      for (let i = 0; i < lines.length; i += 2) {
-        context.save();
-        context.translate(frameX[lines[i]], frameY[lines[i]]);
-        context.beginPath();
-        const hasArrow = picture.frames[lines[i]].lines[lines[i + 1]].arrow;
-        curve(context, results[lines[i]], lines[i + 1], hasArrow);
-        context.stroke();
-        if (hasArrow) {
-          context.beginPath();
-          arrow(context, results[lines[i]], lines[i + 1]);
-          context.fill();
-        }
-        context.restore();
-      }
-    }
-    context.strokeStyle = look.theme.link;
-    context.setLineDash([6 / camera.scale, 4 / camera.scale]);
-    context.lineWidth = 1.8 / camera.scale;
-    for (const [from, to] of look.links) {
-      const [a, b] = [scene.rect(from), scene.rect(to)];
-      const right = a.x < b.x;
-      const [x0, x1] = [right ? a.x + a.w : a.x, right ? b.x : b.x + b.w];
-      const [y0, y1] = [a.y + Math.min(a.h, HEADER) / 2, b.y + Math.min(b.h, HEADER) / 2];
-      context.beginPath();
-      context.moveTo(x0, y0);
-      context.bezierCurveTo(x0 + (x1 - x0) / 2, y0, x0 + (x1 - x0) / 2, y1, x1, y1);
-      context.stroke();
-    }
-    context.setLineDash([]);
   }
 }
 

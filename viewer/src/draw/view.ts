@@ -5,12 +5,14 @@ import { fitCanvas, h } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
 import { fitted, freeAreas, LEGIBLE, READABLE } from "./fitting.ts";
 import { Painter, type Camera, type Zone } from "./painter.ts";
-import type { Rect } from "./scene.ts";
+import { labelsOf } from "./labels.ts";
+import type { Column, Rect } from "./scene.ts";
 
 const SMALLEST = 0.002;
 const LARGEST = 4;
 const FLIGHT_MS = 260;
 const TIP_AFTER_MS = 350;
+const LABELS_AFTER_MS = 150;
 const CRAMPED = { w: 420, h: 230 };
 const AIM = 0.92; // the scale that a layout aims at when it is fitted
 
@@ -33,9 +35,23 @@ export class View {
 
   constructor(readonly app: App) {
     this.painter = new Painter(this.canvas.getContext("2d", { alpha: false })!);
+    this.painter.later = (column, frame) => this.label(column, frame);
     for (const happening of ["scene", "select", "look"] as const) app.on(happening, () => this.redraw());
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
     this.listen();
+  }
+
+  private readonly labelling = new WeakSet<object>();
+
+  /** Work out the labels of a large frame when nothing else is to be done. */
+  private label(column: Column, frame: number): void {
+    const result = column.results[frame];
+    if (this.labelling.has(result)) return;
+    this.labelling.add(result);
+    window.setTimeout(() => {
+      labelsOf(column, frame);
+      this.redraw();
+    }, LABELS_AFTER_MS);
   }
 
   redraw(): void {

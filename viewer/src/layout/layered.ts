@@ -8,6 +8,7 @@
 
 import { improve } from "./order.ts";
 import { place } from "./place.ts";
+import { splitWide } from "./rows.ts";
 import { wrapped, type Bands } from "./wrap.ts";
 
 export const TOP = 1;
@@ -147,28 +148,7 @@ export function ranksOf(cells: Cells, lines: Lines): Int32Array {
   return rank;
 }
 
-const CROWD = 20; // cells of a rank up to which it stays one
-
-/** Ranks far wider than the window are set in several rows; what comes after them moves down. */
-function splitWide(cells: Cells, rank: Int32Array, { gap, rankGap, room = ROOM }: Spacing): void {
-  const { start, item } = group(rankBounds(rank)[0] + 1, rank);
-  let down = 0;
-  for (let r = 0; r + 1 < start.length; r++) {
-    const own = item.subarray(start[r], start[r + 1]);
-    let [wide, high] = [0, 0];
-    for (const cell of own) {
-      wide += cells.w[cell] + gap;
-      high = Math.max(high, cells.h[cell]);
-    }
-    const ports = own.some((cell) => cells.edge[cell] !== 0);
-    const rows = ports || own.length <= CROWD || wide < 3 * room.w ? 1 : Math.max(1, Math.round(Math.sqrt((wide * room.h) / (room.w * (high + rankGap)))));
-    const sorted = rows > 1 ? own.slice().sort((a, b) => cells.order[a] - cells.order[b] || a - b) : own;
-    sorted.forEach((cell, at) => (rank[cell] = r + down + Math.floor((at * rows) / sorted.length)));
-    down += rows - 1;
-  }
-}
-
-function rankBounds(rank: Int32Array): [number] {
+export function rankBounds(rank: Int32Array): [number] {
   let most = 0;
   for (const r of rank) most = Math.max(most, r);
   return [most];
