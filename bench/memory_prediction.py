@@ -1,8 +1,8 @@
 """The peak memory of training steps as predicted by shapes alone, against what was measured.
 
 Three measures: what tensors hold (against the same steps recorded with numbers), what the CPU allocator gives out
-(against its own events, scratch of kernels included), and where there is a GPU what CUDA's caching allocator gives out and
-reserves (against its own count). The prediction is of two steps of a new model, of which the first makes the
+(against its own events, scratch of kernels included), and where there is a GPU what CUDA's caching allocator gives out
+and reserves (against its own count). The prediction is of two steps of a new model, of which the first makes the
 optimizer's state; nothing has run before it.
 """
 

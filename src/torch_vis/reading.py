@@ -41,7 +41,8 @@ class Reading:
     def memory(self) -> MemoryReport:
         """Where the memory goes: the timeline by use, the peak and its tensors, checkpointing, what allocators add.
 
-        Of a trace with ``fake=True`` this is the prediction of a run that never was.
+        Of a trace with ``fake=True`` this is the prediction of a run that never was. An optimizer makes its state in its
+        first step, so the usual memory of a training is that of two steps: ``tv.trace(two_steps, fake=True).memory()``.
 
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())

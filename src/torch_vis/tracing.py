@@ -377,8 +377,8 @@ def trace(
     ``torch.export``, and ``fullgraph=True`` raises at the first graph break.
 
     ``fake=True`` computes nothing: every tensor is followed by its shape, so a model that does not fit in memory can be
-    traced, and ``memory()`` of the trace is a prediction. A training step with its optimizer can be traced like this; the
-    model, its gradients and the optimizer's state are afterwards as they were.
+    traced, and ``memory()`` of the trace is a prediction. A training step with its optimizer can be traced like this;
+    the model, its gradients and the optimizer's state are afterwards as they were.
 
     ``repeat=10`` runs it ten times more to time it, from the same state and random numbers, and puts everything back to
     where one run leaves it: times become medians with quartiles (see ``time``), ``meta["plain_wall_ns"]`` is the run's

@@ -142,7 +142,7 @@ def test_small_graphs() -> None:
 
 def test_a_trace_without_memory_columns_says_what_to_do() -> None:
     trace = tv.trace(nn.ReLU(), torch.ones(2))
-    with pytest.raises(UsageError, match="record it again with tv.trace"):
+    with pytest.raises(UsageError, match="record it again"):
         MemoryReport(trace.graph, Metrics(), {})
 
 

@@ -79,7 +79,8 @@ def difference(real: tv.Trace, fake: tv.Trace) -> str | None:
         (v.type.dtype, v.type.shape) for v in other.values
     ]:
         return "types"
-    columns = "storage_birth storage_death storage_bytes value_role value_producer value_storage node_phase node_scope node_link"
+    columns = """storage_birth storage_death storage_bytes value_role value_producer value_storage
+        node_phase node_scope node_link"""
     return next((c for c in columns.split() if not np.array_equal(getattr(one, c), getattr(other, c))), None)
 
 
@@ -225,9 +226,8 @@ def test_options_that_do_not_go_together() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there_is_refused() -> None:
     def run(code: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120
-        )
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

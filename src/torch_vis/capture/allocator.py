@@ -1,7 +1,7 @@
 """What the allocators themselves report of a run: every block taken and given back, kernel scratch included.
 
-The run is not recorded by us: torch's profiler listens to the CPU allocator, and CUDA's caching allocator counts for itself.
-Scratch is memory that a kernel takes for itself and gives back before it ends, so no tensor ever holds it.
+The run is not recorded by us: torch's profiler listens to the CPU allocator, and CUDA's caching allocator counts for
+itself. Scratch is memory that a kernel takes for itself and gives back before it ends, so no tensor ever holds it.
 """
 
 from __future__ import annotations

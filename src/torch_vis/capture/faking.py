@@ -1,9 +1,9 @@
 """Runs without numbers: every tensor that is met is replaced by a fake one of the same shape, memory and place.
 
 The user's tensors stay where they are. A mode above the recorder hands each operation a twin of every real tensor: a
-fake tensor whose memory is as large, shared by as many views, and alive for as long. So the recorder sees the program that
-would have run, and nothing of it is computed. What the program changes on the way (gradients, the optimizer's state,
-attributes of modules) is put back at the end, also after an exception.
+fake tensor whose memory is as large, shared by as many views, and alive for as long. So the recorder sees the program
+that would have run, and nothing of it is computed. What the program changes on the way (gradients, the optimizer's
+state, attributes of modules) is put back at the end, also after an exception.
 """
 
 from __future__ import annotations
@@ -56,7 +56,12 @@ class Faking:
 
     def __enter__(self) -> Faking:
         with ExitStack() as stack:
-            stack.enter_context(Memento())
+            before = stack.enter_context(Memento())
+            for (
+                tensor
+            ) in before.tensors:  # one that gets a gradient ends the process before any mode is asked
+                if isinstance(tensor, FakeTensor) and tensor.requires_grad:
+                    refuse_absent(tensor.fake_device)
             stack.enter_context(_as_foreach_sees())
             stack.enter_context(self.below)
             self._stack = stack.pop_all()
@@ -111,7 +116,7 @@ class ShapesOnly(FakeTensorMode):
         """Run one operation on shapes."""
         if func is torch.ops.aten.lift_fresh.default and self.is_our_fake(args[0]):
             return args[0]  # as it is with real tensors
-        out = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         schema = getattr(func, "_schema", None)
         if schema is None or not isinstance(out, (torch.Tensor, tuple)):
             return out
@@ -205,6 +210,8 @@ class TwinMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass one operation on to the recorder."""
+        if func is torch.ops.prim.device.default:  # asked from where an exception would end the process
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args)
         if any(is_wrapper(kind) for kind in types):
             return NotImplemented
         if func is torch.ops.aten.detach.default and not is_excluded(INPLACE_OR_VIEW):
@@ -273,8 +280,8 @@ def _explained(error: BaseException, traceback: TracebackType | None) -> Capture
         )
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CaptureFailed(
-        f"{where}{what} runs an operation that torch knows no shapes for ({said}); trace without fake=True, or, if it is "
-        "yours, register its shapes with torch.library.register_fake"
+        f"{where}{what} runs an operation that torch knows no shapes for ({said}); trace without fake=True, or, if it "
+        "is yours, register its shapes with torch.library.register_fake"
     )
 
 

@@ -9,14 +9,20 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 OWNERS = (torch.nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
-set_versions: Any = torch._C._autograd._unsafe_set_version_counter  # type: ignore[attr-defined]
+set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 
 
 class Memento:
     """The state of every tensor, module, optimizer, scheduler and scaler that is alive, as it was on entry.
 
-    What a program keeps in places of its own (a list of losses, a counter) is not known here and stays as the run left it.
+    What a program keeps in places of its own (a list of losses, a counter) is not known here and stays as the run left
+    it.
     """
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that were alive on entry, those that others were made from."""
+        return [tensor for tensor, *_ in self._tensors]
 
     def __enter__(self) -> Memento:
         self._tensors: list[tuple[torch.Tensor, bool, int, Any]] = []

@@ -94,9 +94,9 @@ def measure_memory(
 ) -> AllocatorReport:
     """Run a function as it is and report what it took from the allocators, scratch of kernels included.
 
-    The CPU allocator is listened to through torch's profiler; CUDA's caching allocator counts for itself. The function runs
-    ``warmup`` times before, in the same hearing: memory that an unheard run left behind, and that this one frees, would
-    seem to stay. Nothing is undone: a training step trains.
+    The CPU allocator is listened to through torch's profiler; CUDA's caching allocator counts for itself. The function
+    runs ``warmup`` times before, in the same hearing: memory that an unheard run left behind, and that this one frees,
+    would seem to stay. Nothing is undone: a training step trains.
 
     >>> import torch, torch_vis as tv
     >>> report = tv.measure_memory(torch.nn.Conv2d(16, 32, 3, bias=False), torch.ones(2, 16, 8, 8))

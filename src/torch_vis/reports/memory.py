@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory import Blocks, Caching, Checkpoint, Checkpointing, Tensor, Use
+from torch_vis.analysis.memory import (
+    Blocks,
+    Caching,
+    Checkpoint,
+    Checkpointing,
+    Tensor,
+    Use,
+    simulate_caching,
+)
 from torch_vis.analysis.memory import scratch_bytes as scratch_of
-from torch_vis.analysis.memory import simulate_caching
 from torch_vis.analysis.memory.caching import WORKSPACE
 from torch_vis.analysis.memory.checkpointing import Recomputed, paths_of
 from torch_vis.analysis.memory.plain_run import plain_live
@@ -124,7 +132,7 @@ class MemoryReport(Report):
 
     @cached_property
     def checkpoints(self) -> list[Checkpoint]:
-        """What checkpointing each call of a module would save and cost, one at a time; what lowers the peak most first."""
+        """What checkpointing each call of a module would save and cost, by itself; what lowers the peak most first."""
         rows = self._checkpointing.rows()
         return [row._replace(extra_time_ns=None) for row in rows] if self.predicted else rows
 
@@ -277,14 +285,10 @@ TENSORS = (
     Field("dies", "dies", count),
 )
 CHECKPOINTS = (
-    Field("path", "module"),
-    Field("type", "class"),
-    Field("call", "call", count),
-    Field("saved_bytes", "saves", size),
-    Field("peak_bytes", "at the peak", size),
-    Field("extra_flops", "extra FLOPs", count),
-    Field("extra_time_ns", "extra time", duration),
-)
+    Field("path", "module"), Field("type", "class"), Field("call", "call", count),
+    Field("saved_bytes", "saves", size), Field("peak_bytes", "at the peak", size),
+    Field("extra_flops", "extra FLOPs", count), Field("extra_time_ns", "extra time", duration),
+)  # fmt: skip
 
 
 def _thinned(live: Any) -> tuple[list[int], Any]:
@@ -292,5 +296,5 @@ def _thinned(live: Any) -> tuple[list[int], Any]:
     if len(live) <= POINTS:
         return list(range(len(live))), np.arange(len(live))
     edges = np.linspace(0, len(live), POINTS + 1).astype(np.int64)
-    chosen = np.array([low + int(live[low:high].argmax()) for low, high in zip(edges[:-1], edges[1:])])
+    chosen = np.array([low + int(live[low:high].argmax()) for low, high in pairwise(edges.tolist())])
     return chosen.tolist(), chosen

@@ -23,8 +23,8 @@ COLUMNS = ("alloc_bytes", "free_bytes", "live_bytes")
 class Use(IntEnum):
     """What a block of memory is for, at any one time.
 
-    ``SAVED`` was made by a forward operation and is read by a backward one later; ``ACTIVATION`` was made forward and is
-    not. ``GRADIENT`` ends up in a ``.grad``; whatever else backward or the optimizer make is ``TEMPORARY``.
+    ``SAVED`` was made by a forward operation and is read by a backward one later; ``ACTIVATION`` was made forward and
+    is not. ``GRADIENT`` ends up in a ``.grad``; whatever else backward or the optimizer make is ``TEMPORARY``.
     ``BUFFER`` is all that comes from outside and is neither parameter, gradient nor optimizer state: buffers, inputs,
     constants.
     """
@@ -187,7 +187,10 @@ class Blocks:
 
     @cached_property
     def after(self) -> Ints:
-        """Bytes alive after each operation, when what it freed is gone: a row for each ``Use``; adds up to ``live_bytes``."""
+        """Bytes alive after each operation, when what it freed is gone: a row for each ``Use``.
+
+        Their sum is the column ``live_bytes``.
+        """
         start, made, freed = self._flows
         return start[:, None] + np.cumsum(made - freed, axis=1)
 
@@ -222,7 +225,7 @@ class Blocks:
 
     @cached_property
     def first_value(self) -> Ints:
-        """For each block the first value that lay in it, or the first of those that has a name; -1 where there is none."""
+        """For each block the first value that lay in it, or the first of those with a name; -1 where there is none."""
         graph = self.graph
         found = np.full(len(self.birth), -1, dtype=np.int64)
         values = np.arange(len(graph.value_storage))[::-1]

@@ -1,8 +1,8 @@
 """CUDA's caching allocator, played through for the blocks of a run: what is allocated, what is reserved.
 
-Sizes are rounded to 512 bytes. Up to 1 MiB they come out of segments of 2 MiB, below 10 MiB out of segments of 20 MiB, and
-larger ones get a segment of their own, rounded to 2 MiB. The smallest free block that fits is taken, and split if the rest
-is worth it; neighbours that are free are joined again. Segments stay reserved until memory runs out.
+Sizes are rounded to 512 bytes. Up to 1 MiB they come out of segments of 2 MiB, below 10 MiB out of segments of 20 MiB,
+and larger ones get a segment of their own, rounded to 2 MiB. The smallest free block that fits is taken, and split if
+the rest is worth it; neighbours that are free are joined again. Segments stay reserved until memory runs out.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def simulate_caching(
 ) -> Caching:
     """Play the run of one device through the caching allocator.
 
-    ``scratch`` is what each operation takes for itself while it runs. Blocks from outside are taken before the run, those
-    with names in the order of the names. ``workspace`` is what cuBLAS takes at the first matrix product of each
+    ``scratch`` is what each operation takes for itself while it runs. Blocks from outside are taken before the run,
+    those with names in the order of the names. ``workspace`` is what cuBLAS takes at the first matrix product of each
     thread, and keeps; autograd has a thread of its own for a GPU.
 
     >>> import torch, torch_vis as tv

@@ -1,9 +1,10 @@
 """What activation checkpointing of each module call would save, and what it would cost.
 
-A checkpointed call forgets what its operations saved for backward and computes it again when backward reaches the call. A
-block is forgotten if the call made it and only backward operations of the call read it; what other calls' backward
+A checkpointed call forgets what its operations saved for backward and computes it again when backward reaches the call.
+A block is forgotten if the call made it and only backward operations of the call read it; what other calls' backward
 reads stays, and so does what the program itself still holds. What the call was given is kept until its backward is
-done. Computing again stops as torch stops: when the last tensor that backward needs is there. Each call is looked at on its own; ``with_checkpoints`` takes several together and gives the whole new timeline.
+done. Computing again stops as torch stops: when the last tensor that backward needs is there. Each call is looked at on
+its own; ``with_checkpoints`` takes several together and gives the whole new timeline.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from torch_vis.graph.schema import Flag, Phase
 class Checkpoint(NamedTuple):
     """One call of a module, as if it were checkpointed.
 
-    ``saved_bytes`` is what it no longer holds between its forward and its backward, less what it then has to hold of its
-    inputs; ``peak_bytes`` is how much lower the run is where its peak is now. ``extra_flops`` is what is computed again,
-    ``extra_time_ns`` the time of the call, a little more than that takes; None where it is not known.
+    ``saved_bytes`` is what it no longer holds between its forward and its backward, less what it then has to hold of
+    its inputs; ``peak_bytes`` is how much lower the run is where its peak is now. ``extra_flops`` is what is computed
+    again, ``extra_time_ns`` the time of the call, a little more than that takes; None where it is not known.
     """
 
     path: str
@@ -75,7 +76,7 @@ class Checkpointing:
             return []
         saved, at_peak = self._savings()
         flops = self._sum_known("flops")
-        times = metrics["scope_time_ns"] if "scope_time_ns" in metrics else None
+        times = metrics.get("scope_time_ns")
         found = []
         for scope in np.flatnonzero(saved > 0).tolist():
             module = graph.modules[int(graph.scope_module[scope])]
@@ -191,7 +192,7 @@ class Checkpointing:
             other[down] = self.parent[other[down]]
 
     def _sum_known(self, name: str) -> list[int | None] | None:
-        """A column summed over what each scope, those inside included, computes again; None where a part is not known."""
+        """A column summed over what each scope, with those inside, computes again; None where a part is not known."""
         if name not in self.metrics:
             return None
         column, count = self.metrics[name], len(self.graph)
@@ -240,7 +241,7 @@ class Checkpointing:
         The timeline is that of the recorded operations; the operations that are computed again come in between, before
         the first backward operation of their call that needs what was forgotten.
         """
-        graph, blocks, count = self.graph, self.blocks, len(self.graph)
+        blocks, count = self.blocks, len(self.graph)
         owner, scopes = self._owners(paths)
         calls = len(scopes)
         top = self._forgettable()
@@ -266,7 +267,7 @@ class Checkpointing:
         return Recomputed(max(peak, highest), highest > peak, live)
 
     def _owners(self, paths: Sequence[str]) -> tuple[Ints, Ints]:
-        """For every scope the number of the checkpointed call that it is in, -1 for none; and the scopes of those calls.
+        """For every scope the number of the checkpointed call that it is in, -1 for none; and those calls' scopes.
 
         Of calls inside one another, the outermost counts.
         """
@@ -283,7 +284,8 @@ class Checkpointing:
             raise UsageError(
                 "this trace has no backward pass, so nothing is saved for one: trace with backward=True"
             )
-        owner, scopes = [-1] * len(self.parent), []
+        owner = [-1] * len(self.parent)
+        scopes: list[int] = []
         for scope, above in enumerate(self.parent.tolist()):
             if above >= 0 and owner[above] >= 0:
                 owner[scope] = owner[above]

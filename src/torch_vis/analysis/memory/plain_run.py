@@ -22,7 +22,9 @@ def in_place_sums(graph: Graph, blocks: Blocks) -> tuple[Ints, Ints]:
     sums = np.array(
         [call.op == "aten::add.Tensor" and call.args == PLAIN_SUM for call in graph.calls], dtype=bool
     )
-    nodes = np.flatnonzero((graph.node_phase == Phase.BACKWARD) & sums[graph.node_call]) if len(sums) else []
+    nodes: Ints = (
+        np.flatnonzero((graph.node_phase == Phase.BACKWARD) & sums[graph.node_call]) if len(sums) else sums
+    )
     made, reused = [], []
     for node in np.asarray(nodes).tolist():
         first, stop = graph.input_span(node)

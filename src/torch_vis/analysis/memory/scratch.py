@@ -1,7 +1,8 @@
 """What kernels take for themselves beyond their results: an estimate, by rules found from the allocators' events.
 
 oneDNN computes a convolution on copies in which channels come in blocks of 16, and copies its result back; some other
-kernels keep sums or masks aside. cuDNN copies in a like manner, to put channels last. Kernels without a rule were seen to take nothing, or too little to matter.
+kernels keep sums or masks aside. cuDNN copies in a like manner, to put channels last. Kernels without a rule were seen
+to take nothing, or too little to matter.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def scratch_bytes(graph: Graph, *, threads: int = 1) -> Scratch:
     rules = [RULES.get(name) or CUDA_RULES.get(name) for name in names]
     has = np.array([rule is not None for rule in rules], dtype=bool)
     found = np.zeros(len(graph), dtype=np.int64)
-    nodes = np.flatnonzero(has[graph.node_call]) if len(rules) else np.zeros(0, dtype=np.int64)
+    nodes = np.flatnonzero(has[graph.node_call]) if rules else np.zeros(0, dtype=np.int64)
     known: dict[tuple[int, ...], int] = {}
     ruled = 0
     for node in nodes.tolist():
