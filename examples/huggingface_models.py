@@ -125,6 +125,8 @@ def main() -> None:
     )
     parser.add_argument("--small", action="store_true", help="small configurations, to try it out")
     options = parser.parse_args()
+    if options.save_graph is not None and options.save_graph.suffix != ".py":
+        parser.error(f"--save-graph names a Python file, which ends in .py, not {options.save_graph}")
     torch.manual_seed(0)
     names = list(MODELS) if options.model == "all" else [options.model]
     for name in names:

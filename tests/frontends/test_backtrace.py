@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -360,3 +361,73 @@ def test_an_operator_that_raises_names_its_node() -> None:
     with pytest.raises(IndexError) as caught:
         dlb.predict(torch.tensor([[9, 2]]))
     assert any("'embedding'" in note for note in getattr(caught.value, "__notes__", ["'embedding'"]))
+
+
+SMALL = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+
+
+def test_the_output_holds_what_was_put_in():
+    dlb = DLBacktrace(SMALL, (torch.randn(2, 4),))
+    found = dlb.evaluation(dlb.predict(torch.randn(2, 4)), target=0)
+    assert found["output"] == found.put_in == 2.0
+    told = str(dlb.evaluation(dlb.predict(torch.randn(2, 4)), target=0, mode="contrastive"))
+    assert "for and against" in told
+
+
+def test_a_loaders_batch_is_taken_as_it_comes():
+    dlb = DLBacktrace(SMALL, (torch.randn(2, 4),))
+    x = torch.randn(3, 4)
+    for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=3):
+        assert torch.equal(dlb.predict([batch]).output, SMALL(x))
+
+
+def test_what_stays_at_a_learned_token_is_explained():
+    class Token(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.head = nn.Parameter(torch.ones(1, 1, 4)), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(torch.cat([self.token.expand(len(x), -1, -1), x], 1).sum(1))
+
+    model = Token().eval()
+    dlb = DLBacktrace(model, (torch.rand(2, 3, 4),))
+    found = dlb.evaluation(dlb.predict(torch.rand(2, 3, 4)), target=0)
+    assert found.absorbed and "learned token" in str(found)
+
+
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        ({"dynamic_shapes": {7: 1}}, "dynamic_shapes does not fit"),
+        ({"dynamic_shapes": ({0: torch.export.Dim("c", min=5)},)}, "dynamic_shapes does not fit"),
+        ({"device": "nonsense"}, "device is 'cpu', 'cuda' or such"),
+    ],
+)
+def test_advice_fits_the_fault(more, told):
+    with pytest.raises(UsageError, match=re.escape(told)) as raised:
+        DLBacktrace(SMALL, (torch.randn(2, 4),), **more)
+    assert "torch.cond" not in str(raised.value)
+
+
+def test_a_batch_of_one_that_torch_fixed_is_explained():
+    dlb = DLBacktrace(SMALL, (torch.randn(1, 4),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    with pytest.raises(UsageError, match="size of 1 for a constant"):
+        dlb.predict(torch.randn(3, 4))
+
+
+def test_a_failed_export_leaves_no_marks():
+    class Branching(nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x
+
+    x = torch.randn(2, 4)
+    with pytest.raises(CaptureFailed):
+        DLBacktrace(Branching().eval(), (x,))
+    assert not vars(x)
+
+
+def test_modules_are_those_of_the_model():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    dlb = DLBacktrace(nn.TransformerEncoder(layer, 1).eval(), (torch.randn(2, 3, 8),))
+    assert not [path for path in dlb.module_map.values() if "hook" in path]

@@ -29,7 +29,8 @@ class DLBacktrace:
 
     ``input_for_graph`` is a tuple of inputs (or a dictionary, for a model that takes them by name) of the right types;
     sizes that the model leaves open may differ later. ``dynamic_shapes`` is that of ``torch.export`` and says which
-    ones those are; without it, every size is left open that can be, and ``limits`` says if none could. The weights are
+    ones those are. Without it, the sizes of batches and sequences are left open where the program allows it (not the
+    sides of images, which torch would reason about for minutes), and ``limits`` says if none could be. The weights are
     the model's own: after a change to them, the graph runs with the new ones.
 
     >>> import torch
@@ -129,6 +130,7 @@ class DLBacktrace:
         """
         if len(inputs) == 1 and not kwargs and isinstance(inputs[0], Mapping) and self._contract.keywords:
             kwargs, inputs = inputs[0], ()
+        inputs = self._contract.spread(inputs)
         users = iter(self._contract.arrange(inputs, kwargs or {}))
         steps, held = self._steps, self._held
         flat = [held[place] if place in held else next(users) for place in steps.inputs]

@@ -11,6 +11,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.compilers import failed
+from torch_vis.capture.symbols import marks_kept
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 
 ADVICE = (
@@ -36,7 +37,10 @@ def check_model(model: Any, device: Any) -> None:
         raise UsageError(f"the model{where} is in train mode; call model.eval() first")
     if device is None:
         return
-    wanted = torch.device(device)
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"device is 'cpu', 'cuda' or such, not {device!r}") from error
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if not same_device(tensor.device, wanted):
             raise UsageError(
@@ -82,15 +86,22 @@ def export(
 
 def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> Any:
     try:
-        return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+        with marks_kept(args, kwargs):
+            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        raise _explained(model, args, kwargs, error) from error
+        raise _explained(model, args, kwargs, error, shapes) from error
 
 
 def _explained(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, shapes: Any
 ) -> CaptureFailed:
     """What went wrong, with the likeliest cause in words."""
+    if shapes is not None and _is_about_sizes(error):
+        told = " ".join(str(error).split())[:300]
+        return CaptureFailed(
+            f"dynamic_shapes does not fit the model or the inputs: {type(error).__name__}: {told}; it names sizes by "
+            "input and dimension, such as {'x': {0: torch.export.Dim('batch', min=1)}}, and the example lies within"
+        )
     types = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
     for name, leaf in named_leaves(model, args, kwargs):
         if isinstance(leaf, torch.Tensor) and types and "type" in str(error).lower():
@@ -104,6 +115,15 @@ def _explained(
         advice = f"if the model itself takes these inputs ({shown}), {ADVICE}"
         return failed("export", error, advice)
     return failed("export", error, ADVICE)
+
+
+def _is_about_sizes(error: Exception) -> bool:
+    """Whether an error is torch's word on the sizes that were declared open."""
+    words = ("dynamic_shapes", "constraints violated", "dynamic shape", "specified as dynamic")
+    told = str(error).lower()
+    by_kind = type(error).__name__ == "ConstraintViolationError"
+    by_place = isinstance(error, IndexError) and "list assignment" in told
+    return by_kind or by_place or any(word in told for word in words)
 
 
 def describe(leaf: Any) -> str:

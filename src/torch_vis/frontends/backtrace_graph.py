@@ -62,6 +62,8 @@ def module_of(node: fx.Node) -> tuple[str, str]:
     if not stack:
         return "", ""
     path, kind = list(stack.values())[-1]
+    if "_metadata_hook" in str(path):  # what torch makes up for nodes that no module made
+        return "", ""
     name = kind if isinstance(kind, str) else kind.__qualname__
     return PATH.sub("", path), name.rpartition(".")[2]
 

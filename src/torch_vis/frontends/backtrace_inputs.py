@@ -12,6 +12,8 @@ from torch_vis.errors import UsageError
 from torch_vis.frontends.backtrace_export import bind, describe, named_leaves, same_device
 
 UNBOUNDED = 2**62
+OPEN = "trace with such an input, or leave it open with dynamic_shapes"
+ONE = "torch takes a size of 1 for a constant, so give input_for_graph two or more there"
 
 
 class Expected(NamedTuple):
@@ -74,6 +76,15 @@ class Contract:
             self._passed.add(sizes)
         return leaves
 
+    def spread(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A batch as a loader gives it, one list of all inputs, as inputs of their own."""
+        if len(inputs) != 1 or type(inputs[0]) not in (list, tuple) or len(inputs[0]) != self.positional:
+            return inputs
+        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(inputs)):
+            return inputs
+        first = self.spec.children()[0]
+        return inputs if self.positional == 1 and not first.children()[0].is_leaf() else tuple(inputs[0])
+
     def _as_traced(
         self, arguments: dict[str, Any], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -103,7 +114,7 @@ class Contract:
                     if wanted != size:
                         raise UsageError(
                             f"{where} is {size}, and the graph is for {wanted}; "
-                            "trace with such an input, or leave it open with dynamic_shapes"
+                            + (ONE if wanted == 1 and self.declared else OPEN)
                         )
                 elif wanted.is_symbol:
                     if bound.setdefault(wanted, size) != size:

@@ -24,7 +24,7 @@ from torch_vis.run.select import Target, all_nodes, forward_names, gradient_name
 Replacement = torch.Tensor | Callable[[Any], Any]
 
 
-@dataclass
+@dataclass(repr=False)
 class Rerun:
     """What a run of the recorded graph gave.
 
@@ -50,6 +50,11 @@ class Rerun:
     """The memory of the whole run, where ``keep="all"`` kept it, and what ``again`` starts from."""
     _again: Callable[..., Rerun] | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        parts = [f"{self.ran:,} operations ran"]
+        parts += [f"{len(of):,} {what}" for what, of in (("gradients", self.gradients), ("kept", self.kept)) if of]
+        return f"<Rerun: {', '.join(parts)}; output {_told(self.output)}>"
+
     def again(self, *, replace: Mapping[Any, Replacement], keep: Any = None) -> Rerun:
         """Intervene in this run, which kept everything: only the operations that depend on the replacement run.
 
@@ -73,6 +78,13 @@ class Diverged(Exception):
     def __init__(self, node: int, was: bool, now: bool) -> None:
         super().__init__(node, was, now)
         self.node, self.was, self.now = node, was, now
+
+
+def _told(output: Any) -> str:
+    """What an output is, without its numbers."""
+    if isinstance(output, torch.Tensor):
+        return f"{str(output.dtype).removeprefix('torch.')} {tuple(output.shape)}"
+    return type(output).__name__
 
 
 class Basis(NamedTuple):

@@ -51,6 +51,8 @@ def relevance_of(
         row = flow.rows.get(name)
         if row is not None:
             found.append(row._replace(op=op, module=module))
+        elif op == "output":
+            found.append(Row(name, op, module, part.sum(), part.sum(), 0.0, "start", part.net_sum()))
         else:
             found.append(Row(name, op, module, 0.0, 0.0, 0.0, ""))
     users = [steps.nodes[place].name for place in inputs]

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import pandas
 
 
+SHOWN = 0.05  # of what was put in: beyond, what stays at a node is explained
+WHY = "the part of what is no input, such as a learned token or a constant; it does not reach the inputs"
+
+
 class Row(NamedTuple):
     """One node's account."""
 
@@ -101,11 +105,23 @@ class Relevance(Mapping[str, float]):
         widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
         kept = sum(self.absorbed.values())
+        if contrast:
+            text.append(
+                "for and against: what raises the chosen output and what lowers it; relevance is their sum"
+            )
+        text += [
+            f"{size:.4g} stays at {name} ({rule}): {WHY}" for name, size, rule in self._largest_absorbed()
+        ]
         text.append(
             f"put in {self.put_in:.4g}: {self.at_inputs:.4g} at the inputs, {kept:.4g} absorbed, "
             f"{self.error:.1e} of it unaccounted for"
         )
         return "\n".join(text)
+
+    def _largest_absorbed(self) -> list[tuple[str, float, str]]:
+        """The nodes at which more than a twentieth of what was put in stays."""
+        rows = [row for row in self.rows if abs(row.absorbed) > SHOWN * abs(self.put_in)]
+        return [(row.name, row.absorbed, row.rule) for row in rows]
 
     def __repr__(self) -> str:
         return f"<Relevance of {len(self)} nodes, {self.mode}: {self.at_inputs:.4g} of {self.put_in:.4g} at the inputs>"
