@@ -69,9 +69,11 @@ NAMES = [
 ]
 SIGNATURES = {
     "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False, functions=False, "
-    "via='eager', dynamic=None, dynamic_shapes=None, fullgraph=False)",
+    "via='eager', dynamic=None, dynamic_shapes=None, fullgraph=False, "
+    "fake=False, repeat=0)",
     "record": "(*modules, keep=True, functions=False)",
     "load": "(path)",
+    "measure_memory": "(function, *args, kwargs=None, warmup=1)",
     "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
     "Trace.save": "(self, path, *, format=None)",
     "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None)",
@@ -116,8 +118,8 @@ SIGNATURES = {
 }
 MEMBERS = {
     "Trace": (
-        "breaks check error explore figure graph limits load meta metrics output "
-        "program release run save show table to_networkx to_pandas"
+        "breaks check error explore figure fusion graph limits load memory meta metrics output "
+        "partition program release run save show table to_networkx to_pandas"
     ).split(),
 }
 

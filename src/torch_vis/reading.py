@@ -41,8 +41,8 @@ class Reading:
     def memory(self) -> MemoryReport:
         """Where the memory goes: the timeline by use, the peak and its tensors, checkpointing, what allocators add.
 
-        Of a trace with ``fake=True`` this is the prediction of a run that never was. An optimizer makes its state in its
-        first step, so the usual memory of a training is that of two steps: ``tv.trace(two_steps, fake=True).memory()``.
+        Of a trace with ``fake=True`` this is the prediction of a run that never was. An optimizer makes its state in
+        its first step, so the usual memory of a training is that of two: ``tv.trace(two_steps, fake=True).memory()``.
 
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
@@ -94,8 +94,8 @@ class Reading:
         known = {found.name: found for found in program.subgraphs if found.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
-        *made, output = run_on_shapes(known[name])
-        return Trace(*made, output=output)
+        graph, metrics, limits, meta, output = run_on_shapes(known[name])
+        return Trace(graph, metrics, limits, meta, output=output)
 
     def gradients(self) -> GradientFlow:
         """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
