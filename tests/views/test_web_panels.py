@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,7 @@ def test_parameters_count_where_they_are_used(page: Page, trace: tv.Trace) -> No
     roles = page.js("return [...document.querySelectorAll('.details .rows tr')].map(r => r.innerText)")
     weight = next(row for row in roles if row.startswith("mat2"))
     assert "parameter" in weight and "head.weight" in weight and "activation" not in weight
+    assert not [name for name in facts(page, ".details") if "_" in name], "names, not keys"
 
 
 def test_a_view_that_is_gone_to_is_drawn(page: Page) -> None:
@@ -367,6 +369,22 @@ def test_names_that_would_turn_the_text_are_written_out(show: Callable[[Any], Pa
     assert "\\u202eRTL evil" in page.text(".grid") and "\u202e" not in page.js(
         "return document.body.innerText + T.toSvg()"
     )
+
+
+def test_a_long_path_keeps_its_end(show: Callable[[Any], Page]) -> None:
+    model: nn.Module = nn.Linear(4, 4)
+    for depth in range(12):
+        model = nn.Sequential(OrderedDict({f"a_rather_long_name_{depth}": model}))
+    page = show(tv.trace(model, torch.ones(1, 4)))
+    page.press("/")
+    page.press("Linear")
+    page.until("return document.querySelectorAll('.results .path-tail').length > 1")
+    tails = page.js(
+        "return [...document.querySelectorAll('.results .path-tail')]"
+        ".map(t => [t.innerText, t.scrollWidth <= t.clientWidth + 1, t.parentElement.title])"
+    )
+    assert tails[0][2].startswith("a_rather_long_name_11.") and tails[0][0] == "a_rather_long_name_0"
+    assert all(whole for _, whole, _ in tails)
 
 
 def test_containers_stay_in_the_module_tree(page: Page) -> None:
