@@ -187,16 +187,77 @@ def test_partitions_are_scopes_of_one_connected_graph() -> None:
     reached, _ = t.graph.ancestors(t.graph.outcomes[0].sources())
     relu = next(node.index for node in t.graph.nodes if node.name == "relu")
     assert reached[relu]  # from the last partition back into the first
-    assert t.graph.scopes[1].type == "Broken" or t.graph.scopes[0].type == "Broken"  # not torch's wrapper of it
+    assert (
+        t.graph.scopes[1].type == "Broken" or t.graph.scopes[0].type == "Broken"
+    )  # not torch's wrapper of it
     assert torch.equal(t.output, made(Broken)(X))
     t.check()
 
 
+def test_a_break_names_the_partition_that_it_ended_and_what_ran_eager() -> None:
+    class Several(Plain):
+        def positive(self, x: Tensor) -> Tensor:
+            return x * 2 if x.mean() > 0 else x
+
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            x = self.positive(self.first(x))
+            torch._dynamo.graph_break()
+            rows = torch.nonzero(x)
+            return self.last(x) + rows.shape[0]
+
+    t = tv.trace(made(Several), X, via="dynamo")
+    inside, asked, shaped = t.breaks
+    assert (
+        inside.code.startswith("return x * 2 if") and inside.times == 2
+    )  # met in the caller and in the function
+    assert inside.partitions == (0, 1) and (inside.partition, inside.nodes) == (0, t.breaks.partitions[0])
+    assert [(part.op, part.times, part.line) for part in inside.lost] == [
+        ("aten::_local_scalar_dense", 1, inside.line)
+    ]
+    assert (asked.partition, asked.nodes, asked.lost) == (None, None, [])
+    assert shaped.partition is None and [part.op for part in shaped.lost] == ["aten::nonzero"]
+    lines = str(t.breaks).splitlines()
+    assert (
+        lines[0].startswith("3 graph breaks; 3 partitions of ")
+        and "2 operations ran in eager mode" in lines[0]
+    )
+    assert (
+        lines[2].split()[:4] == ["#", "where", "reason", "page"] and "0, 1" in lines[4] and "2 ×" in lines[4]
+    )
+    ended = [scope.type for scope in t.graph.scopes if scope.path == "partition 0"]
+    assert ended == [f"1 node, ended by Data-dependent branching at test_via.py:{inside.line}"]
+    assert "ended by Data-dependent branching" in str(t.figure("svg", depth=None))
+    assert t.meta["program"]["compile_ns"] > 50e6  # what Dynamo took, not what it took to ask for it
+
+
+def test_a_program_that_is_left_to_eager_has_no_partitions() -> None:
+    model = nn.LSTM(4, 4)
+    t = tv.trace(model, X.reshape(3, 1, 4), via="dynamo")
+    if t.breaks.partitions:
+        pytest.skip("this torch captures an LSTM")
+    assert all(found.partition is None and found.nodes is None for found in t.breaks)
+    told = str(t.breaks)
+    assert "nothing was captured" in told and "none" not in told.splitlines()[0]
+
+
+def test_the_report_has_the_breaks(tmp_path: Path) -> None:
+    t = tv.trace(made(Broken), X, via="dynamo")
+    t.save(tmp_path / "run.md")
+    text = (tmp_path / "run.md").read_text()
+    assert "## Graph breaks" in text and "GB0170" in text and "Use \\`torch.cond\\`" in text
+    assert "graph breaks" in t.table() and "captured by Dynamo" in t.table()
+
+
 def test_fullgraph_fails_with_the_same_information() -> None:
     with pytest.raises(
-        CaptureFailed, match=r"test_via.py:\d+ in forward: Unsupported: Data-dependent branching"
-    ):
+        CaptureFailed, match=r"test_via.py:\d+ in forward: Unsupported: Data-dependent branching \[GB0170\]"
+    ) as caught:
         tv.trace(made(Broken), X, via="dynamo", fullgraph=True)
+    (first, _) = tv.trace(made(Broken), X, via="dynamo").breaks
+    error = caught.value
+    for name in ("reason", "explanation", "hints", "id", "file", "line"):
+        assert getattr(error, name) == getattr(first, name), name
+    assert error.explanation in str(error) and all(hint in str(error) for hint in error.hints)
     assert len(tv.trace(made(Plain), X, via="dynamo", fullgraph=True).breaks) == 0
 
 
@@ -268,6 +329,46 @@ def test_marked_dimensions_are_open() -> None:
     assert any(row.symbols and row.symbols[0] for row in t.graph.types)
 
 
+@pytest.mark.parametrize("via", ["export", "dynamo", "aot"])
+def test_marked_dimensions_keep_their_ranges(via: str) -> None:
+    x = X.clone()
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=100)
+    marks = {key: str(mark) for key, mark in vars(x).items()}
+    t = tv.trace(made(Plain).eval(), x, via=via)
+    assert t.program is not None
+    (limits,) = t.program.ranges.values()
+    assert limits.startswith("2 ≤ ") and limits.endswith(" ≤ 100")
+    assert limits in t.table()
+    assert {key: str(mark) for key, mark in vars(x).items()} == marks
+    if via == "export":
+        assert t.run(torch.ones(70, 4)).output["y"].shape == (70, 2)
+
+
+def test_sizes_outside_the_range_are_refused() -> None:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    t = tv.trace(made(Plain).eval(), X, via="export", dynamic_shapes={"x": {0: batch}})
+    assert t.run(torch.ones(2, 4)).output["y"].shape == t.run(torch.ones(2, 4)).output["y"].shape == (2, 2)
+    for rows in (1, 65):
+        with pytest.raises(UsageError, match=f"2 ≤ batch ≤ 64, and size 0 of 'x' is {rows}"):
+            t.run(torch.ones(rows, 4))
+    with pytest.raises(UsageError, match="size 1 of 'x' is fixed at 4"):
+        t.run(torch.ones(3, 5))
+
+
+def test_sizes_are_named_on_every_box() -> None:
+    batch = torch.export.Dim("batch")
+    t = tv.trace(made(Plain).eval(), X, via="export", dynamic_shapes={"x": {0: batch}})
+    drawn = str(t.figure("svg", depth=None))
+    assert drawn.count("batch×4") >= 3 and "3×4" not in drawn
+
+
+def test_a_failed_export_leaves_no_marks() -> None:
+    x = X.clone()
+    with pytest.raises(CaptureFailed):
+        tv.trace(made(Broken), x, via="export", dynamic=True)
+    assert vars(x) == {}
+
+
 # ---------------------------------------------------------------- bad input, and nothing left behind
 
 
@@ -285,7 +386,8 @@ def test_what_a_capture_does_not_have() -> None:
 @pytest.mark.parametrize("via", ["fx", "export"])
 def test_control_flow_names_the_line_and_what_would_work(via: str) -> None:
     with pytest.raises(
-        CaptureFailed, match=rf"{via} cannot capture this model at .*test_via.py:\d+ in (Broken.)?forward.*via='dynamo'"
+        CaptureFailed,
+        match=rf"{via} cannot capture this model at .*test_via.py:\d+ in (Broken.)?forward.*via='dynamo'",
     ):
         tv.trace(made(Broken), X, via=via)
 
@@ -309,3 +411,50 @@ def test_the_recorder_is_not_compiled_itself() -> None:
     tv.trace(made(Broken), X, via="dynamo")
     told = [text for kind in ("graph_break", "unimplemented") for text in torch._dynamo.utils.counters[kind]]
     assert told and not any("perf_counter" in text or "torch_vis" in text for text in told)
+
+
+class Raises(Plain):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        raise KeyError("mine")
+
+
+@pytest.mark.parametrize("via", COMPILERS)
+def test_what_the_model_raises_passes_through(via: str) -> None:
+    for model, x in ((made(Raises), X), (nn.Linear(4, 4), torch.ones(2, 5)), (nn.Linear(4, 4), None)):
+        given = () if x is None else (x,)
+        with pytest.raises(Exception) as wanted:
+            model(*given)
+        with pytest.raises(type(wanted.value)) as found:
+            tv.trace(model, *given, via=via)
+        assert str(found.value) == str(wanted.value) and not isinstance(found.value, CaptureFailed)
+
+
+@pytest.mark.parametrize("via", ["export", "dynamo", "aot"])
+def test_a_failed_capture_changes_nothing_and_says_nothing(
+    via: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Counts(Broken):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(self.norm(x))
+
+    model, options = made(Counts), {"fullgraph": True} if via != "export" else {}
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with pytest.raises(CaptureFailed):
+        tv.trace(model, X, via=via, **options)  # type: ignore[arg-type]
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    assert capfd.readouterr().err == ""
+
+
+def test_a_cache_that_export_cannot_take_is_named() -> None:
+    model, args, kwargs = ZOO["llama"].make()
+    if kwargs.get("use_cache") is False:
+        pytest.skip("the zoo's model has no cache")
+    try:
+        tv.trace(model, *args, kwargs=kwargs, via="export")
+    except CaptureFailed as failure:
+        assert "use_cache" in str(failure)
+
+
+def test_resumed_functions_have_their_own_names() -> None:
+    t = tv.trace(made(Broken), X, via="dynamo")
+    assert not any("torch_dynamo_resume" in str(site) for site in t.graph.sites)

@@ -82,7 +82,7 @@ def _operator(trace: Trace, found: Diverged) -> str | None:
     while scope is not None:
         if scope.kind in ("operator", "function") and scope.type in STRUCTURED:
             return scope.type
-        scope = scope.parent  # type: ignore[assignment]
+        scope = scope.parent
     return None
 
 
@@ -92,8 +92,8 @@ def _another_way(trace: Trace, found: Diverged) -> UsageError:
     if exporting and _operator(trace, found):
         advice = ", or via='export', whose program has both ways"
     return UsageError(
-        f"{_place(trace, found)} saw {found.was} in the recorded run and sees {found.now} now, so other operations would "
-        f"run than those that were recorded; trace again with these inputs{advice}"
+        f"{_place(trace, found)} saw {found.was} in the recorded run and sees {found.now} now, so other operations "
+        f"would run than those that were recorded; trace again with these inputs{advice}"
     )
 
 

@@ -121,7 +121,7 @@ class Body:
         self.note(args)
         if not self.subgraph.ran:
             rec = self.player.recorder
-            rec.scopes.append((self._number(), rec.current.get(get_ident(), 0), 0, 0, 0, 0))
+            rec.scopes.append((self.number(), rec.current.get(get_ident(), 0), 0, 0, 0, 0))
 
     def note(self, args: tuple[Any, ...]) -> None:
         """Remember the shapes of what it was, or would have been, called with."""
@@ -131,13 +131,14 @@ class Body:
     @contextmanager
     def _scope(self) -> Iterator[None]:
         rec, thread = self.player.recorder, get_ident()
-        scope = rec.enter(self._number(), thread)
+        scope = rec.enter(self.number(), thread)
         try:
             yield
         finally:
             rec.leave(scope, thread)
 
-    def _number(self) -> int:
+    def number(self) -> int:
+        """The number of its scopes' module."""
         name, label = self.subgraph.name, self.subgraph.label
         return self.player.number(("body", name, label), name, label, "function")
 
@@ -168,5 +169,6 @@ def _named_only(
     rec = player.recorder
     for body in bodies.values():
         body.subgraph.ran += 1
-        rec.module_number(body.module, body.subgraph.name, body.subgraph.role, "function")
+        # Where it is called, its own number is looked up; the module itself is none of the user's.
+        rec.module_numbers[id(body.module)] = body.number()
     return target(*args, **kwargs)

@@ -24,7 +24,7 @@ class Lost(NamedTuple):
     """An operator that ran outside of all partitions, and how often at that line."""
 
     op: str
-    count: int
+    times: int
     file: str
     line: int
 
@@ -150,7 +150,9 @@ def with_losses(
         if place < 0 and (before := bisect_right(starts, node)):
             place = met[before - 1][1]
         taken[place][(row.op, file, line)] += 1
-    lost = [tuple(Lost(op, count, *where) for (op, *where), count in counter.items()) for counter in taken]
+    lost = [
+        tuple(Lost(op, times, file, line) for (op, file, line), times in counter.items()) for counter in taken
+    ]
     return tuple(row._replace(lost=lost[place]) for place, (row, _) in enumerate(rows)), lost[-1]
 
 

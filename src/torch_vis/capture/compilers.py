@@ -289,10 +289,11 @@ def _dynamo(
         **isolated(),
     )(model)
 
-    called = optimized.forward if isinstance(model, torch.nn.Module) else optimized
+    called = optimized.forward if isinstance(optimized, torch.nn.Module) else optimized
 
     def run() -> Any:
-        with quiet(), listening(log), aside_while_compiling(), _inside(rec, model):
+        marks = marks_kept(args, kwargs)
+        with quiet(), marks, listening(log), aside_while_compiling(), _inside(rec, model):
             try:
                 return called(*args, **kwargs)
             except torch._dynamo.exc.TorchDynamoException as error:

@@ -14,12 +14,16 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.faking import Faking
 from torch_vis.capture.restoring import Memento
-from torch_vis.capture.sites import OURS, TORCH, kind_of, resolve
+from torch_vis.capture.sites import OURS, TORCH, kind_of, resolve, resumed
 from torch_vis.errors import CaptureFailed, TorchVisError
 from torch_vis.graph.rows import Site
 
 ANY = "trace() without via takes any program"
-CACHE = "the model returns a cache that export cannot take: give kwargs={'use_cache': False}"
+ADVICE = {  # by what torch says, where that tells more than the kind of front-end
+    "DynamicCache": "the model returns a cache that export cannot take: give kwargs={'use_cache': False}",
+    "fake tensor in the exported program constant": "it differentiates or assigns .data while it runs, which export "
+    "cannot record; via='dynamo' takes such programs",
+}
 CHATTY = (
     "torch._subclasses.fake_tensor",
     "torch.fx.experimental.symbolic_shapes",
@@ -36,8 +40,7 @@ def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
     text = str(error).strip()
     site = place_of(error)
     told = parsed(text, None)
-    if "DynamicCache" in text:
-        advice = CACHE
+    advice = next((better for words, better in ADVICE.items() if words in text), advice)
     first = told.reason if told.id else text.split("\n", 1)[0]
     where = "" if site is None else f" at {site}"
     page = f" [{told.id}]" if told.id else ""
@@ -53,9 +56,10 @@ def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
 
 def place_of(error: BaseException) -> Site | None:
     """The user's line that an error is about: what torch says in words, or else the innermost of the traceback."""
-    said = [Site(file, int(line), name) for file, line, name in FILE.findall(str(error))]
+    said = [Site(file, int(line), resumed(name)) for file, line, name in FILE.findall(str(error))]
     stack = [
-        Site(row.filename, int(row.lineno or 0), row.name) for row in getattr(error, "real_stack", None) or ()
+        Site(row.filename, int(row.lineno or 0), resumed(row.name))
+        for row in getattr(error, "real_stack", None) or ()
     ]
     passed = []
     step = error.__traceback__

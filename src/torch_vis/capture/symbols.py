@@ -43,7 +43,7 @@ def marked_sizes(target: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[st
         found = {}
         for dim in sorted(getattr(leaf, "_dynamo_dynamic_indices", ())):
             least, most = limits.get(dim, (None, None))
-            found[dim] = torch.export.Dim.DYNAMIC(min=least, max=most)  # type: ignore[operator]
+            found[dim] = torch.export.Dim.DYNAMIC(min=least, max=most)
         return found or None
 
     return _by_argument(marked, target, args, kwargs)
@@ -135,7 +135,8 @@ def bounds_of(modules: Iterable[fx.GraphModule], names: Mapping[str, str]) -> di
     for module in modules:
         for node in module.graph.nodes:
             known = node.meta.get("val", node.meta.get("example_value"))
-            for size in known.shape if isinstance(known, torch.Tensor) else ():
+            sizes: Iterable[Any] = known.shape if isinstance(known, torch.Tensor) else ()
+            for size in sizes:
                 if symbol(size):
                     _note_bounds(size.node, names, found)
     return found

@@ -28,7 +28,7 @@ class Lost(NamedTuple):
     """An operator that ran in eager mode, and how often at that line."""
 
     op: str
-    count: int
+    times: int
     file: str
     line: int
 
@@ -86,8 +86,8 @@ class Breaks(Sequence[Any]):
             if sizes
             else "nothing was captured"
         )
-        eager = sum(part.count for row in self._rows for part in row.lost) + sum(
-            part.count for part in self.lost
+        eager = sum(part.times for row in self._rows for part in row.lost) + sum(
+            part.times for part in self.lost
         )
         if eager:
             parts.append(f"{_count(eager, 'operation')} ran in eager mode")
@@ -99,7 +99,7 @@ class Breaks(Sequence[Any]):
         rows = []
         for number, row in enumerate(self._rows, 1):
             where = f"{_place(row.file, row.line)} in {row.function}" if row.file else None
-            lost = sum(part.count for part in row.lost)
+            lost = sum(part.times for part in row.lost)
             ended = ", ".join(map(str, row.partitions)) or None
             nodes = ", ".join(f"{self.partitions[part]:,}" for part in row.partitions) or None
             rows.append((number, where, row.reason, row.id or None, ended, nodes, lost, row.times))
@@ -107,7 +107,8 @@ class Breaks(Sequence[Any]):
 
 
 def _row(plain: Mapping[str, Any]) -> SimpleNamespace:
-    row = SimpleNamespace(**{"times": 1, "partitions": (), **plain})
+    row = SimpleNamespace(**{"times": 1, **plain})
+    row.partitions, row.hints = tuple(plain.get("partitions", ())), tuple(row.hints)
     row.lost = [Lost(**part) for part in plain.get("lost", ())]
     return row
 
@@ -127,7 +128,7 @@ def names_of(lost: Sequence[Any]) -> str:
     """The operations by line: ``item ×2 (model.py:9)``."""
     parts = []
     for part in lost:
-        often = f" ×{part.count:,}" if part.count > 1 else ""
+        often = f" ×{part.times:,}" if part.times > 1 else ""
         where = f" ({_place(part.file, part.line)})" if part.file else ""
         parts.append(f"{part.op.rpartition('::')[2]}{often}{where}")
     return ", ".join(parts)

@@ -23,7 +23,7 @@ FAMILIES: dict[str, str] = {
     "memory": r"(view|_?reshape.*|expand|permute|t|transpose|slice|select|squeeze|unsqueeze|split|unbind|cat|stack|"
     r"copy|clone|contiguous|_to_copy|to|empty|zeros?|ones?|full|new|arange|linspace|gather|scatter|index|masked|pad|"
     r"constant_pad|roll|flip|repeat|narrow|detach|alias|lift|as_strided|diagonal|tril|triu|chunk|unfold|fill|"
-    r"_unsafe_view|_local_scalar_dense|set|resize|eye|tile|where|_reshape_alias|im2col|col2im)(_.*|\d.*)?",
+    r"_unsafe_view|_local_scalar_dense|set|resize|eye|tile|where|_reshape_alias|im2col|col2im|_assert|is_nonzero|item)(_.*|\d.*)?",
     "compiled": r"compiled|opaque.*",
 }
 OTHER = "elementwise"
