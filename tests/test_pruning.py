@@ -190,3 +190,9 @@ def test_bad_input():
         tv.analyze_pruning(lambda x: x, x)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         tv.analyze_pruning(nn.Linear(4, 4), torch.ones(1, 5))
+
+
+def test_time_is_predicted_for_hardware_that_is_named():
+    model = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 512))
+    found = tv.analyze_pruning(model, torch.randn(64, 512), ratio=0.5, hardware="T4")
+    assert found.after["predicted_ns"] < found.before["predicted_ns"] and "time, predicted" in str(found)

@@ -131,3 +131,16 @@ def test_bad_input():
         tv.analyze_quantization(tv.trace(network(), X))
     with pytest.raises(RuntimeError, match="channels"):
         tv.analyze_quantization(network(), torch.randn(2, 5, 8, 8))
+
+
+def test_time_saved_on_hardware_that_is_named():
+    model, x = nn.Sequential(nn.Linear(4096, 4096)), torch.randn(1, 4096)
+    found = tv.analyze_quantization(model, x, hardware="A100", effect=False)
+    by = {row.format: row for row in found.rows}
+    # one row of activations: the weights are what takes time, and int8 is a quarter of them
+    before = 4096 * 4096 * 4 / 2039e9
+    assert by["int8"].time_saved_ns == pytest.approx(0.75 * before * 1e9, rel=0.02)
+    assert by["int4"].time_saved_ns > by["int8"].time_saved_ns
+    assert "saved (predicted)" in found.facts()["int8"]
+    with pytest.raises(NoMatch, match="A100"):
+        tv.analyze_quantization(model, x, hardware="A1000")

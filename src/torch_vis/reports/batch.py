@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_vis.analysis.hardware import find_hardware
 from torch_vis.capture.eager import run_backward
 from torch_vis.capture.progress import progress
-from torch_vis.errors import UsageError
+from torch_vis.errors import NoMatch, UsageError
 from torch_vis.reports.report import Report
 from torch_vis.tracing import trace
 from torch_vis.views.charts import Axis, Chart, Series
@@ -30,10 +31,15 @@ UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
 
 
 class Fit(NamedTuple):
-    """One batch size: the peak predicted from shapes, the one measured, and what a step took; None where not tried."""
+    """One batch size: the peak predicted from shapes, and what a run of it measured; None where it was not run.
+
+    ``predicted_bytes`` is what the allocator gives out or, on CUDA, holds: tensors, kernel scratch, rounding.
+    ``tensor_bytes`` is what tensors hold of it, and ``measured_bytes`` what they held when it ran.
+    """
 
     batch: int
     predicted_bytes: int
+    tensor_bytes: int
     measured_bytes: int | None = None
     time_ns: int | None = None
     per_second: float | None = None
@@ -80,7 +86,9 @@ class BatchSize(Report):
                 f"{self.largest:,} in {size(self.budget)}: {size(fits.predicted_bytes)} predicted ({share:.0%})"
             )
             if fits.measured_bytes is not None:
-                found["proved"] = f"it ran, and its tensors held {size(fits.measured_bytes)} at the peak"
+                found["proved"] = (
+                    f"it ran: tensors held {size(fits.measured_bytes)}, predicted {size(fits.tensor_bytes)}"
+                )
         if self.knee is not None:
             found["knee"] = f"{self.knee:,}: 90 % of the best throughput; larger batches bring little more"
         return found
@@ -89,6 +97,7 @@ class BatchSize(Report):
         fields = (
             Field("batch", "batch", "{:,}".format),
             Field("predicted_bytes", "predicted", size),
+            Field("tensor_bytes", "of it tensors", size),
             Field("measured_bytes", "measured", size),
             Field("time_ns", "time", duration),
             Field("per_second", "samples/s", "{:,.1f}".format),
@@ -132,10 +141,10 @@ def analyze_batch_size(
     """Find the largest batch whose run fits a memory, and the batch beyond which throughput hardly grows.
 
     ``args`` and ``kwargs`` are a sample batch: what has the batch in its first dimension is repeated or cut to other
-    sizes. ``memory`` is bytes, or a text like ``"16 GiB"``; without it, only throughput is looked at. Peaks are
-    predicted from shapes alone, without running. With ``measure``, a copy of the module is then run with the largest
-    batch, where this machine has room for it, and timed with 1, 2, 4, … samples. A plain callable is not run: it
-    may change things of its own.
+    sizes. ``memory`` is bytes, a text like ``"16 GiB"`` or hardware like ``"A100"``; without it, only throughput is
+    looked at. Peaks are predicted from shapes alone, without running. With ``measure``, a copy of the module is then
+    run with the largest batch, where this machine has room for it, and timed with 1, 2, 4, … samples. A plain
+    callable is not run: it may change things of its own.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Linear(256, 256)
@@ -164,22 +173,27 @@ def analyze_batch_size(
         with torch.random.fork_rng():
             _measure(step, rows, budget, notes)
     notes.append(
-        "peaks are the bytes that tensors hold; what kernels and allocators take beyond is in t.memory()"
+        "predicted: what the allocator gives out for tensors and kernels, an estimate; see t.memory()"
     )
     return BatchSize([rows[batch] for batch in sorted(rows)], budget, sample, notes)
 
 
 def budget_bytes(memory: int | str) -> int:
-    """A number of bytes from a number or a text.
+    """A number of bytes from a number, a text, or the name of hardware.
 
-    >>> budget_bytes("1.5 GiB"), budget_bytes("80GB"), budget_bytes(1024)
-    (1610612736, 80000000000, 1024)
+    >>> budget_bytes("1.5 GiB"), budget_bytes("80GB"), budget_bytes(1024), budget_bytes("T4")
+    (1610612736, 80000000000, 1024, 16000000000)
     """
     if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
         return memory
     found = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?i?)b?\s*", str(memory).lower())
     if not found or found[2] not in UNITS or found[1].count(".") > 1:
-        raise UsageError(f"memory is a number of bytes or a text like '16 GiB', not {memory!r}")
+        try:
+            return find_hardware(str(memory)).memory_bytes
+        except NoMatch as error:
+            raise UsageError(
+                f"memory is a number of bytes, a text like '16 GiB' or the name of hardware, not {memory!r}"
+            ) from error
     return int(float(found[1]) * UNITS[found[2]])
 
 
@@ -217,9 +231,9 @@ class _Step:
         found = trace(
             self.model, *args, kwargs=kwargs, backward=self.backward, loss=self.loss, fake=True, keep=False
         )
-        peak = found.summary().peak_bytes
-        assert peak is not None
-        return Fit(batch, peak)
+        memory = found.memory()
+        cuda = sum(device.reserved_bytes for device in memory.cuda)
+        return Fit(batch, cuda or memory.allocator_peak_bytes, memory.peak_bytes)
 
     def run(self, model: Callable[..., Any], batch: int) -> None:
         """Run it for real."""
@@ -279,7 +293,7 @@ def _measure(step: _Step, rows: dict[int, Fit], budget: int | None, notes: list[
                 loss=step.loss,
                 keep=False,
             )
-            rows[wanted] = rows[wanted]._replace(measured_bytes=ran.summary().peak_bytes)
+            rows[wanted] = rows[wanted]._replace(measured_bytes=ran.memory().peak_bytes)
         else:
             notes.append(f"a batch of {wanted:,} was not run: this machine has {size(room)} to spare")
     sizes = [1 << power for power in range(21) if budget is None or 1 << power <= wanted]

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.coupling import Coupling, Group
+from torch_vis.analysis.hardware import find_hardware
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError
 from torch_vis.reports.report import Report
@@ -73,9 +74,14 @@ class Pruning(Report):
             f"{len({group.locked for group in self.locked}):,} reasons lock others",
             "units": f"{sum(group.cut for group in cut):,} of {sum(group.units for group in cut):,} cut",
         }
-        for name, show in (("parameters", count), ("flops", count), ("time_ns", duration)):
+        shown = {"parameters": count, "flops": count, "time_ns": duration, "predicted_ns": duration}
+        for name, show in shown.items():
+            if name not in self.before:
+                continue
             one, two = self.before[name], self.after[name]
-            title = {"flops": "FLOPs", "time_ns": "time, measured"}.get(name, name)
+            title = {"flops": "FLOPs", "time_ns": "time, measured", "predicted_ns": "time, predicted"}.get(
+                name, name
+            )
             found[title] = f"{show(one)} → {show(two)} ({two / one - 1:+.0%})" if one else show(two)
         if self.output is not None:
             found["output"] = f"moves by {self.output.relative:.3g} of its norm, without training again"
@@ -140,12 +146,14 @@ def analyze_pruning(
     kwargs: Mapping[str, Any] | None = None,
     ratio: float = 0.3,
     each: bool = True,
+    hardware: str | None = None,
 ) -> Pruning:
     """Find the units (channels, features) that belong together, cut the lightest, and run what is left.
 
     ``args`` and ``kwargs`` are a real batch, from which the coupling is found and on which the smaller model is tried.
     ``ratio`` is the share of each group that goes, by weight. With ``each``, every group is first cut alone: one
-    whose model does not run any more is left whole, with the reason. The model itself is not changed; the smaller one
+    whose model does not run any more is left whole, with the reason. ``hardware`` names a device for which the time is
+    predicted as well. The model itself is not changed; the smaller one
     is in ``model`` of what comes back.
 
     >>> import torch, torch_vis as tv
@@ -164,7 +172,7 @@ def analyze_pruning(
         raise UsageError(f"ratio is the share of each group that goes, between 0 and 1, not {ratio!r}")
     named = dict(kwargs or {})
     with torch.random.fork_rng():
-        bench = _Bench(model, args, named)
+        bench = _Bench(model, args, named, hardware)
         cuts, chosen = [], []
         free = [group for group in bench.coupling.groups if not group.locked and len(group.units) > 1]
         if not free:
@@ -194,7 +202,10 @@ def _reasons(groups: Sequence[Group]) -> str:
 class _Bench:
     """A copy of a model in eval mode, its coupling, and its output to compare with."""
 
-    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hardware: str | None
+    ) -> None:
+        self.hardware = None if hardware is None else find_hardware(hardware)
         self.model = copy.deepcopy(model).eval()
         self.training = {name: module.training for name, module in model.named_modules()}
         self.args, self.kwargs = args, kwargs
@@ -268,7 +279,7 @@ class _Bench:
         return smaller, gap_of(self.output, made), ""
 
     def figures(self, model: torch.nn.Module) -> dict[str, int]:
-        """Parameters, FLOPs of a forward run, and its median time."""
+        """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there."""
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         with torch.no_grad():
@@ -282,10 +293,14 @@ class _Bench:
             spent.append(time.perf_counter_ns() - begun)
         for module, mode in modes:
             module.training = mode
+        predicted = {}
+        if self.hardware is not None:
+            predicted["predicted_ns"] = round(found.latency(hardware=self.hardware).total_ns)
         return {
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "flops": int(found.metrics["flops"].total() or 0),
             "time_ns": round(statistics.median(spent)),
+            **predicted,
         }
 
 

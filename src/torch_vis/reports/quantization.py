@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.analysis.kinds import kind_of
+from torch_vis.analysis.hardware import find_hardware
+from torch_vis.analysis.kinds import REAL_DTYPES, dtypes, kind_of
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
@@ -22,6 +23,7 @@ from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import duration, size
 
 FLOOR_DB = 30.0
+COMPUTED_IN = {"int8": "int8", "fp8": "float8"}
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
 
 
@@ -276,8 +278,41 @@ def _activation_noise(
 def _time_saved(
     found: Trace, multiplied: Sequence[Product], formats: Sequence[str], hardware: str | None
 ) -> dict[tuple[int, str], int]:
-    """By weight and format, the time that narrower numbers would save on the hardware; empty where none is named."""
-    return {}
+    """By weight and format, the time that narrower numbers would save on the hardware; empty where none is named.
+
+    An operation takes as long as its arithmetic at the peak of its element type or its bytes at the full bandwidth,
+    whichever is more; narrower numbers change both.
+    """
+    if hardware is None:
+        return {}
+    machine, graph = find_hardware(hardware), found.graph
+    flops, moved = found.metrics["flops"], found.metrics["moved_bytes"]
+    codes = dtypes(graph)
+    saved: dict[tuple[int, str], float] = {}
+    for one in multiplied:
+        work, traffic = flops[one.node], moved[one.node]
+        if work is None or traffic is None:
+            continue
+        wide = REAL_DTYPES[int(codes[one.node])]
+        now = max(work / machine.peak(wide), traffic / machine.bandwidth)
+        for form in formats:
+            narrow = wide if FORMATS[form].activation is None else COMPUTED_IN[form]
+            spared = _spared(graph, one, form)
+            then = max(work / machine.peak(narrow), max(0, traffic - spared) / machine.bandwidth)
+            saved[one.weight, form] = saved.get((one.weight, form), 0.0) + max(0.0, now - then)
+    return {key: round(seconds * 1e9) for key, seconds in saved.items()}
+
+
+def _spared(graph: Graph, one: Product, form: str) -> float:
+    """The bytes that an operation would not have to read."""
+    bits = FORMATS[form].bits / 8
+    weight = graph.values[one.weight].type
+    spared = weight.numel * ((weight.itemsize or 4) - bits) - FORMATS[form].scales(weight.shape)
+    if FORMATS[form].activation is not None:
+        for value in one.activations:
+            given = graph.values[value].type
+            spared += given.numel * ((given.itemsize or 4) - bits)
+    return spared
 
 
 def _notes(formats: Sequence[str], effect: bool, hardware: str | None) -> list[str]:

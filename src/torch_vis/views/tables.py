@@ -34,6 +34,8 @@ class Listing(NamedTuple):
 def table(listing: Listing, width: int = 120) -> list[str]:
     """A listing as lines of text that fit a width; texts are cut short where they must be.
 
+    A column of which nothing is known is left out.
+
     >>> fields = (Field("module", "module"), Field("time_ns", "time", "{:,} ns".format))
     >>> print("\\n".join(table(Listing("", fields, [("encoder", 1200), ("head", None)]))))
     module       time
@@ -41,7 +43,10 @@ def table(listing: Listing, width: int = 120) -> list[str]:
     encoder  1,200 ns
     head            –
     """
-    fields, shown = listing.fields, listing.rows[: listing.most]
+    shown = listing.rows[: listing.most]
+    told = [place for place in range(len(listing.fields)) if any(row[place] is not None for row in shown)]
+    fields = tuple(listing.fields[place] for place in told)
+    shown = [[row[place] for place in told] for row in shown]
     cells = [[cell(field, item) for field, item in zip(fields, row, strict=True)] for row in shown]
     wanted = [
         max([len(field.title), *(len(row[place]) for row in cells)]) for place, field in enumerate(fields)
