@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    import os
+
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
     from torch_vis.held import Held
@@ -90,7 +92,9 @@ class Reading:
 
         program = cast("Trace", self).program
         if program is None:
-            raise UsageError("subgraphs are those of a captured program: trace with via='export' or via='dynamo'")
+            raise UsageError(
+                "subgraphs are those of a captured program: trace with via='export' or via='dynamo'"
+            )
         known = {found.name: found for found in program.subgraphs if found.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
@@ -165,7 +169,7 @@ class Reading:
         return PartitionReport(self.graph, self.metrics, by=by, depth=depth, budget=budget)
 
     def roofline(self, hardware: Any = None) -> RooflineReport:
-        """How near each operation comes to what the machine can do, and whether compute, memory or overhead holds it back.
+        """How near operations come to what the machine can do, and if compute, memory or overhead holds them back.
 
         ``hardware`` is a name (see ``known_hardware``), a ``Hardware`` or a calibration; without it, this machine as
         ``calibrate`` measured it before. The columns ``bound`` (1 compute, 2 memory, 3 overhead, 0 a view) and
@@ -196,3 +200,19 @@ class Reading:
         from torch_vis.reports.latency import predict_latency
 
         return predict_latency(cast("Trace", self), hardware=hardware, calibration=calibration)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write all that can be found out to one file: Markdown to read (``.md``), or data to go on with (``.json``).
+
+        The tables of ``print``, ``memory``, ``time``, ``fusion``, ``partition``, and as far as the trace has the data
+        ``roofline`` and ``gradients``. What is missing is listed with the reason.
+
+        >>> import os, tempfile, torch, torch_vis as tv
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.md")
+        >>> tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True).report(path)
+        >>> [line for line in open(path).read().splitlines() if line.startswith("## ")][:4]
+        ['## Modules', '## Costliest operations', '## Picture', '## Memory']
+        """
+        from torch_vis.reports.whole import write_report
+
+        write_report(cast("Trace", self), path)

@@ -287,3 +287,15 @@ def test_arguments_by_name() -> None:
     assert (
         formula("linear", tensor(5, 3), tensor(4, 3), out=tensor(5, 4), bias=tensor(4)).flops == 2 * 60 + 20
     )
+
+
+def test_bytes_of_an_alias_that_was_written_to_since():
+    def f(x):
+        y = x.clone()
+        v = y.view(-1)
+        y.add_(1)
+        return v * v
+
+    t = tv.trace(f, torch.ones(2, 3))
+    (node,) = t.graph.find(op="mul")
+    assert t.metrics["moved_bytes"][node.index] == 3 * 24

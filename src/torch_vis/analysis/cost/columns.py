@@ -81,7 +81,7 @@ def _bytes_by_type(graph: Graph, values: Ints, types: list[TensorType]) -> tuple
     """What every node reads and writes going by its tensors' types, and where that is known."""
     sizes = np.array([-1 if (size := touched(type_)) is None else size for type_ in types], dtype=np.int64)
     read = sizes[values[graph.in_value]]
-    read[(graph.in_slot < 0) | (graph.in_kind == Kind.SHAPE)] = 0  # a slot below 0 names the same bytes again
+    read[(graph.in_slot < 0) | ((graph.in_kind == Kind.SHAPE) & ~_read_by_another_name(graph))] = 0
     write = sizes[values[graph.out_value]]
     write[~_is_fresh(graph)] = 0
     total, unknown = np.zeros(len(graph), dtype=np.int64), np.zeros(len(graph), dtype=np.int64)
@@ -89,6 +89,15 @@ def _bytes_by_type(graph: Graph, values: Ints, types: list[TensorType]) -> tuple
         total += _sums(np.maximum(cells, 0), start)
         unknown += _sums((cells < 0).astype(np.int64), start)
     return total, unknown == 0
+
+
+def _read_by_another_name(graph: Graph) -> NDArray[np.bool_]:
+    """For each input, whether its bytes are those of a value below slot 0: an alias that was written to since."""
+    named = graph.in_slot < 0  # no argument, but the newest version of the memory that one lies in
+    if not named.any():
+        return named
+    place = graph.in_node * np.int64(len(graph.storage_bytes)) + graph.value_storage[graph.in_value]
+    return ~named & np.isin(place, place[named & (graph.in_kind != Kind.SHAPE)])
 
 
 def _is_fresh(graph: Graph) -> NDArray[np.bool_]:

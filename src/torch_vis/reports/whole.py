@@ -1,0 +1,91 @@
+"""Everything that can be found out about a trace, in one file: Markdown to read, JSON to go on with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.errors import TorchVisError, UsageError
+from torch_vis.graph.files import PathLike, replacing
+from torch_vis.reports.report import Report
+from torch_vis.views import markdown
+from torch_vis.views.tables import Listing, cell
+
+if TYPE_CHECKING:
+    from torch_vis.tracing import Trace
+
+ENDINGS = (".md", ".markdown", ".json")
+
+
+def write_report(trace: Trace, path: PathLike) -> None:
+    """Write all reports of a trace to a file that ends in ``.md`` or ``.json``."""
+    ending = os.path.splitext(os.fspath(path))[1].lower()
+    if ending not in ENDINGS:
+        raise UsageError(
+            f"a report is written as .md or .json; name a file that ends so, not {os.fspath(path)}"
+        )
+    found, missing = gathered(trace)
+    if ending == ".json":
+        plain = {
+            "summary": trace.summary().to_plain(),
+            **{name: report.to_plain() for name, report in found.items()},
+        }
+        text = json.dumps({**plain, "missing": missing}, indent=1, default=str)
+    else:
+        text = _markdown(trace, found, missing)
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:
+    """The reports that this trace has the data for, and why the others are missing."""
+    makers: dict[str, Callable[[], Report]] = {
+        "memory": trace.memory,
+        "time": trace.time,
+        "roofline": trace.roofline,
+        "fusion": trace.fusion,
+        "partition": trace.partition,
+        "gradients": trace.gradients,
+    }
+    found: dict[str, Report] = {}
+    missing: dict[str, str] = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make()
+        except TorchVisError as error:
+            missing[name] = str(error)
+    return found, missing
+
+
+def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -> str:
+    lines = [markdown.report(trace.graph, trace.metrics, trace.limits, trace.meta)]
+    for name, report in found.items():
+        lines += ["", f"## {report.title or name.capitalize()}", "", *_facts(report)]
+        for listing in report.listings():
+            if len(listing.rows):
+                lines += ["", f"### {markdown.escaped(listing.title)}", "", *_listing(listing)]
+        lines += ["", *(f"> {markdown.escaped(note)}" for note in report.notes())] if report.notes() else []
+    if missing:
+        lines += ["", "## Not in this report", ""]
+        lines += [f"- **{name}**: {markdown.escaped(reason)}" for name, reason in missing.items()]
+    return "\n".join([*lines, ""])
+
+
+def _facts(report: Report) -> list[str]:
+    return [
+        f"- **{markdown.escaped(name)}**: {markdown.escaped(fact)}" for name, fact in report.facts().items()
+    ]
+
+
+def _listing(listing: Listing) -> list[str]:
+    shown = listing.rows[: listing.most]
+    rows: list[list[Any]] = [
+        [markdown.escaped(cell(field, item)) for field, item in zip(listing.fields, row, strict=True)]
+        for row in shown
+    ]
+    figures = [field.show is not None for field in listing.fields]
+    lines = markdown.table([markdown.escaped(field.title) for field in listing.fields], rows, figures=figures)
+    rest = len(listing.rows) - len(shown)
+    return [*lines, "", f"… and {rest:,} more"] if rest else lines
