@@ -16,8 +16,11 @@ def memory(rec: Recorder, birth: Ints, death: Ints, first: Ints, most: Ints, cou
     """
     born = np.flatnonzero(birth >= 0)
     alloc = np.bincount(birth[born], weights=first[born], minlength=count)[:count].astype(np.int64)
+    last = most.copy()  # what a storage had when it died: its size after the last time that it was resized
+    for storage, now, _ in rec.resizes:
+        last[storage] = now
     dead = np.flatnonzero((death <= count) & (death > 0))
-    free = np.bincount(death[dead] - 1, weights=most[dead], minlength=count)[:count].astype(np.int64)
+    free = np.bincount(death[dead] - 1, weights=last[dead], minlength=count)[:count].astype(np.int64)
     size: dict[int, int] = {}
     for storage, now, node in rec.resizes:
         before = size.get(storage, int(first[storage]))
