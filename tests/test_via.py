@@ -218,7 +218,7 @@ def test_a_break_names_the_partition_that_it_ended_and_what_ran_eager() -> None:
     assert shaped.partition is None and [part.op for part in shaped.lost] == ["aten::nonzero"]
     lines = str(t.breaks).splitlines()
     assert (
-        lines[0].startswith("3 graph breaks; 3 partitions of ")
+        lines[0].startswith("3 graph breaks; 4 partitions of 1, 2, 1, 2 nodes")
         and "2 operations ran in eager mode" in lines[0]
     )
     assert (

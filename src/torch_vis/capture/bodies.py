@@ -39,6 +39,7 @@ ROLES: dict[str, dict[int, str]] = {
     "flex_attention": {3: "score_mod"},
 }
 UNDER_VMAP = frozenset({"flex_attention"})  # bodies that see no whole tensors; they are only named
+RANDOM = frozenset({"run_and_save_rng_state", "run_with_rng_state"})  # an operator that draws, and from what
 SHOWN = 4  # names of operations in the label of a branch that was not taken
 
 
@@ -83,12 +84,14 @@ def short_target(name: str) -> str:
 
 def is_played(target: Any) -> bool:
     """Whether a node's target is a higher-order operator whose subgraphs are played."""
-    return isinstance(target, torch._ops.HigherOrderOperator) and target._name in ROLES
+    return isinstance(target, torch._ops.HigherOrderOperator) and target._name in (*ROLES, *RANDOM)
 
 
 def play_bodies(player: Player, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a higher-order operator with its subgraphs in scopes."""
     name = target._name
+    if name in RANDOM:
+        return _random(target, args, kwargs)
     bodies = {}
     for place, role in ROLES[name].items():
         if place < len(args) and isinstance(args[place], fx.GraphModule):
@@ -157,6 +160,19 @@ def _cond(condition: Any, if_true: Any, if_false: Any, operands: Any = ()) -> An
     if isinstance(second, Body):
         second.pass_over(*operands)
     return made
+
+
+def _random(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator that draws random numbers as AOT has it for checkpointing, so that it is seen."""
+    device = next(
+        (arg.device.type for arg in args if isinstance(arg, torch.Tensor) and not _is_state(arg)), "cpu"
+    )
+    kernel = target.py_kernels.get(getattr(torch._C.DispatchKey, device.upper(), None), target)
+    return kernel(*args, **kwargs)
+
+
+def _is_state(tensor: torch.Tensor) -> bool:
+    return tensor.dtype is torch.uint8
 
 
 def _named_only(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.capture.sites import OURS, resumed
+from torch_vis.capture.sites import OURS, leave_alone, resumed
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import COLUMNS, TABLES
 
@@ -236,9 +236,11 @@ def listening(log: Log) -> Iterator[None]:
             log.raw.append(Heard(reason or str(exc), stack, compilation(), count))
         return before(self, code_options, reason, exc, *rest, **named)
 
+    @leave_alone  # they are called under Dynamo's lock, which it would wait for itself
     def begins(_: Any) -> None:
         begun.append(time.perf_counter_ns())
 
+    @leave_alone
     def ends(_: Any) -> None:
         if begun:
             log.compile_ns += time.perf_counter_ns() - begun.pop()

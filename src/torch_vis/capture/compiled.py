@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_dispatch_stack_at, _len_torch_disp
 from torch_vis.capture import unseen
 from torch_vis.capture.mode import RecordMode
 from torch_vis.capture.recorder import Recorder, flat_tensors
+from torch_vis.capture.sites import leave_alone
 
 _original: Any = None
 
@@ -38,6 +39,7 @@ def uninstall() -> None:
         _original = None
 
 
+@leave_alone  # called under Dynamo's lock, which it would wait for itself
 def _wrap(*_: Any) -> None:
     global _original
     module = sys.modules.get("torch._inductor.output_code")

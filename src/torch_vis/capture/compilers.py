@@ -296,15 +296,18 @@ def _dynamo(
         with quiet(), marks, listening(log), aside_while_compiling(), _inside(rec, model):
             try:
                 return called(*args, **kwargs)
-            except torch._dynamo.exc.TorchDynamoException as error:
-                broken = isinstance(error, torch._dynamo.exc.Unsupported)
-                advice = "without fullgraph=True the breaks are listed in t.breaks" if broken else ANY
-                rec.closed, before = True, rec.closed  # the run below is not the one that is traced
+            except Exception as error:
+                rec.closed, before = (
+                    True,
+                    rec.closed,
+                )  # a run to find out whose fault it is would not be the traced one
                 try:
-                    own = None if broken and not is_raised(error) else own_error(model, args, kwargs)
+                    raised = _blamed(program.via, error, model, args, kwargs)
                 finally:
                     rec.closed = before
-                raise own or failed(program.via, error, advice) from (None if own else error)
+                if raised is error:
+                    raise
+                raise raised from (error if isinstance(raised, CaptureFailed) else None)
             finally:
                 program.compile_ns += log.compile_ns
                 program.guards = tuple(log.guards)
@@ -312,6 +315,20 @@ def _dynamo(
 
     clean_up.enter_context(forgetting())
     return run
+
+
+def _blamed(
+    via: str, error: Exception, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Exception:
+    """What to raise for an error of a compiled run: the model's own, or else that the capture failed."""
+    compilers = isinstance(error, torch._dynamo.exc.TorchDynamoException)
+    broken = isinstance(error, torch._dynamo.exc.Unsupported)
+    if not compilers and not isinstance(model, torch.nn.Module):
+        return error  # most likely the program's own, and another callable is not run again to see
+    own = None if broken and not is_raised(error) else own_error(model, args, kwargs)
+    if own is not None:
+        return own if compilers else error
+    return failed(via, error, "without fullgraph=True the breaks are listed in t.breaks" if broken else ANY)
 
 
 @contextmanager

@@ -96,10 +96,12 @@ def aside_while_compiling() -> Iterator[None]:
     """Let Dynamo see ``Module.__call__`` as it is: it knows that one, and takes the way through ours step by step."""
     from torch._dynamo.callback import callback_handler
 
+    @leave_alone  # they are called under Dynamo's lock, which it would wait for itself
     def begins(_: Any) -> None:
         if torch.nn.Module.__call__ is _call:
             torch.nn.Module.__call__ = _module_call  # type: ignore[method-assign]
 
+    @leave_alone
     def ends(_: Any) -> None:
         if _active and torch.nn.Module.__call__ is _module_call:
             torch.nn.Module.__call__ = _call  # type: ignore[method-assign]
