@@ -1,4 +1,4 @@
-"""Predicted time of models that the calibration has not seen, against their plain time with the device waited for at the ends."""
+"""Predicted time of models that no calibration has seen, against plain runs that wait for the device at the ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def run(quick: bool) -> list[Row]:
         errors, inside = compare(path, quick)
     where = torch.cuda.get_device_name() if on_gpu else "this CPU"
     off = 100 * sum(map(abs, errors)) / len(errors)
-    note = f"{len(errors)} runs, {100 * sum(inside) / len(inside):.0f} % within the range, calibrated in {seconds:.0f} s"
+    share = 100 * sum(inside) / len(inside)
+    note = f"{len(errors)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
     row = within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)
     return [row if on_gpu else row._replace(target="", met=None)]
 

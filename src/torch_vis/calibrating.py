@@ -1,4 +1,4 @@
-"""Measuring this machine once, for rooflines and predictions: run probes and programs, trace them, fit, keep the result."""
+"""Measuring this machine once, for rooflines and predictions: run probes and programs, trace them, fit, keep it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from torch_vis.run.calibrate.clocks import Timed
     from torch_vis.run.calibrate.sizes import Probe
 
-SECONDS = 45.0  # that it takes at most, next to loading torch
-PROGRAM_SHARE = 0.35  # of that for the host
+SECONDS = 54.0  # that it takes at most, next to loading torch
+PROGRAM_SHARE = 0.38  # of that for the host
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
 DTYPES = ("float32", "bfloat16")
+LEAST = 60  # operations that are timed, however little time there is
 
 
 def calibrate(
@@ -36,9 +37,9 @@ def calibrate(
     """Measure this machine, in under a minute, and keep the result for the next time.
 
     Times single operations over the sizes that models have, copies from small to large, and small programs whose
-    time is the host's. ``device`` is ``"cuda"`` where there is one, or else ``"cpu"``. What was measured before with the
-    same device, torch, threads and precision settings is taken as it is; ``again=True`` measures anew. The file is in
-    the user's cache folder, or at ``path``. Nothing is written if it is interrupted.
+    time is the host's. ``device`` is ``"cuda"`` where there is one, or else ``"cpu"``. What was measured before with
+    the same device, torch, threads and precision settings is taken as it is; ``again=True`` measures anew. The file is
+    in the user's cache folder, or at ``path``. Nothing is written if it is interrupted.
 
     >>> import torch_vis as tv
     >>> machine = tv.calibrate()  # doctest: +SKIP
@@ -201,7 +202,7 @@ def _programs(device: str, until: float) -> list[tuple[Graph, Workload, float, f
             for run in runs(program, number, device, dtype).values():
                 run()
                 ready.append((run, program.weight, wall(run, device, 2)))
-        if time.perf_counter() - begun > 0.4 * (until - begun):
+        if time.perf_counter() - begun > 0.65 * (until - begun):
             break
     tracing = 3e-9 * sum(min(times) for *_, times in ready)
     for _ in range(8):
@@ -229,7 +230,7 @@ def _with_host(made: Calibration, programs: Sequence[Any], unit: float) -> Calib
         estimate = made.kernels(work)
         device_ns = float(made.device_ns(estimate)[work.group].sum())
         host_ns = took if made.class_ == "gpu" else took - device_ns
-        if made.class_ == "gpu" and device_ns > 0.7 * took or host_ns < 0.2 * took:
+        if (made.class_ == "gpu" and device_ns > 0.7 * took) or host_ns < 0.2 * took:
             continue  # the device was what it waited for
         equations.append(Equation(counts(graph, work, estimate.kernels), host_ns, weight))
     costs: HostCosts = fit(equations, unit)
@@ -242,9 +243,9 @@ def _samples(device: str, roofs: dict[str, float], until: float) -> Samples:
     from torch_vis.run.calibrate.sizes import Bench
 
     on_gpu = device.startswith("cuda")
-    longest = 6e-3 if on_gpu else 5e-3  # seconds that one operation may take at the peak
+    longest = 4e-3 if on_gpu else 5e-3  # seconds that one operation may take at the peak
     flops = {dtype: roofs.get(dtype, roofs["float32"]) * longest for dtype in DTYPES}
-    bench = Bench(device, flops, 2.5e8 if on_gpu else 4e6)
+    bench = Bench(device, flops, 1e8 if on_gpu else 4e6)
     probes = all_probes(bench, DTYPES)
     timed: list[tuple[Probe, Timed]] = []
     for probe, result in _timed(probes, device, until):
@@ -260,17 +261,19 @@ def _timed(probes: Sequence[Probe], device: str, until: float) -> Iterator[tuple
 
     if device.startswith("cuda"):
         parts = [probes[start : start + PART] for start in range(0, len(probes), PART)]
-        begun = time.perf_counter()
-        for number, part in enumerate(progress(parts, "operations")):
+        recording = 0.0  # of what was timed so far: sets up the same tensors, but finds all kernels loaded
+        for part in progress(parts, "operations"):
+            begun = time.perf_counter()
             yield from zip(part, kernel_times([probe.make for probe in part], device))
-            spent = (time.perf_counter() - begun) / (number + 1)
-            if time.perf_counter() + 1.6 * spent * 1.5 > until:
+            spent = time.perf_counter() - begun
+            recording += min(0.4 * spent, 1.2)
+            if time.perf_counter() + spent + recording > until:
                 return
         return
     begun, recording = time.perf_counter(), 1.5
-    for probe in progress(probes, "operations"):
+    for number, probe in enumerate(progress(probes, "operations")):
         yield probe, next(cpu_times([probe.make]))
-        if begun + (time.perf_counter() - begun) * recording > until:
+        if number >= LEAST and begun + (time.perf_counter() - begun) * recording > until:
             return
 
 

@@ -68,7 +68,7 @@ class Calibration:
         return Neighbours(self.samples, floor_ns=self.floor_ns, bandwidth=self.bandwidth)
 
     def device_ns(self, estimate: Estimate) -> NDArray[np.float64]:
-        """What is left to the device of estimated times: on a GPU also the gap before each kernel, on a CPU not the call."""
+        """What the device takes: on a GPU with the gap before each kernel, on a CPU without the call itself."""
         if self.class_ == "gpu":
             return np.asarray(estimate.time_ns + self.gap_ns * estimate.kernels)
         worked = np.maximum(estimate.time_ns - self.floor_ns, 0.03 * estimate.time_ns)

@@ -1,7 +1,7 @@
 """How long an operation's kernels take on a device, from measurements of operations like it.
 
 The estimate is what a roofline allows, times the factor by which the most similar measured operations missed it.
-Similar means: of the same kind, near in the sizes that matter to that kind, and rather the same operator and element type.
+Similar means: of the same kind, near in the sizes that matter to it, and rather the same operator and element type.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from torch_vis.analysis.workload import SIZES, Workload
 
 Floats = NDArray[np.float64]
 NEIGHBOURS = 6
-OTHER_OP, OTHER_DTYPE = 9.0, 16.0  # as far as 3 and 4 doublings of a size
+# How far another operator and another element type are, squared: as far as 3, 8 and 4 doublings of a size.
+SIMILAR_OP, OTHER_OP, OTHER_DTYPE = 9.0, 64.0, 16.0
+ALIKE = frozenset(
+    {"matmul", "elementwise", "copy", "optimizer"}
+)  # kinds whose operators take much the same time
 ARITHMETIC = frozenset({"matmul", "convolution", "attention", "recurrent"})  # kinds that peaks can bound
 CHUNK = 256
-VIEW = KINDS.index("view")
+VIEW, RECURRENT = KINDS.index("view"), KINDS.index("recurrent")
 
 
 class Samples(NamedTuple):
@@ -51,14 +55,23 @@ class Samples(NamedTuple):
             name: np.array(plain[name], dtype=np.float64) for name in ("flops", "moved", "time_ns", "kernels")
         }
         sizes = np.array(plain["sizes"], dtype=np.float64).reshape(-1, SIZES)
-        made = cls(op=[str(op) for op in plain["op"]], **codes, **figures, sizes=sizes)
+        made = cls(
+            [str(op) for op in plain["op"]],
+            codes["kind"],
+            codes["dtype"],
+            figures["flops"],
+            figures["moved"],
+            sizes,
+            figures["time_ns"],
+            figures["kernels"],
+        )
         if len({len(column) for column in made}) != 1:
             raise ValueError("the columns differ in length")
         return made
 
 
 class Estimate(NamedTuple):
-    """What is expected of each class of a workload: time, number of kernels, and the spread of the logarithm of time."""
+    """What is expected of each class of a workload: time, number of kernels, and the spread of the time's logarithm."""
 
     time_ns: Floats
     kernels: Floats
@@ -73,8 +86,9 @@ class Neighbours:
         self.floor_ns = floor_ns
         self.bandwidth = bandwidth / 1e9  # bytes per ns
         self.roofs = self._roofs()
-        self.base = self._base(samples.kind, samples.dtype, samples.flops, samples.moved)
+        self.base = self._base(samples)
         self.missed = np.log(np.maximum(samples.time_ns, 1.0) / self.base)
+        self.each = np.log(np.maximum(samples.kernels, 1.0) / _steps(samples))
         self.ops = np.array([plain_name(op) for op in samples.op])
 
     def _roofs(self) -> Floats:
@@ -92,13 +106,15 @@ class Neighbours:
             made[kind][~np.isfinite(made[kind])] = known.min() if len(known) else np.inf
         return made
 
-    def _base(self, kind: NDArray[np.int8], dtype: NDArray[np.int8], flops: Floats, moved: Floats) -> Floats:
-        compute = np.nan_to_num(flops) / self.roofs[kind, dtype]
-        return np.asarray(self.floor_ns + np.maximum(compute, np.nan_to_num(moved) / self.bandwidth))
+    def _base(self, work: Samples | Workload) -> Floats:
+        """The least time by the roofs; what goes step by step takes at least one smallest kernel for each."""
+        compute = np.nan_to_num(work.flops) / self.roofs[work.kind, work.dtype]
+        roof = np.maximum(compute, np.nan_to_num(work.moved) / self.bandwidth)
+        return np.asarray(self.floor_ns * _steps(work) + roof)
 
     def __call__(self, work: Workload, *, leave_out: bool = False) -> Estimate:
         """The estimate for each class; ``leave_out`` looks past samples that are the same operation exactly."""
-        base = self._base(work.kind, work.dtype, work.flops, work.moved)
+        base, steps = self._base(work), _steps(work)
         missed, kernels = np.zeros(len(base)), np.ones(len(base))
         spread = np.full(len(base), 0.7)  # of what is like nothing that was measured
         names = np.array([plain_name(op) for op in work.op]) if len(base) else np.zeros(0, dtype=str)
@@ -113,7 +129,8 @@ class Neighbours:
                     distance[distance < 1e-9] = np.inf
                 missed[part], kernels[part], spread[part] = self._weighted(distance, near)
         none = work.kind == VIEW
-        return Estimate(np.where(none, 0.0, base * np.exp(missed)), np.where(none, 0.0, kernels), spread)
+        count = np.maximum(kernels * steps, 1.0)
+        return Estimate(np.where(none, 0.0, base * np.exp(missed)), np.where(none, 0.0, count), spread)
 
     def _distance(
         self, work: Workload, names: NDArray[Any], base: Floats, rows: NDArray[Any], near: NDArray[Any]
@@ -124,7 +141,8 @@ class Neighbours:
             column = samples.sizes[near, place]
             if column.any() or work.sizes[rows, place].any():
                 apart += (work.sizes[rows, place][:, None] - column) ** 2
-        apart += np.where(names[rows][:, None] != self.ops[near], OTHER_OP, 0.0)
+        other = SIMILAR_OP if KINDS[work.kind[rows[0]]] in ALIKE else OTHER_OP
+        apart += np.where(names[rows][:, None] != self.ops[near], other, 0.0)
         apart += np.where(work.dtype[rows][:, None] != samples.dtype[near], OTHER_DTYPE, 0.0)
         return np.asarray(apart)
 
@@ -136,14 +154,17 @@ class Neighbours:
         scale = np.maximum(np.median(apart, axis=1, keepdims=True), 0.05)
         weight = np.exp(-np.minimum(apart / scale, 50.0)) + 1e-9
         weight /= weight.sum(axis=1, keepdims=True)
-        missed, kernels = (
-            self.missed[near][closest],
-            np.log(np.maximum(self.samples.kernels[near], 1.0))[closest],
-        )
+        missed, kernels = self.missed[near][closest], self.each[near][closest]
         mean = (weight * missed).sum(axis=1)
         variance = (weight * (missed - mean[:, None]) ** 2).sum(axis=1)
         far = 0.1 * np.sqrt(apart.min(axis=1))  # one doubling away from the nearest: a tenth less sure
         return mean, np.exp((weight * kernels).sum(axis=1)), np.sqrt(variance + far**2 + 0.03**2)
+
+
+def _steps(work: Samples | Workload) -> Floats:
+    """Time steps times layers of what is recurrent, and 1 of all else."""
+    recurrent = work.kind == RECURRENT
+    return np.asarray(np.where(recurrent, np.exp2(work.sizes[:, 0] + work.sizes[:, 1]), 1.0))
 
 
 def plain_name(op: str) -> str:

@@ -1,7 +1,7 @@
 """What share of a device's roofs operations of each kind reach, for devices of which only the datasheet is known.
 
-The shares were measured on one GPU and one CPU over about 4,000 operations. They are given by how long the operation would
-take at the roof, since small work fills no device; between these times they are interpolated.
+The shares were measured on one GPU (an H200, 4,400 operations) and estimated for CPUs from one of them. They are given
+by how long the operation would take at the roof, since small work fills no device, and interpolated in between.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ mode, and how far single operators are off it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,7 +31,10 @@ EXTRAS = {
     "scope": (0.35, 0.2),  # a call of a module
     "launch": (0.5, 0.25),  # every kernel of an operation after its first
     "recurrent_launch": (0.8, 0.4),
-    "attention_launch": (1.0, 0.5),
+    "layer_launch": (
+        2.0,
+        1.2,
+    ),  # of a whole layer in one operation: operations of its own, all but their Python
     "tensor": (0.1, 0.1),  # every tensor that a list of them holds
     "backward": (9.0, 7.0),  # once for the start of backward
     "optimizer": (9.0, 7.0),  # once for the start of a step
@@ -40,7 +43,8 @@ EXTRAS = {
 OPERATOR_SPREAD = 0.5
 NOISE = 0.08
 VIEW, LISTED = KINDS.index("view"), KINDS.index("optimizer")
-LAUNCHES = {KINDS.index("recurrent"): "recurrent_launch", KINDS.index("attention"): "attention_launch"}
+RECURRENT = KINDS.index("recurrent")
+WHOLE_LAYERS = frozenset({"_transformer_encoder_layer_fwd", "_native_multi_head_attention"})
 
 
 class Equation(NamedTuple):
@@ -89,9 +93,8 @@ def per_node(graph: Graph, work: Workload, kernels: Floats, costs: HostCosts) ->
     if not len(group):
         return np.zeros(0)
     made = costs.per_class(work)[group, mode]
-    more = np.maximum(kernels[group] - 1.0, 0.0)
-    launch = np.array([costs.extra(LAUNCHES.get(kind, "launch")) for kind in range(len(KINDS))])
-    made += more * launch[work.kind[group]]
+    launch = np.array([costs.extra(name) for name in _launches(work)])
+    made += (np.maximum(kernels - 1.0, 0.0) * launch)[group]
     made += np.where(work.kind[group] == LISTED, work.tensors[group], 0) * costs.extra("tensor")
     made += costs.extra("scope") * len(graph.scope_call) / len(group)
     made[0] += costs.extra("run")
@@ -107,18 +110,26 @@ def counts(graph: Graph, work: Workload, kernels: Floats) -> dict[str, float]:
     table = np.bincount(group * len(MODES) + mode, minlength=len(work.op) * len(MODES)).reshape(
         -1, len(MODES)
     )
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     for row, column in zip(*np.nonzero(table)):
         of_kind = f"{MODES[column]}/{KINDS[work.kind[row]]}"
         found[of_kind] += table[row, column]
         found[f"{of_kind}/{plain_name(work.op[row])}"] += table[row, column]
-    more, kind = np.maximum(kernels[group] - 1.0, 0.0), work.kind[group]
-    for number in range(len(KINDS)):
-        found[LAUNCHES.get(number, "launch")] += float(more[kind == number].sum())
-    found["tensor"] = float(work.tensors[group][kind == LISTED].sum())
+    more = np.bincount(group, minlength=len(work.op)) * np.maximum(kernels - 1.0, 0.0)
+    for name, launches in zip(_launches(work), more.tolist()):
+        found[name] += launches
+    found["tensor"] = float(work.tensors[group][work.kind[group] == LISTED].sum())
     found["scope"], found["run"] = len(graph.scope_call), 1
     found["backward"], found["optimizer"] = float((mode == 2).any()), float((mode == 3).any())
     return {name: float(count) for name, count in found.items() if count}
+
+
+def _launches(work: Workload) -> list[str]:
+    """What every further kernel of each class of operation is paid as."""
+    return [
+        "layer_launch" if op in WHOLE_LAYERS else "recurrent_launch" if kind == RECURRENT else "launch"
+        for op, kind in zip(work.op, work.kind)
+    ]
 
 
 def fit(equations: Sequence[Equation], unit_ns: float) -> HostCosts:

@@ -82,7 +82,7 @@ def kind_of(op: str) -> str:
     name = short_name(op)
     if name in NO_KERNEL:
         return "view"
-    if name.startswith(LISTED) and "adam" in name or name.startswith("_foreach_"):
+    if (name.startswith(LISTED) and "adam" in name) or name.startswith("_foreach_"):
         return "optimizer"
     if "softmax" in name:
         return "softmax"

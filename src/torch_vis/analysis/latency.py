@@ -38,8 +38,8 @@ PHASES = ("forward", "backward", "optimizer")
 class Latency(NamedTuple):
     """A prediction: totals, ranges, and per operation what the device and the host take.
 
-    ``end_ns`` is when each operation is done. ``unknown`` are operators without a cost formula, with the number of their
-    calls: their time is counted as that of a small operation.
+    ``end_ns`` is when each operation is done. ``unknown`` are operators without a cost formula, with the number of
+    their calls: each counts as a small operation.
     """
 
     machine: str
@@ -92,11 +92,17 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
 
 
 def _waits(graph: Graph) -> NDArray[np.bool_]:
-    """Where the host waits for the device."""
+    """Where the host waits for the device: it reads a value that is not in its own memory."""
     if not len(graph):
         return np.zeros(0, dtype=np.bool_)
     table = np.array([short_name(call.op) in WAITS for call in graph.calls], dtype=np.bool_)
-    return np.asarray(table[graph.node_call])
+    found = np.asarray(table[graph.node_call])
+    if not any(device.startswith("cuda") for device in graph.devices):
+        return found  # traced elsewhere: what is on the CPU here would be on the device there
+    here = np.array([device == "cpu" for device in graph.devices], dtype=np.bool_)
+    first = graph.in_value[np.minimum(graph.in_start[:-1], max(len(graph.in_value) - 1, 0))]
+    on_host = here[graph.storage_device[graph.value_storage[first]]]
+    return np.asarray(found & ~on_host)
 
 
 def timeline(issue: Floats, device: Floats, waits: NDArray[np.bool_], overlaps: bool) -> Floats:

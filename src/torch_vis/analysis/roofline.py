@@ -2,8 +2,8 @@
 
 ``BOUND`` are the codes of the column ``bound``: arithmetic, memory, or the overhead of running an operation at all. An
 operation is bound by overhead where both roofs together ask for less time than an operation takes that does nothing.
-``peak_share`` is the time at the lower roof over the time that was measured: 1.0 is as fast as the machine can be. Above
-1.0, data came from a cache and not from memory, or the profile does not fit the machine that the trace is from.
+``peak_share`` is the time at the lower roof over the time that was measured: 1.0 is as fast as the machine can be.
+Above 1.0, data came from a cache and not from memory, or the profile does not fit the machine that the trace is from.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ BOUND = ("none", "compute", "memory", "overhead")
 class Roofline(NamedTuple):
     """One row per operation. What is not known is NaN, and 0 in ``bound`` where ``known`` is False.
 
-    ``intensity`` is FLOPs per byte, ``ideal_ns`` the time at the roof, ``time_ns`` what was measured, by the column that
-    ``measured`` names.
+    ``intensity`` is FLOPs per byte, ``ideal_ns`` the time at the roof, ``time_ns`` what was measured, by the column
+    that ``measured`` names.
     """
 
     hardware: Hardware
@@ -125,7 +125,7 @@ def grouped(found: Roofline, key: NDArray[np.int64], count: int) -> list[Group]:
     """The sums over operations of equal key, which runs from 0 to ``count``."""
 
     def total(values: Floats) -> Floats:
-        return np.bincount(key, weights=np.nan_to_num(values), minlength=count)
+        return np.asarray(np.bincount(key, weights=np.nan_to_num(values), minlength=count), dtype=np.float64)
 
     took = np.nan_to_num(found.time_ns)
     timed = np.where(took > 0, np.nan_to_num(found.ideal_ns), 0.0)

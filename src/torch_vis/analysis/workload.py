@@ -1,4 +1,4 @@
-"""What an operation's time depends on, as numbers: its kind, its element type, and the sizes that matter to that kind."""
+"""What an operation's time depends on, as numbers: its kind, its element type, the sizes that matter to that kind."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def _matmul(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
     depth = macs / max(out.numel, 1)
     batch = out.numel / max(rows * columns, 1)
     item = out.itemsize or 4
-    odd = 3.0 * (columns * item % 16 != 0 or round(depth) * item % 16 != 0)  # rows that no wide load can take
+    uneven = columns * item % 16 != 0 or round(depth) * item % 16 != 0  # rows that no wide load can take
+    odd = (8.0 if item < 4 else 2.0) * uneven  # fast units want them, so that narrow types suffer most
     return [_log(rows), _log(columns), _log(depth), _log(batch), odd, *turned]
 
 
@@ -170,10 +171,14 @@ def _recurrent(call: Call, inputs: Types, outputs: Types, macs: float) -> list[f
         return [_log(inputs[0].shape[0])]
     read = steps[0]
     state = steps[1] if len(steps) > 1 else read
-    made = outputs[0]
-    hidden, layers, batch = state.shape[-1], state.shape[0], state.shape[1]
+    width, layers, batch = state.shape[-1], state.shape[0], state.shape[1]
     times = max(read.numel // max(batch * read.shape[-1], 1), 1)
-    return [_log(times), _log(layers), _log(batch), _log(hidden), _log(made.numel)]
+    return [
+        _log(times),
+        _log(layers),
+        _log(batch),
+        3.0 * _log(width),
+    ]  # the width decides which kernels there are
 
 
 def _elements(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:

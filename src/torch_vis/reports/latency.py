@@ -33,8 +33,8 @@ BARS = 20
 def predict_latency(trace: Trace, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
     """Predict how long a traced run takes, on a device that need not be here.
 
-    ``hardware`` is a name (``"H100 SXM"``, see ``known_hardware``) or a ``Hardware``: a device of which the datasheet is
-    known, with a wide range. ``calibration`` is what ``calibrate`` measured on a machine, here or elsewhere
+    ``hardware`` is a name (``"H100 SXM"``, see ``known_hardware``) or a ``Hardware``: a device of which the datasheet
+    is known, with a wide range. ``calibration`` is what ``calibrate`` measured on a machine, here or elsewhere
     (``load_calibration``): far closer. Without either it is this machine, as it was calibrated before.
 
     >>> import torch, torch_vis as tv

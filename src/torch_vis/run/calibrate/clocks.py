@@ -17,7 +17,7 @@ from torch_vis.run.calibrate.sizes import Work
 MARK = "torch_vis probe"
 HOT, COLD = 2, 1  # runs of a probe with its data in the caches, and without
 FLUSH_BYTES = 256 << 20
-PART = 300  # probes in one session of the profiler
+PART = 250  # probes in one session of the profiler
 
 
 class Timed(NamedTuple):
@@ -124,7 +124,7 @@ def _profiler() -> Iterator[Any]:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        with torch.profiler.profile(activities=activities, acc_events=False) as profile:
             yield profile
 
 

@@ -1,4 +1,4 @@
-"""Operations that go over every element to time: arithmetic, copies, sums, normalisations of rows, lookups, optimizers."""
+"""Operations over every element to time: arithmetic, copies, sums, normalisations of rows, lookups, optimizers."""
 
 from __future__ import annotations
 

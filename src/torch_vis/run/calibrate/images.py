@@ -61,7 +61,7 @@ def convolutions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         cells = one.batch * (one.inputs * one.side**2 + one.outputs * one.made**2)
         return (
             one.window <= one.side
-            and 1e4 < one.flops <= bench.flops[dtype] / 2
+            and 1e4 < one.flops <= bench.flops[dtype] / 8
             and cells <= bench.elements / 2
         )
 

@@ -7,7 +7,7 @@ import random
 from torch_vis.run.calibrate import elements, images, products
 from torch_vis.run.calibrate.sizes import Bench, Probe
 
-SIZES = (1_000, 30_000, 250_000, 1_000_000, 6_000_000, 25_000_000, 80_000_000)
+SIZES = (1_000, 30_000, 250_000, 1_000_000, 6_000_000, 25_000_000)
 
 
 def all_probes(bench: Bench, dtypes: tuple[str, ...], share: float = 1.0) -> list[Probe]:
@@ -22,8 +22,8 @@ def all_probes(bench: Bench, dtypes: tuple[str, ...], share: float = 1.0) -> lis
         found += products.batched(bench, dtype, some(30))
         found += products.attentions(bench, dtype, some(22))
         found += products.encoders(bench, dtype, some(14))
-        found += products.recurrent(bench, dtype, some(44))
-        found += images.convolutions(bench, dtype, some(130))
+        found += products.recurrent(bench, dtype, some(36))
+        found += images.convolutions(bench, dtype, some(100))
         found += images.normalizations(bench, dtype, some(26))
         found += elements.rows(bench, dtype, some(16))
         found += elements.optimizers(bench, dtype)

@@ -63,8 +63,8 @@ def batched(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
     """Products of many pairs of matrices."""
 
     def sample() -> Product:
-        sides = [bench.between(8, 1024, 8), bench.between(8, 512, 8), bench.between(8, 1024, 8)]
-        return Product(*sides, bench.between(2, 1024), bench.random.choice(["plain", "right"]))
+        rows, depth, columns = (bench.between(8, most, 8) for most in (1024, 512, 1024))
+        return Product(rows, depth, columns, bench.between(2, 1024), bench.random.choice(["plain", "right"]))
 
     def fits(product: Product) -> bool:
         rows, depth, columns, batch, _ = product
@@ -124,10 +124,12 @@ def _attention(bench: Bench, dtype: str, heads: Heads, gradient: bool) -> Work:
     kind: Any = getattr(torch, dtype)
     mask = torch.zeros(batch, 1, tokens, tokens, device=bench.device, dtype=kind) if form == "mask" else None
 
-    def call() -> torch.Tensor:
-        return F.scaled_dot_product_attention(*parts, attn_mask=mask, is_causal=form == "causal")
+    query, key, value = parts
 
-    return backward(call(), tuple(parts)) if gradient else call
+    def call() -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=form == "causal")
+
+    return backward(call(), (query, key, value)) if gradient else call
 
 
 def encoders(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch_vis.run.calibrate.parts import (
     Fused,
     Gate,
+    Heads,
     Loop,
     Residual,
     Steps,
@@ -54,7 +56,7 @@ LOOPS: dict[str, tuple[Callable[..., Any], str, tuple[tuple[int, ...], ...]]] = 
     "cast": (lambda x: x.to(torch.float64).to(x.dtype), "rows", ()),
     "clone": (lambda x: x.clone().add_(1.0), "rows", ()),
     "conv": (lambda x, w: F.conv2d(x, w, None, padding=1), "maps", ((16, 16, 3, 3),)),
-    "conv bias": (lambda x, w, b: F.conv2d(x, w, b), "maps", ((16, 16, 1, 1), (16,))),
+    "conv bias": (F.conv2d, "maps", ((16, 16, 1, 1), (16,))),
     "each channel": (lambda x, w: F.conv2d(x, w, None, padding=1, groups=16), "maps", ((16, 1, 3, 3),)),
     "group norm": (lambda x, w, b: F.group_norm(x, 4, w, b), "maps", ((16,), (16,))),
     "pool": (lambda x: F.interpolate(F.max_pool2d(x, 2), scale_factor=2), "maps", ()),
@@ -82,26 +84,25 @@ def all_programs(dtypes: tuple[str, ...], *, deep: bool = True) -> Iterator[Prog
 
 
 def _all(dtypes: tuple[str, ...]) -> Iterator[Program]:
-    for name, (call, reads, shapes) in LOOPS.items():
-        yield Program(name, _loop(call, shapes), reads, 0.3, dtypes[:1])
+    """What is most like models comes first: when time runs out, the rest is left out."""
+    yield Program("deep words", lambda: Words(192, 8), "words 48", 2.0, dtypes)
     for name, (block, reads, depth) in _blocks().items():
         weight = 2.0 if name.startswith("deep") else 1.0
-        yield Program(name, lambda b=block, d=depth: Tower(b, d), reads, weight, dtypes)  # type: ignore[misc]
-    for kind, width, layers, reads in (
-        ("LSTM", 32, 2, "words 10"),
-        ("LSTM", 256, 1, "words 40"),
-        ("LSTM", 384, 2, "words 80"),
-        ("GRU", 256, 1, "words 10"),
-    ):
-        yield Program(
-            f"{kind} {reads}",
-            lambda k=kind, w=width, n=layers: Steps(k, w, n),  # type: ignore[misc]
-            reads,
-            1.0,
-            dtypes,
-        )
+        yield Program(name, partial(Tower, block, depth), reads, weight, dtypes)
+    for kind, width, layers, steps in _STEPS:
+        yield Program(f"{kind} {steps}", partial(Steps, kind, width, layers), f"words {steps}", 1.5, dtypes)
     yield Program("words", lambda: Words(64, 3), "words 16", 1.0, dtypes)
-    yield Program("deep words", lambda: Words(192, 16), "words 48", 2.0, dtypes)
+    for name, (call, reads, shapes) in LOOPS.items():
+        yield Program(name, _loop(call, shapes), reads, 0.3, dtypes[:1])
+
+
+_STEPS = (
+    ("LSTM", 32, 2, 10),
+    ("LSTM", 256, 1, 40),
+    ("LSTM", 384, 2, 80),
+    ("LSTM", 640, 1, 60),
+    ("GRU", 256, 1, 10),
+)
 
 
 def _loop(call: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> Callable[[], nn.Module]:
@@ -115,6 +116,16 @@ def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
         return lambda: nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True, **options)
 
     return {
+        "deep residual": (lambda: Residual(64, nn.BatchNorm2d, nn.ReLU), "wide maps", 14),
+        "deep gate": (
+            lambda: nn.Sequential(Residual(48, nn.BatchNorm2d, nn.SiLU, 48), Gate(48)),
+            "narrow maps",
+            8,
+        ),
+        "deep zoom": (lambda: Zoom(64), "wide maps", 8),
+        "deep fused": (lambda: Fused(192), "wide rows", 10),
+        "deep encoder": (encoder(192, norm_first=True, activation="gelu"), "wide rows", 8),
+        "heads": (lambda: Heads(64), "rows", 6),
         "identity": (nn.Identity, "rows", 8),
         "linear relu": (
             lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True)),
@@ -137,15 +148,6 @@ def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
         "fused": (lambda: Fused(64), "rows", 6),
         "written": (lambda: Written(64), "rows", 6),
         "encoder": (encoder(64), "rows", 6),
-        "deep residual": (lambda: Residual(64, nn.BatchNorm2d, nn.ReLU), "wide maps", 24),
-        "deep gate": (
-            lambda: nn.Sequential(Residual(48, nn.BatchNorm2d, nn.SiLU, 48), Gate(48)),
-            "narrow maps",
-            14,
-        ),
-        "deep zoom": (lambda: Zoom(64), "wide maps", 12),
-        "deep fused": (lambda: Fused(192), "wide rows", 20),
-        "deep encoder": (encoder(192, norm_first=True, activation="gelu"), "wide rows", 12),
     }
 
 
@@ -167,7 +169,8 @@ def data_for(program: Program, device: str, dtype: str) -> Tensor:
 
 def runs(program: Program, number: int, device: str, dtype: str) -> dict[str, Callable[[], Any]]:
     """A program's inference and its training step, ready to be called."""
-    module = program.make().to(device, getattr(torch, dtype))
+    with torch.device(device):
+        module = program.make().to(getattr(torch, dtype))
     data = data_for(program, device, dtype)
     parameters = list(module.parameters())
     optimizer: Any = None

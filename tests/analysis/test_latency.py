@@ -1,0 +1,198 @@
+"""Predicted latency: the two streams, the range, and what it says of operations that it does not know."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import torch_vis as tv
+from tests.analysis.calibrations import UNIT_NS, made_up
+from tests.graph.graphs import empty_graph
+from tests.traced import NAMES, traced
+from torch_vis.analysis.hardware import find_hardware
+from torch_vis.analysis.host_time import Equation, counts, fit, per_node
+from torch_vis.analysis.latency import SETTLE_NS, predict, timeline
+from torch_vis.analysis.workload import workload
+from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
+from torch_vis.graph import Metrics
+from torch_vis.reports.latency import LatencyReport
+
+
+def one_by_one(issue: list[float], device: list[float], waits: list[bool]) -> float:
+    """The two streams followed operation by operation."""
+    host = ready = 0.0
+    for spent, work, wait in zip(issue, device, waits):
+        host += spent
+        ready = max(ready, host) + work
+        if wait:
+            host = max(host, ready) + SETTLE_NS
+    return max(host, ready + SETTLE_NS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_streams_run_side_by_side(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 60))
+    issue, device = random.uniform(0, 10, count), random.uniform(0, 20, count)
+    waits = random.random(count) < 0.1
+    end = timeline(issue, device, waits, True)
+    assert end[-1] == pytest.approx(one_by_one(issue.tolist(), device.tolist(), waits.tolist()))
+    assert (np.diff(end) >= 0).all()
+    assert timeline(issue, device, waits, False)[-1] == pytest.approx((issue + device).sum())
+
+
+def test_small_work_waits_for_the_host_and_large_for_the_device() -> None:
+    @torch.no_grad()
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = torch.mm(x, x)
+        return x
+
+    small, large = (tv.trace(chain, torch.zeros(side, side)) for side in (16, 1024))
+    found = predict(small.graph, small.metrics, made_up())
+    assert found.waits_for == "host" and found.total_ns == pytest.approx(20 * UNIT_NS, rel=0.3)
+    found = predict(large.graph, large.metrics, made_up())
+    each = 1000 + 2 * 1024**3 / 5e3
+    assert found.waits_for == "device" and found.total_ns == pytest.approx(20 * each, rel=0.1)
+    on_cpu = predict(large.graph, large.metrics, made_up("cpu"))
+    assert on_cpu.total_ns > found.total_ns  # nothing runs side by side there
+
+
+def test_sizes_that_were_never_measured_follow_the_roofs() -> None:
+    trace = tv.trace(torch.mm, torch.zeros(3000, 1000), torch.zeros(1000, 3000))
+    found = predict(trace.graph, trace.metrics, made_up())
+    assert found.device_ns[-1] == pytest.approx(1000 + 2 * 3000 * 3000 * 1000 / 5e3, rel=0.25)
+
+
+def test_the_range_holds_the_estimate_and_widens_with_what_is_unsure() -> None:
+    trace = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64), backward=True)
+    sure, unsure = (predict(trace.graph, trace.metrics, made_up(error=error)) for error in (0.05, 0.4))
+    for found in (sure, unsure):
+        assert found.low_ns < found.total_ns < found.high_ns
+    assert unsure.high_ns - unsure.low_ns > 2 * (sure.high_ns - sure.low_ns)
+    unlike = predict(trace.graph, trace.metrics, find_hardware("h100"))
+    assert unlike.high_ns / unlike.low_ns > 2  # a datasheet promises little
+
+
+def test_phases_add_up() -> None:
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step() -> None:
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+
+    trace = tv.trace(step)
+    report = trace.latency(calibration=made_up())
+    assert list(report.phases) == ["forward", "backward", "optimizer"]
+    assert sum(report.phases.values()) == pytest.approx(report.total_ns)
+
+
+def test_reading_a_value_back_makes_the_host_wait() -> None:
+    def run(x: torch.Tensor, look: bool) -> torch.Tensor:
+        y = torch.mm(x, x)
+        if look and y.sum().item() > 0:
+            y = y + 1
+        return torch.mm(y, y)
+
+    plain, looked = (tv.trace(run, torch.zeros(1024, 1024), look) for look in (False, True))
+    quick, slow = (predict(t.graph, t.metrics, made_up()) for t in (plain, looked))
+    assert slow.total_ns > quick.total_ns + SETTLE_NS / 2
+
+
+def test_what_has_no_formula_is_listed() -> None:
+    report = tv.trace(torch.linalg.eigvalsh, torch.eye(3)).latency(hardware="h100")
+    assert report.found.unknown == [("aten::_linalg_eigh", 1)]
+    assert any("no cost formula" in note for note in report.notes())
+
+
+def test_costs_of_the_host_are_found_from_programs() -> None:
+    def chain(x: torch.Tensor, adds: int, products: int) -> torch.Tensor:
+        for _ in range(adds):
+            x = x + 1
+        for _ in range(products):
+            x = torch.mm(x, x)
+        return x
+
+    equations, graphs = [], []
+    for adds, products in ((10, 0), (0, 10), (20, 10), (5, 30)):
+        trace = tv.trace(chain, torch.zeros(4, 4), adds, products)
+        work = workload(trace.graph, trace.metrics)
+        kernels = np.ones(len(work.op))
+        took = 7_000.0 * adds + 21_000.0 * products
+        equations.append(Equation(counts(trace.graph, work, kernels), took))
+        graphs.append((trace.graph, work, kernels, took))
+    costs = fit(equations, UNIT_NS)
+    for graph, work, kernels, took in graphs:
+        assert per_node(graph, work, kernels, costs).sum() == pytest.approx(took, rel=0.12)
+    assert costs.error < 0.4
+
+
+def test_more_powerful_machines_are_predicted_faster() -> None:
+    trace = tv.trace(lambda x: x @ x @ x, torch.zeros(2048, 2048))
+    times = [tv.predict_latency(trace, hardware=name).total_ns for name in ("t4", "a100", "h100")]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_calibration_travels_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    made_up().save(path)
+    read = tv.load_calibration(path)
+    trace = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
+    here, there = (tv.predict_latency(trace, calibration=one).total_ns for one in (made_up(), read))
+    assert there == pytest.approx(here, rel=1e-3)
+    assert read.hardware.peak("float32") == 1e13 and read.bandwidth == 1e11
+
+
+def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    for content, error in (
+        ("not JSON", NotOurFile),
+        ('{"format": "other"}', NotOurFile),
+        ('{"format": "torch_vis calibration", "version": 99}', NewerFile),
+        ('{"format": "torch_vis calibration", "version": 1}', CorruptFile),
+    ):
+        path.write_text(content)
+        with pytest.raises(error):
+            tv.load_calibration(path)
+    plain = made_up().to_plain()
+    plain["samples"]["time_ns"].pop()
+    path.write_text(json.dumps(plain))
+    with pytest.raises(CorruptFile, match="length"):
+        tv.load_calibration(path)
+
+
+def test_what_cannot_be_predicted_is_said() -> None:
+    trace = tv.trace(torch.relu, torch.ones(2))
+    with pytest.raises(UsageError, match="not both"):
+        trace.latency(hardware="h100", calibration=made_up())
+    with pytest.raises(UsageError, match="load_calibration"):
+        trace.latency(calibration="machine.json")
+    with pytest.raises(UsageError, match="no operations"):
+        LatencyReport(empty_graph(), Metrics(), made_up())
+
+
+def test_the_report_is_read_drawn_and_written() -> None:
+    report = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64), backward=True).latency(hardware="a100")
+    assert "A100" in str(report) and "addmm" in str(report)
+    report.figure()
+    report.figure("matplotlib", chart="timeline")
+    plain = json.loads(json.dumps(report.to_plain()))
+    assert plain["low_ns"] < plain["total_ns"] < plain["high_ns"]
+    assert sum(row[1] for row in report.modules) == len(report.graph)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_has_a_prediction(name: str) -> None:
+    trace = traced(name)
+    if not len(trace.graph):
+        return
+    for machine in (made_up(), made_up("cpu"), find_hardware("a100")):
+        found = predict(trace.graph, trace.metrics, machine)
+        assert len(found.device_ns) == len(found.host_ns) == len(trace.graph)
+        assert 0 < found.low_ns <= found.total_ns <= found.high_ns < np.inf
+        assert sum(found.phases.values()) == pytest.approx(found.total_ns)

@@ -1,0 +1,140 @@
+"""What bounds an operation and how near it comes to the peak."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import torch_vis as tv
+from tests.graph.graphs import empty_graph
+from tests.traced import NAMES, traced
+from torch_vis.analysis.hardware import Hardware
+from torch_vis.analysis.kinds import KINDS, kind_of
+from torch_vis.analysis.roofline import BOUND, roofline
+from torch_vis.errors import NoMatch, UsageError
+from torch_vis.graph import Column, Metrics
+from torch_vis.reports.roofline import RooflineReport
+
+# 1 FLOP and 1 byte per ns, at least 100 ns for anything
+PLAIN = Hardware(
+    "plain", "gpu", {"float32": 1e9, "bfloat16": 4e9, "tf32": 2e9}, 1e9, 10**10, "made up", overhead_ns=100.0
+)
+
+
+def timed(trace: tv.Trace, ns: int) -> Metrics:
+    return trace.metrics.with_column(Column("time_ns", np.full(len(trace.graph), ns)))
+
+
+def bounds(trace: tv.Trace) -> list[str]:
+    found = roofline(trace.graph, timed(trace, 10**6), PLAIN)
+    return [BOUND[code] for code in found.bound]
+
+
+def test_what_bounds_an_operation() -> None:
+    product = tv.trace(torch.mm, torch.ones(64, 64), torch.ones(64, 64))
+    assert bounds(product) == ["compute"]  # 524,288 FLOPs on 49,152 bytes
+    assert bounds(tv.trace(torch.neg, torch.ones(1000))) == ["memory"]
+    assert bounds(tv.trace(torch.neg, torch.ones(2))) == ["overhead"]
+    assert bounds(tv.trace(torch.t, torch.ones(2, 2))) == ["none"]
+
+
+def test_the_share_is_the_time_at_the_roof_over_the_time_measured() -> None:
+    trace = tv.trace(torch.mm, torch.ones(64, 64), torch.ones(64, 64))
+    found = roofline(trace.graph, timed(trace, 4 * 2 * 64**3), PLAIN)
+    assert found.peak_share[0] == pytest.approx(0.25)
+    assert found.intensity[0] == pytest.approx(2 * 64**3 / (3 * 64 * 64 * 4))
+
+
+def test_each_element_type_has_its_own_roof() -> None:
+    def ideal(dtype: torch.dtype) -> float:
+        trace = tv.trace(torch.mm, torch.ones(64, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype))
+        return float(roofline(trace.graph, trace.metrics, PLAIN).ideal_ns[0])
+
+    assert ideal(torch.float32) == 4 * ideal(torch.bfloat16)
+    data, weight = torch.ones(1, 8, 16, 16), torch.ones(8, 8, 3, 3)
+    conv = tv.trace(lambda x, w: torch.conv2d(x, w, padding=1), data, weight)
+    flops = conv.metrics["flops"].total()
+    assert flops is not None
+    found = roofline(conv.graph, conv.metrics, PLAIN)
+    assert np.nanmax(found.ideal_ns) == pytest.approx(flops / 2)  # torch lets convolutions use tf32
+
+
+def test_kernel_times_count_where_they_were_measured() -> None:
+    trace = tv.trace(torch.mm, torch.ones(64, 64), torch.ones(64, 64))
+    kernels = trace.metrics.with_column(Column("kernel_ns", np.array([2 * 2 * 64**3])))
+    found = roofline(trace.graph, kernels, PLAIN)
+    assert found.measured == "kernel_ns" and found.peak_share[0] == pytest.approx(0.5)
+
+
+def test_what_has_no_formula_is_not_known() -> None:
+    trace = tv.trace(torch.linalg.eigvalsh, torch.eye(3))
+    report = trace.roofline(PLAIN)
+    node = next(n.index for n in trace.graph.nodes if "eigh" in n.op)
+    assert trace.metrics["bound"][node] is None and trace.metrics["peak_share"][node] is None
+    assert any("no cost formula" in note for note in report.notes())
+
+
+def test_the_columns_stay_with_the_trace_and_its_files(tmp_path: pytest.TempPathFactory) -> None:
+    trace = tv.trace(torch.nn.Linear(4, 4), torch.ones(2, 4))
+    trace.roofline("h100")
+    path = f"{tmp_path}/run.tvz"
+    trace.save(path)
+    assert tv.load(path).metrics["bound"][:] == trace.metrics["bound"][:]
+
+
+def test_sums_by_module_and_kind_agree_with_the_whole() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    report = tv.trace(model, torch.ones(4, 8), backward=True).roofline("a100")
+    for rows in (report.kinds, report.modules):
+        assert sum(row[1] for row in rows) == report.total.operations
+        assert sum(row[3] for row in rows) == report.total.flops
+    assert {row[0] for row in report.kinds} <= set(KINDS)
+    assert sum(report.by_bound.values()) <= report.total.time_ns
+
+
+def test_the_report_is_read_drawn_and_written() -> None:
+    report = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).roofline("a100")
+    assert "addmm" in str(report) and "A100" in str(report)
+    plotted = report.figure()
+    assert plotted.layout.xaxis.type == plotted.layout.yaxis.type == "log"
+    report.figure("matplotlib", chart="bounds")
+    assert json.loads(json.dumps(report.to_plain()))["operations"][0]["operation"] == "addmm"
+    assert report.to_pandas("operations")["bound"].tolist() == ["overhead"]
+
+
+def test_without_a_name_it_takes_a_calibration_and_runs_nothing(
+    tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    trace = tv.trace(torch.relu, torch.ones(2))
+    with pytest.raises(UsageError, match=r"run tv.calibrate\(\).*or name hardware"):
+        trace.roofline()
+    with pytest.raises(NoMatch, match="H100"):
+        trace.roofline("h1000")
+
+
+def test_an_empty_run_has_none() -> None:
+    with pytest.raises(UsageError, match="no operations"):
+        RooflineReport(empty_graph(), Metrics(), PLAIN)
+
+
+def test_kinds_of_operations() -> None:
+    assert kind_of("aten::convolution_backward") == "convolution"
+    assert kind_of("aten::_foreach_add_.List") == kind_of("aten::_fused_adamw_") == "optimizer"
+    assert kind_of("aten::native_dropout") == "elementwise" and kind_of("aten::empty.memory_format") == "view"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_has_one(name: str) -> None:
+    trace = traced(name)
+    if not len(trace.graph):
+        return
+    report = RooflineReport(trace.graph, trace.metrics, PLAIN)
+    bound, share = report.columns()
+    assert len(bound) == len(share) == len(trace.graph)
+    assert set(np.unique(bound.values)) <= set(range(len(BOUND)))
+    assert (share.values >= 0).all() and np.isfinite(share.values).all()
+    assert str(report)
