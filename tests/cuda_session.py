@@ -74,7 +74,8 @@ def kernels_of_a_step() -> None:
     found, spent = t.meta["device_time"], t.metrics["kernel_ns"].total()
     print(
         f"kernels of a BERT-base step: {len(found['kernel_name'])}, {found['unmatched']} without an operation; "
-        f"{spent / 1e6:.2f} ms in operations, {found['total_ns'] / 1e6:.2f} ms in all, ratio {spent / found['total_ns']:.4f}"
+        f"{spent / 1e6:.2f} ms in operations, {found['total_ns'] / 1e6:.2f} ms in all, "
+        f"ratio {spent / found['total_ns']:.4f}"
     )
     print(str(t.time()).partition("\noperators")[0])
 

@@ -18,7 +18,7 @@ def test_every_kernel_has_its_operation() -> None:
     kernel = t.metrics["kernel_ns"]
     assert found["unmatched"] == 0 and not any("launched by no" in limit for limit in t.limits), t.limits
     assert kernel.total() > 0.9 * found["total_ns"]
-    by_phase = {phase: 0 for phase in ("forward", "backward")}
+    by_phase = dict.fromkeys(("forward", "backward"), 0)
     for node in t.graph.nodes:
         by_phase[node.phase] += kernel[node.index]
     assert min(by_phase.values()) > 0  # the engine's thread as well
@@ -81,3 +81,13 @@ def test_a_cpu_part_has_no_kernels() -> None:
     (product,) = [node for node in t.graph.nodes if node.name == "mul"]
     (copy,) = [node for node in t.graph.nodes if node.name == "_to_copy"]
     assert t.metrics["kernel_ns"][product.index] == 0 and t.metrics["kernel_ns"][copy.index] > 0
+
+
+def test_compiled_code_owns_its_kernels() -> None:
+    model = torch.compile(net().eval())
+    with torch.no_grad():
+        model(image())
+        t = tv.trace(model, image(), repeat=1)
+    (node,) = [node for node in t.graph.nodes if node.name == "compiled"]
+    assert t.meta["device_time"]["unmatched"] == 0
+    assert t.metrics["kernel_ns"][node.index] > 0

@@ -19,6 +19,7 @@ from torch_vis.capture.profiled import Timeline
 
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what stands in the place of a backward node's number, as in the log
 ENGINE = "autograd::engine::evaluate_function: "
+COMPILED = "## Call CompiledFxGraph"  # what Inductor calls a run of its code
 AHEAD = 8  # operations that may be left out at a time
 SKIPS = 24  # events that are looked at on the way to one of the right name
 
@@ -96,7 +97,7 @@ def align(nodes: Pieces, events: Pieces, after: Ints) -> Ints:
 
 
 def _plain(name: str) -> str:
-    return name.rstrip("_")
+    return "torch_vis::compiled" if name.startswith(COMPILED) else name.rstrip("_")
 
 
 class _Piece:

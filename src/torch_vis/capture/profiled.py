@@ -28,7 +28,7 @@ FAR_NS, NEAR_NS = (
     20_000,
 )  # how far two clocks may be apart, before and after they have been compared
 QUIET = "99"
-TRIES, SPINS = 5, 1000
+TRIES, SPINS, WARM = 5, 1000, 16
 
 
 class Rows(NamedTuple):
@@ -79,12 +79,15 @@ def profiling(*, cuda: bool) -> Iterator[Profiling]:
     with _quiet():
         run = profiler.profile(use_kineto=True, use_device="cuda" if cuda else None)
         run.__enter__()
-    apart = time.time_ns() - clock()
+    for _ in range(WARM):  # the first events of a profile make its buffers, and would be long
+        torch.empty(0)
+    begun = clock()
+    apart = time.time_ns() - begun
     try:
         yield found
     finally:
         run.__exit__(None, None, None)
-    found.timeline = _read(run.kineto_results, apart)
+    found.timeline = _read(run.kineto_results, apart, begun)
 
 
 def refuse_nested() -> None:
@@ -124,7 +127,7 @@ def _spin() -> int:
     return clock() - start
 
 
-def _read(results: Any, apart: int) -> Timeline:
+def _read(results: Any, apart: int, begun: int) -> Timeline:
     names: dict[str, int] = {}
     host: list[tuple[int, ...]] = []
     waits: list[tuple[int, ...]] = []
@@ -139,7 +142,7 @@ def _read(results: Any, apart: int) -> Timeline:
                 device.append((number, start, stop, event.linked_correlation_id(), *where))
         elif name in WAITS:
             waits.append((number, start, stop, event.linked_correlation_id()))
-        elif not event.is_async():
+        elif not event.is_async() and start >= begun:
             row = (event.start_thread_id(), start, -stop, event.correlation_id(), number, event.sequence_nr())
             host.append(row)
     host.sort()
@@ -178,14 +181,12 @@ def match(rows: Rows, names: list[str], timeline: Timeline) -> Match:
     for thread in dict.fromkeys(rows.thread.tolist()):
         own = np.flatnonzero(rows.thread == thread)
         part = Rows(*(column[own] for column in rows))
-        best: tuple[int, Ints, _Block | None, int] = (0, event[:0], None, 0)
-        for block in blocks:
-            places, drift = block.place(part, wanted[own])
-            if (places >= 0).sum() > best[0]:
-                best = int((places >= 0).sum()), places, block, drift
-        _, places, found, drift = best
-        if found is None:
+        if not blocks:
             continue
+        tried = [(*block.place(part, wanted[own]), block) for block in blocks]
+        places, drift, found = max(tried, key=lambda row: int((row[0] >= 0).sum()))
+        if not (places >= 0).any():  # nothing here has a name: take the thread that began first
+            found = min(blocks, key=lambda block: int(block.start[0]))
         event[own] = np.where(places >= 0, places + found.first, -1)
         _own(owner, own, part, places, found, drift)
     return Match(event, owner)

@@ -157,11 +157,13 @@ class Repeats:
         """All the runs; why they ended early, in words, where they did."""
         try:
             if self.kernels is not None:  # the first block of a process sets the device's profiler up
-                self._again(after, self._profiled)
-                self._forget()
+                self._again(after, self._on_device)
+                self.kernels.forget()
             for turn in progress(range(self.repeat), "timing"):
                 if turn < RECORDED:
                     self._again(after, self._recorded)
+                    if self.kernels is not None:
+                        self._again(after, self._on_device)
                 for kind in (self._plain, self._followed, self._profiled):
                     self._again(after, kind)
         except Stopped as stopped:
@@ -172,6 +174,10 @@ class Repeats:
 
     def _again(self, after: Standing, turn: Callable[[], None]) -> None:
         self.before.put_back()
+        torch.ones(8).add_(1)  # wakes what slept while state was put back
+        if self.kernels is not None:
+            torch.ones(8, device="cuda").add_(1)
+        _settle(self.kernels)
         turn()
         for state, _ in after.changes():
             if state.geometry[0] not in self.safe:
@@ -188,7 +194,6 @@ class Repeats:
             raise Stopped(f"a repeated run raised {type(error).__name__}: {error}") from error
 
     def _plain(self) -> None:
-        _settle(self.kernels)
         start = clock()
         self._go()
         _settle(self.kernels)
@@ -222,23 +227,30 @@ class Repeats:
         return [owner if isinstance(owner, FOLLOWED) else None for owner in owners]
 
     def _profiled(self) -> None:
-        """The profiler without the recorder: how long operations take and what a device does at the run's own pace."""
-        _settle(self.kernels)
+        """The profiler without the recorder and without the device, each of which slows the host down."""
+        timeline, places, _ = self._profile(cuda=False)
+        spent = np.full(len(places), np.nan)
+        has = places >= 0
+        spent[has] = (timeline.stop - timeline.start)[places[has]]
+        self.operations.append(spent)
+
+    def _on_device(self) -> None:
+        """What a device does at about the run's own pace."""
+        assert self.kernels is not None
+        timeline, places, (start, ended) = self._profile(cuda=True)
+        self.kernels.add_alone(start, timeline.until(ended), places, self._seen_nodes())
+
+    def _profile(self, *, cuda: bool) -> tuple[Timeline, Ints, tuple[int, int]]:
+        """A run under the profiler: what it saw, the event of each operation, and when the run began and ended."""
         first_number = sequence_number()
-        with profiling(cuda=self.kernels is not None) as found:
+        with profiling(cuda=cuda) as found:
             start = clock()
             scopes = self._follow()
             ended = clock()
-        timeline = found.timeline
-        spent = np.full(len(self._rows.call), np.nan)
-        places = np.full(len(spent), -1, dtype=np.int64)
+        places = np.full(len(self._rows.call), -1, dtype=np.int64)
         if scopes is not None:
-            places, self.nested = self._align(timeline, scopes, first_number)
-            has = places >= 0
-            spent[has] = (timeline.stop - timeline.start)[places[has]]
-        self.operations.append(spent)
-        if self.kernels is not None:
-            self.kernels.add_alone(start, timeline.until(ended), places, self._seen_nodes())
+            places, self.nested = self._align(found.timeline, scopes, first_number)
+        return found.timeline, places, (start, ended)
 
     def _align(self, timeline: Timeline, scopes: Ints, first_number: int) -> tuple[Ints, Ints]:
         """The event of each operation, -1 for none, and how many events lie inside it."""
@@ -282,11 +294,6 @@ class Repeats:
         self.recorded.append(spent)
         if self.kernels is not None:
             self.kernels.add(timeline.until(capture.ended), matched, self._seen_nodes())
-
-    def _forget(self) -> None:
-        self.operations.clear()
-        if self.kernels is not None:
-            self.kernels.forget()
 
     def _seen_nodes(self) -> Ints:
         """The operations that a recording has in any case; writes that only a replay needs are not among them."""
