@@ -17,6 +17,8 @@ FIGURES = {
     "explorer": "the terminal explorer on 100,000 modules; recording statistics of BERT-base",
     "cli": "torch-vis --help, and what torch-vis run adds to a training",
     "imports": "import torch_vis beyond import torch",
+    "latency": "predicted time of models after a calibration, against the plain run",
     "memory": "peak process memory, against the plain run",
+    "analyses": "every analysis of 100,000 operations, and of a tenth as many",
     "memory_prediction": "predicted peak memory of training steps, against the measured one",
 }

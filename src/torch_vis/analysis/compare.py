@@ -8,13 +8,14 @@ module. Within two calls that belong together, operations are matched by the lon
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.graph import Graph, TensorType
+from torch_vis.graph import Graph
 
 TRANSPARENT = frozenset({"function", "compiled"})
 LONG = 2000  # beyond, only what is unique or at the ends is matched, to stay linear
@@ -39,24 +40,46 @@ def align(a: Graph, b: Graph) -> Alignment:
     >>> align(one, two).to_b.tolist()
     [0, 1, -1]
     """
-    scopes = _match_scopes(a, b)
+    known: dict[Any, int] = {}
+    one, two = _Side(a, known), _Side(b, known)
+    scopes = _match_scopes(one, two, known)
     to_b = np.full(len(a), -1, dtype=np.int64)
-    ours, theirs = _operations(a), _operations(b)
-    for (scope, phase), nodes in ours.items():
-        others = theirs.get((int(scopes[scope]), phase)) if scopes[scope] >= 0 else None
+    for (scope, phase), nodes in one.operations.items():
+        others = two.operations.get((int(scopes[scope]), phase)) if scopes[scope] >= 0 else None
         if others:
-            for one, two in common(_operators(a, nodes), _operators(b, others)):
-                to_b[nodes[one]] = others[two]
-    return Alignment(to_b, _changed(a, b, to_b), scopes)
+            for here, there in common(one.operators(nodes), two.operators(others)):
+                to_b[nodes[here]] = others[there]
+    return Alignment(to_b, _changed(one, two, to_b), scopes)
 
 
-def _operations(graph: Graph) -> dict[tuple[int, int], list[int]]:
-    """The operations of each call in each phase, in order."""
-    found: dict[tuple[int, int], list[int]] = defaultdict(list)
-    solid = _solid(graph)
-    for node, (scope, phase) in enumerate(zip(graph.node_scope.tolist(), graph.node_phase.tolist())):
-        found[solid[scope], phase].append(node)
-    return found
+class _Side:
+    """One of the two graphs, as plain lists; ``known`` numbers what can be equal in both."""
+
+    def __init__(self, graph: Graph, known: dict[Any, int]) -> None:
+        self.graph = graph
+        self.call: list[int] = graph.node_call.tolist()
+        self.operator = [call.op.partition(".")[0] for call in graph.calls]
+        self.made = self._made(known)
+        self.solid = _solid(graph)
+        self.operations: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for node, (scope, phase) in enumerate(zip(graph.node_scope.tolist(), graph.node_phase.tolist())):
+            self.operations[self.solid[scope], phase].append(node)  # in order
+
+    def _made(self, known: dict[Any, int]) -> list[int]:
+        """A number for each operation that is equal where what it makes has the same shapes and types."""
+        graph = self.graph
+        kinds = [known.setdefault((row.dtype, row.shape), len(known)) for row in graph.types]
+        made = [kinds[number] for number in graph.value_type[graph.out_value].tolist()]
+        start = graph.out_start.tolist()
+        return [known.setdefault(tuple(made[begin:end]), len(known)) for begin, end in pairwise(start)]
+
+    def operators(self, nodes: list[int]) -> list[str]:
+        """The operators of some operations."""
+        return [self.operator[self.call[node]] for node in nodes]
+
+    def exactly(self, nodes: list[int]) -> list[Any]:
+        """Operators with what they make."""
+        return [(self.operator[self.call[node]], self.made[node]) for node in nodes]
 
 
 def _solid(graph: Graph) -> list[int]:
@@ -68,52 +91,41 @@ def _solid(graph: Graph) -> list[int]:
     return solid
 
 
-def _operators(graph: Graph, nodes: list[int]) -> list[str]:
-    return [graph.calls[call].op.partition(".")[0] for call in graph.node_call[nodes].tolist()]
-
-
-def _exactly(graph: Graph, nodes: list[int]) -> list[Any]:
-    """Operators with the shapes and types of what they make."""
-    types = [[(row.dtype, row.shape) for row in made] for made in _made(graph, nodes)]
-    return [(op, tuple(made)) for op, made in zip(_operators(graph, nodes), types, strict=True)]
-
-
-def _made(graph: Graph, nodes: list[int]) -> Iterator[list[TensorType]]:
-    for node in nodes:
-        values = graph.out_value[slice(*graph.output_span(node))]
-        yield [graph.types[number] for number in graph.value_type[values].tolist()]
-
-
-def _changed(a: Graph, b: Graph, to_b: Any) -> Any:
-    changed = np.zeros(len(b), dtype=bool)
-    types_a = [(row.dtype, row.shape) for row in a.types]
-    types_b = [(row.dtype, row.shape) for row in b.types]
-    for one in np.flatnonzero(to_b >= 0).tolist():
-        two = int(to_b[one])
-        made_a = [types_a[t] for t in a.value_type[a.out_value[slice(*a.output_span(one))]].tolist()]
-        made_b = [types_b[t] for t in b.value_type[b.out_value[slice(*b.output_span(two))]].tolist()]
-        changed[two] = made_a != made_b or a.calls[a.node_call[one]] != b.calls[b.node_call[two]]
+def _changed(one: _Side, two: _Side, to_b: Any) -> Any:
+    changed = np.zeros(len(two.graph), dtype=bool)
+    numbers: dict[Any, int] = {}
+    call_a, call_b = (
+        np.array([numbers.setdefault(call, len(numbers)) for call in side.graph.calls], dtype=np.int64)
+        for side in (one, two)
+    )
+    kept = np.flatnonzero(to_b >= 0)
+    other = to_b[kept]
+    if len(kept):
+        differs = call_a[one.graph.node_call[kept]] != call_b[two.graph.node_call[other]]
+        changed[other] = differs | (np.array(one.made)[kept] != np.array(two.made)[other])
     return changed
 
 
 # ---------------------------------------------------------------- calls
 
 
-def _match_scopes(a: Graph, b: Graph) -> Any:
+def _match_scopes(one: _Side, two: _Side, known: dict[Any, int]) -> Any:
+    a, b = one.graph, two.graph
     found = np.full(len(a.scope_call), -1, dtype=np.int64)
-    inside_a, inside_b = _children(a), _children(b)
-    known: dict[Any, int] = {}
+    inside_a, inside_b = _children(one), _children(two)
     print_a, print_b = (
-        _fingerprints(graph, inside, _operators, known) for graph, inside in ((a, inside_a), (b, inside_b))
+        _fingerprints(one, inside_a, one.operators, known),
+        _fingerprints(two, inside_b, two.operators, known),
     )
     exact_a, exact_b = (
-        _fingerprints(graph, inside, _exactly, known) for graph, inside in ((a, inside_a), (b, inside_b))
+        _fingerprints(one, inside_a, one.exactly, known),
+        _fingerprints(two, inside_b, two.exactly, known),
     )
     found[0] = 0
     stack = [(0, 0)]
     while stack:
-        one, two = stack.pop()
-        left_a, left_b = inside_a[one], inside_b[two]
+        here, there = stack.pop()
+        left_a, left_b = inside_a[here], inside_b[there]
         for key_a, key_b in (
             (
                 lambda scope: (_name(a, scope), exact_a[scope]),
@@ -143,9 +155,9 @@ def _place(graph: Graph, scope: int) -> Any:
     return graph.modules[int(graph.scope_module[scope])], int(graph.scope_call[scope])
 
 
-def _children(graph: Graph) -> list[list[int]]:
+def _children(side: _Side) -> list[list[int]]:
+    graph, solid = side.graph, side.solid
     found: list[list[int]] = [[] for _ in graph.scope_call]
-    solid = _solid(graph)
     for scope, parent in enumerate(graph.scope_parent.tolist()):
         if parent >= 0 and solid[scope] == scope:
             found[solid[parent]].append(scope)
@@ -165,15 +177,13 @@ def _type(graph: Graph, scope: int) -> Any:
 
 
 def _fingerprints(
-    graph: Graph,
-    inside: list[list[int]],
-    told: Callable[[Graph, list[int]], list[Any]],
-    known: dict[Any, int],
+    side: _Side, inside: list[list[int]], told: Callable[[list[int]], list[Any]], known: dict[Any, int]
 ) -> list[int]:
     """A number for each call that is equal where all that ran in it is, as far as ``told`` tells of operations."""
+    graph = side.graph
     own: list[list[Any]] = [[] for _ in graph.scope_call]
-    for (scope, _), nodes in _operations(graph).items():
-        own[scope].extend(told(graph, nodes))
+    for (scope, _), nodes in side.operations.items():
+        own[scope].extend(told(nodes))
     prints = [0] * len(own)
     for scope in range(len(own) - 1, -1, -1):
         key = (_type(graph, scope), tuple(own[scope]), tuple(prints[child] for child in inside[scope]))
