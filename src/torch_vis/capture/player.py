@@ -19,7 +19,7 @@ from torch_vis.capture.symbols import symbol
 from torch_vis.graph.rows import Site
 
 LINE = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
-SITE = 4  # where a row of the log names its source line
+CALL, SCOPE, SITE = 2, 3, 4  # where a row of the log names its call, its scope and its source line
 PASSIVE = frozenset({"placeholder", "get_attr", "output"})
 
 
@@ -81,11 +81,24 @@ class Player(fx.Interpreter):
         finally:
             if scope >= 0:
                 rec.leave(scope, thread)
-                if len(rec.log) == begun and len(rec.scopes) == scope + 1:
-                    rec.scopes.pop()  # it only took something out of a tuple, say
+                self._drop_idle(scope, begun)
             self._place(n, begun)
         self._note_symbols(n, made)
         return made
+
+    def _drop_idle(self, scope: int, begun: int) -> None:
+        """Take back the scope of a node that ran nothing, or no more than a view, which pictures look through."""
+        rec = self.recorder
+        log = rec.log
+        if len(rec.scopes) != scope + 1:
+            return
+        if begun < len(log):
+            if begun + log[begun] != len(log) or not rec.calls[log[begun + CALL]].plan.is_view:
+                return
+            if log[begun + SCOPE] != scope:
+                return
+            log[begun + SCOPE] = rec.scopes[scope][1]
+        rec.scopes.pop()
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call what a node names; the subgraphs of a higher-order operator are played as well."""
