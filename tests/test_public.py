@@ -25,6 +25,7 @@ NAMES = [
     "Graph",
     "GraphEdge",
     "GraphNode",
+    "Hardware",
     "Metrics",
     "ModuleInfo",
     "OperationType",
@@ -39,6 +40,7 @@ NAMES = [
     "analyze_memory_usage",
     "analyze_pruning",
     "analyze_quantization",
+    "calibrate",
     "compare",
     "compare_captures",
     "compiled_kernels",
@@ -56,10 +58,14 @@ NAMES = [
     "get_parameter_statistics",
     "get_tensor_size",
     "is_last_use",
+    "known_hardware",
     "load",
+    "load_calibration",
     "measure_memory",
+    "predict_latency",
     "record",
     "record_torch_module_forward_stats",
+    "register_hardware",
     "save_graph_to_file",
     "trace",
     "trace_model_with_dynamo",
@@ -102,6 +108,7 @@ SIGNATURES = {
     "DLBacktrace.evaluation": "(self, node_io, *, mode='default', target=None, against=None, output=0, "
     "relevance=None, multiplier=1.0, tensors=False)",
     "Trace.fusion": "(self)",
+    "Trace.time": "(self)",
     "Trace.partition": "(self, *, by='fusion', depth=None, max_operations=None, max_flops=None, max_bytes=None)",
     "compiled_kernels": "(model, *args, kwargs=None)",
     "Trace.explore": "(self, *, model=None, against=None, config=None)",
@@ -115,11 +122,18 @@ SIGNATURES = {
     "format_shape": "(shape)",
     "format_param_count": "(count)",
     "format_time": "(seconds)",
+    "calibrate": "(*, device=None, again=False, seconds=52.0, path=None)",
+    "load_calibration": "(path)",
+    "predict_latency": "(trace, *, hardware=None, calibration=None)",
+    "register_hardware": "(profile)",
+    "known_hardware": "()",
+    "Trace.roofline": "(self, hardware=None)",
+    "Trace.latency": "(self, *, hardware=None, calibration=None)",
 }
 MEMBERS = {
     "Trace": (
-        "breaks check error explore figure fusion graph limits load memory meta metrics output "
-        "partition program release run save show table to_networkx to_pandas"
+        "breaks check error explore figure fusion graph latency limits load memory meta metrics "
+        "output partition program release roofline run save show table time to_networkx to_pandas"
     ).split(),
 }
 

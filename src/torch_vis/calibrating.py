@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch_vis.run.calibrate.clocks import Timed
     from torch_vis.run.calibrate.sizes import Probe
 
-SECONDS = 54.0  # that it takes at most, next to loading torch
+SECONDS = 52.0  # that it takes at most, next to loading torch
 PROGRAM_SHARE = 0.38  # of that for the host
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
 DTYPES = ("float32", "bfloat16")
@@ -140,6 +140,16 @@ def _kept(path: Path, key: dict[str, Any]) -> Calibration | None:
 # ---------------------------------------------------------------- measuring
 
 
+class Program(NamedTuple):
+    """A program that was timed and traced; ``noise`` is how much the logarithm of its time varied from run to run."""
+
+    graph: Graph
+    work: Workload
+    time_ns: float
+    weight: float
+    noise: float
+
+
 def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     import torch
 
@@ -182,8 +192,8 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     return _with_host(made, programs, unit)
 
 
-def _programs(device: str, until: float) -> list[tuple[Graph, Workload, float, float]]:
-    """Every program's graph with its median time and its weight.
+def _programs(device: str, until: float) -> list[Program]:
+    """Every program with its median time.
 
     Rounds are spread out, since hosts change their pace. Whatever time there is, each program that is begun is timed
     and traced.
@@ -215,18 +225,20 @@ def _programs(device: str, until: float) -> list[tuple[Graph, Workload, float, f
     for run, weight, times in ready:
         traced = trace(run, keep=False)
         work = workload(traced.graph, traced.metrics)
-        found.append((traced.graph, work, float(np.median(times)), weight))
+        found.append(
+            Program(traced.graph, work, float(np.median(times)), weight, float(np.std(np.log(times))))
+        )
     return found
 
 
-def _with_host(made: Calibration, programs: Sequence[Any], unit: float) -> Calibration:
+def _with_host(made: Calibration, programs: Sequence[Program], unit: float) -> Calibration:
     """The calibration with the host's costs: what the programs took beyond what their kernels did."""
     from dataclasses import replace
 
     from torch_vis.analysis.host_time import Equation, counts, fit
 
     equations = []
-    for graph, work, took, weight in programs:
+    for graph, work, took, weight, _ in programs:
         estimate = made.kernels(work)
         device_ns = float(made.device_ns(estimate)[work.group].sum())
         host_ns = took if made.class_ == "gpu" else took - device_ns
@@ -234,7 +246,8 @@ def _with_host(made: Calibration, programs: Sequence[Any], unit: float) -> Calib
             continue  # the device was what it waited for
         equations.append(Equation(counts(graph, work, estimate.kernels), host_ns, weight))
     costs: HostCosts = fit(equations, unit)
-    return replace(made, host=costs)
+    noise = float(np.median([program.noise for program in programs])) if programs else made.noise
+    return replace(made, host=costs, noise=noise)
 
 
 def _samples(device: str, roofs: dict[str, float], until: float) -> Samples:
@@ -270,9 +283,10 @@ def _timed(probes: Sequence[Probe], device: str, until: float) -> Iterator[tuple
             if time.perf_counter() + spent + recording > until:
                 return
         return
-    begun, recording = time.perf_counter(), 1.5
+    begun, recording = time.perf_counter(), 1.7
+    times = cpu_times(probe.make for probe in probes)
     for number, probe in enumerate(progress(probes, "operations")):
-        yield probe, next(cpu_times([probe.make]))
+        yield probe, next(times)
         if number >= LEAST and begun + (time.perf_counter() - begun) * recording > until:
             return
 

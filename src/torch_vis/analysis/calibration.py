@@ -28,7 +28,7 @@ class Calibration:
 
     ``device`` is the name of what computes, ``class_`` is ``"gpu"`` or ``"cpu"``, ``circumstances`` are the versions
     and settings that it holds for. ``copies`` are ``(bytes, bytes per second)`` of copies from small to large, so that
-    caches show.
+    caches show. ``noise`` is how much the logarithm of one program's time varies from run to run.
     """
 
     device: str
@@ -41,6 +41,7 @@ class Calibration:
     gap_ns: float
     samples: Samples = field(repr=False)
     host: HostCosts = field(repr=False)
+    noise: float = 0.05
 
     @property
     def bandwidth(self) -> float:
@@ -92,6 +93,7 @@ class Calibration:
             "memory_bytes": self.memory_bytes,
             "floor_ns": self.floor_ns,
             "gap_ns": self.gap_ns,
+            "noise": self.noise,
             "kinds": list(KINDS),
             "dtypes": list(REAL_DTYPES),
             "samples": self.samples.to_plain(),
@@ -148,4 +150,5 @@ def _from_plain(plain: dict[str, Any]) -> Calibration:
         float(plain["gap_ns"]),
         samples,
         host_time.from_plain(plain["host"]),
+        float(plain["noise"]),
     )

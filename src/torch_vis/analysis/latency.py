@@ -18,7 +18,6 @@ from torch_vis.analysis.calibration import Calibration
 from torch_vis.analysis.device_time import Estimate
 from torch_vis.analysis.efficiency import Profiled, usual_host
 from torch_vis.analysis.hardware import Hardware
-from torch_vis.analysis.host_time import HostCosts
 from torch_vis.analysis.workload import Workload, workload
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Flag, Phase
@@ -81,7 +80,8 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
     issue = host_time.per_node(graph, work, estimate.kernels, host)
     waits = _waits(graph)
     end = timeline(issue, device, waits, overlaps)
-    low, high = _range(work, estimate, device, issue, host, waits, overlaps)
+    common = max(COMMON, machine.noise) if isinstance(machine, Calibration) else COMMON
+    low, high = _range(work, estimate, device, issue, (host.error, common), waits, overlaps)
     unknown = work.flops[work.group]
     missing = np.isnan(unknown) & ((graph.node_flags & Flag.VIEW) == 0)
     calls = Counter(graph.calls[call].op for call in graph.node_call[missing].tolist())
@@ -143,18 +143,21 @@ def _range(
     estimate: Estimate,
     device: Floats,
     issue: Floats,
-    host: HostCosts,
+    errors: tuple[float, float],
     waits: NDArray[np.bool_],
     overlaps: bool,
 ) -> tuple[float, float]:
-    """The range of the total. Operations of one class are off alike, those of different classes independently."""
+    """The range of the total. Operations of one class are off alike, those of different classes independently.
+
+    ``errors`` are that of the host's costs and that which all of a run has in common.
+    """
     if not len(device):
         return 0.0, 0.0
     per_class = np.bincount(work.group, weights=device, minlength=len(estimate.spread))
     total = max(float(per_class.sum()), 1.0)
     spread = float(np.sqrt(((per_class * estimate.spread) ** 2).sum())) / total
-    of_device = TIMES * float(np.hypot(spread, COMMON))
-    of_host = TIMES * host.error
+    of_device = TIMES * float(np.hypot(spread, errors[1]))
+    of_host = TIMES * float(np.hypot(*errors))
     ends = []
     for sign in (-1.0, 1.0):
         factors = np.exp(sign * of_host), np.exp(sign * of_device)

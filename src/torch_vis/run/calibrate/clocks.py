@@ -16,7 +16,7 @@ from torch_vis.run.calibrate.sizes import Work
 
 MARK = "torch_vis probe"
 HOT, COLD = 2, 1  # runs of a probe with its data in the caches, and without
-FLUSH_BYTES = 256 << 20
+FLUSH_BYTES, CPU_FLUSH_BYTES = 256 << 20, 32 << 20
 PART = 250  # probes in one session of the profiler
 
 
@@ -60,19 +60,20 @@ def host_unit(device: str) -> float:
 
 
 def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[Timed | None]:
-    """The time of each operation on the CPU, its call included; None where it cannot be run."""
+    """The time of each operation on the CPU, its call included; None where it cannot be run.
+
+    As on a GPU, it lies between that with data in the caches and that with data in memory.
+    """
+    flush = torch.zeros(CPU_FLUSH_BYTES // 4)
     for make in makers:
         work = _made(make)
         if work is None:
             yield None
             continue
-        start = time.perf_counter_ns()
-        work()
-        first = time.perf_counter_ns() - start
-        times = 9 if first < 1e6 else 3 if first < 2e7 else 1
-        found = wall(work, "cpu", times) if times > 1 else [float(first), *wall(work, "cpu", 1)]
-        best = median(sorted(found)[: len(found) // 2 + 1])  # others on the machine only ever add
-        yield Timed(best, 1.0)
+        hot = median(wall(work, "cpu", 3))
+        flush.add_(1.0)
+        cold = wall(work, "cpu", 1)[0]
+        yield Timed((hot * max(hot, cold)) ** 0.5, 1.0)
 
 
 def _made(make: Callable[[], Work]) -> Work | None:
