@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from torch_vis.capture.profiled import quiet_profiler
+
 MARK = "torch_vis: measured run"
 Ints = NDArray[Any]
 
@@ -84,7 +86,7 @@ def measure(
     behind (gradients, say) would seem to stay. What is there at the start is what tensors hold then.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as listening:
+    with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as listening:
         for _ in range(warmup):
             function(*args, **kwargs)
         gc.collect()

@@ -76,7 +76,7 @@ WAITS = frozenset(
 def profiling(*, cuda: bool) -> Iterator[Profiling]:
     """Profile a block: operations on the host and, with ``cuda``, what ran on the devices."""
     found = Profiling()
-    with _quiet():
+    with quiet_profiler():
         run = profiler.profile(use_kineto=True, use_device="cuda" if cuda else None)
         run.__enter__()
     for _ in range(WARM):  # the first events of a profile make its buffers, and would be long
@@ -97,7 +97,7 @@ def refuse_nested() -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_profiler() -> Iterator[None]:
     """Keep the profiler's library from writing to the terminal; it asks for its level at its first use only."""
     if "KINETO_LOG_LEVEL" in os.environ:
         yield

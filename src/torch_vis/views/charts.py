@@ -115,6 +115,12 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
         found += [float(number) for number in series.high] if which == "y" else []
     if which == "y" and chart.kind == "areas":
         found += [float(sum(column)) for column in zip(*(series.y for series in chart.series))]
+    if which == "y" and chart.kind == "bars":  # stacked as well
+        sums: dict[Any, float] = {}
+        for series in chart.series:
+            for label, height in zip(series.x, series.y):
+                sums[label] = sums.get(label, 0.0) + float(height)
+        found += sums.values()
     kept = [number for number in found if math.isfinite(number) and (number > 0 or not axis.log)]
     return min(kept, default=0.0), max(kept, default=1.0)
 
