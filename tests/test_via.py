@@ -37,7 +37,6 @@ OTHERWISE = {
         "seeds_inside_forward": "manual_seed is run at capture",
         "under_inference_mode": "inference mode is not recorded",
         "compile_inductor_backend": "the eager run is compiled by Inductor",
-        "scan_operator": "scan hides what it runs",
         "checkpoint_reentrant": "reentrant checkpointing is recorded under no_grad",
         "multihead_attention_fast_path": "the fused fast path is not taken",
         "encoder_layer_fast_path": "the fused fast path is not taken",
@@ -46,7 +45,6 @@ OTHERWISE = {
     },
     "dynamo": {
         "compile_inductor_backend": "the eager run is compiled by Inductor",
-        "scan_operator": "scan hides what it runs",
         "multihead_attention_fast_path": "the fused fast path is not taken",
         "encoder_nested_fast_path": "the fused fast path is not taken",
         "raises_half_way": "the model raises",

@@ -42,6 +42,9 @@ def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
     told = parsed(text, None)
     advice = next((better for words, better in ADVICE.items() if words in text), advice)
     first = told.reason if told.id else text.split("\n", 1)[0]
+    inner = getattr(error, "inner_exception", None)  # what a backend raised
+    if isinstance(inner, BaseException):
+        first = " ".join(f"{type(inner).__name__}: {inner}".strip().split("\n", 1)[0].split())
     where = "" if site is None else f" at {site}"
     page = f" [{told.id}]" if told.id else ""
     lines = [f"{via} cannot capture this model{where}: {type(error).__name__}: {first}{page}; {advice}"]
