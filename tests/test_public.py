@@ -108,6 +108,20 @@ SIGNATURES = {
     "DLBacktrace.evaluation": "(self, node_io, *, mode='default', target=None, against=None, output=0, "
     "relevance=None, multiplier=1.0, tensors=False)",
     "Trace.fusion": "(self)",
+    "Trace.gradients": "(self)",
+    "Trace.report": "(self, path)",
+    "Trace.subgraph": "(self, name)",
+    "Trace.summary": "(self)",
+    "compare": "(a, b)",
+    "get_tensor_size": "(tensor)",
+    "is_last_use": "(node, graph, user)",
+    "analyze_batch_size": (
+        "(model, *args, kwargs=None, memory=None, backward=False, loss=None, measure=True, largest=1048576)"
+    ),
+    "analyze_quantization": (
+        "(model, *args, kwargs=None, formats=('int8', 'fp8', 'int4'), effect=True, floor_db=30.0, hardware=None)"
+    ),
+    "analyze_pruning": "(model, *args, kwargs=None, ratio=0.3, each=True, hardware=None)",
     "Trace.time": "(self)",
     "Trace.partition": "(self, *, by='fusion', depth=None, max_operations=None, max_flops=None, max_bytes=None)",
     "compiled_kernels": "(model, *args, kwargs=None)",
@@ -132,8 +146,8 @@ SIGNATURES = {
 }
 MEMBERS = {
     "Trace": (
-        "breaks check error explore figure fusion graph latency limits load memory meta metrics "
-        "output partition program release roofline run save show table time to_networkx to_pandas"
+        "breaks check error explore figure fusion gradients graph latency limits load memory meta metrics "
+        "output partition program release report roofline run save show subgraph summary table time to_networkx to_pandas"
     ).split(),
 }
 
