@@ -147,7 +147,8 @@ SIGNATURES = {
 MEMBERS = {
     "Trace": (
         "breaks check error explore figure fusion gradients graph latency limits load memory meta metrics "
-        "output partition program release report roofline run save show subgraph summary table time to_networkx to_pandas"
+        "output partition program release report roofline run save show subgraph summary table time to_networkx "
+        "to_pandas"
     ).split(),
 }
 
