@@ -110,6 +110,17 @@ def test_what_has_no_formula_is_listed() -> None:
     assert any("no cost formula" in note for note in report.notes())
 
 
+def test_recurrent_layers_are_told_by_steps_layers_batch_and_width() -> None:
+    layer = torch.nn.LSTM(32, 64, 2, batch_first=True)
+    trace = tv.trace(layer, torch.ones(4, 16, 32), backward=True)
+    work = workload(trace.graph, trace.metrics)
+    rows = [row for row, op in enumerate(work.op) if "rnn" in op or "lstm" in op]
+    assert rows
+    for row in rows:
+        steps, layers, batch, width = work.sizes[row, :4]
+        assert (steps, batch, width) == (4.0, 2.0, 3 * 6.0) and layers in (0.0, 1.0)
+
+
 def test_costs_of_the_host_are_found_from_programs() -> None:
     def chain(x: torch.Tensor, adds: int, products: int) -> torch.Tensor:
         for _ in range(adds):

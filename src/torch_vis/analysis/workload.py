@@ -166,12 +166,14 @@ def _reduction(call: Call, inputs: Types, outputs: Types, macs: float) -> list[f
 
 
 def _recurrent(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
-    steps = [t for t in inputs if len(t.shape) == 3]
-    if not steps:
-        return [_log(inputs[0].shape[0])]
-    read = steps[0]
-    state = steps[1] if len(steps) > 1 else read
-    width, layers, batch = state.shape[-1], state.shape[0], state.shape[1]
+    if len(inputs[0].shape) != 3:  # a single step
+        return [0.0, 0.0, _log(inputs[0].shape[0]), 3.0 * _log(outputs[0].shape[-1])]
+    read = inputs[0]
+    if "mkldnn" in call.op:  # one layer, steps first, and a state without a dimension for layers
+        batch, width, layers = read.shape[1], inputs[2].shape[-1], 1
+    else:
+        state = next((t for t in inputs[1:] if len(t.shape) == 3), read)
+        layers, batch, width = state.shape
     times = max(read.numel // max(batch * read.shape[-1], 1), 1)
     return [
         _log(times),
