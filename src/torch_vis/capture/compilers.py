@@ -48,6 +48,18 @@ class Options(NamedTuple):
     fullgraph: bool = False
 
 
+class Asked(NamedTuple):
+    """What a front-end is to capture, and where it puts what it finds."""
+
+    program: Program
+    stage: Stage
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: Options
+    clean_up: ExitStack
+
+
 @dataclass
 class Captured:
     """A program that a front-end gave, and what runs it under the recorder."""
@@ -87,7 +99,7 @@ def prepare(
     started = time.perf_counter_ns()
     try:
         with quiet():
-            run = make(program, stage, model, args, dict(kwargs), options, clean_up)
+            run = make(Asked(program, stage, model, args, dict(kwargs), options, clean_up))
     except CaptureFailed:
         own = own_error(model, args, kwargs)
         if own is not None:
@@ -100,16 +112,9 @@ def prepare(
 # ---------------------------------------------------------------- fx
 
 
-def _fx(
-    program: Program,
-    stage: Stage,
-    model: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: Options,
-    clean_up: ExitStack,
-) -> Runner:
+def _fx(asked: Asked) -> Runner:
     """Symbolic tracing: the forward is run once with stand-ins for its inputs."""
+    program, stage, model, args, kwargs, *_ = asked
     signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
     try:
         given = signature.bind(*args, **kwargs)
@@ -169,16 +174,9 @@ def _as_module(function: Callable[..., Any]) -> torch.nn.Module:
 # ---------------------------------------------------------------- export
 
 
-def _export(
-    program: Program,
-    stage: Stage,
-    model: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: Options,
-    clean_up: ExitStack,
-) -> Runner:
+def _export(asked: Asked) -> Runner:
     """``torch.export``: one graph of aten operators, with parameters and buffers as inputs."""
+    program, stage, model, args, kwargs, options, _ = asked
     target = model if isinstance(model, torch.nn.Module) else _as_module(model)
     shapes = options.dynamic_shapes
     hooks: Any = module_file._global_buffer_registration_hooks
@@ -243,16 +241,9 @@ def export_outputs(exported: Any, target: torch.nn.Module, made: Any) -> Any:
 # ---------------------------------------------------------------- Dynamo, with and without AOT
 
 
-def _dynamo(
-    program: Program,
-    stage: Stage,
-    model: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: Options,
-    clean_up: ExitStack,
-) -> Runner:
+def _dynamo(asked: Asked) -> Runner:
     """Dynamo compiles while the model runs: each partition is played in a scope, the code between runs as it is."""
+    program, stage, model, args, kwargs, options, clean_up = asked
     rec = stage.capture.recorder
     log = stage.log = Log(rec)
     program.signature = _signature(model)
