@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli import scripts
 from tests.cli.forking import Server
@@ -14,7 +15,12 @@ from tests.cli.forking import Server
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs, and a trace of one of them."""
-    return scripts.write(tmp_path_factory.mktemp("programs"))
+    found = scripts.write(tmp_path_factory.mktemp("programs"))
+    torch.manual_seed(0)
+    for name, width in (("net", 16), ("wide", 32)):
+        parts = {"a": torch.nn.Linear(8, width), "b": torch.nn.Linear(width, 4)}
+        torch.save(torch.nn.ModuleDict(parts).state_dict(), found / f"{name}.pth")
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -224,6 +224,32 @@ trainer.fit(Lit(), data)
 print("steps", trainer.global_step)
 """
 
+LSTM = """
+import sys
+import torch
+
+
+class Reader(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(8, 16, batch_first=True)
+        self.fc = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x)[0][:, -1])
+
+
+model = Reader()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(1, 4):
+    optimizer.zero_grad()
+    loss = model(torch.randn(2, 5, 8)).square().mean()
+    if sys.argv[1:] == ["fail"] and step == 2:
+        raise ValueError("as it was told")
+    loss.backward()
+    optimizer.step()
+"""
+
 FILES = {
     "net.py": NET,
     "train.py": TRAIN,
@@ -235,6 +261,7 @@ FILES = {
     "trainer.py": TRAINER,
     "accelerated.py": ACCELERATED,
     "lit.py": LIGHTNING,
+    "lstm.py": LSTM,
     "package/__init__.py": "",
     "package/inside.py": ENVIRONMENT,
     "wrong.py": "x = (\n",

@@ -36,6 +36,7 @@ def test_examples_of_the_help_work(cli: Server, name: str, line: str) -> None:
     done = cli(*words)
     if done.code == 2:
         assert name == "explore" and "needs a terminal" in done.err  # which a test of its own gives it
+        assert "torch-vis summary" in done.err
     else:
         assert done.code == (1 if "Breaking" in line or name == "compare" else 0), done.err
         assert done.out or "-o" in words or name in ("run",)
@@ -172,6 +173,79 @@ def test_summary_of_a_file_and_of_a_model(cli: Server, folder: Path) -> None:
     )
 
 
+def test_files_of_weights_in_every_command(cli: Server, folder: Path) -> None:
+    """summary prints and gives them as data, compare compares them, and what needs a run says so in a line."""
+    table = cli("summary", "net.pth")
+    assert table.code == 0 and "4 tensors · 212 elements" in table.out
+    assert any(line.split()[:3] == ["weight", "Tensor", "128"] for line in table.out.splitlines())
+    for command in ("summary", "explore"):
+        found = json.loads(cli(command, "net.pth", "--json").out)
+        rows = {row["path"]: row for row in found["rows"]}
+        assert found["elements"] == 212 and rows["a.weight"]["tensors"][0]["shape"] == [16, 8]
+    assert json.loads(cli("explore", "net.tvz", "--json").out)["operations"] > 0
+    for words in (["show"], ["check"], ["export", "-o", "x.svg"], ["compare", "net.tvz"]):
+        done = cli(*words, "net.pth")
+        assert done.code == 2 and len(done.lines) == 1 and "needs a run" in done.err, done.err
+
+
+def test_compare_files_of_weights(cli: Server, folder: Path) -> None:
+    import torch
+
+    assert cli("compare", "net.pth", "net.pth").code == 0
+    state = torch.load(folder / "net.pth", weights_only=True)
+    state["a.weight"][0, 0] += 0.5
+    state["c"] = state.pop("b.bias")
+    torch.save(state, folder / "changed.pth")
+    done = cli("compare", "net.pth", "changed.pth", "--json")
+    found = {row["name"]: row for row in json.loads(done.out)["differences"]}
+    assert done.code == 1 and found.keys() == {"a.weight", "b.bias", "c"}
+    assert abs(found["a.weight"]["largest"] - 0.5) < 1e-6 and found["a.weight"]["change"] == "values"
+    assert (found["b.bias"]["change"], found["c"]["change"]) == ("only left", "only right")
+    assert "3 with other shapes" in cli("compare", "net.pth", "wide.pth").out
+
+
+def test_a_pickle_needs_trust(cli: Server, folder: Path) -> None:
+    import torch
+
+    torch.save(torch.nn.Linear(2, 2), folder / "whole.pt")
+    done = cli("summary", "whole.pt")
+    assert done.code == 2 and done.err.rstrip().endswith("add --trust") and "trust=True" not in done.err
+    assert "Linear" in cli("summary", "whole.pt", "--trust").out
+
+
+def test_a_file_that_is_none_is_one_line(folder: Path) -> None:
+    """Torch has a log of its own about it, which stays away."""
+    import zipfile
+
+    (folder / "junk.pt2").write_text("junk")
+    with zipfile.ZipFile(folder / "zipped.pt2", "w") as archive:
+        archive.writestr("a", "b")
+    for name in ("junk.pt2", "zipped.pt2"):
+        done = cold(folder, "summary", name)
+        assert done.code == 2 and len(done.lines) == 1 and "no exported program" in done.err, done.err
+
+
+def test_inputs_from_numpy_and_plain_values(cli: Server, folder: Path) -> None:
+    import numpy as np
+
+    np.save(folder / "x.npy", np.ones((2, 8), dtype=np.float32))
+    done = cli("trace", "net.py:make_model", "-i", "x=@x.npy", "--json")
+    assert json.loads(done.out)["inputs"] == [{"name": "x", "type": "f32[2, 8]"}]
+    (folder / "scaled.py").write_text(
+        "import torch\nclass Scaled(torch.nn.Module):\n"
+        "    def forward(self, x, scale, flip=False):\n        return -x * scale if flip else x * scale\n"
+    )
+    done = cli(
+        "trace", "scaled.py:Scaled", "-i", "2x3", "-i", "scale:=3", "-i", "flip:=true", "-o", "s.tvz", "-q"
+    )
+    assert done.code == 0, done.err
+    assert [node.name for node in tv.load(folder / "s.tvz").graph.nodes] == ["neg", "mul"]
+
+
+def test_the_version_as_data(cli: Server) -> None:
+    assert json.loads(cli("--version", "--json").out) == {"version": tv.__version__}
+
+
 def test_check_proves_or_says_what_a_file_cannot(cli: Server) -> None:
     proved = cli("check", "net.py:make_model", "-i", "2x8", "--backward", "--json")
     assert proved.code == 0 and "equal bit for bit" in json.loads(proved.out)["said"]
@@ -249,20 +323,56 @@ def test_explore_in_a_terminal(folder: Path, cli: Server) -> None:
         ("torch-vis completion ", {"bash", "zsh", "fish"}),
         ("torch-vis summary wr", {"wrong.py"}),
         ("torch-vis run --st", {"--step", "--steps", "--stop"}),
+        ("torch-vis run train.py --", set()),
+        ("torch-vis run --step ", set()),
+        ("torch-vis trace net.py:make_m", {"net.py:make_model"}),
+        ("torch-vis trace net.py : make_w", {"make_wide"}),
+        ("torch-vis trace --timm vit_tiny_patch16_2", {"vit_tiny_patch16_224"}),
+        ("torch-vis trace --torchvision resnet1", {"resnet18", "resnet101", "resnet152"}),
     ],
 )
 def test_completion_in_bash(cli: Server, folder: Path, words: str, offered: set[str]) -> None:
-    script = cli("completion", "bash").out
+    for library in ("timm", "torchvision"):
+        if library in words and importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
+    script = f'torch-vis() {{ {sys.executable} -m torch_vis "$@"; }}\n' + cli("completion", "bash").out
     asked = words.split(" ")
     listed = " ".join(map(shlex.quote, asked))
     ask = f'\nCOMP_WORDS=({listed}); COMP_CWORD={len(asked) - 1}; _torch_vis; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(
-        ["bash", "-c", script + ask], cwd=folder, capture_output=True, text=True, check=True
+        ["bash", "-c", script + ask],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
     )
     assert set(done.stdout.split()) == offered
     for shell in ("zsh", "fish"):
         if shutil.which(shell):
             subprocess.run([shell, "-n", "-c", cli("completion", shell).out], check=True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_completion_of_names_with_blanks(cli: Server, folder: Path) -> None:
+    (folder / "my file.py").write_text("")
+    ask = '\nCOMP_WORDS=(torch-vis run my); COMP_CWORD=2; _torch_vis; printf "<%s>" "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        ["bash", "-c", cli("completion", "bash").out + ask],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "<my file.py>"
+
+
+def test_completion_in_zsh_keeps_colons_and_offers_files_for_files(cli: Server) -> None:
+    script = cli("completion", "zsh").out
+    assert r"1x3x224x224\:float32" in script and "1x3x224x224float32" not in script
+    step = next(part for part in script.split("'") if part.startswith("*--step["))
+    assert not step.endswith("_files") and step.endswith(": ")
+    assert any(part.startswith("*--output[") and part.endswith("_files") for part in script.split("'"))
 
 
 # ---------------------------------------------------------------- what cannot work
@@ -289,6 +399,10 @@ def test_completion_in_bash(cli: Server, folder: Path, words: str, offered: set[
         (["trace", "net.py:make_model", "-i", "y=2x8"], "the inputs do not fit net.py:make_model, which takes (x)"),
         (["trace", "net.py:make_model", "-i", "2x9"], "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         (["trace", "net.py:make_model", "-i", "x=@none.pt"], "there is no file 'none.pt'"),
+        (["trace", "net.py:make_model", "-i", "x=@train.py"], "from a .pt file that torch.save wrote, or from .npy"),
+        (["trace", "net.py:make_model", "-i", "x:=abc"], "'abc' is no value of Python's"),
+        (["trace", "net.py:make_model", "-i", "2x8", "--device", "quux"], "'quux' is none of torch's; write cpu, cuda"),
+        (["summary", "none.pth"], "there is no file 'none.pth'"),
         (["trace", "net.py:make_model", "-i", "2x8", "-o", "x.tvx"], "no file format '.tvx'; did you mean '.tvz'"),
         (["trace", "net.py:make_model", "-i", "2x8", "--loss", "men"], "loss 'men' is neither"),
         (["trace", "net.py:make_model", "-i", "2x8", "--device", "cuda"], "this torch sees no GPU"),

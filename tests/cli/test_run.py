@@ -80,11 +80,39 @@ def test_stopping_and_json(cli: Server, folder: Path) -> None:
     assert "loss 2" in done.err and "loss 3" not in done.err  # what the script prints goes there meanwhile
 
 
-def test_one_module(cli: Server, folder: Path) -> None:
-    for name in ("b", "Linear"):
-        done = cli("run", "--module", name, "--step", "2", "-o", "b.tvz", "train.py")
-        assert done.code == 0, done.err
-        assert [node.name for node in tv.load(folder / "b.tvz").graph.nodes] == ["t", "addmm"]
+@pytest.mark.parametrize("name", ["b", "Linear"])
+def test_one_module_and_its_backward(cli: Server, folder: Path, name: str) -> None:
+    done = cli("run", "--module", name, "--step", "2", "-o", "b.tvz", "train.py")
+    assert done.code == 0, done.err
+    trace = tv.load(folder / "b.tvz")
+    forward = [node.name for node in trace.graph.nodes if node.phase == "forward"]
+    assert forward == ["t", "addmm"]
+    counts = phases(trace)
+    assert (
+        counts["backward"] >= 4 and not counts["optimizer"]
+    )  # two gradients of weights and one that goes on
+    assert {node.scope.type for node in trace.graph.nodes} == {"Linear"}
+    assert trace.meta["model"] == "Linear" and trace.meta["wall_ns"] > 0
+    gradients = [row.name for row in trace.graph.outcomes if row.kind == "gradient"]
+    assert {"weight.grad", "bias.grad"} <= set(gradients)
+
+
+def test_one_module_where_there_is_no_backward(cli: Server, folder: Path) -> None:
+    done = cli("run", "--module", "b", "-o", "b.tvz", "infer.py")
+    assert done.code == 0, done.err
+    assert [node.name for node in tv.load(folder / "b.tvz").graph.nodes] == ["t", "addmm"]
+
+
+def test_a_run_that_raised_shows_what_its_modules_gave(cli: Server, folder: Path) -> None:
+    assert cli("run", "-o", "raised.tvz", "lstm.py", "fail").code == 1
+    rows = {row["path"]: row for row in json.loads(cli("summary", "raised.tvz", "--json").out)["modules"]}
+    assert rows["lstm"]["outputs"] == ["f32[2, 5, 16]"] and rows["fc"]["outputs"] == ["f32[2, 4]"]
+
+
+def test_several_steps_are_called_steps(cli: Server) -> None:
+    done = cli("run", "--steps", "1:3", "-o", "several.tvz", "lstm.py")
+    said = [line.partition(": ")[2] for line in done.lines]
+    assert "recording step 1 to 3 …" in said and any(line.startswith("step 1 to 3: ") for line in said)
 
 
 def test_where_nothing_is_trained(cli: Server, folder: Path) -> None:
@@ -140,7 +168,16 @@ def test_exceptions_and_codes_are_the_scripts(cli: Server, folder: Path) -> None
         (["run", "--setp", "2", "train.py"], "no option '--setp'; did you mean "),
         (["run", "-o", "x.tvx", "train.py"], "no file format '.tvx'; did you mean '.tvz'"),
         (["run", "-o", "nowhere/x.tvz", "train.py"], "cannot write nowhere/x.tvz: there is no folder"),
-        (["run", "--step", "9", "-o", "x.tvz", "train.py"], "nothing was traced: step 9 never came"),
+        (
+            ["run", "--step", "9", "-o", "x.tvz", "train.py"],
+            "step 9 never came; the script made 4 training steps",
+        ),
+        (
+            ["run", "--step", "9", "-o", "x.tvz", "infer.py"],
+            "step 9 never came; the script made 4 calls of a model",
+        ),
+        (["run", "--module", "lstn", "-o", "x.tvz", "lstm.py"], "no module 'lstn'; did you mean 'lstm'"),
+        (["run", "--module", "fc", "--step", "9", "-o", "x.tvz", "lstm.py"], "the script made 3 calls of fc"),
     ],
 )
 def test_bad_input_is_one_line(cli: Server, words: list[str], says: str) -> None:
@@ -172,3 +209,10 @@ def test_training_loops_of_libraries(
     assert sum(scope.kind == "optimizer" for scope in trace.graph.scopes) == 1
     outer = [s for s in trace.graph.scopes if s.type in ("BertForSequenceClassification", "Net")]
     assert len(outer) == forwards
+    matmuls = trace.graph.find(op="addmm", phase="forward")
+    assert len(matmuls) >= 2 * forwards and not trace.graph.find(op="addmm", phase="optimizer")
+    if script == "lit.py":  # of which training_step is called, and forward never
+        assert trace.meta["model"] == "Lit"
+        lit = next(scope for scope in trace.graph.scopes if scope.type == "Lit")
+        assert lit.parent is not None and lit.parent.type == "run"
+        assert [(s.path, s.parent.type) for s in outer if s.parent] == [("net", "Lit")]

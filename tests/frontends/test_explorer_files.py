@@ -23,11 +23,14 @@ def net() -> torch.nn.Module:
 
 def paths(path: Path, **options: Any) -> dict[str, int]:
     forest = subject_of(path, **options).forest
-    return {one: int(forest.numbers["params"][row]) for row, one in enumerate(forest.paths)}
+    column = forest.numbers["elements" if "elements" in forest.numbers else "params"]
+    return {one: int(column[row]) for row, one in enumerate(forest.paths)}
 
 
 def test_a_state_dict_is_a_tree_of_tensors(tmp_path: Path) -> None:
     torch.save(net().state_dict(), tmp_path / "net.pth")
+    subject = subject_of(tmp_path / "net.pth")
+    assert "params" not in subject.forest.numbers and "7 tensors" in subject.facts  # running_mean is no parameter
     found = paths(tmp_path / "net.pth")
     assert found["0"] == 15 and found["0.weight"] == 12 and found["1.num_batches_tracked"] == 1
 
@@ -104,6 +107,14 @@ def test_exported_programs(tmp_path: Path) -> None:
     subject = subject_of(tmp_path / "net.pt2")
     assert int(subject.forest.numbers["params"][0]) == 21
     assert any("exported program" in fact for fact in subject.facts)
+    assert subject.forest.types == ["Sequential", "Linear", "BatchNorm1d"]
+    assert not {"training", "eval"} & set(subject.facts)  # which of the two it was is not in the file
+
+
+def test_scripted_modules_have_the_classes_that_they_had(tmp_path: Path) -> None:
+    torch.jit.script(net().eval()).save(tmp_path / "net.pt")
+    subject = subject_of(tmp_path / "net.pt")
+    assert subject.forest.types == ["Sequential", "Linear", "BatchNorm1d"] and "eval" in subject.facts
 
 
 def test_onnx_of_our_own_and_of_others(tmp_path: Path) -> None:

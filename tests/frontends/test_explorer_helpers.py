@@ -144,7 +144,9 @@ def test_summaries_have_the_times_of_what_was_recorded() -> None:
     ("call", "message"),
     [
         (lambda: tv.export_model_summary(torch.nn.ReLU(), "yaml"), "no summary format 'yaml'"),
+        (lambda: tv.export_model_summary(torch.nn.ReLU(), None), "no summary format 'None'"),
         (lambda: tv.export_model_summary({}), "takes a module, not dict"),
+        (lambda: tv.ExplorerConfig(color_scheme="puce"), "no color scheme 'puce'"),
         (lambda: tv.get_parameter_statistics(3), "takes a module, not int"),
         (lambda: tv.ExplorerConfig(max_depth=-1), "max_depth is a number of levels"),
         (lambda: tv.ExplorerConfig(color_scheme=3), "color_scheme is"),
@@ -162,6 +164,10 @@ def test_wrong_arguments_are_named(call: object, message: str) -> None:
         (9.99e-7, "999.0ns"),
         (1e-6, "1.00μs"),
         (0.5, "500.00ms"),
+        (0.9999999, "1.0000s"),
+        (9.99999999e-4, "1.00ms"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
         (9.99999, "10.0000s"),
         (59.994, "59.99s"),
         (3599, "60.0min"),
@@ -183,3 +189,4 @@ def test_counts(count: int, text: str) -> None:
 def test_shapes() -> None:
     assert tv.format_shape(torch.Size([2, 3])) == "2×3"
     assert tv.format_shape([]) == ""
+    assert tv.format_shape((1, "s77")) == "1×s77"  # a size that was left open

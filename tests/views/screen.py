@@ -12,12 +12,14 @@ from torch_vis.frontends.explorer import explorer
 Steps = Callable[[Any, Any], Awaitable[None]]
 
 
-def drive(subject: Any, steps: Steps, *, size: tuple[int, int] = (150, 40), **options: Any) -> Any:
-    """Open the explorer, run the steps on it, and give back the application."""
+def drive(
+    subject: Any, steps: Steps, *, size: tuple[int, int] = (150, 40), toasts: bool = False, **options: Any
+) -> Any:
+    """Open the explorer, run the steps on it, and give back the application; ``toasts`` shows its messages too."""
     app = explorer(subject, **options)
 
     async def main() -> None:
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=toasts) as pilot:
             await settle(app, pilot)
             await steps(app, pilot)
 

@@ -113,6 +113,16 @@ def test_the_live_filter(model: Net) -> None:
     drive(model, steps)
 
 
+def test_a_filter_that_is_no_expression_says_so(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "slash", "left_parenthesis")
+        assert "no regular expression, so taken as text" in screen(app)
+        await press(app, pilot, "backspace", *"conv")
+        assert "1 match" in screen(app) and "taken as text" not in screen(app)
+
+    drive(model, steps)
+
+
 def test_sorting_by_column_and_by_click(model: Net) -> None:
     async def steps(app: Any, pilot: Any) -> None:
         app.sort_by("params")
@@ -242,6 +252,168 @@ def test_recorded_statistics_fill_performance_and_pictures(model: Net) -> None:
     drive(model, steps)
 
 
+def test_a_live_trace_has_maps_and_gradients(model: Net, trace: tv.Trace) -> None:
+    """The run is repeated for the pictures, and the norms are those of the gradients that it left."""
+    whole = sum(float(p.grad.norm()) ** 2 for p in model.parameters() if p.grad is not None) ** 0.5
+
+    async def alone(app: Any, pilot: Any) -> None:
+        app.tree_view.show_row(app.subject.forest.row("conv"))
+        await press(app, pilot, "8")
+        text = panel(app)
+        assert "output of call 0 2×3×8×8" in text and "▀▀▀▀▀▀▀▀" in text
+        assert "ch 0" in text and "ch 2" in text
+        app.sort_by("gradient")
+        await settle(app, pilot)
+        assert app.arrangement.sort == "gradient"
+        assert app.subject.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-5)
+
+    drive(trace, alone)
+
+    async def with_model(app: Any, pilot: Any) -> None:
+        app.tree_view.show_row(app.subject.forest.row("conv"))
+        await press(app, pilot, "8")
+        assert "output of call 0 2×3×8×8" in panel(app)
+        await press(app, pilot, "v")
+        app.screen.query_one("SelectionList").select("gradient")
+        await press(app, pilot, "enter")
+        assert "gradient" in app.tree_view.columns
+        assert app.subject.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-5)
+
+    drive(model, with_model, trace=trace)
+
+
+def test_a_trace_from_a_file_says_that_it_keeps_no_tensors(trace: tv.Trace, tmp_path: Path) -> None:
+    trace.save(tmp_path / "t.tvz")
+
+    async def bare(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "7")
+        assert "a file keeps no tensors" in " ".join(panel(app).split())
+        await press(app, pilot, "8")
+        assert "A file keeps no tensors" in " ".join(panel(app).split())
+
+    drive(tv.load(tmp_path / "t.tvz"), bare)
+    trace.gradients()
+    trace.save(tmp_path / "norms.tvz")
+
+    async def with_norms(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "7")
+        assert "norm of all" in panel(app) and "head.weight" in panel(app)
+
+    drive(tv.load(tmp_path / "norms.tvz"), with_norms)
+
+
+def test_a_trace_that_has_gone_stale_says_so(model: Net, trace: tv.Trace) -> None:
+    with torch.no_grad():
+        model.conv.weight.add_(1)
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "8")
+        assert "changed since the trace" in " ".join(panel(app).split())
+
+    drive(trace, steps)
+
+
+def test_a_run_says_what_it_was(trace: tv.Trace) -> None:
+    trace.meta.update(script="train.py", traced="step 2")
+
+    async def steps(app: Any, pilot: Any) -> None:
+        text = panel(app)
+        assert "train.py" in text and "step 2" in text and "wall time" in text
+
+    drive(trace, steps)
+
+
+def test_batch_sizes_on_demand(model: Net) -> None:
+    trace = tv.trace(model, torch.randn(2, 1, 8, 8))
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "a")
+        assert "largest" in panel(app) and "predicted from shapes" in " ".join(panel(app).split())
+
+    drive(model, steps, trace=trace)
+
+    async def without(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "a")
+        assert "needs the model and a batch" in " ".join(panel(app).split())
+
+    drive(trace, without)
+
+
+def test_a_slow_panel_does_not_keep_the_words_of_another(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    from torch_vis.views.tui.panels.table import Panel
+
+    going = threading.Event()
+
+    def slow(subject: Any, row: int, sheet: Any) -> None:
+        going.wait(20)
+        sheet.say("at last")
+
+    async def steps(app: Any, pilot: Any) -> None:
+        monkeypatch.setitem(PANELS, "activations", Panel("Maps", slow))
+        await pilot.press("8")
+        for _ in range(200):
+            await pilot.pause(0.02)
+            if "working" in screen(app):
+                break
+        assert "working …" in screen(app) and "Inheritance" not in screen(app)
+        going.set()
+        await settle(app, pilot)
+        assert "at last" in screen(app)
+
+    drive(model, steps)
+
+
+def test_keys_for_newcomers_are_there_at_any_width(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        assert "? help" in screen(app).splitlines()[-1] and "q quit" in screen(app).splitlines()[-1]
+
+    for width in (60, 80, 110):
+        drive(model, steps, size=(width, 30))
+
+    async def tabs(app: Any, pilot: Any) -> None:
+        assert any("Details" in line and "Compare" in line for line in screen(app).splitlines())
+
+    for width in (130, 140, 150):
+        drive(model, tabs, size=(width, 40))
+
+
+def test_control_c_leaves(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "ctrl+c")
+        assert not app.is_running
+
+    drive(model, steps)
+
+
+def test_flow_keeps_what_differs_and_leaves_gradients_out() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+
+    def step() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    async def steps(app: Any, pilot: Any) -> None:
+        app.tree_view.show_row(app.subject.forest.row("0"))
+        await press(app, pilot, "4")
+        below = panel(app).partition("┬")[2].partition("State")[0]
+        assert below.count("▶") == 1 and "to 1 · addmm" in below, below
+        assert "norm" not in below
+        above = panel(app).partition("▼")[0]
+        assert "constant" not in above
+
+    drive(tv.trace(step), steps)
+
+
+def test_two_of_a_kind_are_told_apart(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "9")
+        assert "Net (first) against Net (second)" in panel(app)
+
+    drive(model, steps, against=Net())
+
+
 def test_two_models_side_by_side(model: Net) -> None:
     other = Net()
     other.head = torch.nn.Linear(8, 5)
@@ -305,6 +477,39 @@ def test_the_clipboard(model: Net) -> None:
     drive(model, steps)
 
 
+def test_the_panel_is_saved_with_the_tree(model: Net, tmp_path: Path) -> None:
+    other = Net()
+    other.head = torch.nn.Linear(8, 5)
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "9")
+        for ending in ("txt", "json", "html"):
+            app.save(str(tmp_path / f"both.{ending}"))
+        await press(app, pilot, "p")
+        app.save(str(tmp_path / "alone.json"))
+
+    drive(model, steps, against=other)
+    for ending in ("txt", "html"):
+        assert "≠ head" in (tmp_path / f"both.{ending}").read_text()
+    found = json.loads((tmp_path / "both.json").read_text())
+    assert found["panel"]["title"] == "Compare" and any("≠ head" in line for line in found["panel"]["lines"])
+    assert "panel" not in json.loads((tmp_path / "alone.json").read_text())
+
+
+def test_a_picture_has_no_messages_over_it(model: Net, tmp_path: Path) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        app.notify("something else", title="A toast", timeout=600)
+        await settle(app, pilot)
+        assert "A toast" in screen(app)
+        app.save(str(tmp_path / "view.svg"))
+        await settle(app, pilot)
+        assert "A toast" in screen(app)  # and they are back afterwards
+
+    drive(model, steps, toasts=True)
+    picture = (tmp_path / "view.svg").read_text()
+    assert "Conv2d" in picture and "toast" not in picture
+
+
 def test_what_is_shown_can_be_saved(model: Net, tmp_path: Path) -> None:
     async def steps(app: Any, pilot: Any) -> None:
         await press(app, pilot, "C", "s", "slash")
@@ -322,9 +527,11 @@ def test_what_is_shown_can_be_saved(model: Net, tmp_path: Path) -> None:
     drive(model, steps)
     text = (tmp_path / "view.txt").read_text()
     assert text.splitlines()[0].startswith("Net · 292 parameters")
+    table, _, side = text.partition("\n\nDetails\n")
     assert [
-        line.split()[0] for line in text.splitlines()[2:]
+        line.split()[0] for line in table.splitlines()[2:]
     ] == "module Net conv blocks norm head tail".split()
+    assert "Inheritance" in side
     data = json.loads((tmp_path / "view.json").read_text())
     assert [row["path"] for row in data["rows"]] == ["", "conv", "blocks", "norm", "head", "tail"]
     assert data["rows"][0]["params"] == 292
@@ -357,7 +564,7 @@ def test_the_configuration_does_what_it_says(model: Net) -> None:
 
     drive(model, nord, config=tv.ExplorerConfig(color_scheme="nord"))
     with pytest.raises(tv.errors.NoMatch, match="no color scheme 'drak'; did you mean 'dark'"):
-        drive(model, nord, config=tv.ExplorerConfig(color_scheme="drak"))
+        tv.ExplorerConfig(color_scheme="drak")
 
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 15), (400, 100)])

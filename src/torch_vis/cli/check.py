@@ -33,7 +33,7 @@ def run(options: Any, out: Output) -> int:
     if options.fake:
         raise UsageError("a model of shapes only (--fake) has no results to compare")
     is_file = files.is_trace(options.target)
-    trace = trace_of(options, keep=True)
+    trace = trace_of(options, "check", keep=True)
     try:
         if is_file:
             trace.graph.check()

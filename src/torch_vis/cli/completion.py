@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from torch_vis.cli.commands import COMMANDS, PROGRAM
+from torch_vis.cli.names import KINDS, names
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser, parser_of
 
@@ -16,13 +17,26 @@ EXAMPLES = (
 SHELLS = ("bash", "zsh", "fish")
 
 
+TAKES = {
+    "output": "files", "against": "targets", "folder": "files", "timm": "timm", "torchvision": "torchvision",
+    "hf": "hf",
+}  # fmt: skip
+"""What an option takes that a shell can complete: files, files and models in them, or names of a kind."""
+
+
 def add_options(parser: Parser) -> None:
     """Which shell."""
     parser.add_argument("shell", choices=SHELLS, help="the shell that will read it")
+    parser.add_argument("--names", choices=KINDS, help=argparse.SUPPRESS)  # for the scripts themselves
+    parser.add_argument("--begun", default="", help=argparse.SUPPRESS)
 
 
 def run(options: Any, out: Output) -> int:
     """Print the script."""
+    if options.names:
+        found = names(options.names, options.begun)
+        out.give({"names": found}, "\n".join(found))
+        return 0
     script = {"bash": bash, "zsh": zsh, "fish": fish}[options.shell]()
     out.give({"shell": options.shell, "script": script}, script)
     return 0
@@ -30,40 +44,100 @@ def run(options: Any, out: Output) -> int:
 
 def _actions(command: str) -> list[argparse.Action]:
     """The options of a command."""
-    return [action for action in parser_of(command)._actions if action.option_strings]
+    return [
+        action
+        for action in parser_of(command)._actions
+        if action.option_strings and action.help != argparse.SUPPRESS
+    ]
+
+
+def _takes(action: argparse.Action) -> str:
+    """What an option takes: nothing, one of a list, something that can be completed, or anything."""
+    if action.nargs == 0:
+        return "nothing"
+    return "choice" if action.choices else TAKES.get(action.dest, "anything")
 
 
 def _words(command: str) -> str:
     return " ".join(word for action in _actions(command) for word in action.option_strings)
 
 
-def _choices() -> dict[str, str]:
-    """What may follow an option, where that is a short list."""
-    return {
-        word: " ".join(map(str, action.choices))
-        for command in COMMANDS
-        for action in _actions(command)
-        if action.choices
-        for word in action.option_strings
-    }
+def _by_kind() -> dict[str, list[argparse.Action]]:
+    """Every option of any command once, by what it takes."""
+    found: dict[str, dict[str, argparse.Action]] = {}
+    for command in COMMANDS:
+        for action in _actions(command):
+            found.setdefault(_takes(action), {}).setdefault(action.option_strings[-1], action)
+    return {kind: list(actions.values()) for kind, actions in found.items()}
+
+
+def _patterns(actions: list[argparse.Action]) -> str:
+    return "|".join(dict.fromkeys(word for action in actions for word in action.option_strings))
+
+
+def _choices(action: argparse.Action) -> str:
+    return " ".join(map(str, action.choices or ()))
 
 
 def bash() -> str:
-    """Commands first, then the options of the command, what an option takes, and else files."""
+    """Commands first, then the options of the command, what an option takes, and else files and models in them.
+
+    After the script that ``run`` is to run, everything is the script's own.
+    """
+    kinds = _by_kind()
     options = "\n".join(f'        {name}) options="{_words(name)}" ;;' for name in COMMANDS)
     choices = "\n".join(
-        f'        {word}) COMPREPLY=($(compgen -W "{words}" -- "$word")); return ;;'
-        for word, words in _choices().items()
+        f'        {_patterns([action])}) COMPREPLY=($(compgen -W "{_choices(action)}" -- "$word")); return ;;'
+        for action in kinds["choice"]
     )
+    named = "\n".join(
+        f"        {_patterns(kinds[kind])}) _torch_vis_names {kind}; return ;;" for kind in KINDS[:3]
+    )
+    taking = _patterns([action for kind, actions in kinds.items() if kind != "nothing" for action in actions])
     return f"""\
+_torch_vis_lines() {{
+    local IFS=$'\\n'
+    COMPREPLY=($1)
+}}
+_torch_vis_names() {{
+    _torch_vis_lines "$({PROGRAM} completion bash --names "$1" --begun "$word" 2>/dev/null)"
+}}
+_torch_vis_targets() {{
+    local place=""
+    if [ "$word" = ":" ]; then
+        place="$before:"
+        word=""
+    elif [ "$before" = ":" ]; then
+        place="${{COMP_WORDS[COMP_CWORD-2]}}:"
+    fi
+    if [ -n "$place" ] || [[ "$word" == *.py:* ]]; then
+        _torch_vis_lines "$({PROGRAM} completion bash --names target --begun "$place$word" 2>/dev/null)"
+        COMPREPLY=("${{COMPREPLY[@]#"$place"}}")
+    else
+        _torch_vis_lines "$(compgen -f -- "$word")"
+    fi
+}}
 _torch_vis() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" options=""
+    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" options="" at
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "{" ".join(COMMANDS)} --help --version" -- "$word"))
         return
     fi
+    if [ "${{COMP_WORDS[1]}}" = run ]; then
+        for ((at = 2; at < COMP_CWORD; at++)); do
+            case "${{COMP_WORDS[at]}}" in
+                -m) [ "$at" -lt "$((COMP_CWORD - 1))" ] && _torch_vis_lines "$(compgen -f -- "$word")" && return ;;
+                {taking}) at=$((at + 1)) ;;
+                -*) ;;
+                *) _torch_vis_lines "$(compgen -f -- "$word")"; return ;;
+            esac
+        done
+    fi
     case "$before" in
 {choices}
+{named}
+        {_patterns(kinds["files"])}) _torch_vis_lines "$(compgen -f -- "$word")"; return ;;
+        {_patterns(kinds["anything"])}) COMPREPLY=(); return ;;
     esac
     case "${{COMP_WORDS[1]}}" in
         completion) COMPREPLY=($(compgen -W "{" ".join(SHELLS)}" -- "$word")); return ;;
@@ -71,7 +145,7 @@ _torch_vis() {{
     esac
     case "$word" in
         -*) COMPREPLY=($(compgen -W "$options" -- "$word")) ;;
-        *) COMPREPLY=($(compgen -f -- "$word")) ;;
+        *) _torch_vis_targets ;;
     esac
 }}
 complete -o filenames -F _torch_vis {PROGRAM}"""
@@ -79,25 +153,38 @@ complete -o filenames -F _torch_vis {PROGRAM}"""
 
 def zsh() -> str:
     """The same for zsh, with what each thing is for."""
-    commands = "\n".join(f"        {_quoted(f'{name}:{row.summary}')}" for name, row in COMMANDS.items())
+    commands = "\n".join(
+        f"        {_quoted(f'{name}:{_escaped(row.summary)}')}" for name, row in COMMANDS.items()
+    )
     cases = []
     for name in COMMANDS:
-        specs = []
-        for action in _actions(name):
-            takes = (
-                ""
-                if action.nargs == 0
-                else f":value:({' '.join(action.choices)})"
-                if action.choices
-                else ":value:_files"
-            )
-            for word in action.option_strings:
-                specs.append(_quoted(f"*{word}[{_bare(action.help)}]{takes}"))
-        rest = f"1:shell:({' '.join(SHELLS)})" if name == "completion" else "*:file:_files"
-        cases.append(f"        {name}) _arguments -S {' '.join(specs)} '{rest}' ;;")
+        specs = [
+            _quoted(f"*{word}[{_escaped(action.help)}]{_zsh_value(action)}")
+            for action in _actions(name)
+            for word in action.option_strings
+        ]
+        rest = (
+            f"'1:shell:({' '.join(SHELLS)})'"
+            if name == "completion"
+            else "'*:file or model:_torch_vis_targets'"
+        )
+        alone = ""
+        if name == "run":  # what follows the script is the script's
+            alone, rest = " -A '-*'", "'1:script:_files' '*::argument of the script:_files'"
+        cases.append(f"        {name}) _arguments -S{alone} {' '.join(specs)} {rest} ;;")
     body = "\n".join(cases)
     return f"""\
 #compdef {PROGRAM}
+_torch_vis_names() {{
+    compadd -- ${{(f)"$({PROGRAM} completion zsh --names $1 --begun $PREFIX 2>/dev/null)"}}
+}}
+_torch_vis_targets() {{
+    if [[ $PREFIX == *.py:* ]]; then
+        _torch_vis_names target
+    else
+        _files
+    fi
+}}
 _torch_vis() {{
     local -a commands
     commands=(
@@ -117,10 +204,25 @@ _torch_vis() {{
 compdef _torch_vis {PROGRAM}"""
 
 
+def _zsh_value(action: argparse.Action) -> str:
+    """What follows an option, in zsh's way of writing it."""
+    kind = _takes(action)
+    label = _escaped(str(action.metavar or action.dest))
+    if kind == "nothing":
+        return ""
+    if kind == "choice":
+        return f":{label}:({_choices(action)})"
+    if kind == "anything":
+        return f":{label}: "
+    if kind in KINDS:
+        return f":{label}:{{_torch_vis_names {kind}}}"
+    return f":{label}:{'_files' if kind == 'files' else '_torch_vis_targets'}"
+
+
 def fish() -> str:
     """The same for fish."""
     lines = [
-        f"complete -c {PROGRAM} -n __fish_use_subcommand -f -a {name} -d {_quoted(row.summary)}"
+        f"complete -c {PROGRAM} -n __fish_use_subcommand -f -a {name} -d {_fish_quoted(row.summary)}"
         for name, row in COMMANDS.items()
     ]
     lines.append(
@@ -132,25 +234,34 @@ def fish() -> str:
                 f"-l {word[2:]}" if word.startswith("--") else f"-s {word[1:]}"
                 for word in action.option_strings
             ]
-            takes = (
-                ""
-                if action.nargs == 0
-                else f" -x -a '{' '.join(action.choices)}'"
-                if action.choices
-                else " -r"
-            )
             seen = f"'__fish_seen_subcommand_from {name}'"
             lines.append(
-                f"complete -c {PROGRAM} -n {seen} {' '.join(words)}{takes} -d {_quoted(_bare(action.help))}"
+                f"complete -c {PROGRAM} -n {seen} {' '.join(words)}{_fish_value(action)} -d {_fish_quoted(action.help)}"
             )
     return "\n".join(lines)
 
 
-def _bare(text: str | None) -> str:
-    """Help without the characters that mean something in a completion."""
-    return "".join(letter for letter in text or "" if letter not in "[]:'\"`\\$")
+def _fish_value(action: argparse.Action) -> str:
+    kind = _takes(action)
+    if kind == "nothing":
+        return ""
+    if kind == "choice":
+        return f" -x -a '{_choices(action)}'"
+    if kind in KINDS:
+        return f" -x -a '({PROGRAM} completion fish --names {kind} --begun (commandline -ct))'"
+    return " -x" if kind == "anything" else " -r -F"
+
+
+def _escaped(text: str | None) -> str:
+    """Help as zsh reads it: what means something in a completion has a backslash before it."""
+    return "".join(f"\\{letter}" if letter in "[]:\\" else letter for letter in text or "")
 
 
 def _quoted(text: str) -> str:
     escaped = text.replace("'", "'\\''")
+    return f"'{escaped}'"
+
+
+def _fish_quoted(text: str | None) -> str:
+    escaped = (text or "").replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

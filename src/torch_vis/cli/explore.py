@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch_vis.cli import files, models
+from torch_vis.cli import files, models, summary, weights
+from torch_vis.cli.commands import PROGRAM
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
-from torch_vis.errors import FileError, UsageError
+from torch_vis.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch_vis.views.tui.subject import Subject
 
 EXAMPLES = (
     ("a trace that was saved", "torch-vis explore net.tvz"),
     ("a model, traced forward and backward", "torch-vis explore net.py:make_model --input 2x8 --backward"),
-    ("a model that has not run, or the weights of one", "torch-vis explore net.py:make_model"),
+    ("the weights of a model, of which nothing has to run", "torch-vis explore net.pth"),
 )
-TRUST = "load a pickle as it is: it can run any code on this machine, so only for files from people you trust"
 
 
 def add_options(parser: Parser) -> None:
@@ -24,29 +26,41 @@ def add_options(parser: Parser) -> None:
     models.add_model_options(parser, positional="FILE|MODEL")
     models.add_trace_options(parser)
     parser.add_argument("--against", metavar="FILE|MODEL", help="a second one, to compare with")
-    parser.add_argument("--trust", action="store_true", help=TRUST)
+    weights.add_trust_option(parser)
 
 
 def run(options: Any, out: Output) -> int:
-    """Open the explorer."""
+    """Open the explorer; as data, or where there is no terminal, the summary says the same."""
     if options.json:
-        raise UsageError("the explorer is for people; torch-vis summary --json gives the same as data")
+        options.depth, options.width = "auto", None
+        return summary.run(options, out)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("the explorer needs a terminal; torch-vis summary prints the same tree anywhere")
-    import torch_vis as tv
+        raise UsageError(
+            f"the explorer needs a terminal; {PROGRAM} summary {options.target or '…'} prints the tree anywhere"
+        )
+    out.say(f"opening {options.target or 'the model'} …")  # torch alone may take seconds
+    from torch_vis.frontends.explorer_open import program
+    from torch_vis.frontends.explorer_open import run as show
 
-    against = _opened(options.against, options)[0] if options.against else None
-    shown, trace = _opened(options.target, options)
-    tv.explore_model(shown, trace=trace, against=against, trust=options.trust)
+    against = _opened(options.against, options) if options.against else None
+    show(program(_opened(options.target, options), against=against))
     return 0
 
 
-def _opened(word: str | None, options: Any) -> tuple[Any, Any]:
-    """What the explorer is given: the path of a file, or a model with its trace if a run was asked for."""
+def _opened(word: str | None, options: Any) -> Subject:
+    """What the explorer shows: what is in a file, or a model, with its run if one was asked for."""
+    if weights.is_weights(word):
+        return weights.opened(str(word), trust=options.trust)
     if files.is_trace(word):
-        if not os.path.exists(str(word)):
-            raise FileError(f"there is no file {word!r}")
-        return word, None
+        from torch_vis.frontends.explorer_trace import TraceSubject
+
+        return TraceSubject(files.load(str(word)))
     found = models.subject(options, word, needs_inputs=False)
     asked = options.input or options.backward or options.loss or options.via
-    return found.model, models.traced(found, options, keep=False) if asked else None
+    trace = models.traced(found, options) if asked else None
+    from torch_vis.frontends.explorer import subject_of
+
+    subject = subject_of(found.model, trace=trace)
+    if options.against:
+        subject.title = found.label
+    return subject

@@ -28,6 +28,6 @@ def run(options: Any, out: Output) -> int:
     if not options.output:
         raise UsageError("where to? name a file: -o model.onnx")
     files.can_write(options.output, options.format)
-    written = files.write(trace_of(options), options.output, options.format, out)
+    written = files.write(trace_of(options, "export"), options.output, options.format, out)
     out.give({"files": written}, "")
     return 0

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.cli.commands import PROGRAM
+from torch_vis.cli import weights
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
-from torch_vis.errors import FileError, NotOurFile, UsageError
+from torch_vis.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from torch_vis.tracing import Trace
 
-ENDINGS = (".tvz", ".json", ".html", ".pt", ".pth", ".pt2", ".safetensors", ".onnx", ".py")
+ENDINGS = (".tvz", ".json", ".html", ".py", *weights.ENDINGS)
 
 
 def add_output_option(parser: Parser, *, required: bool = False) -> None:
@@ -71,12 +71,7 @@ def load(path: str) -> Trace:
         raise FileError(f"there is no file {path!r}")
     if path.endswith(".py"):
         raise UsageError(f"{path!r} names no model: write {path}:NAME")
-    try:
-        return tv.load(path)
-    except NotOurFile as error:
-        if path.lower().endswith(ENDINGS[3:8]):
-            raise NotOurFile(f"{path} holds a model, not a trace; {PROGRAM} explore opens it") from error
-        raise
+    return tv.load(path)
 
 
 def facts(trace: Trace) -> dict[str, Any]:

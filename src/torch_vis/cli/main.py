@@ -31,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview(), end="")
         return 0
-    if words[0] in ("-V", "--version"):
+    if words[0] in ("-V", "--version") or (words[:1] == ["--json"] and words[1:2] in (["-V"], ["--version"])):
         from torch_vis import __version__
 
-        print(f"{PROGRAM} {__version__}")
+        Output(as_json="--json" in words).give({"version": __version__}, f"{PROGRAM} {__version__}")
         return 0
     try:
         return _answer(words)

@@ -55,8 +55,8 @@ def add_model_options(parser: Parser, *, positional: str | None = "MODEL", many:
     group = parser.add_argument_group("its inputs")
     group.add_argument(
         "-i", "--input", action="append", default=[], metavar="SPEC",
-        help="1x3x224x224:float32, mask=1x16:bool, ids=2x128:int64:0..1000 (1000 itself is not drawn) or "
-        "x=@file.pt; once for each input, in order; random numbers",
+        help="1x3x224x224:float32, mask=1x16:bool, ids=2x128:int64:0..1000 (1000 itself is not drawn), all random; "
+        "x=@file.pt or x=@file.npy, loaded; scale:=0.5, a plain value; once for each input, in order",
     )  # fmt: skip
     group.add_argument("--device", default="cpu", help="where model and inputs are put (default: cpu)")
     group.add_argument("--seed", type=int, default=0, help="of the random numbers (default: 0)")
@@ -122,6 +122,12 @@ def _world(options: Any, fake: bool) -> AbstractContextManager[Any]:
     import torch
 
     kind = options.device.partition(":")[0]
+    try:
+        torch.device(options.device)
+    except RuntimeError:
+        raise UsageError(
+            f"--device {options.device!r} is none of torch's; write cpu, cuda, cuda:1, mps or xpu"
+        ) from None
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: this torch sees no GPU")
     if not fake:

@@ -10,6 +10,8 @@ from typing import Any
 from torch_vis.cli.guard import users_code
 from torch_vis.errors import NoMatch, UsageError, no_match
 
+MOST = 24  # names that a line lists
+
 
 def find(target: str, kind: str) -> Any:
     """The thing that a target names."""
@@ -18,21 +20,29 @@ def find(target: str, kind: str) -> Any:
         place, attribute = (target, "") if not separator else (place, attribute)
     module = _file(place) if place.endswith(".py") else _module(place, target)
     if not attribute:
-        names = [name for name, item in vars(module).items() if _is_own(item, module)]
-        there = f"; there are {', '.join(names[:8])}" if names else ""
+        names = candidates(module)
+        more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+        there = f"; there are {', '.join(names[:MOST])}{more}" if names else ""
         raise UsageError(f"{target!r} names no {kind}: write {place}:NAME{there}")
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise no_match(
-                f"{kind} in {place}", attribute, [n for n in vars(module) if not n.startswith("_")]
-            )
+            raise no_match(f"{kind} in {place}", attribute, candidates(module))
         found = getattr(found, part)
     return found
 
 
+def candidates(module: Any) -> list[str]:
+    """What a module has that could make a model or be one: functions and classes of its own, and models."""
+    return [name for name, item in vars(module).items() if not name.startswith("_") and _is_own(item, module)]
+
+
 def _is_own(item: Any, module: Any) -> bool:
-    return callable(item) and getattr(item, "__module__", None) == module.__name__
+    if not callable(item):
+        return False
+    if isinstance(item, type) or hasattr(item, "__code__"):
+        return getattr(item, "__module__", None) == module.__name__
+    return hasattr(item, "forward")  # a model that is made already
 
 
 def _file(path: str) -> Any:

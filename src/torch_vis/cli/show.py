@@ -42,7 +42,7 @@ def run(options: Any, out: Output) -> int:
     else:
         path = os.path.abspath(options.output or _temporary(word))
         files.can_write([path], None)
-        trace_of(options).save(path)
+        trace_of(options, "show").save(path)
     opened = not options.no_browser and _open(path)
     out.give(
         {"page": path, "opened": opened},

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.cli import files, models
+from torch_vis.cli import files, models, weights
 from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
     from torch_vis.tracing import Trace
 
 
-def trace_of(options: Any, *, keep: bool = False, word: str | None = None) -> Trace:
-    """The trace that the options name: loaded, or made now."""
+def trace_of(options: Any, command: str, *, keep: bool = False, word: str | None = None) -> Trace:
+    """The trace that the options name, for a command: loaded, or made now."""
     word = word if word is not None else options.target
+    weights.refuse(command, word)
     if not files.is_trace(word):
         return models.traced(models.subject(options, word), options, keep=keep)
     if models.has_model(options):

@@ -1,18 +1,21 @@
-"""Print the module tree of a saved trace, or of a model that is traced for it: shapes, parameters, time, memory."""
+"""Print the module tree of a saved trace, or of a model that is traced for it: shapes, parameters, time, memory.
+
+Of a file of weights (.pt, .pth, .safetensors, .pt2, .onnx …) it is the tree of the tensors.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from typing import Any
 
-from torch_vis.cli import files, models
+from torch_vis.cli import files, models, weights
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.cli.subjects import trace_of
 
 EXAMPLES = (
     ("a trace that was saved", "torch-vis summary net.tvz"),
-    ("every level of it, in wide lines", "torch-vis summary net.tvz --depth all --width 160"),
+    ("what is in a file of weights", "torch-vis summary net.pth"),
     ("a model, as data for another program", "torch-vis summary net.py:make_model --input 2x8 --json"),
 )
 
@@ -22,6 +25,7 @@ def add_options(parser: Parser) -> None:
     models.add_model_options(parser, positional="FILE|MODEL")
     models.add_trace_options(parser)
     add_table_options(parser)
+    weights.add_trust_option(parser)
 
 
 def add_table_options(parser: Parser) -> None:
@@ -42,13 +46,15 @@ def _depth(text: str) -> int | str | None:
 
 def run(options: Any, out: Output) -> int:
     """Print the tree."""
+    if weights.is_weights(options.target):
+        return weights.give(weights.opened(options.target, trust=options.trust), options, out)
     if not files.is_trace(options.target):
         found = models.subject(options, needs_inputs=False)
         if not found.can_run:
             return _without_run(found, out)
         trace = models.traced(found, options, keep=False)
     else:
-        trace = trace_of(options)
+        trace = trace_of(options, "summary")
     document = {**files.facts(trace), "modules": _modules(trace)} if options.json else None
     out.give(document, "" if options.json else trace.table(depth=options.depth, width=options.width))
     return 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import UsageError, missing_extra
+from torch_vis.errors import UsageError
 from torch_vis.frontends.explorer_format import (
     ModuleInfo,
     analyze_memory_usage,
@@ -16,6 +15,7 @@ from torch_vis.frontends.explorer_format import (
     format_time,
     get_parameter_statistics,
 )
+from torch_vis.frontends.explorer_open import program, run
 from torch_vis.frontends.explorer_stats import (
     ForwardStats,
     ModuleStats,
@@ -100,12 +100,7 @@ def explore(
     trust: bool = False,
 ) -> None:
     """Open the explorer on anything it can read; see ``explore_model``."""
-    program = explorer(subject, trace=trace, against=against, config=config, trust=trust)
-    if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stdout__ and sys.__stdout__.isatty()):
-        raise UsageError(
-            "the explorer needs a terminal; without one, export_model_summary(model) gives the tree as text"
-        )
-    program.run()
+    run(explorer(subject, trace=trace, against=against, config=config, trust=trust))
 
 
 def explorer(
@@ -122,19 +117,9 @@ def explorer(
     >>> explorer(torch.nn.Linear(3, 2)).subject.facts[0]
     '8 parameters'
     """
-    try:
-        from torch_vis.views.tui.app import Explorer
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("textual", "rich"):
-            raise
-        raise missing_extra("textual", "tui") from error
-
-    if config is not None and not isinstance(config, ExplorerConfig):
-        raise UsageError(f"config is an ExplorerConfig, not {type(config).__name__}")
     found = subject_of(subject, trace=trace, trust=trust)
-    if against is not None:
-        found.other = subject_of(against, trust=trust)
-    return Explorer(found, config)
+    other = None if against is None else subject_of(against, trust=trust)
+    return program(found, against=other, config=config)
 
 
 def subject_of(subject: Any, *, trace: Trace | None = None, trust: bool = False) -> Subject:
@@ -144,7 +129,10 @@ def subject_of(subject: Any, *, trace: Trace | None = None, trust: bool = False)
     from torch_vis.frontends.explorer_modules import ModuleSubject
     from torch_vis.frontends.explorer_trace import TraceSubject
     from torch_vis.tracing import Trace
+    from torch_vis.views.tui.subject import Subject
 
+    if isinstance(subject, Subject):
+        return subject
     if isinstance(subject, Trace):
         return TraceSubject(subject)
     if isinstance(subject, torch.nn.Module):

@@ -1,10 +1,13 @@
-"""What could be made smaller: int8 weights and weights near zero, from the weights themselves."""
+"""What could be made smaller, from the weights themselves (int8, near zero), and how large a batch fits."""
 
 from __future__ import annotations
+
+import os
 
 import torch
 
 from torch_vis.capture.contents import readable, unseen
+from torch_vis.tracing import Trace
 from torch_vis.views.tui.subject import Advice
 from torch_vis.views.units import size
 
@@ -54,3 +57,33 @@ def _pruned(weight: torch.Tensor) -> str:
     dead = int((norms < 0.05 * norms.max()).sum())
     weak = f", {dead:,} of {len(norms):,} output rows are below 5 % of the strongest" if dead else ""
     return f"{small:.1%} of the weights are below 1 % of the largest{weak}"
+
+
+def batch_advice(model: torch.nn.Module, trace: Trace) -> list[Advice] | None:
+    """How large a batch fits this machine's memory, from shapes alone; None where inputs cannot be made up again."""
+    from torch_vis.graph.schema import Phase
+    from torch_vis.reports.batch import analyze_batch_size
+
+    entry = trace._entry
+    if entry is None or not entry.given or any("." in name for name in entry.given):
+        return None
+    inputs = {
+        name: torch.zeros(tuple(map(int, shape)), dtype=dtype, device=device)
+        for name, (dtype, shape, device) in entry.given.items()
+    }
+    device = next(iter(inputs.values())).device
+    backward = bool((trace.graph.node_phase == Phase.BACKWARD).any())
+    found = analyze_batch_size(model, kwargs=inputs, memory=_memory(device), backward=backward, measure=False)
+    what = "forward and backward" if backward else "forward"
+    rows = [Advice(name, text) for name, text in found.facts().items()]
+    return [
+        *rows,
+        Advice("how", f"predicted from shapes, {what}; tv.analyze_batch_size also runs and times it"),
+    ]
+
+
+def _memory(device: torch.device) -> int:
+    """All of a device's memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -7,7 +7,8 @@ caller's word.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,16 @@ from torch_vis.views.tui.measures import share
 from torch_vis.views.tui.subject import Bars, Details, Figures, Subject, TensorRow
 from torch_vis.views.units import count, size
 
-TRUST = (
-    "it holds more than weights, and a pickle can run any code while it is read: "
-    "if you trust where it comes from, open it with trust=True (--trust)"
-)
+WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
+DANGER = "it holds more than weights, and a pickle can run any code while it is read: if you trust where it comes from,"
+
+
+class NeedsTrust(UsageError):
+    """A pickle that is more than weights, and that nobody has vouched for."""
+
+    def __init__(self, path: str, how: str = "open it with trust=True") -> None:
+        super().__init__(f"{path} was not opened: {DANGER} {how}")
+        self.path = path
 
 
 class Stored:
@@ -82,13 +89,13 @@ class StateSubject(Subject):
         sizes = [first[item].numel for item in range(len(first))]
         holding = Sharing(forest, rows, items, sizes)
         forest.sharing = holding
-        forest.numbers["params"] = holding.inclusive(holding.size).astype(np.float64)
+        forest.numbers["elements"] = holding.inclusive(holding.size).astype(np.float64)
         nbytes = np.array([first[item].nbytes for item in range(len(first))], dtype=np.int64)
         forest.numbers["bytes"] = holding.inclusive(nbytes).astype(np.float64)
-        share(forest, "params")
-        total = int(forest.numbers["params"][0]) if len(forest) else 0
+        share(forest, "elements")
+        total = int(forest.numbers["elements"][0]) if len(forest) else 0
         self.facts = [
-            f"{len(rows):,} tensors",
+            f"{len(rows):,} tensor{'' if len(rows) == 1 else 's'}",
             f"{count(total)} elements",
             size(int(nbytes.sum())),
             *self.facts,
@@ -105,7 +112,7 @@ class StateSubject(Subject):
             return Details(facts, tensors=[tensor])
         if item is not None:
             return Details([*facts, ("value", repr(item)[:200])])
-        elements = int(self.forest.numbers["params"][row])
+        elements = int(self.forest.numbers["elements"][row])
         return Details(
             [*facts, ("elements", f"{elements:,}"), ("size", size(int(self.forest.numbers["bytes"][row])))]
         )
@@ -153,6 +160,7 @@ def _pickled(path: str, trust: bool) -> Subject:
     import pickle
 
     from torch_vis.frontends.explorer_modules import ModuleSubject
+    from torch_vis.frontends.explorer_walk import class_of
 
     if _start(path)[:4] != b"PK\x03\x04" and _start(path)[:1] != b"\x80":
         raise CorruptFile(f"cannot read {path}: it is neither what torch.save writes nor a pickle")
@@ -165,13 +173,13 @@ def _pickled(path: str, trust: bool) -> Subject:
             )
         except pickle.UnpicklingError as error:
             if not trust:
-                raise UsageError(f"{path} was not opened: {TRUST}") from error
+                raise NeedsTrust(path) from error
             loaded = _trusted(path)
         except (RuntimeError, EOFError, OSError, ValueError) as error:
             raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
     title = Path(path).name
     if isinstance(loaded, torch.nn.Module):
-        return ModuleSubject(loaded)
+        return ModuleSubject(loaded, title=f"{title}: {class_of(loaded)}")
     if isinstance(loaded, torch.Tensor):
         loaded = {"tensor": loaded}
     if not isinstance(loaded, (Mapping, list, tuple)):
@@ -256,24 +264,55 @@ def _safe_loader(path: str, name: str) -> Any:
 
 
 def _exported(path: str) -> Subject:
-    """An exported program as the module that it unlifts to, which has the names of the original."""
+    """An exported program as the module that it unlifts to, which has the names and classes of the original."""
+    import zipfile
+
     from torch_vis.frontends.explorer_modules import ModuleSubject
 
+    if not zipfile.is_zipfile(path):
+        raise CorruptFile(f"cannot read {path}: it is no exported program, which is an archive")
     try:
-        program = torch.export.load(path)
-    except (
-        Exception
-    ) as error:  # it may be anything: a zip of another kind, an older serialisation, a missing operator
-        raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
+        with _quietly("torch.export"):  # which logs at length why, and then raises a sentence about that log
+            program = torch.export.load(path)
+    except Exception as error:  # a zip of another kind, an older serialisation, a missing operator
+        raise CorruptFile(
+            f"cannot read {path}: it is no exported program that torch {torch.__version__} can load"
+        ) from error
     try:
         module: torch.nn.Module = torch.export.unflatten(program)
     except (RuntimeError, AssertionError, ValueError):
         module = program.module()
-    subject = ModuleSubject(module)
-    subject.title = Path(path).name
+    classes = _classes(program)
+    subject = ModuleSubject(module, title=Path(path).name, classes=classes)
     nodes = sum(node.op == "call_function" for node in program.graph.nodes)
     subject.facts.append(f"exported program, {nodes:,} operations")
     return subject
+
+
+def _classes(program: Any) -> dict[str, str]:
+    """The class that each module of an exported program had, by its path."""
+    found: dict[str, str] = {}
+    for node in program.graph.nodes:
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+            name = kind if isinstance(kind, str) else kind.__qualname__
+            found.setdefault(path, name.rpartition(".")[2])
+    return found
+
+
+@contextmanager
+def _quietly(logger: str) -> Iterator[None]:
+    """A stretch in which a logger says nothing, and nobody warns."""
+    import logging
+    import warnings
+
+    found = logging.getLogger(logger)
+    before, found.disabled = found.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        found.disabled = before
 
 
 def _onnx(path: str) -> Subject:
@@ -376,7 +415,7 @@ def _kind(value: Any) -> str:
 def _memory(one: Any) -> Any:
     """What two names of the same memory have in common."""
     if one.load is not None and one.device not in ("file", "meta"):
-        from torch_vis.frontends.explorer_modules import identity
+        from torch_vis.frontends.explorer_walk import identity
 
         return identity(one.load())
     return id(one)

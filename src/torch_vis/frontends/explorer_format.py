@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -53,14 +54,14 @@ timing_stats=None, memory_usage=32)
         )
 
 
-def format_shape(shape: Sequence[int] | None) -> str:
-    """A shape with multiplication signs; nothing for one without dimensions.
+def format_shape(shape: Sequence[int | str] | None) -> str:
+    """A shape with multiplication signs; nothing for one without dimensions. A size that is left open has a name.
 
     >>> import torch_vis as tv
-    >>> tv.format_shape((3, 224, 224)), tv.format_shape(())
-    ('3×224×224', '')
+    >>> tv.format_shape((3, 224, 224)), tv.format_shape(()), tv.format_shape(("s77", 768))
+    ('3×224×224', '', 's77×768')
     """
-    return "×".join(str(int(size)) for size in shape) if shape else ""
+    return "×".join(str(size) for size in shape) if shape else ""
 
 
 def format_param_count(count: int) -> str:
@@ -86,15 +87,20 @@ def format_time(seconds: float) -> str:
     >>> import torch_vis as tv
     >>> [tv.format_time(one) for one in (5e-8, 2.5e-5, 0.00123, 2.5, 12.5, 90, 7200)]
     ['50.0ns', '25.00μs', '1.23ms', '2.5000s', '12.50s', '1.5min', '2.0h']
+    >>> tv.format_time(0.9999999), tv.format_time(float("nan"))
+    ('1.0000s', 'nan')
     """
-    if abs(seconds) < 1e-6:
+    if math.isnan(seconds) or math.isinf(seconds):
+        return str(seconds)
+    size = abs(seconds)  # the limits are those at which rounding would reach the next unit
+    if size < 999.95e-9:
         return f"{seconds * 1e9:.1f}ns"
-    if abs(seconds) < 1e-3:
+    if size < 999.995e-6:
         return f"{seconds * 1e6:.2f}μs"
-    if abs(seconds) < 1.0:
+    if size < 999.995e-3:
         return f"{seconds * 1e3:.2f}ms"
-    if abs(seconds) < 60.0:
-        return f"{seconds:.4f}s" if abs(seconds) < 10.0 else f"{seconds:.2f}s"
+    if size < 60.0:
+        return f"{seconds:.4f}s" if size < 10.0 else f"{seconds:.2f}s"
     minutes = seconds / 60.0
     return f"{minutes:.1f}min" if abs(minutes) < 60.0 else f"{minutes / 60.0:.1f}h"
 
@@ -129,7 +135,7 @@ def get_parameter_statistics(model: torch.nn.Module) -> dict[str, int]:
 
 def _unique(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Every parameter under its first name."""
-    from torch_vis.frontends.explorer_modules import identity
+    from torch_vis.frontends.explorer_walk import identity
 
     seen = set()
     for name, tensor in model.named_parameters():

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from torch_vis.capture.contents import contents_of, histogram_of
 from torch_vis.capture.statistics import TensorFact
 from torch_vis.frontends.collector import collector_paused
+from torch_vis.frontends.explorer_maps import Maps
 from torch_vis.frontends.explorer_source import class_source
 from torch_vis.frontends.explorer_stats import ForwardStats, add_columns
+from torch_vis.frontends.explorer_trace import (
+    NO_TENSORS,
+    calls_of,
+    gradient_column,
+    gradients_of,
+    no_gradients,
+    norms_together,
+    unknown_costs,
+)
+from torch_vis.frontends.explorer_walk import count_tensors, own_tensors, walk
 from torch_vis.tracing import Trace
-from torch_vis.views.tui.forest import Forest, Sharing
-from torch_vis.views.tui.measures import measure, rows_by_path, share
+from torch_vis.views.tui.forest import Forest
+from torch_vis.views.tui.measures import measure, rows_by_path
 from torch_vis.views.tui.subject import (
     Advice,
     Bars,
@@ -32,7 +42,6 @@ from torch_vis.views.tui.subject import (
 from torch_vis.views.units import count, size
 
 SHORT = 60
-PLAIN = (torch.nn.Parameter, torch.Tensor)
 UNREADABLE = (RuntimeError, NotImplementedError, TypeError, ValueError)
 
 
@@ -45,15 +54,24 @@ class ModuleSubject(Subject):
         *,
         trace: Trace | None = None,
         stats: ForwardStats | None = None,
+        title: str | None = None,
+        classes: Mapping[str, str] | None = None,
     ) -> None:
+        """``classes`` names the classes of a model that was exported, by path; such a model has no mode of its own."""
         with collector_paused():
-            self.modules, self.shared, forest = _walk(model)
-            _count(forest, self.modules, self.shared)
-        super().__init__(type(model).__name__, forest)
+            self.modules, self.shared, forest = walk(model)
+            self.parameters = count_tensors(forest, self.modules, self.shared)
+        if classes is not None:
+            forest.types[:] = [classes.get(path, "module") for path in forest.paths]
+            forest.names[0] = forest.types[0]
+        super().__init__(title or forest.types[0], forest)
+        self.has_mode = classes is None
         self.model = model
         self.trace = trace
         self.stats = stats
         self._gradients: list[Gradient] | None = None
+        self._maps: Maps | None = None
+        forest.later["gradient"] = self._gradient_column
         _words(forest, self.modules)
         forest.describe = lambda row: _alike(self.modules[row])
         self._opening_facts(model)
@@ -61,7 +79,7 @@ class ModuleSubject(Subject):
             self.graph, self.metrics = trace.graph, trace.metrics
             self.row_of_scope = rows_by_path(forest, trace.graph)
             measure(forest, trace.graph, trace.metrics, self.row_of_scope)
-            self.notes += trace.limits
+            self.notes += [*trace.limits, *unknown_costs(trace)]
         elif stats:
             add_columns(forest, stats)
             self.notes += stats.notes
@@ -73,7 +91,8 @@ class ModuleSubject(Subject):
         self.facts.append(f"{count(params)} parameters{frozen}")
         self.facts.append(size(int(numbers["bytes"][0])))
         self.facts.append(f"{len(self.forest):,} modules")
-        self.facts.append("training" if model.training else "eval")
+        if self.has_mode:
+            self.facts.append("training" if model.training else "eval")
 
     # panels
 
@@ -91,7 +110,8 @@ class ModuleSubject(Subject):
         facts.append(("memory", f"{size(int(numbers['bytes'][row]))} of parameters"))
         if numbers["buffer_bytes"][row]:
             facts.append(("buffers", size(int(numbers["buffer_bytes"][row]))))
-        facts.append(("mode", "training" if module.training else "eval"))
+        if self.has_mode:
+            facts.append(("mode", "training" if module.training else "eval"))
         hooks = sum(
             len(getattr(module, name, None) or ()) for name in vars(module) if name.endswith("_hooks")
         )
@@ -145,8 +165,6 @@ class ModuleSubject(Subject):
             ]
         if self.trace is None or self.row_of_scope is None:
             return None
-        from torch_vis.frontends.explorer_trace import calls_of
-
         return calls_of(self.trace, self.row_of_scope, row)
 
     def source(self, row: int) -> Source | None:
@@ -157,7 +175,22 @@ class ModuleSubject(Subject):
         """What lies in ``.grad`` now; of a trace, the gradients that it ended with."""
         if self._gradients is None:
             self._gradients = list(self._find_gradients())
+            if self.trace is not None and all(one.norm is None for one in self._gradients):
+                self._gradients = gradients_of(self.trace, self.forest)
         return self._gradients if any(one.norm is not None for one in self._gradients) else None
+
+    @property
+    def no_gradients(self) -> str:
+        """What would have to be done for gradients to be here."""
+        return (no_gradients(self.trace) if self.trace is not None else "") or super().no_gradients
+
+    def _gradient_column(self) -> Any:
+        """The norms of the gradients, those of tied parameters once."""
+        norms = [_norm(tensor.grad) if tensor.requires_grad else 0.0 for tensor in self.parameters]
+        assert self.forest.sharing is not None
+        if self.trace is not None and all(not norm for norm in norms):
+            return gradient_column(self.forest, self.gradients())
+        return norms_together(self.forest.sharing, norms)
 
     def _find_gradients(self) -> Iterator[Gradient]:
         for row, module in enumerate(self.modules):
@@ -169,14 +202,23 @@ class ModuleSubject(Subject):
                     yield Gradient(row, path, _norm(tensor.grad), _norm(tensor))
 
     def pictures(self, row: int) -> Sequence[Picture] | None:
-        """The activation maps that a recording kept, newest call first; of a module with weights like images, those."""
+        """The activation maps that a recording kept, newest call first; or those of a repetition of the trace."""
         found = []
         if self.stats and (record := self.stats.get(self.forest.paths[row])) is not None:
             for call in reversed(record.calls):
                 if call.maps:
                     shape = call.outputs[0].shape if call.outputs else None
                     found.append(Picture(f"output of call {call.number} {_sizes(shape)}", call.maps))
+        if not found and self.trace is not None and self.trace._held is not None:
+            if self._maps is None:
+                self._maps = Maps(self.trace, self.row_of_scope)
+            return self._maps.of(row)
         return found or None
+
+    @property
+    def no_pictures(self) -> str:
+        """What would have to be done for pictures to be here."""
+        return NO_TENSORS if self.trace is not None else super().no_pictures
 
     def advice(self, row: int) -> Sequence[Advice]:
         """What quantizing or pruning this module's own weights would bring, from the weights themselves."""
@@ -184,108 +226,11 @@ class ModuleSubject(Subject):
 
         return advise(self.modules[row])
 
+    def batch_sizes(self) -> Sequence[Advice] | None:
+        """How large a batch fits this machine's memory."""
+        from torch_vis.frontends.explorer_advice import batch_advice
 
-def _walk(model: torch.nn.Module) -> tuple[list[torch.nn.Module], dict[int, int], Forest]:
-    """Every place in the tree: its module; where a module comes again, the row where it came first; the forest."""
-    names: list[str] = []
-    types: list[str] = []
-    parents: list[int] = []
-    paths: list[str] = []
-    modules: list[torch.nn.Module] = []
-    shared: dict[int, int] = {}
-    first: dict[int, int] = {}
-    stack: list[tuple[str, str, torch.nn.Module, int]] = [(type(model).__name__, "", model, -1)]
-    while stack:
-        name, path, module, parent = stack.pop()
-        row = len(names)
-        names.append(name)
-        types.append(type(module).__name__)
-        parents.append(parent)
-        paths.append(path)
-        modules.append(module)
-        seen = first.setdefault(id(module), row)
-        if seen != row:
-            shared[row] = seen
-            continue
-        inside = module._modules
-        if inside:
-            prefix = path + "." if path else ""
-            below = [(key, prefix + key, part, row) for key, part in inside.items() if part is not None]
-            below.reverse()
-            stack += below
-    kinds = None
-    if shared:
-        kinds = ["shared" if row in shared else "module" for row in range(len(names))]
-    return modules, shared, Forest(names, types, parents, paths=paths, kinds=kinds)
-
-
-def _count(forest: Forest, modules: list[torch.nn.Module], shared: dict[int, int]) -> None:
-    """Parameters and buffers, each once however many names it has."""
-    for role, table in (("parameter", "_parameters"), ("buffer", "_buffers")):
-        rows: list[int] = []
-        held: list[torch.Tensor] = []
-        for row, module in enumerate(modules):
-            inside = _table(module, table)
-            if inside:
-                held += (found := [tensor for tensor in inside.values() if tensor is not None])
-                rows += [row] * len(found)
-            if row in shared:  # all that is inside counts here too, for the rows above
-                more = [
-                    one
-                    for part in module.modules()
-                    if part is not module
-                    for one in _table(part, table).values()
-                ]
-                held += (found := [tensor for tensor in more if tensor is not None])
-                rows += [row] * len(found)
-        known: dict[Any, int] = {}
-        items = [known.setdefault(identity(tensor), len(known)) for tensor in held]
-        first: list[torch.Tensor] = []
-        for item, tensor in zip(items, held):
-            if item == len(first):
-                first.append(tensor)
-        _columns(forest, role, rows, items, first)
-
-
-def _columns(
-    forest: Forest, role: str, rows: list[int], items: list[int], tensors: list[torch.Tensor]
-) -> None:
-    numel = np.array([_numel(tensor) for tensor in tensors], dtype=np.int64)
-    widths: dict[torch.dtype, int] = {}
-    for tensor in tensors:
-        if tensor.dtype not in widths:
-            widths[tensor.dtype] = tensor.dtype.itemsize
-    nbytes = numel * np.array([widths[tensor.dtype] for tensor in tensors], dtype=np.int64)
-    holding = Sharing(forest, rows, items, numel)
-    numbers = forest.numbers
-    if role == "buffer":
-        numbers["buffer_bytes"] = holding.inclusive(nbytes).astype(np.float64)
-        return
-    forest.sharing = holding
-    wants = np.array([tensor.requires_grad for tensor in tensors], dtype=bool)
-    numbers["params"] = holding.inclusive(numel).astype(np.float64)
-    numbers["own_params"] = holding.own(numel).astype(np.float64)
-    numbers["trainable"] = holding.inclusive(np.where(wants, numel, 0)).astype(np.float64)
-    numbers["bytes"] = holding.inclusive(nbytes).astype(np.float64)
-    numbers["own_bytes"] = holding.own(nbytes).astype(np.float64)
-    numbers["modules"] = (forest.end - np.arange(len(forest))).astype(np.float64)
-    share(forest, "params")
-    share(forest, "bytes")
-
-
-def identity(tensor: torch.Tensor) -> Any:
-    """What two names of the same memory have in common."""
-    if type(tensor) in PLAIN and tensor.layout is torch.strided:
-        address = tensor.data_ptr()
-        if address:
-            return address, tensor.shape
-    return id(tensor)
-
-
-def _numel(tensor: torch.Tensor) -> int:
-    if type(tensor) in PLAIN:
-        return tensor.numel()
-    return 0 if isinstance(tensor, UninitializedTensorMixin) else int(tensor.numel())
+        return None if self.trace is None else batch_advice(self.model, self.trace)
 
 
 def _words(forest: Forest, modules: list[torch.nn.Module]) -> None:
@@ -303,15 +248,9 @@ def _each(words: Iterator[str]) -> str:
     return " ".join(dict.fromkeys(words))
 
 
-def _table(module: torch.nn.Module, name: str) -> Mapping[str, torch.Tensor | None]:
-    """A module's own parameters or buffers; those of TorchScript are not where others have them."""
-    found = module.__dict__.get(name)
-    return dict(getattr(module, name).items()) if found is None else found
-
-
 def _own(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:
     for table, role in (("_parameters", "parameter"), ("_buffers", "buffer")):
-        for name, tensor in _table(module, table).items():
+        for name, tensor in own_tensors(module, table).items():
             if tensor is not None:
                 yield name, tensor, role
 
@@ -351,7 +290,9 @@ def _sizes(shape: Sequence[int] | None) -> str:
 
 
 def _arguments(module: torch.nn.Module) -> str:
-    """What the module's repr says it was made with, on one line."""
+    """What the module's repr says it was made with, on one line; one that was scripted does not know it any more."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return ""
     try:
         return " ".join(module.extra_repr().split())
     except Exception as error:  # a repr of the user's may rest on what is not there yet

@@ -57,7 +57,7 @@ def export_model_summary(
     if not isinstance(model, torch.nn.Module):
         raise NotTraceable(f"export_model_summary() takes a module, not {type(model).__name__}")
     if format not in FORMATS:
-        raise no_match("summary format", format, FORMATS)
+        raise no_match("summary format", str(format), FORMATS)
     stats = get_forward_stats(model)
     subject = ModuleSubject(model, trace=trace, stats=stats if isinstance(stats, ForwardStats) else None)
     writer = {"text": _text, "json": _json, "html": _html}[format]

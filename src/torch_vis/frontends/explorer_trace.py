@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
+from torch_vis.frontends.explorer_maps import Maps
 from torch_vis.frontends.explorer_source import lines_source
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.tracing import Trace
 from torch_vis.views.tui.forest import Forest, Sharing
 from torch_vis.views.tui.measures import measure, share
-from torch_vis.views.tui.subject import CallRow, Details, Gradient, Source, Subject, TensorRow
+from torch_vis.views.tui.subject import CallRow, Details, Gradient, Picture, Source, Subject, TensorRow
 from torch_vis.views.units import count, duration, size
 
 
@@ -36,15 +36,18 @@ class TraceSubject(Subject):
             self.facts.append(f"{count(int(forest.numbers['params'][0]))} parameters used")
         if trace.meta.get("wall_ns"):
             self.facts.append(duration(int(trace.meta["wall_ns"]) - int(trace.meta.get("overhead_ns") or 0)))
-        if trace.metrics["flops"].uncovered:
-            self.notes.append(
-                f"FLOPs of {trace.metrics['flops'].uncovered:,} operations are not known and count as none"
-            )
+        self.notes += unknown_costs(trace)
+        self._maps: Maps | None = None
+        self._gradients: list[Gradient] | None = None
+        if has_backward(trace):
+            forest.later["gradient"] = lambda: gradient_column(forest, self.gradients())
 
     def details(self, row: int) -> Details:
         """The module's place, class and the parameters that it was seen to use."""
         forest = self.forest
         facts = [("path", forest.paths[row] or "(the run)"), ("kind", forest.kind(row))]
+        if row == 0:
+            facts = [*circumstances(self.trace), *facts[forest.kind(row) == "run" :]]
         if "params" in forest.numbers:
             facts.append(("parameters", f"{int(forest.numbers['params'][row]):,} used in it"))
             facts.append(("memory", f"{size(int(forest.numbers['bytes'][row]))} of parameters"))
@@ -69,19 +72,128 @@ class TraceSubject(Subject):
         return None
 
     def gradients(self) -> Sequence[Gradient] | None:
-        """The gradients that the run ended with, where the trace still holds them."""
-        held = self.trace._held
-        if held is None:
+        """The gradients that the run ended with, where the trace still holds them or has their norms."""
+        if self._gradients is None:
+            self._gradients = gradients_of(self.trace, self.forest)
+        return self._gradients or None
+
+    @property
+    def no_gradients(self) -> str:
+        """What would have to be done for gradients to be here."""
+        return no_gradients(self.trace) or super().no_gradients
+
+    def pictures(self, row: int) -> Sequence[Picture] | None:
+        """What each call of the row gave, from a repetition of the run."""
+        if self.trace._held is None:
             return None
-        found = []
-        for number, result in enumerate(self.trace.graph.results):
-            if result.kind == "gradient" and number in held.results:
-                name = result.name.removesuffix(".grad")
-                row = self.forest.row(name.rpartition(".")[0])
-                with torch.no_grad():
-                    norm = float(torch.linalg.vector_norm(held.results[number].detach().to_dense().float()))
-                found.append(Gradient(0 if row is None else row, name, norm, None))
-        return sorted(found) or None
+        if self._maps is None:
+            self._maps = Maps(self.trace, self.row_of_scope)
+        return self._maps.of(row)
+
+    @property
+    def no_pictures(self) -> str:
+        """What would have to be done for pictures to be here."""
+        return NO_TENSORS
+
+
+NO_TENSORS = (
+    "A file keeps no tensors, and this trace was loaded from one or kept none (keep=False). Trace the model again and "
+    "open it in the same process: tv.trace(model, x).explore(), or torch-vis explore file.py:make_model --input …"
+)
+
+
+def circumstances(trace: Trace) -> list[tuple[str, str]]:
+    """What ran, and where: the script, the step, the time, the versions."""
+    meta = trace.meta
+    rows = [(name, str(meta[name])) for name in ("script", "traced", "model") if meta.get(name)]
+    if meta.get("wall_ns"):
+        recording = int(meta.get("overhead_ns") or 0)
+        note = f", {duration(recording)} of it to record" if recording else ""
+        rows.append(("wall time", duration(int(meta["wall_ns"])) + note))
+    where = [f"torch {meta['torch']}" if meta.get("torch") else "", ", ".join(meta.get("devices") or ())]
+    rows.append(("on", ", ".join(filter(None, where))))
+    if meta.get("error"):
+        rows.append(("ended by", str(meta["error"])))
+    return [(name, text) for name, text in rows if text]
+
+
+def unknown_costs(trace: Trace) -> list[str]:
+    """A sentence about the operations whose FLOPs are not known, if there are any."""
+    number = trace.metrics["flops"].uncovered if "flops" in trace.metrics else 0
+    return [f"FLOPs of {number:,} operations are not known and count as none"] if number else []
+
+
+def has_backward(trace: Trace) -> bool:
+    """Whether a backward pass was recorded."""
+    return bool((trace.graph.node_phase == Phase.BACKWARD).any())
+
+
+def gradients_of(trace: Trace, forest: Forest) -> list[Gradient]:
+    """The gradients of a trace: of tensors that it holds, or by the norms that ``t.gradients()`` left in it."""
+    held, graph, found = trace._held, trace.graph, []
+    norms = trace.metrics["norm"] if "norm" in trace.metrics else None  # noqa: SIM401  (its get raises NoMatch)
+    for number, result in enumerate(graph.outcomes):
+        if result.kind != "gradient":
+            continue
+        norm: float | None = None
+        if held is not None and number in held.results:
+            norm = _norm(held.results[number])
+        elif norms is not None and graph.value_producer[result.value.index] >= 0:
+            norm = norms[int(graph.value_producer[result.value.index])]
+        elif norms is None:
+            continue
+        name = result.name.removesuffix(".grad")
+        row = forest.row(name.rpartition(".")[0])
+        found.append(Gradient(0 if row is None else row, name, norm, None))
+    return sorted(found, key=lambda one: (one.row, one.name))
+
+
+def no_gradients(trace: Trace) -> str:
+    """Why a run with a backward pass shows no gradients; nothing where it had none."""
+    if not has_backward(trace):
+        return ""
+    if trace._held is not None:
+        return "The backward pass of this run left no gradients in any parameter."
+    return (
+        "There was a backward pass, but a file keeps no tensors, and this trace was loaded from one or kept none. Call "
+        "t.gradients() before t.save(…), and the file keeps their norms; or look at the trace where it was made."
+    )
+
+
+def gradient_column(forest: Forest, found: Sequence[Gradient] | None) -> Any:
+    """The norm of all gradients in each row and below; not known where one of them is not."""
+    squares, count = np.zeros(len(forest)), np.zeros(len(forest))
+    for one in found or ():
+        squares[one.row] += np.nan if one.norm is None else one.norm * one.norm
+        count[one.row] += 1
+    total = np.sqrt(forest.subtotal(squares)) if not np.isnan(squares).any() else _slowly(forest, squares)
+    return np.where(forest.subtotal(count) > 0, total, np.nan)
+
+
+def norms_together(holding: Sharing, norms: Sequence[float | None]) -> Any:
+    """The norm over each row's subtree of things that several rows may hold, each counted once."""
+    squares = np.array([np.nan if norm is None else norm * norm for norm in norms], dtype=np.float64)
+    unknown = holding.inclusive(np.isnan(squares).astype(np.int64))
+    some = holding.inclusive(np.ones(len(squares), dtype=np.int64))
+    known = np.sqrt(np.maximum(holding.inclusive(np.nan_to_num(squares)), 0))
+    return np.where((some > 0) & (unknown == 0), known, np.nan)
+
+
+def _slowly(forest: Forest, squares: Any) -> Any:
+    """The same where some are not known, which a running sum would spread to all that follow."""
+    known = forest.subtotal(np.nan_to_num(squares))
+    return np.where(forest.subtotal(np.isnan(squares).astype(float)) > 0, np.nan, np.sqrt(known))
+
+
+def _norm(tensor: Any) -> float | None:
+    import torch
+
+    if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+        return None
+    with torch.no_grad():
+        dense = tensor.detach()
+        dense = dense.to_dense() if dense.layout != torch.strided else dense
+        return float(torch.linalg.vector_norm(dense if dense.is_complex() else dense.float()))
 
 
 _PHASES = ((Phase.FORWARD, "forward"), (Phase.BACKWARD, "backward"), (Phase.OPTIMIZER, "optimizer"))

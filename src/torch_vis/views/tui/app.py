@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from rich.style import Style
 from rich.text import Text
 from textual import on, work
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static, Tab, Tabs
+from textual.widgets import Input, Static, Tab, Tabs
 
-from torch_vis.errors import TorchVisError, no_match
-from torch_vis.views.tui.arrange import Arrangement
+from torch_vis.errors import no_match
+from torch_vis.views.tui.arrange import Arrangement, is_expression
 from torch_vis.views.tui.columns import available, chosen
 from torch_vis.views.tui.config import ExplorerConfig
 from torch_vis.views.tui.palette import DARK, LIGHT, THEMES, palette
-from torch_vis.views.tui.panels import details, source
-from torch_vis.views.tui.panels.sheet import Sheet
 from torch_vis.views.tui.panels.table import PANELS
-from torch_vis.views.tui.saving import save_view
-from torch_vis.views.tui.screens import AskPath, ChooseColumns, Help
+from torch_vis.views.tui.screens import ChooseColumns, Help
+from torch_vis.views.tui.side import SideApp
 from torch_vis.views.tui.subject import Subject
 from torch_vis.views.tui.tree import ModuleTree
 
 FIRST_SCREEN = 40  # rows to open with, about
 
 
-class Explorer(App[None]):
+class Explorer(SideApp):
     """Shows one subject. ``run()`` takes the terminal until the user quits."""
 
     TITLE = "torch_vis"
@@ -43,16 +42,21 @@ class Explorer(App[None]):
     .-wide #body { layout: horizontal; }
     ModuleTree { width: 1fr; height: 1fr; min-height: 8; }
     #side { height: 45%; width: 1fr; border-top: solid $panel; }
-    .-wide #side { height: 1fr; width: 42%; border-top: none; border-left: solid $panel; }
+    .-wide #side { height: 1fr; width: 44%; border-top: none; border-left: solid $panel; }
     #side.-off { display: none; }
     Tabs { height: 2; }
-    Tab { padding: 0 1; }
+    Tab { padding: 0 1 0 0; }
     #scroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
     #scroll > Static { width: 100%; height: auto; text-wrap: nowrap; text-overflow: ellipsis; }
     #filter { display: none; border: none; height: 1; padding: 0 1; background: $panel; }
-    Footer { background: $panel; }
+    #keys { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "question_mark", "help", "help", key_display="?"
+        ),  # what a newcomer needs comes first: the line
+        Binding("q", "quit", "quit", key_display="q"),  # of keys at the bottom is cut at its end
+        Binding("ctrl+c", "quit", "quit", show=False),
         Binding("slash", "filter", "filter", key_display="/", priority=True),
         Binding("space", "pin", "hold"),
         Binding("tab", "panel(1)", "panel", priority=True),
@@ -80,21 +84,17 @@ class Explorer(App[None]):
         Binding("y", "copy_path", "copy path", show=False),
         Binding("Y", "copy_panel", "copy panel", show=False),
         Binding("s", "save", "save"),
+        Binding("a", "batch", "batch size", show=False),
         Binding("t", "theme", "dark/light", show=False),
-        Binding("question_mark", "help", "help", key_display="?"),
-        Binding("q", "quit", "quit"),
     ]
 
     def __init__(self, subject: Subject, config: ExplorerConfig | None = None) -> None:
-        super().__init__()
-        self.subject = subject
+        super().__init__(subject)
         self.config = config or ExplorerConfig()
         self.arrangement = Arrangement(subject.forest, max_depth=self.config.max_depth)
         self.arrangement.open_to(_opening_depth(self.arrangement))
-        self.panel = "details"
-        self.histograms = False
+        self._as_text = False  # the filter is no regular expression
         self._depth = int(subject.forest.depth[self.arrangement.rows()].max(initial=0))
-        self._sheet: Sheet | None = None
         self._set_theme(self.config.color_scheme)
 
     def _set_theme(self, scheme: str) -> None:
@@ -119,24 +119,13 @@ class Explorer(App[None]):
         yield Input(
             placeholder="filter: text or a regular expression; Enter keeps it, Escape clears it", id="filter"
         )
-        yield Footer(show_command_palette=False)
+        yield Static(self._keys(), id="keys")
 
     def on_mount(self) -> None:
         """The keys go to the tree."""
         self.query_one(Tabs).can_focus = False
         self.tree_view.focus()
         self.watch(self, "theme", self._recoloured, init=False)
-
-    @property
-    def tree_view(self) -> ModuleTree:
-        """The tree on the screen."""
-        return self.query_one(ModuleTree)
-
-    @property
-    def row(self) -> int:
-        """The row that the panel is about: the one that is held, or else the one under the cursor."""
-        tree = self.tree_view
-        return tree.row if tree.pinned is None else tree.pinned
 
     def _top(self) -> Text:
         colours = palette(self.current_theme.dark)
@@ -149,101 +138,27 @@ class Explorer(App[None]):
         found = self.arrangement.matching
         if found is not None:
             text.append(f"  ·  {int(found.sum()):,} match", style=colours.match)
+            if self._as_text:
+                text.append("  ·  no regular expression, so taken as text", style=colours.warn)
+        return text
+
+    def _keys(self) -> Text:
+        """The line at the bottom: a widget for each key, as Textual's own has, would take a third of the start."""
+        colours = palette(self.current_theme.dark)
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for binding in self.BINDINGS:
+            assert isinstance(binding, Binding)
+            if binding.show:
+                key = binding.key_display or binding.key.partition(",")[0]
+                click = Style(meta={"@click": f"app.{binding.action}"})
+                text.append(f"{key} ", style=colours.type + click)
+                text.append(f"{binding.description}  ", style=colours.dim + click)
         return text
 
     def _recoloured(self) -> None:
         self.query_one("#top", Static).update(self._top())
+        self.query_one("#keys", Static).update(self._keys())
         self.redraw_panel()
-
-    # the panel
-
-    @on(ModuleTree.Moved)
-    def _moved(self) -> None:
-        if self.tree_view.pinned is None:
-            self.redraw_panel()
-
-    @on(Tabs.TabActivated)
-    def _chosen_panel(self, event: Tabs.TabActivated) -> None:
-        if event.tab.id and event.tab.id != self.panel:
-            self.show_panel(event.tab.id)
-
-    def show_panel(self, name: str) -> None:
-        """Bring a panel to the front."""
-        self.panel = name
-        self.query_one("#side").remove_class("-off")
-        self.query_one(Tabs).active = name
-        self.redraw_panel()
-
-    def redraw_panel(self) -> None:
-        """Fill the panel anew, beside the tree's own work; of several requests the last counts."""
-        if not self.query_one("#side").has_class("-off"):
-            self._fill_panel(self.panel, self.row, self.query_one("#scroll").size.width - 3)
-
-    def on_resize(self) -> None:
-        """Panels are laid out for their width."""
-        self.call_after_refresh(self.redraw_panel)
-
-    @work(exclusive=True, group="panel", thread=True)
-    def _fill_panel(self, name: str, row: int, width: int) -> None:
-        dark = self.current_theme.dark
-        sheet = Sheet(width, palette(dark))
-        if row >= 0:
-            draw: Any = PANELS[name].draw
-            if name == "details":
-                draw = partial(details.draw, histograms=self.histograms)
-            elif name == "source":
-                draw = partial(source.draw, dark=dark)
-            try:
-                draw(self.subject, row, sheet)
-            except (
-                Exception
-            ) as error:  # a model's own property may raise; it is shown, and the explorer goes on
-                sheet.heading("This panel could not be filled")
-                sheet.say(f"{type(error).__name__}: {error}", sheet.colours.bad)
-        self.call_from_thread(self._show_sheet, name, row, sheet)
-
-    def _show_sheet(self, name: str, row: int, sheet: Sheet) -> None:
-        if (name, row) != (self.panel, self.row) or not self.is_running:
-            return
-        self._sheet = sheet
-        self.query_one("#panel", Static).update(sheet.text())
-        scroll = self.query_one("#scroll", VerticalScroll)
-        goal = 0 if sheet.goal is None else max(0, sheet.goal - 3)
-        self.call_after_refresh(scroll.scroll_to, y=goal, animate=False)
-
-    def action_panel(self, step: int) -> None:
-        """Go to the next or the previous panel."""
-        if len(self.screen_stack) > 1:
-            (self.screen.focus_next if step > 0 else self.screen.focus_previous)()
-            return
-        names = list(PANELS)
-        self.show_panel(names[(names.index(self.panel) + step) % len(names)])
-
-    def action_panel_number(self, number: int) -> None:
-        """Go to a panel."""
-        self.show_panel(list(PANELS)[number - 1])
-
-    def action_scroll_panel(self, step: int) -> None:
-        """Scroll the panel by half of it."""
-        scroll = self.query_one("#scroll", VerticalScroll)
-        scroll.scroll_relative(y=step * max(1, scroll.size.height // 2), animate=False)
-
-    def action_side(self) -> None:
-        """Show or hide the panel."""
-        self.query_one("#side").toggle_class("-off")
-        self.call_after_refresh(self.redraw_panel)
-
-    def action_pin(self) -> None:
-        """Hold the row in the panel, or let go of it."""
-        tree = self.tree_view
-        tree.pinned = None if tree.pinned == tree.row else tree.row
-        tree.refresh()
-        self.redraw_panel()
-
-    def action_histograms(self) -> None:
-        """Show or hide how the tensors' elements are spread."""
-        self.histograms = not self.histograms
-        self.show_panel("details")
 
     # the tree
 
@@ -289,6 +204,9 @@ class Explorer(App[None]):
 
     def sort_by(self, column: str | None) -> None:
         """Sort the neighbours by a column, the largest first; None is the model's own order."""
+        if column in self.subject.forest.later:
+            self._with_columns([column], partial(self.sort_by, column))
+            return
         self.arrangement.sort = column
         self.arrangement.descending = column in self.subject.forest.numbers
         self.tree_view.rearrange()
@@ -316,7 +234,14 @@ class Explorer(App[None]):
         tree = self.tree_view
         found: Any = await self.push_screen_wait(ChooseColumns(available(self.subject.forest), tree.columns))
         if found is not None:
-            tree.set_columns(found)
+            self._with_columns(found, partial(tree.set_columns, found))
+
+    @work(exclusive=True, group="columns", thread=True)
+    def _with_columns(self, names: Sequence[str], then: Callable[[], None]) -> None:
+        """Compute the columns that are not there yet, beside the screen's own work, and go on."""
+        for name in names:
+            self.subject.forest.complete(name)
+        self.call_from_thread(then)
 
     # the filter
 
@@ -346,6 +271,7 @@ class Explorer(App[None]):
     async def _search(self, pattern: str) -> None:
         """Look through the rows a stretch at a time; the next letter ends this search."""
         shown = self.arrangement
+        self._as_text = not is_expression(pattern)
         if not pattern:
             shown.matching = None
         else:
@@ -388,39 +314,7 @@ class Explorer(App[None]):
         after = places[places > tree.cursor] if step > 0 else places[places < tree.cursor][::-1]
         tree._go(int(after[0] if len(after) else places[0 if step > 0 else -1]))
 
-    # files, clipboard, looks
-
-    @work
-    async def action_save(self) -> None:
-        """Ask for a name and write what is shown."""
-        found = await self.push_screen_wait(AskPath(f"{self.subject.title}.txt"))
-        if isinstance(found, str):
-            self.save(found)
-
-    def save(self, path: str) -> None:
-        """Write what is shown to a file; the ending chooses the form."""
-        try:
-            picture = (
-                self.export_screenshot(title=self.subject.title) if path.lower().endswith(".svg") else ""
-            )
-            save_view(path, self.tree_view, self.subject.title, self.subject.facts, picture)
-        except TorchVisError as error:
-            self.notify(str(error), severity="error", title="Not saved")
-        else:
-            self.notify(path, title="Saved")
-
-    def action_copy_path(self) -> None:
-        """The row's path to the clipboard."""
-        if self.row >= 0:
-            path = self.subject.forest.paths[self.row]
-            self.copy_to_clipboard(path)
-            self.notify(path or "(the model itself has no path)", title="Copied", timeout=2)
-
-    def action_copy_panel(self) -> None:
-        """The panel's text to the clipboard."""
-        if self._sheet is not None:
-            self.copy_to_clipboard(self._sheet.text().plain)
-            self.notify(f"the panel {PANELS[self.panel].title}", title="Copied", timeout=2)
+    # looks
 
     def action_theme(self) -> None:
         """Dark or light."""
@@ -443,6 +337,7 @@ class Explorer(App[None]):
             )
         yield SystemCommand("Choose columns", "Which columns the tree shows", self.action_columns)
         yield SystemCommand("Save the view", "As text, JSON, a page or a picture", self.action_save)
+        yield SystemCommand("Batch size", "How large a batch could be", self.action_batch)
         yield SystemCommand("Fold repeats", "Repeated neighbours as one line", self.action_fold)
         yield SystemCommand("Flat list", "A list in the place of the tree", self.action_flat)
 

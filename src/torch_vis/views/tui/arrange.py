@@ -205,6 +205,19 @@ def matcher(pattern: str) -> Callable[[list[str]], list[bool]]:
     return lambda lines: [search(line) is not None for line in lines]
 
 
+def is_expression(pattern: str) -> bool:
+    """Whether a pattern can be read as a regular expression; plain text can.
+
+    >>> is_expression("conv"), is_expression("(a|b)$"), is_expression("(")
+    (True, True, False)
+    """
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError):
+        return False
+    return True
+
+
 def _positions(up: Ints, offset: Ints) -> Ints:
     """Where each row comes to stand: after its parent, by the rows of the neighbours before it.
 

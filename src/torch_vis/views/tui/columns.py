@@ -22,6 +22,7 @@ class ColumnSpec(NamedTuple):
 
 
 COUNT, BYTES, TIME, SHARE, PLAIN, TEXT = "count", "bytes", "time", "share", "plain", "text"
+NORM = "norm"
 PARAMS, SHAPES, TIMING, MEMORY, ALWAYS = "parameter_counts", "shapes", "timing", "memory", ""
 
 COLUMNS: dict[str, ColumnSpec] = {
@@ -29,6 +30,8 @@ COLUMNS: dict[str, ColumnSpec] = {
     "args": ColumnSpec("arguments", TEXT, 30, ALWAYS, "what it was made with, as its repr says"),
     "params": ColumnSpec("params", COUNT, 9, PARAMS, "parameters in it and below, tied ones once"),
     "params_share": ColumnSpec("params %", SHARE, 8, PARAMS, "its share of the model's parameters"),
+    "elements": ColumnSpec("elements", COUNT, 9, PARAMS, "elements of the tensors in it, shared memory once"),
+    "elements_share": ColumnSpec("elements %", SHARE, 10, PARAMS, "its share of all elements"),
     "own_params": ColumnSpec("own params", COUNT, 10, PARAMS, "parameters that it holds itself"),
     "trainable": ColumnSpec("trainable", COUNT, 9, PARAMS, "parameters that require gradients"),
     "modules": ColumnSpec("modules", COUNT, 8, ALWAYS, "modules in it, itself included"),
@@ -55,10 +58,12 @@ COLUMNS: dict[str, ColumnSpec] = {
     ),
     "flops": ColumnSpec("FLOPs", COUNT, 9, TIMING, "floating-point operations of it and below, forward"),
     "flops_share": ColumnSpec("FLOPs %", SHARE, 8, TIMING, "its share of the forward FLOPs"),
+    "gradient": ColumnSpec("gradient", NORM, 9, ALWAYS, "norm of the gradients of the parameters in it"),
     "ops": ColumnSpec("ops", PLAIN, 7, ALWAYS, "operations of it and below, forward and backward"),
 }
 ADDITIVE = {
     "params",
+    "elements",
     "own_params",
     "trainable",
     "modules",
@@ -68,15 +73,28 @@ ADDITIVE = {
     "calls",
     "time",
 }
-ADDITIVE |= {"time_share", "params_share", "bytes_share", "flops_share", "self", "backward", "backward_self"}
+ADDITIVE |= {
+    "time_share",
+    "params_share",
+    "elements_share",
+    "bytes_share",
+    "flops_share",
+    "self",
+    "backward",
+    "backward_self",
+}
 ADDITIVE |= {"memory", "flops", "ops"}
 DEFAULT = ("type", "params", "time", "self", "backward", "flops", "memory", "out", "calls", "bytes", "shapes")
-WITHOUT_RUN = ("type", "params", "params_share", "bytes", "shapes", "dtype", "device", "args")
+WITHOUT_RUN = (
+    "type", "params", "params_share", "elements", "elements_share", "bytes", "shapes", "dtype", "device", "args",
+)  # fmt: skip
 
 
 def available(forest: Forest) -> list[str]:
     """The columns that the forest has something for, in their usual order."""
-    return [name for name in COLUMNS if name in forest.numbers or name in forest.texts]
+    return [
+        name for name in COLUMNS if name in forest.numbers or name in forest.texts or name in forest.later
+    ]
 
 
 def chosen(forest: Forest, config: ExplorerConfig) -> list[str]:
@@ -84,6 +102,7 @@ def chosen(forest: Forest, config: ExplorerConfig) -> list[str]:
     there = available(forest)
     wanted: Sequence[str] = DEFAULT if "time" in there or "ops" in there else WITHOUT_RUN
     off = {name for name in (PARAMS, SHAPES, TIMING, MEMORY) if not getattr(config, f"show_{name}")}
+    there = [name for name in there if name not in forest.later]
     found = [name for name in wanted if name in there and COLUMNS[name].switch not in off]
     if config.compact_view:
         found = [name for name in found if COLUMNS[name].kind != TEXT]
@@ -105,6 +124,8 @@ def cell(name: str, figure: float) -> str:
         return size(int(figure))
     if kind == TIME:
         return duration(int(figure))
+    if kind == NORM:
+        return f"{figure:.3g}"
     if kind == SHARE:
         return f"{figure * 100:.1f} %"
     return f"{figure:,.0f}" if figure == int(figure) else f"{figure:.3g}"

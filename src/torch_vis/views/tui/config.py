@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from torch_vis.errors import UsageError
+from torch_vis.errors import UsageError, no_match
 
 SCHEMES = ("dark", "light")
 
@@ -35,3 +36,15 @@ class ExplorerConfig:
             raise UsageError(f"max_depth is a number of levels from 0 up, or None for all, not {depth!r}")
         if not isinstance(self.color_scheme, str):
             raise UsageError(f"color_scheme is 'dark', 'light' or a theme's name, not {self.color_scheme!r}")
+        known = {*SCHEMES, *_themes()} if self.color_scheme not in SCHEMES else SCHEMES
+        if self.color_scheme not in known and len(known) > len(SCHEMES):
+            raise no_match("color scheme", self.color_scheme, known)
+
+
+def _themes() -> Collection[str]:
+    """The themes that Textual has; none are known where it is not installed."""
+    try:
+        from textual.theme import BUILTIN_THEMES
+    except ImportError:
+        return ()
+    return BUILTIN_THEMES

@@ -44,6 +44,8 @@ class Forest:
         self.paths = _paths(names, parent) if paths is None else paths
         self.numbers: dict[str, Floats] = {}
         self.texts: dict[str, Callable[[int], str]] = {"type": types.__getitem__}
+        self.later: dict[str, Callable[[], Floats]] = {}
+        """Columns of figures that take a while, by what computes them; ``complete`` does it."""
         self.sharing: Sharing | None = None
         self._signatures: Ints | None = None
         self.describe: Callable[[int], Any] = lambda row: ()
@@ -69,6 +71,13 @@ class Forest:
         """The sum of a column over each row's subtree."""
         running = np.concatenate([[0], np.cumsum(own)])
         return running[self.end] - running[:-1]
+
+    def complete(self, name: str) -> None:
+        """Compute a column that was left for later."""
+        compute = self.later.get(name)
+        if compute is not None:
+            self.numbers[name] = compute()
+            self.later.pop(name, None)
 
     def row(self, path: str) -> int | None:
         """The row of a path, None where there is none."""
@@ -125,15 +134,16 @@ class Sharing:
 
     def own(self, figure: NDArray[Any]) -> NDArray[Any]:
         """A figure of the items, summed over what each row holds itself."""
-        return np.bincount(self.row, weights=figure[self.item], minlength=len(self.forest)).astype(np.int64)
+        found = np.bincount(self.row, weights=figure[self.item], minlength=len(self.forest))
+        return found if figure.dtype.kind == "f" else found.astype(np.int64)
 
     def inclusive(self, figure: NDArray[Any]) -> NDArray[Any]:
         """The same over each row's subtree, every item once."""
         own = self.own(figure)
         meeting, item = self._again
         if len(meeting):
-            twice = np.bincount(meeting, weights=figure[item], minlength=len(own)).astype(np.int64)
-            own = own - twice
+            twice = np.bincount(meeting, weights=figure[item], minlength=len(own))
+            own = own - twice.astype(own.dtype)
         return self.forest.subtotal(own)
 
     def over(self, first: int, stop: int, figure: NDArray[Any]) -> int:

@@ -72,11 +72,19 @@ def palette(dark: bool) -> Palette:
             "time": "#5a3a2e",
             "share": "#3a3358",
             "plain": "#33384d",
+            "norm": "#2f4a33",
         }
         return _make(colours, marks, bars, ("#1d2030", "#e0af68"))
     colours = ("#1b1f33", "#2e5cb8", "#333a55", "#6b7290", "#cdd2e2", "#5b6280", "#9a5b00")
     marks = ("#d8e0f6", "#9a5b00", "#b3261e", "#3c7a1a", "#9a5b00", "#b3261e", "#7847bd")
-    bars = {"count": "#d4e0fb", "bytes": "#cfeee4", "time": "#fbdcc8", "share": "#e5dcfa", "plain": "#e3e6f0"}
+    bars = {
+        "count": "#d4e0fb",
+        "bytes": "#cfeee4",
+        "time": "#fbdcc8",
+        "share": "#e5dcfa",
+        "plain": "#e3e6f0",
+        "norm": "#d8efd2",
+    }
     return _make(colours, marks, bars, ("#eceef5", "#9a5b00"))
 
 

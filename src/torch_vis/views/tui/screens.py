@@ -61,6 +61,7 @@ KEYS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("Space", "hold the row in the panel while you move on"),
             ("[ ]", "scroll the panel"),
             ("i", "histograms of the tensors, in Details"),
+            ("a", "how large a batch could be, in Time"),
             ("p", "panel on or off"),
         ),
     ),
@@ -71,7 +72,7 @@ KEYS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("s", "save what is shown: .txt .json .html .svg"),
             ("t", "dark or light"),
             ("Ctrl+P", "the palette of all commands"),
-            ("? q", "this help; quit"),
+            ("? q Ctrl+C", "this help; quit"),
         ),
     ),
 )

@@ -154,8 +154,28 @@ class Subject:
         """The gradients of all parameters, in the order of the rows; None where there are none."""
         return None
 
+    @property
+    def no_gradients(self) -> str:
+        """What would have to be done for gradients to be here."""
+        return (
+            "There are no gradients. Run a backward pass (loss.backward()) before the explorer is opened, or "
+            "tv.trace(model, x, backward=True).explore(), and the norm of each parameter's gradient is drawn here."
+        )
+
     def pictures(self, row: int) -> Sequence[Picture] | None:
         """What came out of the row, as images; None where nothing was kept."""
+        return None
+
+    @property
+    def no_pictures(self) -> str:
+        """What would have to be done for pictures to be here."""
+        return (
+            "No activations are at hand. Trace a run and look at it in the same process: tv.trace(model, x).explore(); "
+            "or record one with pictures: with tv.record_torch_module_forward_stats(model, maps=True): model(x)"
+        )
+
+    def batch_sizes(self) -> Sequence[Advice] | None:
+        """How large a batch could be; None where there is no model and no batch to try it with."""
         return None
 
     def advice(self, row: int) -> Sequence[Advice]:

@@ -16,9 +16,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from torch_vis.views.tui.arrange import Arrangement
-from torch_vis.views.tui.columns import ADDITIVE, COLUMNS, TEXT, cell
+from torch_vis.views.tui.columns import COLUMNS, TEXT, cell
 from torch_vis.views.tui.columns import PLAIN as COUNTED
 from torch_vis.views.tui.forest import Ints
+from torch_vis.views.tui.listing import Listing
 from torch_vis.views.tui.palette import Palette, palette
 
 GAP = 2
@@ -262,17 +263,12 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def figure(self, name: str, row: int) -> float:
         """A row's figure; of a fold, the sum over its members where that means something."""
-        column = self.forest.numbers[name]
-        many = self.arrangement.members(row)
-        if many == 1 or name not in ADDITIVE:
-            return float(column[row])
-        members = [row]
-        while len(members) < many:
-            members.append(int(self.forest.end[members[-1]]))
-        sharing = self.forest.sharing
-        if name == "params" and sharing is not None:
-            return float(sharing.over(row, int(self.forest.end[members[-1]]), sharing.size))
-        return float(np.nansum(column[members])) if not np.isnan(column[members]).all() else float("nan")
+        return self.listing.figure(name, row)
+
+    @property
+    def listing(self) -> Listing:
+        """The rows and columns on show."""
+        return Listing(self.arrangement, self.rows, self.columns)
 
     def _top(self, name: str) -> float:
         if name not in self._tops:

@@ -7,24 +7,25 @@ from numpy.typing import NDArray
 from rich.style import Style
 from rich.text import Text
 
+from torch_vis.errors import TorchVisError
 from torch_vis.views.tui.palette import blend
-from torch_vis.views.tui.panels.sheet import Sheet
+from torch_vis.views.tui.panels.sheet import Sheet, cut
 from torch_vis.views.tui.subject import Subject
 
-NEEDS = (
-    "No activations were kept. Record a run with pictures and open the explorer again: "
-    "with tv.record_torch_module_forward_stats(model, maps=True): model(x)"
-)
 RAMP = ("#0b0b2a", "#3b1f7a", "#8f2a7f", "#d8576b", "#f9a242", "#fcf6a5")
 PICTURES = 3
 
 
 def draw(subject: Subject, row: int, sheet: Sheet) -> None:
     """Fill the panel."""
-    found = subject.pictures(row)
     sheet.heading(subject.forest.paths[row] or subject.title, subject.forest.types[row])
+    try:
+        found = subject.pictures(row)
+    except TorchVisError as error:  # the run cannot be repeated any more, and says why
+        sheet.missing(str(error))
+        return
     if not found:
-        sheet.missing(NEEDS if found is None else "Nothing came out of it that could be drawn.")
+        sheet.missing(subject.no_pictures if found is None else "Nothing came out of it that could be drawn.")
         return
     for picture in found[:PICTURES]:
         low = min(float(image.min()) for image in picture.images)
@@ -34,14 +35,36 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
 
 
 def _gallery(images: list[NDArray[np.float64]], sheet: Sheet) -> None:
-    """The images side by side, as many as fit, then below each other."""
+    """The images with their channels' numbers, at least two side by side where there are several."""
+    most = sheet.width if len(images) == 1 else max(8, (sheet.width - 1) // 2)
+    images = [narrowed(image, most) for image in images]
     wide = max(image.shape[1] for image in images)
-    in_row = max(1, (sheet.width + 1) // (min(wide, sheet.width) + 1))
+    in_row = max(1, (sheet.width + 1) // (wide + 1))
     for first in range(0, len(images), in_row):
-        drawn = [half_blocks(image[:, : sheet.width]) for image in images[first : first + in_row]]
-        for lines in zip(*drawn):
+        row = images[first : first + in_row]
+        if len(images) > 1:
+            labels = (cut(f"ch {first + at}", wide).ljust(wide) for at in range(len(row)))
+            sheet.put((" ".join(labels), sheet.colours.dim))
+        for lines in zip(*(half_blocks(image) for image in row)):
             sheet.lines.append(Text(" ").join(lines))
         sheet.lines.append(Text())
+
+
+def narrowed(image: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """An image no wider than ``width``, each pixel the mean of those it stands for.
+
+    >>> narrowed(np.array([[0.0, 1.0, 0.0, 1.0]] * 4), 2).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    height, wide = image.shape
+    if wide <= width:
+        return image
+    columns = np.linspace(0, wide, width + 1).astype(int)[:-1]
+    rows = np.linspace(0, height, max(1, round(height * width / wide)) + 1).astype(int)[:-1]
+    sums = np.add.reduceat(np.add.reduceat(image, rows, axis=0), columns, axis=1)
+    counts = np.outer(np.diff(np.append(rows, height)), np.diff(np.append(columns, wide)))
+    found: NDArray[np.float64] = sums / counts
+    return found
 
 
 def half_blocks(image: NDArray[np.float64]) -> list[Text]:

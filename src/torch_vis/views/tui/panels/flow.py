@@ -59,8 +59,9 @@ def passages(
     reader, value = graph.in_node, graph.in_value
     producer = graph.value_producer[value]
     real = (graph.in_kind != Kind.SHAPE) & forward[reader]
+    made_forward = np.append(forward, True)[producer]  # what has no producer came from outside
     entering = np.flatnonzero(real & inside[reader] & ~inside[producer])
-    leaving = np.flatnonzero(real & ~inside[reader] & inside[producer])
+    leaving = np.flatnonzero(real & made_forward & ~inside[reader] & inside[producer])
     state = np.isin(graph.value_role[value[entering]], (Role.PARAMETER, Role.BUFFER))
     state &= producer[entering] < 0
     into = _taken(subject, graph, value[entering[~state]])
@@ -86,10 +87,12 @@ def _grouped(pairs: list[tuple[int, str]]) -> dict[tuple[int, str], int]:
 
 
 def _named(graph: Graph, found: dict[tuple[int, str], int]) -> list[Passage]:
-    return [
-        Passage(str(graph.types[graph.value_type[value]]), who, times)
-        for (value, who), times in found.items()
-    ]
+    """One line for all that look alike."""
+    alike: dict[tuple[str, str], int] = {}
+    for (value, who), times in found.items():
+        line = (str(graph.types[graph.value_type[value]]), who)
+        alike[line] = alike.get(line, 0) + times
+    return [Passage(what, who, times) for (what, who), times in alike.items()]
 
 
 def _maker(subject: Subject, graph: Graph, value: int) -> str:
@@ -98,7 +101,9 @@ def _maker(subject: Subject, graph: Graph, value: int) -> str:
         return _place(subject, graph, producer)
     role = Role(graph.value_role[value]).name.lower().replace("_", " ")
     name = int(graph.value_name[value])
-    return f"{role} {graph.names[name]}" if name >= 0 else role
+    if name < 0:
+        return "outside the run" if role in ("constant", "activation") else f"outside the run ({role})"
+    return f"{role} {graph.names[name]}"
 
 
 def _place(subject: Subject, graph: Graph, node: int) -> str:
@@ -140,9 +145,21 @@ def _arrows(rows: Sequence[Passage], sheet: Sheet, *, last: bool = False) -> Non
         else:
             corner = "┌── " if number == 0 else "├── "
         who = f"  {'to' if last else 'from'} {one.who}" + (f" × {one.times}" if one.times > 1 else "")
-        who = cut(who, max(8, sheet.width - wide - 8))
+        who = _cut_left(who, max(8, sheet.width - wide - 8))
         sheet.put(
             ("    " + corner, colours.title), (one.what.ljust(wide), colours.type), (who, colours.number)
         )
     if len(rows) > MOST:
         sheet.put((f"    {'└' if last else '├'}── … {len(rows) - MOST:,} more", colours.dim))
+
+
+def _cut_left(text: str, width: int) -> str:
+    """A text of at most ``width`` cells that keeps its end, where paths differ.
+
+    >>> _cut_left("  to encoder.layer.0.output · add", 20)
+    '  to …0.output · add'
+    """
+    if len(text) <= width:
+        return text
+    head = text[: len(text) - len(text.lstrip())] + text.split(maxsplit=1)[0] + " …"
+    return head + text[len(text) - max(1, width - len(head)) :]

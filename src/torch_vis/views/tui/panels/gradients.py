@@ -10,10 +10,6 @@ from torch_vis.views.tui.panels.sheet import Sheet, short
 from torch_vis.views.tui.subject import Gradient, Subject
 
 MOST = 400
-NEEDS = (
-    "There are no gradients. Run a backward pass (loss.backward()) before the explorer is opened, or "
-    "tv.trace(model, x, backward=True).explore(), and the norm of each parameter's gradient is drawn here."
-)
 LOW, HIGH = 1e-7, 1e3
 
 
@@ -24,7 +20,7 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
         subject.forest.paths[row] or subject.title, "norms of the gradients, on a logarithmic scale"
     )
     if found is None:
-        sheet.missing(NEEDS)
+        sheet.missing(subject.no_gradients)
         return
     stop = int(subject.forest.end[row])
     here = [one for one in found if row <= one.row < stop]
@@ -48,7 +44,7 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
 def _summary(here: list[Gradient], sheet: Sheet) -> None:
     known = [one.norm for one in here if one.norm is not None and math.isfinite(one.norm)]
     whole = math.sqrt(sum(norm * norm for norm in known))
-    facts = [("norm of all", short(whole)), ("parameters", f"{len(here):,} tensors")]
+    facts = [("norm of all", short(whole)), ("parameters", _tensors(len(here)))]
     for label, number in (
         ("without gradient", sum(one.norm is None for one in here)),
         ("zero", sum(one.norm == 0 for one in here)),
@@ -57,7 +53,7 @@ def _summary(here: list[Gradient], sheet: Sheet) -> None:
         (f"above {HIGH:g}", sum(one.norm is not None and one.norm > HIGH for one in here)),
     ):
         if number:
-            facts.append((label, f"{number:,} tensors"))
+            facts.append((label, _tensors(number)))
     sheet.facts(facts)
     sheet.blank()
 
@@ -67,3 +63,7 @@ def _style(one: Gradient, sheet: Sheet) -> Style:
     if norm is None or not math.isfinite(norm) or norm > HIGH:
         return sheet.colours.bad
     return sheet.colours.warn if norm < LOW else sheet.colours.good
+
+
+def _tensors(number: int) -> str:
+    return f"{number:,} tensor{'' if number == 1 else 's'}"

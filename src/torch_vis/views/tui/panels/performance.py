@@ -10,7 +10,7 @@ from rich.text import Text
 
 from torch_vis.views.tui.columns import cell
 from torch_vis.views.tui.panels.sheet import Sheet, short, sizes, sparkline
-from torch_vis.views.tui.subject import CallRow, Subject, TensorRow
+from torch_vis.views.tui.subject import Advice, CallRow, Subject, TensorRow
 from torch_vis.views.units import count, duration, size
 
 NEEDS = (
@@ -20,8 +20,11 @@ NEEDS = (
 MOST = 12
 
 
-def draw(subject: Subject, row: int, sheet: Sheet) -> None:
-    """Fill the panel."""
+def draw(subject: Subject, row: int, sheet: Sheet, *, batch: Sequence[Advice] | None = None) -> None:
+    """Fill the panel; ``batch`` is what was found out about batch sizes, if anything was."""
+    if batch:
+        sheet.heading("Batch size")
+        sheet.facts([(one.kind, one.text) for one in batch])
     numbers = subject.forest.numbers
     sheet.heading(subject.forest.paths[row] or subject.title)
     calls = subject.calls(row)
