@@ -103,7 +103,7 @@ def test_numpy_writes_cannot_be_seen_and_are_said_to_be_so() -> None:
 
 @pytest.mark.parametrize(
     ("name", "inner"),
-    [("cond_operator", "sin cos"), ("while_loop_operator", "add"), ("scan_operator", "scan")],
+    [("cond_operator", "sin cos"), ("while_loop_operator", "add"), ("scan_operator", "mul")],
 )
 def test_higher_order_operators(name: str, inner: str) -> None:
     t = of_zoo(name)

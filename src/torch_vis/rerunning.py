@@ -80,8 +80,9 @@ def _operator(trace: Trace, found: Diverged) -> str | None:
     """The higher-order operator that looked at a value, if one did."""
     scope = trace.graph.nodes[found.node].scope
     while scope is not None:
-        if scope.kind in ("operator", "function") and scope.type in STRUCTURED:
-            return scope.type
+        name = scope.type.partition(",")[0]  # what follows is the branch that was not taken
+        if scope.kind in ("operator", "function") and name in STRUCTURED:
+            return name
         scope = scope.parent
     return None
 

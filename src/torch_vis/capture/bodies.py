@@ -21,7 +21,9 @@ from torch import fx
 
 from torch_vis.capture.operators import eager_kernel
 from torch_vis.capture.recorder import get_ident
-from torch_vis.graph.rows import Site
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.rows import Module, Site
+from torch_vis.graph.schema import COLUMNS, TABLES
 
 if TYPE_CHECKING:
     from torch_vis.capture.player import Player
@@ -40,6 +42,7 @@ ROLES: dict[str, dict[int, str]] = {
 }
 UNDER_VMAP = frozenset({"flex_attention"})  # bodies that see no whole tensors; they are only named
 RANDOM = frozenset({"run_and_save_rng_state", "run_with_rng_state"})  # an operator that draws, and from what
+NOT_TAKEN = "not taken"
 SHOWN = 4  # names of operations in the label of a branch that was not taken
 
 
@@ -69,7 +72,19 @@ class Subgraph:
             return f"{self.role} branch" if self.operator == "cond" else self.role
         names = list(dict.fromkeys(short_target(name) for name in self.operations))
         told = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-        return f"not taken: {told}" if told else "not taken"
+        return f"{NOT_TAKEN}: {told}" if told else NOT_TAKEN
+
+
+def with_untaken(graph: Graph) -> Graph:
+    """The graph with each ``cond`` saying which branch it did not take, for views that leave out empty scopes."""
+    modules = list(graph.modules)
+    for module, parent in zip(graph.scope_module.tolist(), graph.scope_parent.tolist()):
+        label = graph.modules[module].type
+        if label.startswith(NOT_TAKEN) and parent >= 0:
+            place = int(graph.scope_module[parent])
+            branch = graph.modules[module].path.rpartition(".")[2]
+            modules[place] = modules[place]._replace(type=f"cond, {branch} branch {label}")
+    return with_modules(graph, modules)
 
 
 def short_target(name: str) -> str:
@@ -80,6 +95,12 @@ def short_target(name: str) -> str:
     """
     parts = name.split(".")
     return parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
+
+
+def with_modules(graph: Graph, modules: list[Module]) -> Graph:
+    """The same graph with other words for what its scopes are calls of."""
+    columns = {name: getattr(graph, name) for name in COLUMNS}
+    return Graph(columns, {**{name: getattr(graph, name) for name in TABLES}, "modules": modules})
 
 
 def is_played(target: Any) -> bool:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_vis.capture.bodies import with_modules
 from torch_vis.capture.sites import OURS, leave_alone, resumed
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import COLUMNS, TABLES
 
 PARTITION = re.compile(r"(partition|forward|backward) \d+")
 
@@ -168,8 +168,7 @@ def with_ends(graph: Graph, breaks: Sequence[Break], sizes: Sequence[int]) -> Gr
                 row = ended[number]
                 told += f", ended by {row.reason} at {os.path.basename(row.file) or '?'}:{row.line}"
             modules[place] = module._replace(type=told)
-    columns = {name: getattr(graph, name) for name in COLUMNS}
-    return Graph(columns, {**{name: getattr(graph, name) for name in TABLES}, "modules": modules})
+    return with_modules(graph, modules)
 
 
 def counted(number: int, what: str) -> str:

@@ -16,6 +16,7 @@ from torch.nn.modules import module as module_file
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture import failures
+from torch_vis.capture.bodies import with_untaken
 from torch_vis.capture.breaks import Log, listening, with_ends, with_losses
 from torch_vis.capture.eager import Capture
 from torch_vis.capture.failures import ANY, is_raised, own_error, quiet
@@ -73,6 +74,8 @@ class Captured:
         """The recorded graph with the open sizes of the program named; the program learns what the graph knows."""
         program, stage = self.program, self.stage
         program.subgraphs = tuple(stage.subgraphs.values())
+        if any(not found.ran for found in program.subgraphs):
+            graph = with_untaken(graph)
         if stage.log is not None:
             sizes = [count_nodes(module) for module in program.modules]
             program.breaks, program.lost = with_losses(stage.log.breaks(sizes), graph)

@@ -26,7 +26,7 @@ GAP, RANK_GAP, PORT_GAP = 18.0, 26.0, 8.0
 BETWEEN_COLUMNS = 70.0
 MARGIN = 24.0
 LONGEST = 28  # letters of a title
-ENDED = ", ended by "  # in what a partition is called, before the reason of the graph break
+TOLD = (", ended by ", " branch not taken")  # what a compiler's capture says of its parts, to be read whole
 MOST_TAGS = 3
 SHADES = ("#f6f8fa", "#ffffff")  # of frames; neighbouring levels differ
 HEADINGS = {Phase.FORWARD: "forward ↓", Phase.BACKWARD: "backward ↑", Phase.OPTIMIZER: "optimizer ↓"}
@@ -394,7 +394,7 @@ def box_of(drawn: Diagram, number: int, item: Item) -> Box:
 def named(item: Item) -> tuple[str, str]:
     """What a box or frame is called, and its class where that says more."""
     name = shortened(item.label, LONGEST)
-    most = 3 * LONGEST if ENDED in item.type else LONGEST
+    most = 3 * LONGEST if any(words in item.type for words in TOLD) else LONGEST
     class_ = shortened(item.type, most) if item.kind == "module" and item.type != item.label else ""
     if class_ and item.label[:1].isdigit():  # "0" alone tells little
         name, class_ = f"{class_} {name}", ""
