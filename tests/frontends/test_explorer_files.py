@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ def paths(path: Path, **options: Any) -> dict[str, int]:
 def test_a_state_dict_is_a_tree_of_tensors(tmp_path: Path) -> None:
     torch.save(net().state_dict(), tmp_path / "net.pth")
     subject = subject_of(tmp_path / "net.pth")
-    assert "params" not in subject.forest.numbers and "7 tensors" in subject.facts  # running_mean is no parameter
+    assert (
+        "params" not in subject.forest.numbers and "7 tensors" in subject.facts
+    )  # running_mean is no parameter
     found = paths(tmp_path / "net.pth")
     assert found["0"] == 15 and found["0.weight"] == 12 and found["1.num_batches_tracked"] == 1
 
@@ -222,3 +225,34 @@ def test_in_a_real_terminal(tmp_path: Path) -> None:
         wait_for("left again")
     finally:
         tmux("kill-session", "-t", "s")
+
+
+def test_a_saved_trace_opens_without_torch(tmp_path: Path) -> None:
+    """Importing torch takes longer than all the rest."""
+    tv.trace(net(), torch.ones(2, 4), backward=True).save(tmp_path / "t.tvz")
+    code = (
+        "import sys, torch_vis as tv\n"
+        "from torch_vis.frontends.explorer_open import program\n"
+        "from torch_vis.frontends.explorer_trace import TraceSubject\n"
+        f"shown = program(TraceSubject(tv.load({str(tmp_path / 't.tvz')!r})))\n"
+        "assert len(shown.subject.forest) > 3 and 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_costs_are_not_known_of_is_said(tmp_path: Path) -> None:
+    """With the model beside the trace as without it."""
+
+    @torch.library.custom_op("explorer_files::odd", mutates_args=())
+    def odd(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return odd(x)
+
+    model = Odd()
+    trace = tv.trace(model, torch.ones(2))
+    for subject in (subject_of(trace), subject_of(model, trace=trace)):
+        notes = [note for note in subject.notes if "FLOPs" in note]
+        assert notes == ["FLOPs of 1 operations are not known and count as none"]
