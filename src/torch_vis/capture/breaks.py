@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_vis.capture.bodies import with_modules
-from torch_vis.capture.sites import OURS, leave_alone, resumed
+from torch_vis.capture.sites import OURS, TORCH, leave_alone, resumed
 from torch_vis.graph.graph import Graph
 
 PARTITION = re.compile(r"(partition|forward|backward) \d+")
@@ -107,7 +107,8 @@ class Log:
             theirs = [frame for frame in row.stack or () if not frame.filename.startswith(OURS)]
             if row.stack and not theirs:
                 continue  # the same one again, met while Dynamo looked at the recorder's way of calling modules
-            told = parsed(row.text, theirs[-1] if theirs else None)
+            users = [frame for frame in theirs if not frame.filename.startswith(TORCH)] or theirs
+            told = parsed(row.text, users[-1] if users else None)
             partition = self.partitions.get(row.compilation) if last[row.compilation] == place else None
             key = (told.reason, told.file, told.line)
             if key in found:
