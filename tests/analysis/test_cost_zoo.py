@@ -26,7 +26,6 @@ UNCOVERED = {
     "encoder_nested_fast_path": {"aten::_transformer_encoder_layer_fwd": NESTED},
     "multi_output": {"aten::_linalg_svd": ITERATES},
     "nested_strided": {"aten::linear": NESTED, "aten::_softmax": NESTED},
-    "scan_operator": {"higher_order::scan": UNSEEN},
     "sparse_coo": {
         "aten::_coalesce": REPEATS,
         "aten::_sparse_addmm": SPARSE,
