@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,7 +56,7 @@ class Comparison:
     @property
     def same(self) -> bool:
         """Whether both ran the same operations, with the same arguments, shapes and types."""
-        return not (len(self.added) or len(self.removed) or self.changed)
+        return not (len(self.added) or len(self.removed) or self.changed or self.reordered_modules)
 
     @cached_property
     def added(self) -> Rows[Node]:
@@ -102,6 +103,18 @@ class Comparison:
                 if before.path != after.path and before.kind == "module":
                     found.append((before, after))
         return found
+
+    @cached_property
+    def reordered_modules(self) -> list[tuple[Scope, Scope]]:
+        """Calls of modules that both make, in another order: the fewest that would have to move."""
+        calls = [
+            (one, two)
+            for one, two in enumerate(self.alignment.scope_to_b.tolist())
+            if two >= 0 and self.a.graph.scopes[one].kind == "module"
+        ]
+        kept = _increasing([two for _, two in calls])
+        moved = [pair for place, pair in enumerate(calls) if place not in kept]
+        return [(self.a.graph.scopes[one], self.b.graph.scopes[two]) for one, two in moved]
 
     @cached_property
     def figures(self) -> dict[str, tuple[float | None, float | None]]:
@@ -167,6 +180,7 @@ class Comparison:
             "added_modules": [scope.path for scope in self.added_modules],
             "removed_modules": [scope.path for scope in self.removed_modules],
             "moved_modules": [[one.path, two.path] for one, two in self.moved_modules],
+            "reordered_modules": [one.path for one, _ in self.reordered_modules],
         }
 
     def __repr__(self) -> str:
@@ -186,7 +200,10 @@ class Comparison:
         changed = [f"{_line(row.after)}: {'; '.join(row.what)}" for row in self.changed[:MOST_ROWS]]
         lines += _listed("changed", changed, len(self.changed))
         moved = [f"{one.path} → {two.path}" for one, two in self.moved_modules[:MOST_ROWS]]
-        return "\n".join([*lines, *_listed("modules under another path", moved, len(self.moved_modules))])
+        lines += _listed("modules under another path", moved, len(self.moved_modules))
+        order = [one.path for one, _ in self.reordered_modules[:MOST_ROWS]]
+        lines += _listed("modules called in another order", order, len(self.reordered_modules))
+        return "\n".join([*lines, "", "times are those of one run each; trace(..., repeat=10) gives medians"])
 
 
 def compare(a: Trace, b: Trace) -> Comparison:
@@ -201,6 +218,22 @@ def compare(a: Trace, b: Trace) -> Comparison:
         if not isinstance(one, Trace):
             raise UsageError(f"compare() takes two traces, not {type(one).__name__}")
     return Comparison(a, b)
+
+
+def _increasing(numbers: list[int]) -> set[int]:
+    """The places of a longest run of numbers that increase."""
+    ends: list[int] = []  # the place of the smallest number that a run of each length ends with
+    before = [-1] * len(numbers)
+    for place, number in enumerate(numbers):
+        length = bisect_left(ends, number, key=numbers.__getitem__)
+        before[place] = ends[length - 1] if length else -1
+        ends[length : length + 1] = [place]
+    found: set[int] = set()
+    place = ends[-1] if ends else -1
+    while place >= 0:
+        found.add(place)
+        place = before[place]
+    return found
 
 
 def _parts(trace: Trace) -> Any:

@@ -143,12 +143,29 @@ def _match_scopes(one: _Side, two: _Side, known: dict[Any, int]) -> Any:
             used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
             left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
             left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
+        if len(left_a) == len(left_b) == 1:  # renamed and changed, but in the same place
+            found[left_a[0]] = left_b[0]
+            stack.append((left_a[0], left_b[0]))
+    _match_elsewhere(found, (one, exact_a, print_a), (two, exact_b, print_b))
     # What was called from elsewhere, but is the same call by its whole path: fx, say, leaves containers out.
     taken = set(found.tolist())
     rest = {_place(b, scope): scope for scope in range(len(b.scope_call)) if scope not in taken}
     for scope in np.flatnonzero(found < 0).tolist():
         found[scope] = rest.pop(_place(a, scope), -1)
     return found
+
+
+def _match_elsewhere(found: Any, ours: Any, theirs: Any) -> None:
+    """Match what is left by what it does, wherever it is called from: wrapped in a container, or taken out of one."""
+    for prints in (1, 2):
+        taken = set(found.tolist())
+        left_a = [s for s in np.flatnonzero(found < 0).tolist() if ours[0].solid[s] == s]
+        left_b = [
+            s for s in range(len(theirs[0].graph.scope_call)) if s not in taken and theirs[0].solid[s] == s
+        ]
+        pairs = common([ours[prints][scope] for scope in left_a], [theirs[prints][scope] for scope in left_b])
+        for place_a, place_b in pairs:
+            found[left_a[place_a]] = left_b[place_b]
 
 
 def _place(graph: Graph, scope: int) -> Any:

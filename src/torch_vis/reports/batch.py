@@ -25,7 +25,7 @@ from torch_vis.views.units import duration, size
 
 LARGEST = 1 << 20
 KNEE = 0.9  # of the best throughput
-RUNS = 3
+RUNS = 5
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
          "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}  # fmt: skip
 
@@ -50,8 +50,9 @@ class BatchSize(Report):
 
     title = "Batch size"
 
-    def __init__(self, rows: list[Fit], budget: int | None, sample: int, notes: list[str]) -> None:
+    def __init__(self, rows: list[Fit], budget: int | None, sample: int, cap: int, notes: list[str]) -> None:
         self.rows = rows
+        self.cap = cap
         self.budget = budget
         self.sample = sample
         self._notes = notes
@@ -66,16 +67,19 @@ class BatchSize(Report):
 
     @property
     def per_sample_bytes(self) -> float:
-        """What one sample more takes, from the smallest and the largest batch that were looked at."""
-        first, last = self.rows[0], self.rows[-1]
+        """What one sample more takes, at the largest batch that fits or else the largest that was looked at."""
+        chosen = [row.batch for row in self.rows].index(self.largest) if self.largest else len(self.rows) - 1
+        at = max(1, min(chosen + 1, len(self.rows) - 1))
+        first, last = self.rows[at - 1], self.rows[min(at, len(self.rows) - 1)]
         return (last.predicted_bytes - first.predicted_bytes) / max(1, last.batch - first.batch)
 
     @property
     def knee(self) -> int | None:
-        """The smallest batch with 90 % of the best throughput measured; None where nothing was timed."""
+        """The smallest batch with 90 % of the best throughput; None where it still grows, or nothing was timed."""
         timed = [row for row in self.rows if row.per_second]
         best = max((row.per_second or 0.0 for row in timed), default=0.0)
-        return next((row.batch for row in timed if (row.per_second or 0.0) >= KNEE * best), None)
+        found = next((row.batch for row in timed if (row.per_second or 0.0) >= KNEE * best), None)
+        return found if timed and found != timed[-1].batch else None
 
     def facts(self) -> dict[str, str]:
         found = {"per sample": size(round(self.per_sample_bytes))}
@@ -89,8 +93,13 @@ class BatchSize(Report):
                 found["proved"] = (
                     f"it ran: tensors held {size(fits.measured_bytes)}, predicted {size(fits.tensor_bytes)}"
                 )
+            if fits.batch == self.cap:
+                found["largest"] += f"; larger ones were not looked at (largest={self.cap:,})"
+        timed = [row for row in self.rows if row.per_second]
         if self.knee is not None:
             found["knee"] = f"{self.knee:,}: 90 % of the best throughput; larger batches bring little more"
+        elif timed:
+            found["knee"] = f"not reached: throughput still grows at {timed[-1].batch:,}, the largest timed"
         return found
 
     def listings(self) -> list[Listing]:
@@ -175,7 +184,7 @@ def analyze_batch_size(
     notes.append(
         "predicted: what the allocator gives out for tensors and kernels, an estimate; see t.memory()"
     )
-    return BatchSize([rows[batch] for batch in sorted(rows)], budget, sample, notes)
+    return BatchSize([rows[batch] for batch in sorted(rows)], budget, sample, largest, notes)
 
 
 def budget_bytes(memory: int | str) -> int:
@@ -192,7 +201,7 @@ def budget_bytes(memory: int | str) -> int:
             return find_hardware(str(memory)).memory_bytes
         except NoMatch as error:
             raise UsageError(
-                f"memory is a number of bytes, a text like '16 GiB' or the name of hardware, not {memory!r}"
+                f"memory is a number of bytes, a text like '16 GiB' or the name of hardware, not {memory!r} ({error})"
             ) from error
     return int(float(found[1]) * UNITS[found[2]])
 
@@ -259,11 +268,12 @@ def _batch_of(inputs: Any) -> int:
 
 
 def _search(step: _Step, rows: dict[int, Fit], budget: int, largest: int) -> None:
-    """Close in on the largest batch that fits: by the slope of what is known, and by halves where that leads out."""
+    """Close in on the largest batch that fits: by the slope of what is known, by halves where that gains too little."""
     low, high = 1, largest + 1  # fits; does not
     batch = min(2, largest)
     while high - low > 1:
         rows[batch] = step.fit(batch)
+        before = high - low
         if rows[batch].predicted_bytes <= budget:
             low = batch
         else:
@@ -272,7 +282,9 @@ def _search(step: _Step, rows: dict[int, Fit], budget: int, largest: int) -> Non
         slope = (last.predicted_bytes - first.predicted_bytes) / (last.batch - first.batch)
         room = (budget - rows[low].predicted_bytes) / slope if slope > 0 else math.inf
         batch = low + max(1, int(min(room, largest)))
-        if batch >= high:
+        # a line through a curve that bends upwards only creeps towards where it crosses
+        creeps = len(rows) > 3 and high - low > before / 2
+        if batch >= high or creeps:
             batch = (low + high) // 2 if high <= largest else largest
 
 

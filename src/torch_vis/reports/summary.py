@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.cost import uncovered
 from torch_vis.graph.schema import Phase
 from torch_vis.reports.report import Report
+from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.outline import Outline
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.text import table, totals
 from torch_vis.views.units import count, duration, size
 
 if TYPE_CHECKING:
+    from torch_vis.graph.metrics import Metrics
     from torch_vis.tracing import Trace
 
 
@@ -38,6 +39,22 @@ class ModuleSummary(NamedTuple):
     backward_bytes: int | None
     flops: int | None
     backward_flops: int | None
+    macs: int | None
+    backward_macs: int | None
+    moved_bytes: int | None
+    backward_moved_bytes: int | None
+
+
+class PhaseSummary(NamedTuple):
+    """Forward, backward or optimizer: what its operations come to, None where nothing of it is known."""
+
+    phase: str
+    operations: int
+    time_ns: int | None
+    alloc_bytes: int | None
+    flops: int | None
+    macs: int | None
+    moved_bytes: int | None
 
 
 class Summary(Report):
@@ -66,7 +83,7 @@ class Summary(Report):
         )
         self.time_ns = self._total("time_ns")
         self.wall_ns: int | None = trace.meta.get("wall_ns")
-        self.uncovered = dict(uncovered(trace.graph))
+        self.uncovered = _uncovered(trace)
         """Operators without a formula, with the number of their calls; the sums leave them out."""
         self.limits = trace.limits
 
@@ -82,6 +99,17 @@ class Summary(Report):
         if not {"live_bytes", "free_bytes"} <= set(metrics) or not len(self._trace.graph):
             return None
         return int(np.max(metrics["live_bytes"].values + metrics["free_bytes"].values))
+
+    @cached_property
+    def phases(self) -> list[PhaseSummary]:
+        """The totals by phase."""
+        graph, metrics = self._trace.graph, self._trace.metrics
+        found = []
+        for phase, number in self.operations.items():
+            inside = graph.node_phase == Phase[phase.upper()]
+            sums = [_total_of(metrics, name, inside) for name in PhaseSummary._fields[2:]]
+            found.append(PhaseSummary(phase, number, *sums))
+        return found
 
     @cached_property
     def modules(self) -> list[ModuleSummary]:
@@ -118,10 +146,26 @@ class Summary(Report):
                 Field(name, name.replace("_", " "), None if text else shown.get(unit, "{:,}".format))
             )
         operators = (Field("operator", "operator"), Field("calls", "calls", "{:,}".format))
+        phases = [Field("phase", "phase"), Field("operations", "operations", "{:,}".format)]
+        for name in PhaseSummary._fields[2:]:
+            phases.append(Field(name, name.replace("_", " "), shown.get(name.rpartition("_")[2], count)))
         return [
             Listing("Modules", tuple(fields), self.modules),
+            Listing("Phases", tuple(phases), self.phases),
             Listing("Operators without a cost formula", operators, list(self.uncovered.items())),
         ]
+
+    def charts(self) -> dict[str, Chart]:
+        """Time by module, where it was measured."""
+        rows = [row for row in self.modules if row.self_ns and row.kind != "run"]
+        rows = sorted(rows, key=lambda row: -(row.self_ns or 0))[:30]
+        if not rows:
+            return {}
+        names = [row.path or row.type for row in rows]
+        series = [Series("self", names, [row.self_ns or 0 for row in rows], [row.type for row in rows])]
+        if any(row.backward_ns for row in rows):
+            series.append(Series("backward", names, [row.backward_ns or 0 for row in rows]))
+        return {"time": Chart("bars", "Time by module", Axis(""), Axis("time", "ns"), series)}
 
     def table(self, *, width: int = 120) -> str:
         """As ``print`` shows the trace."""
@@ -136,7 +180,24 @@ class Summary(Report):
         ).split()
         found = {name: getattr(self, name) for name in names}
         modules = [{**row._asdict(), "outputs": list(row.outputs)} for row in self.modules]
-        return {**found, "modules": modules, "limits": list(self.limits)}
+        phases = [row._asdict() for row in self.phases]
+        return {**found, "phases": phases, "modules": modules, "limits": list(self.limits)}
+
+
+def _uncovered(trace: Trace) -> dict[str, int]:
+    if "flops" not in trace.metrics or trace.metrics["flops"].known is None:
+        return {}
+    calls = trace.graph.node_call[~trace.metrics["flops"].known].tolist()
+    return dict(Counter(trace.graph.calls[call].op for call in calls).most_common())
+
+
+def _total_of(metrics: Metrics, name: str, inside: Any) -> int | None:
+    """The sum of a metric over some operations; None where nothing of it is known."""
+    if name not in metrics:
+        return None
+    column = metrics[name]
+    known = inside if column.known is None else inside & column.known
+    return int(column.values[known].sum()) if known.any() or not inside.any() else None
 
 
 def _sum(sizes: list[int | None]) -> int | None:

@@ -18,7 +18,13 @@ from torch_vis.graph import Graph, Metrics, TensorType
 from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.graph.template import short_name
 
-SUMMED = {"time_ns": "backward_ns", "alloc_bytes": "backward_bytes", "flops": "backward_flops"}
+SUMMED = {
+    "time_ns": "backward_ns",
+    "alloc_bytes": "backward_bytes",
+    "flops": "backward_flops",
+    "macs": "backward_macs",
+    "moved_bytes": "backward_moved_bytes",
+}
 
 
 @dataclass(slots=True)
@@ -34,6 +40,10 @@ class Sums:
     backward_bytes: int | None = None
     flops: int | None = None
     backward_flops: int | None = None
+    macs: int | None = None
+    backward_macs: int | None = None
+    moved_bytes: int | None = None
+    backward_moved_bytes: int | None = None
 
     def add(self, other: Sums) -> None:
         """Add the figures of another block; what one of the two does not know, it leaves as it is."""
