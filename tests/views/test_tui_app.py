@@ -617,3 +617,26 @@ def test_an_empty_trace() -> None:
         assert "could not be filled" not in panel(app)
 
     drive(tv.trace(lambda: None), steps)
+
+
+def test_quitting_while_a_panel_is_being_filled(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes too late finds no screen, and says nothing of that."""
+    import threading
+
+    from torch_vis.views.tui.panels.table import Panel
+
+    begun, going = threading.Event(), threading.Event()
+
+    def slow(subject: Any, row: int, sheet: Any) -> None:
+        begun.set()
+        going.wait(20)
+
+    async def steps(app: Any, pilot: Any) -> None:
+        monkeypatch.setitem(PANELS, "activations", Panel("Maps", slow))
+        await pilot.press("8")
+        while not begun.is_set():
+            await pilot.pause(0.01)
+        await app.query_one("#body").remove()
+        going.set()
+
+    drive(model, steps)  # which raises what a worker raised

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_vis.views.tui.arrange import Arrangement, matcher
+from torch_vis.views.tui.arrange import Arrangement
 from torch_vis.views.tui.columns import COLUMNS, cell, chosen
 from torch_vis.views.tui.config import ExplorerConfig
 from torch_vis.views.tui.forest import Forest, Sharing
@@ -90,12 +92,36 @@ def test_sorting_keeps_children_below_their_parent_and_orders_neighbours(
         assert neighbours == sorted(neighbours, reverse=True)
 
 
-@given(forests(), st.sampled_from(["n1", "t2", "T1", "^n2$", "n[", "(", "1|2", "."]))
+PATTERNS = [
+    "n1",
+    "t2",
+    "T1",
+    "^n2$",
+    "n[",
+    "(",
+    "1|2",
+    ".",
+    "n.*1",
+    "n1.*n2",
+    ".*",
+    "N.*2",
+    "n.2",
+    "n+",
+    "t1$",
+]
+
+
+@given(forests(), st.sampled_from(PATTERNS))
 def test_a_filter_shows_what_matches_and_what_is_above_it(forest: Forest, pattern: str) -> None:
     shown = Arrangement(forest)
     shown.matching = shown.search(pattern)
-    one = matcher(pattern)
-    hits = [row for row in range(len(forest)) if one([f"{forest.paths[row]}\n{forest.types[row]}"])[0]]
+    case = 0 if any(letter.isupper() for letter in pattern) else re.IGNORECASE
+    try:
+        expression = re.compile(pattern, case | re.MULTILINE)
+    except re.error:
+        expression = re.compile(re.escape(pattern), case)
+    lines = [f"{path}\n{kind}" for path, kind in zip(forest.paths, forest.types)]
+    hits = [row for row, line in enumerate(lines) if expression.search(line)]
     assert np.flatnonzero(shown.matching).tolist() == hits
     assert shown.rows().tolist() == sorted({*hits, *(up for row in hits for up in above(forest, row))})
     shown.flat = True

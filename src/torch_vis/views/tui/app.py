@@ -185,7 +185,7 @@ class Explorer(SideApp):
     def action_fold(self) -> None:
         """Fold repeated neighbours, or unfold them; comparing all modules is done beside the screen's own work."""
         self.arrangement.find_repeats()
-        self.call_from_thread(self._toggle_folding)
+        self.from_worker(self._toggle_folding)
 
     def _toggle_folding(self) -> None:
         self.arrangement.folding = not self.arrangement.folding
@@ -241,7 +241,7 @@ class Explorer(SideApp):
         """Compute the columns that are not there yet, beside the screen's own work, and go on."""
         for name in names:
             self.subject.forest.complete(name)
-        self.call_from_thread(then)
+        self.from_worker(then)
 
     # the filter
 
@@ -255,9 +255,15 @@ class Explorer(SideApp):
             return
         if len(self.screen_stack) > 1:
             return
+        self._prepare_filter()
         line = self.query_one("#filter", Input)
         line.display = True
         self.screen.set_focus(line)  # at once: the next letter is typed before the screen is drawn again
+
+    @work(group="prepare", thread=True)
+    def _prepare_filter(self) -> None:
+        """Put the words together that are looked through, before the first letter is typed."""
+        self.arrangement.searchable()
 
     @on(Input.Changed, "#filter")
     def _typed(self, event: Input.Changed) -> None:

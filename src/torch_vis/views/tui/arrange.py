@@ -39,7 +39,7 @@ class Arrangement:
         self.flat = False
         self.folding = False
         self._folds: tuple[Ints, Mask] | None = None
-        self._lines: list[str] | None = None
+        self._lines: tuple[list[str], list[str]] | None = None
 
     # what is open
 
@@ -103,18 +103,20 @@ class Arrangement:
     def searching(self, pattern: str) -> Iterator[Mask]:
         """The same step by step, so that a newer search can take its place: a mask per stretch of rows."""
         matches = matcher(pattern)
-        lines = self._searchable()
+        cased, lower = self.searchable()
+        lines = cased if has_capitals(pattern) else lower
         for first in range(0, len(lines), CHUNK):
             part = lines[first : first + CHUNK]
             found = np.zeros(len(lines), dtype=bool)
             found[first : first + len(part)] = matches(part)
             yield found
 
-    def _searchable(self) -> list[str]:
-        """For each row its path and its class, on two lines."""
+    def searchable(self) -> tuple[list[str], list[str]]:
+        """For each row its path and its class, on two lines: as they are, and in small letters."""
         if self._lines is None:
             forest = self.forest
-            self._lines = [f"{path}\n{type_}" for path, type_ in zip(forest.paths, forest.types)]
+            lines = [f"{path}\n{type_}" for path, type_ in zip(forest.paths, forest.types)]
+            self._lines = lines, [line.lower() for line in lines]
         return self._lines
 
     # the result
@@ -184,25 +186,33 @@ class Arrangement:
         return np.where(np.isnan(figures), np.inf, -figures if self.descending else figures)
 
 
+def has_capitals(pattern: str) -> bool:
+    """Whether capitals count: they do where there are some."""
+    return any(letter.isupper() for letter in pattern)
+
+
 def matcher(pattern: str) -> Callable[[list[str]], list[bool]]:
     """A function that says which texts match: a regular expression, or text as it stands where it is none.
 
-    Capitals in the pattern make capitals count.
+    It takes the texts in small letters where the pattern has no capitals. Letters between ``.*`` are looked for first,
+    which is many times faster than the expression itself.
 
     >>> matcher("conv[")(["a conv[3]", "fc"]), matcher("Conv")(["conv", "Conv2d"]), matcher("^b|1$")(["a1", "b2", "c"])
     ([True, False], [False, True], [True, True, False])
+    >>> matcher("a.*b")(["cab", "ba"])
+    [True, False]
     """
-    cased = any(letter.isupper() for letter in pattern)
     if not set(pattern) & set(SPECIAL):
-        if cased:
-            return lambda lines: [pattern in line for line in lines]
-        return lambda lines: [pattern in line.lower() for line in lines]
-    case = 0 if cased else re.IGNORECASE
+        return lambda lines: [pattern in line for line in lines]
     try:
-        search = re.compile(pattern, case | re.MULTILINE).search
+        search = re.compile(pattern, re.MULTILINE).search
     except (re.error, OverflowError):
-        search = re.compile(re.escape(pattern), case).search
-    return lambda lines: [search(line) is not None for line in lines]
+        return lambda lines: [pattern in line for line in lines]
+    parts = re.split(r"\.[*+]", pattern)
+    if set("".join(parts)) & set(SPECIAL):
+        return lambda lines: [search(line) is not None for line in lines]
+    rarest = max(parts, key=len)
+    return lambda lines: [rarest in line and search(line) is not None for line in lines]
 
 
 def is_expression(pattern: str) -> bool:

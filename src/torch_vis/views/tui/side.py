@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,16 @@ class SideApp(App[None]):
         self._sheet: Sheet | None = None
         self._filled: tuple[str, int] | None = None  # the panel and the row that the sheet is about
         self._batch: Sequence[Advice] | None = None
+
+    def from_worker(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
+        """Call something of the screen's from a thread; where the user has quit meanwhile, nothing is left to do."""
+
+        def call() -> None:
+            if self.is_running and self.query(ModuleTree):
+                function(*args, **options)
+
+        if self.is_running:
+            self.call_from_thread(call)
 
     @property
     def tree_view(self) -> ModuleTree:
@@ -76,7 +86,7 @@ class SideApp(App[None]):
 
     def _still_working(self, name: str, row: int) -> None:
         """A panel that takes longer says so, and not what the last one said."""
-        if self._filled != (name, row) == (self.panel, self.row):
+        if self.query(ModuleTree) and self._filled != (name, row) == (self.panel, self.row):
             style = palette(self.current_theme.dark).dim
             self.query_one("#panel", Static).update(Text("working …", style=style))
 
@@ -103,10 +113,10 @@ class SideApp(App[None]):
             ) as error:  # a model's own property may raise; it is shown, and the explorer goes on
                 sheet.heading("This panel could not be filled")
                 sheet.say(f"{type(error).__name__}: {error}", sheet.colours.bad)
-        self.call_from_thread(self._show_sheet, name, row, sheet)
+        self.from_worker(self._show_sheet, name, row, sheet)
 
     def _show_sheet(self, name: str, row: int, sheet: Sheet) -> None:
-        if (name, row) != (self.panel, self.row) or not self.is_running:
+        if (name, row) != (self.panel, self.row):
             return
         self._sheet, self._filled = sheet, (name, row)
         self.query_one("#panel", Static).update(sheet.text())
@@ -151,12 +161,12 @@ class SideApp(App[None]):
     @work(exclusive=True, group="batch", thread=True)
     def action_batch(self) -> None:
         """Work out how large a batch could be, and show it with the times."""
-        self.call_from_thread(self.notify, "trying batch sizes …", timeout=3)
+        self.from_worker(self.notify, "trying batch sizes …", timeout=3)
         try:
             self._batch = self.subject.batch_sizes() or (Advice("batch size", NO_BATCH),)
         except Exception as error:  # a model may refuse other batches in any way
             self._batch = (Advice("batch size", f"cannot be worked out: {type(error).__name__}: {error}"),)
-        self.call_from_thread(self.show_panel, "performance")
+        self.from_worker(self.show_panel, "performance")
 
     # files and clipboard
 
