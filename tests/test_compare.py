@@ -115,3 +115,54 @@ def test_a_layer_is_known_by_its_shapes_though_its_number_changed():
     found = tv.compare(one, tv.trace(more, x))
     assert {node.path for node in found.added} == {"4"} and not found.changed
     assert [(before.path, after.path) for before, after in found.moved_modules] == [("2", "3")]
+
+
+class Named(nn.Module):
+    def __init__(self, names: str) -> None:
+        super().__init__()
+        self.names = names
+        for name, layer in zip(names, (nn.Linear(8, 5), nn.Linear(5, 6), nn.Linear(6, 2))):
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self.names:
+            x = getattr(self, name)(x)
+        return x
+
+
+class Renamed(Named):
+    pass
+
+
+class Wrapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 6), nn.Linear(6, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+@pytest.mark.parametrize("other", [lambda: Renamed("pqr"), Wrapped], ids=["renamed", "wrapped"])
+def test_a_refactor_is_seen_through(other):
+    x = torch.randn(1, 8)
+    found = tv.compare(tv.trace(Named("abc"), x), tv.trace(other(), x))
+    assert not len(found.added) and not len(found.removed) and not found.changed
+    assert [before.path for before, _ in found.moved_modules] == ["a", "b", "c"]
+
+
+def test_another_order_is_a_difference():
+    class Ordered(nn.Module):
+        def __init__(self, order: str) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.order = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), order
+
+        def forward(self, x: Tensor) -> Tensor:
+            for name in self.order:
+                x = getattr(self, name)(x)
+            return x
+
+    x = torch.randn(1, 8)
+    found = tv.compare(tv.trace(Ordered("abc"), x), tv.trace(Ordered("bac"), x))
+    assert not found.same and [one.path for one, _ in found.reordered_modules] in (["a"], ["b"])
+    assert "another order" in str(found)

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.compare import align
-from torch_vis.errors import UsageError
+from torch_vis.errors import UsageError, missing_extra
 from torch_vis.graph.graph import Rows
 from torch_vis.graph.rows import Node, Scope
 from torch_vis.tracing import Trace
+from torch_vis.views.charts import Axis, Chart, Series, draw
 from torch_vis.views.units import count, duration, size
 
 if TYPE_CHECKING:
+    import pandas
+
     from torch_vis.reports.differences import Differences
 
 FIGURES = {
@@ -24,6 +27,7 @@ FIGURES = {
     "parameters": (count, None),
     "time": (duration, "time_ns"),
     "allocated": (size, "alloc_bytes"),
+    "peak memory": (size, None),
     "FLOPs": (count, "flops"),
     "bytes moved": (size, "moved_bytes"),
 }
@@ -123,8 +127,45 @@ class Comparison:
         for name, (_, metric) in FIGURES.items():
             if metric is not None:
                 found[name] = (_total(self.a, metric), _total(self.b, metric))
+        found["peak memory"] = (self.a.summary().peak_bytes, self.b.summary().peak_bytes)
         both = (self.a.meta.get("parameters"), self.b.meta.get("parameters"))
         return {"operations": (len(self.a.graph), len(self.b.graph)), "parameters": both, **found}
+
+    def figure(self, renderer: str = "plotly") -> Any:
+        """How much more or less of each figure ``b`` has, as bars in per cent of ``a``.
+
+        >>> import torch, torch_vis as tv
+        >>> one = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+        >>> two = tv.trace(torch.nn.Linear(3, 4), torch.ones(1, 3))
+        >>> len(tv.compare(one, two).figure().data[0].x)
+        6
+        """
+        known = {name: pair for name, pair in self.figures.items() if pair[0] and pair[1] is not None}
+        changes = [100 * ((two or 0) / (one or 1) - 1) for one, two in known.values()]
+        told = [
+            f"{_cell(one, FIGURES[n][0])} → {_cell(two, FIGURES[n][0])}" for n, (one, two) in known.items()
+        ]
+        series = Series("B − A", list(known), changes, told)
+        return draw(Chart("bars", "B against A", Axis(""), Axis("% of A"), [series]), renderer)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row for each operation that was added, removed or changed.
+
+        >>> import torch, torch_vis as tv
+        >>> one, two = tv.trace(torch.nn.ReLU(), torch.ones(2)), tv.trace(torch.nn.Tanh(), torch.ones(2))
+        >>> tv.compare(one, two).to_pandas()["change"].tolist()
+        ['added', 'removed']
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise missing_extra("pandas") from error
+        rows = [{"change": "added", **_plain(node), "what": ""} for node in self.added]
+        rows += [{"change": "removed", **_plain(node), "what": ""} for node in self.removed]
+        rows += [
+            {"change": "changed", **_plain(row.after), "what": "; ".join(row.what)} for row in self.changed
+        ]
+        return pandas.DataFrame(rows, columns=["change", "node", "op", "module", "phase", "outputs", "what"])
 
     def differences(self, *, tolerance: float = 0.0) -> Differences:
         """Where the two part numerically: both runs are repeated side by side from the tensors that they hold.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from torch_vis.errors import UsageError
+
 if TYPE_CHECKING:
     import os
 
@@ -69,6 +71,7 @@ class Reading:
         from torch_vis.reports.time import TimeReport
 
         trace = cast("Trace", self)
+        trace._refuse_fake("time")
         return TimeReport(self.graph, self.metrics, trace.meta, trace.limits)
 
     def subgraph(self, name: str) -> Trace:
@@ -116,6 +119,7 @@ class Reading:
         """
         from torch_vis.reports.gradients import GradientFlow
 
+        self._refuse_fake("gradients")
         found = GradientFlow(self.graph, self._held)
         for column in found.columns.values():
             self.metrics = self.metrics.with_column(column)
@@ -145,7 +149,7 @@ class Reading:
         depth: int | None = None,
         max_operations: int | None = None,
         max_flops: float | None = None,
-        max_bytes: float | None = None,
+        max_bytes: float | str | None = None,
     ) -> PartitionReport:
         """Cut the run into parts that can run one after another: what each comes to, and why each cut is where it is.
 
@@ -163,9 +167,11 @@ class Reading:
         [(('addmm', 'relu'), 'start of the run'), (('addmm',), 'budget of operations')]
         """
         from torch_vis.analysis.partition import Budget
+        from torch_vis.reports.batch import budget_bytes
         from torch_vis.reports.partition import PartitionReport
 
-        budget = Budget(max_operations, max_flops, max_bytes)
+        most = budget_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes
+        budget = Budget(max_operations, max_flops, most)
         return PartitionReport(self.graph, self.metrics, by=by, depth=depth, budget=budget)
 
     def roofline(self, hardware: Any = None) -> RooflineReport:
@@ -181,6 +187,7 @@ class Reading:
         >>> t.metrics["bound"][:]
         [0, 3]
         """
+        self._refuse_fake("roofline")
         from torch_vis.reports.machines import machine, profile
         from torch_vis.reports.roofline import RooflineReport
 
@@ -216,3 +223,10 @@ class Reading:
         from torch_vis.reports.whole import write_report
 
         write_report(cast("Trace", self), path)
+
+    def _refuse_fake(self, what: str) -> None:
+        if cast("Trace", self).meta.get("fake"):
+            raise UsageError(
+                f"{what}() needs a run with numbers, and this one followed shapes alone (fake=True); "
+                "latency(hardware=…) predicts its time, memory() its memory"
+            )

@@ -416,7 +416,9 @@ def trace(
         from torch_vis.capture.faking import fake_run
 
         if via != "eager" or dynamic or dynamic_shapes is not None or fullgraph:
-            raise UsageError("fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph")
+            raise UsageError(
+                "fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph"
+            )
         made = fake_run(model, args, named, backward, loss, functions=functions, partial=partial)
         return Trace(*made[:4], output=made[4], error=made[5])
     capture = Capture(*modules, keep=keep or bool(repeat), functions=functions)
@@ -487,7 +489,7 @@ def _with_costs(graph: Graph, metrics: Metrics) -> Metrics:
     def compute() -> Mapping[str, Column]:
         from torch_vis.analysis.cost import costs
 
-        return costs(graph)
+        return costs(graph, metrics.get("stored"))
 
     return metrics.with_later(COSTS, compute)
 

@@ -299,3 +299,16 @@ def test_bytes_of_an_alias_that_was_written_to_since():
     t = tv.trace(f, torch.ones(2, 3))
     (node,) = t.graph.find(op="mul")
     assert t.metrics["moved_bytes"][node.index] == 3 * 24
+
+
+def test_sparse_products_of_tensors_that_were_given(tmp_path):
+    a, b = torch.eye(4).to_sparse(), torch.randn(4, 5)
+    for run in (
+        lambda b: torch.sparse.mm(a, b),
+        lambda b: a.to_sparse_csr() @ b,
+        lambda b: torch.sparse.addmm(b, a, b),
+    ):
+        t = tv.trace(run, b)
+        assert t.metrics["macs"].total() == 4 * 5 and t.summary().uncovered == {}
+        t.save(tmp_path / "t.tvz")
+        assert tv.load(tmp_path / "t.tvz").metrics["macs"].total() == 4 * 5

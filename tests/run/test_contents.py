@@ -71,7 +71,7 @@ def test_what_vanishes_is_told_from_what_explodes():
         nn.init.eye_(layer.weight)
         layer.weight.data *= 30
     verdicts = [layer.verdict for layer in small(*steep).gradients().layers]
-    assert set(verdicts) == {""}  # every weight sees the same product
+    assert set(verdicts) == {"exploding"}  # all alike, and far beyond the weights themselves
     uneven = [nn.Linear(3, 3, bias=False) for _ in range(8)]
     for place, layer in enumerate(uneven):
         nn.init.eye_(layer.weight)
@@ -189,3 +189,40 @@ def test_results_have_their_norms_zoo_wide(name):
                     assert close(norm[producer], wanted) or wanted != wanted
     finally:
         close_process_group()
+
+
+def test_nan_that_came_in_is_not_born():
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.ones(2, 3)
+    x[0, 0] = float("nan")
+    flow = tv.trace(model, x, backward=True).gradients()
+    assert flow.born is None and flow.came_in == ["input"] and "with input" in flow.facts()["NaN came in"]
+
+
+def test_the_infinity_that_nan_came_of_is_named():
+    class Divides(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x):
+            h = self.inner(x)
+            return self.inner(h / (h - h).detach())
+
+    flow = small(Divides()).gradients()
+    assert (
+        flow.infinite is not None and flow.infinite.name == "div" and "div" in flow.facts()["infinity before"]
+    )
+
+
+def test_frozen_layers_and_layers_that_all_explode_are_told():
+    frozen = nn.Linear(3, 3)
+    frozen.weight.requires_grad_(False)
+    frozen.bias.requires_grad_(False)
+    assert [layer.verdict for layer in small(frozen, nn.Linear(3, 2)).gradients().layers] == [
+        "no gradient",
+        "",
+    ]
+    steep = [nn.Linear(3, 3, bias=False) for _ in range(12)]
+    for layer in steep:
+        nn.init.normal_(layer.weight, std=30.0)
+    assert {layer.verdict for layer in small(*steep).gradients().layers} == {"exploding"}

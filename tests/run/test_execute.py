@@ -209,7 +209,9 @@ def test_a_branch_that_data_decided_is_named() -> None:
 
     t = tv.trace(branch, torch.ones(2))
     assert t.run(torch.full((2,), 3.0)).limits == t.run().limits == ()
-    with pytest.raises(UsageError, match=r"a branch on a tensor at .*saw True in the recorded run and sees False now"):
+    with pytest.raises(
+        UsageError, match=r"a branch on a tensor at .*saw True in the recorded run and sees False now"
+    ):
         t.run(-torch.ones(2))
 
 

@@ -55,7 +55,9 @@ class Step:
 
     def tie(self, one: Ids | None, two: Ids | None) -> Ids | None:
         """Two dimensions that go together."""
-        return self.coupling.tie(one, two, f"{self.node.name} joins it with what cannot be followed")
+        return self.coupling.tie(
+            one, two, f"{self.node.name} joins it with an input, or with what cannot be followed"
+        )
 
     def lock(self, dims: Sequence[Ids | None], why: str) -> None:
         """Nothing of these may be cut."""

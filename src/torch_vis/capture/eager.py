@@ -13,6 +13,7 @@ import torch
 
 from torch_vis.capture.assemble import Finding, assemble
 from torch_vis.capture.limits import describe
+from torch_vis.capture.measures import with_stored
 from torch_vis.capture.methods import codes_here
 from torch_vis.capture.mode import RecordMode
 from torch_vis.capture.naming import Naming
@@ -90,6 +91,7 @@ class Capture:
         self.numbers = numbers  # of the recorder's values in the graph
         held = rec.held
         held.opaque = {int(numbers[value]): tensor for value, tensor in held.opaque.items()}
+        metrics = with_stored(metrics, held.opaque, len(graph.value_type))
         if rec.keep:
             self._hold_results(finding)
         roles = graph.value_role[numbers[rec.appeared]] if rec.appeared else np.zeros(0)

@@ -36,7 +36,10 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Site
 
-FAKE_LIMIT = "shapes only: no numbers were computed, and the times are those of working out shapes"
+FAKE_LIMIT = (
+    "shapes only: no numbers were computed, the times are those of working out shapes, and a program that looks at "
+    "values before it decides (a mask of ones that is left out) may go another way than it would with them"
+)
 CPU = torch.device("cpu")
 MODULES = tuple(os.path.join(TORCH, part) + os.sep for part in ("nn", "optim", "ao", "amp"))
 INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import torch
+from torch import Tensor
 
 from torch_vis.capture.columns import Ints, table
 from torch_vis.capture.recorder import Recorder
-from torch_vis.graph.metrics import Column
+from torch_vis.graph.metrics import Column, Metrics
 
 
 def memory(rec: Recorder, birth: Ints, death: Ints, first: Ints, most: Ints, count: int) -> list[Column]:
@@ -33,6 +37,21 @@ def memory(rec: Recorder, birth: Ints, death: Ints, first: Ints, most: Ints, cou
         Column("free_bytes", free),
         Column("live_bytes", start + np.cumsum(alloc - free)),
     ]
+
+
+def with_stored(metrics: Metrics, opaque: Mapping[int, Tensor], count: int) -> Metrics:
+    """The metrics and, where the run was given sparse tensors, how many elements these store: ``stored``, by value."""
+    stored = {
+        value: tensor._nnz()
+        for value, tensor in opaque.items()
+        if tensor.layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+    }
+    if not stored:
+        return metrics
+    numbers, known = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
+    numbers[list(stored)] = list(stored.values())
+    known[list(stored)] = True
+    return metrics.with_column(Column("stored", numbers, along="value", known=known))
 
 
 def times(rec: Recorder, begun: Ints, ended: Ints, node_scope: Ints, stop: int) -> list[Column]:

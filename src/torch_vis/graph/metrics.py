@@ -86,6 +86,12 @@ class Metrics(Mapping[str, Column]):
         except KeyError:
             raise no_match("metric", name, [*self]) from None
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """A column, or the default where there is none of that name."""
+        if name not in self:
+            return default
+        return self[name]
+
     def __contains__(self, name: object) -> bool:
         return name in self._columns or name in self._later
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from torch_vis.errors import UsageError
 from torch_vis.graph.rows import Node
 from torch_vis.reports.report import Report
 from torch_vis.run.differences import Gap, Gaps, gaps
@@ -49,6 +50,8 @@ class Differences(Report):
     title = "Numerical differences"
 
     def __init__(self, a: Trace, b: Trace, to_b: np.ndarray, tolerance: float) -> None:
+        if not tolerance >= 0:
+            raise UsageError(f"tolerance is a relative difference, 0 or more, not {tolerance!r}")
         self.a, self.b = a, b
         self.tolerance = tolerance
         self._to_b = to_b
@@ -98,7 +101,9 @@ class Differences(Report):
         found = {
             "compared": f"{compared:,} of {len(self.a.graph):,} operations, {len(self.results):,} results",
             "differ": f"{len(self.rows):,} operations"
-            + (f" by more than {self.tolerance:g}" if self.tolerance else ""),
+            + (f" by more than {self.tolerance:g}" if self.tolerance else "")
+            if compared
+            else "nothing could be compared: no operation has a counterpart of the same shape",
         }
         if self.first is not None:
             line = f", {self.first.a.site.short}" if self.first.a.site else ""

@@ -11,7 +11,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Phase
 from torch_vis.reports.report import Report
-from torch_vis.run.contents import contents, parameter_norms
+from torch_vis.run.contents import contents, outside_faults, parameter_norms
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch_vis.held import Held
 
 FAR = 1e3  # times under or over what the layers next to the loss have
+BEYOND = 1e6  # times a layer's own weights
 NEXT = 0.25  # the share of the layers that counts as next to the loss
 
 
@@ -66,20 +67,26 @@ class GradientFlow(Report):
         self.graph = graph
         self.columns: dict[str, Column] = contents(graph, held)
         self._weights = parameter_norms(graph, held)
+        self._outside = outside_faults(graph, held)
 
     @cached_property
     def layers(self) -> list[Layer]:
         """A row for each module that has parameters with gradients."""
         graph, norm = self.graph, self.columns["norm"]
         sums: dict[str, list[tuple[int, float | None, float | None]]] = {}
+        seen = set()
         for result in graph.outcomes:
             if result.kind == "gradient":
                 name = result.name.removesuffix(".grad")
                 if name in self._weights:
+                    seen.add(name)
                     producer = int(graph.value_producer[result.value.index])
                     gradient = norm[producer] if producer >= 0 else None
                     row = (result.value.type.numel, gradient, self._weights[name])
                     sums.setdefault(name.rpartition(".")[0], []).append(row)
+        for name, weight in self._weights.items():
+            if name not in seen:  # frozen, or nothing that the loss depends on
+                sums.setdefault(name.rpartition(".")[0], []).append((0, 0.0, weight))
         order = self._first_runs()
         rows = [
             _layer(path, parts)
@@ -109,10 +116,37 @@ class GradientFlow(Report):
     @cached_property
     def born(self) -> Node | None:
         """The first operation that made NaN out of inputs that had none; None where there is no NaN."""
-        nans = self.columns["nans"].values
-        for node in np.flatnonzero(nans > 0).tolist():
-            if not any(nans[producer] for producer in self.graph.producers(node)):
-                return self.graph.nodes[node]
+        return self._first_with("nans")
+
+    @cached_property
+    def came_in(self) -> list[str]:
+        """The inputs and parameters that had NaN before the run."""
+        return [name for name, (nans, _) in self._outside.items() if nans]
+
+    @cached_property
+    def infinite(self) -> Node | None:
+        """The first operation that made infinity out of finite inputs, where NaN came of it later."""
+        return self._first_with("infs") if self.born is not None else None
+
+    def _first_with(self, what: str) -> Node | None:
+        """The first operation that made such numbers, while nothing that it read had any."""
+        column = self.columns[what]
+        if not column.values.any():
+            return None
+        place = 0 if what == "nans" else 1
+        outside = {name for name, counts in self._outside.items() if counts[place]}
+        spoilt = column.values > 0
+        known = np.ones(len(spoilt), dtype=bool) if column.known is None else column.known
+        for node in range(len(spoilt)):
+            if known[node] and not spoilt[node]:
+                continue
+            row = self.graph.nodes[node]
+            given = any(value.name in outside for value in row.inputs) or bool(
+                spoilt[self.graph.producers(node)].any()
+            )
+            if known[node] and not given:
+                return row
+            spoilt[node] |= given  # views are not looked at: they have what they are views of
         return None
 
     def facts(self) -> dict[str, str]:
@@ -131,10 +165,12 @@ class GradientFlow(Report):
         dead = sum(row.dead for row in self.rectifiers)
         if self.rectifiers:
             found["dead units"] = f"{dead:,} of {sum(row.units for row in self.rectifiers):,}"
+        if self.came_in:
+            found["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
         if self.born is not None:
-            where = f" in {self.born.path}" if self.born.path else ""
-            line = f", {self.born.site.short}" if self.born.site else ""
-            found["NaN born"] = f"at {self.born.name} ({self.born.phase}){where}{line}"
+            found["NaN born"] = _place(self.born)
+            if self.infinite is not None and self.infinite != self.born:
+                found["infinity before"] = _place(self.infinite)
         return found
 
     def listings(self) -> list[Listing]:
@@ -162,7 +198,8 @@ class GradientFlow(Report):
 
     def notes(self) -> list[str]:
         found = [
-            f"vanishing and exploding: {FAR:,.0f} times under or over the last quarter of the layers (median of rms)"
+            f"vanishing and exploding: {FAR:,.0f} times under or over the last quarter of the layers (median of rms); "
+            f"exploding too: {BEYOND:,.0f} times the weights"
         ]
         if self.rectifiers:
             found.append("dead means zero for everything in this one batch; another may wake it")
@@ -186,6 +223,12 @@ class GradientFlow(Report):
         return {"layers": chart}
 
 
+def _place(node: Node) -> str:
+    where = f" in {node.path}" if node.path else ""
+    line = f", {node.site.short}" if node.site else ""
+    return f"at {node.name} ({node.phase}){where}{line}"
+
+
 def _layer(path: str, parts: list[tuple[int, float | None, float | None]]) -> Layer:
     elements = sum(part[0] for part in parts)
     gradient = _together([part[1] for part in parts])
@@ -204,16 +247,17 @@ def _judged(rows: list[Layer]) -> list[Layer]:
     """With verdicts: a gradient comes from the loss, so the layers next to it are what others are measured by."""
     sound = [row.rms for row in rows if row.rms and np.isfinite(row.rms)]
     usual = float(np.median(sound[-max(1, round(len(sound) * NEXT)) :])) if sound else 0.0
-    return [row._replace(verdict=_verdict(row.rms, usual)) for row in rows]
+    return [row._replace(verdict=_verdict(row, usual)) for row in rows]
 
 
-def _verdict(rms: float | None, usual: float) -> str:
+def _verdict(row: Layer, usual: float) -> str:
+    if row.gradient_norm == 0:
+        return "no gradient"
+    rms = row.rms
     if rms is None:
         return ""
     if np.isnan(rms):
         return "NaN"
-    if rms == 0:
-        return "no gradient"
-    if np.isinf(rms) or rms > usual * FAR:
+    if np.isinf(rms) or rms > usual * FAR or (row.ratio or 0.0) > BEYOND:
         return "exploding"
     return "vanishing" if rms < usual / FAR else ""

@@ -132,8 +132,13 @@ class Pruning(Report):
 
     def charts(self) -> dict[str, Chart]:
         rows = [group for group in self.groups if not group.problem and group.output is not None]
-        if not rows:
-            return {}
+        if not rows:  # cut without trying each alone
+            cut = [group for group in self.groups if not group.problem]
+            sizes = Series("parameters", [group.name for group in cut], [group.parameters for group in cut])
+            bars = Chart(
+                "bars", "What cutting each group saves", Axis(""), Axis("parameters", "count"), [sizes]
+            )
+            return {"groups": bars} if cut else {}
         moved = [group.output.relative if group.output else 0.0 for group in rows]
         series = Series("group", [group.parameters for group in rows], moved, [group.name for group in rows])
         axes = Axis("parameters that go", "count"), Axis("how far the output moves")

@@ -161,9 +161,20 @@ class RooflineReport(Report):
         axes = Axis("FLOPs per byte", log=True), Axis("FLOP/s", log=True)
         return {"roofline": Chart("points", title, *axes, series, self._roofs()), "bounds": bounds}
 
+    def _elsewhere(self) -> list[str]:
+        """A sentence where the machine is of another class than the devices that the run was measured on."""
+        on = {device.partition(":")[0] for device in self.graph.devices} - {"meta"}
+        gpu = self.hardware.class_ != "cpu"
+        if not on or gpu == bool(on - {"cpu"}):
+            return []
+        return [
+            f"measured on {', '.join(sorted(on))}, not on {self.hardware.name}: shares of its peak and what bounds the "
+            "run are not what they would be there; t.latency(hardware=…) predicts that"
+        ]
+
     def notes(self) -> Sequence[str]:
         """Where the time is from, and what has no figure."""
-        notes = []
+        notes = self._elsewhere()
         missing = int((~self.found.known).sum())
         if missing:
             notes.append(f"{missing:,} operations have no cost formula; what bounds them is not known")

@@ -65,6 +65,18 @@ def parameter_norms(graph: Graph, held: Held | None) -> dict[str, float]:
     return found
 
 
+def outside_faults(graph: Graph, held: Held | None) -> dict[str, tuple[int, int]]:
+    """Of the tensors that the run was given, those with elements that are NaN or infinite, with how many of each."""
+    run = Watched(graph, held)
+    found = {}
+    for value in np.flatnonzero(graph.value_producer < 0).tolist():
+        parts = _floating(run.replay.tensor(value))
+        _, nans, infs = _size(parts) if parts else (0.0, 0, 0)
+        if nans or infs:
+            found[graph.values[value].name or str(value)] = (nans, infs)
+    return found
+
+
 def makes_numbers(graph: Graph) -> Any:
     """A mask of the operations that make numbers: not views, unless they are results, nor memory not yet filled.
 

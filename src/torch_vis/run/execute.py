@@ -52,7 +52,9 @@ class Rerun:
 
     def __repr__(self) -> str:
         parts = [f"{self.ran:,} operations ran"]
-        parts += [f"{len(of):,} {what}" for what, of in (("gradients", self.gradients), ("kept", self.kept)) if of]
+        parts += [
+            f"{len(of):,} {what}" for what, of in (("gradients", self.gradients), ("kept", self.kept)) if of
+        ]
         return f"<Rerun: {', '.join(parts)}; output {_told(self.output)}>"
 
     def again(self, *, replace: Mapping[Any, Replacement], keep: Any = None) -> Rerun:
@@ -221,7 +223,7 @@ class _Execution(Replay):
             action()
 
     def _compare(self, node: int) -> None:
-        """See whether what left for Python is what it was; another truth value means another way through the program."""
+        """See whether what left for Python is what it was; another truth value is another way through the program."""
         prepared = self.plan.prepared(node)
         args, kwargs = prepared.arguments([self.tensor(value) for value in self.plan.arguments(node)])
         was, now = self.held.escaped[node], prepared.run(*args, **kwargs)

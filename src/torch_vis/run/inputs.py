@@ -30,7 +30,9 @@ class Entry:
         self.given = {name: (tensor.dtype, _shape(tensor), tensor.device) for name, tensor in named}
         self._literals = _literals(args, kwargs)
         leaves, self.spec = pytree.tree_flatten((args, dict(kwargs)))
-        by_tensor = {id(tensor): name for name, tensor in reversed(named)}  # one given twice has its first name
+        by_tensor = {
+            id(tensor): name for name, tensor in reversed(named)
+        }  # one given twice has its first name
         self.leaves = [by_tensor.get(id(leaf)) for leaf in leaves]
         """The leaves of the arguments: the name of each that is a tensor, None for what is not."""
         first: dict[int, str] = {}

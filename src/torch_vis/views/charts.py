@@ -78,7 +78,8 @@ def ticks(axis: Axis, most: float, least: float = 0.0) -> tuple[list[float], lis
         high = math.ceil(math.log10(most)) if most > 0 else low
         every = max(1, (high - low) // TICKS + 1)
         places = [10.0**power for power in range(low, high + 1, every)]
-        return places, [show(int(place)) if place >= 1 and axis.unit else f"{place:g}" for place in places]
+        written = UNITS.get(axis.unit, count)
+        return places, [written(int(place)) if place >= 1 else f"{place:g}" for place in places]
     step = _step(max(most, 0.0) / TICKS, 1024.0 if axis.unit == "bytes" else 1000.0)
     places = [step * number for number in range(int(max(most, 0.0) / step) + 1)]
     return places, [show(int(place) if axis.unit else place) for place in places]

@@ -59,9 +59,7 @@ def _breaks(meta: Mapping[str, Any]) -> list[str]:
     if not len(breaks):
         return []
     listing = breaks.listing
-    cells = (
-        [escaped(cell(field, item)) for field, item in zip(listing.fields, row)] for row in listing.rows
-    )
+    cells = ([escaped(cell(field, item)) for field, item in zip(listing.fields, row)] for row in listing.rows)
     lines = ["", "## Graph breaks", "", escaped(breaks.title), ""]
     lines += table([field.title for field in listing.fields], cells, left=4)
     for number, row in enumerate(breaks, 1):

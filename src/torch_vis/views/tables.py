@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 GAP = "  "
@@ -26,9 +27,13 @@ class Listing(NamedTuple):
     most: int = 20
 
     def to_plain(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries."""
+        """The rows as dictionaries; NaN and infinity, for which JSON has no form, as texts."""
         names = [field.name for field in self.fields]
-        return [dict(zip(names, row, strict=True)) for row in self.rows]
+        return [dict(zip(names, map(_plain, row), strict=True)) for row in self.rows]
+
+
+def _plain(item: Any) -> Any:
+    return str(item) if isinstance(item, float) and not isfinite(item) else item
 
 
 def table(listing: Listing, width: int = 120) -> list[str]:

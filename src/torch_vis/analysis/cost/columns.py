@@ -24,11 +24,12 @@ BY_TYPE = -2  # in a table of bytes: to be taken from the types
 log = logging.getLogger(__name__)
 
 
-def costs(graph: Graph) -> dict[str, Column]:
+def costs(graph: Graph, stored: Column | None = None) -> dict[str, Column]:
     """The columns ``flops``, ``macs`` and ``moved_bytes``, one row per operation; the package docstring defines them.
 
     They follow from types and call templates alone, so they can be had of a loaded file, and without torch. A row is
-    not known where no formula covers the operation.
+    not known where no formula covers the operation. ``stored`` is the metric of that name: how many elements the sparse
+    tensors have that the run was given.
 
     >>> import torch, torch_vis as tv
     >>> graph = tv.trace(torch.nn.Linear(3, 2), torch.ones(4, 3)).graph
@@ -36,7 +37,7 @@ def costs(graph: Graph) -> dict[str, Column]:
     >>> [node.name for node in graph.nodes], columns["flops"][:], columns["macs"][:]
     (['t', 'addmm'], [0, 56], [0, 24])
     """
-    values, types = with_sparse_sizes(graph)
+    values, types = with_sparse_sizes(graph, stored)
     flops, macs = np.zeros(len(graph), dtype=np.int64), np.zeros(len(graph), dtype=np.int64)
     known = np.zeros(len(graph), dtype=np.bool_)
     moved, sized = _bytes_by_type(graph, values, types)

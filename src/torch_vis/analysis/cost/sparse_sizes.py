@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.analysis.cost.operation import SparseType
-from torch_vis.graph import Graph, Node, TensorType
+from torch_vis.graph import Column, Graph, Node, TensorType
 
 LAYOUTS = frozenset({"sparse_coo", "sparse_csr", "sparse_csc"})
 MAKERS = frozenset(
@@ -27,12 +27,15 @@ MAKERS = frozenset(
 READERS = frozenset({"aten::_values", "aten::values"})
 KEEPERS = frozenset(
     f"aten::{name}"
-    for name in "t transpose clone detach alias _to_copy sparse_mask neg abs sin tanh sqrt relu mul.Scalar mul.Tensor "
+    for name in "_to_sparse _to_sparse_csr _to_sparse_csc "
+    "t transpose clone detach alias _to_copy sparse_mask neg abs sin tanh sqrt relu mul.Scalar mul.Tensor "
     "div.Tensor div.Scalar".split()
 )  # their last sparse argument has the pattern of the result, if the other is a number
 
 
-def with_sparse_sizes(graph: Graph) -> tuple[NDArray[np.int64], list[TensorType]]:
+def with_sparse_sizes(
+    graph: Graph, stored: Column | None = None
+) -> tuple[NDArray[np.int64], list[TensorType]]:
     """The type number of every value and the types, with a ``SparseType`` wherever the stored elements are known."""
     numbers = graph.value_type.astype(np.int64)
     types = list(graph.types)
@@ -40,16 +43,16 @@ def with_sparse_sizes(graph: Graph) -> tuple[NDArray[np.int64], list[TensorType]
     if not sparse.any():
         return numbers, types
     extended: dict[tuple[int, int], int] = {}
-    for value, stored in _stored(graph, sparse).items():
-        key = int(graph.value_type[value]), stored
+    for value, number in _stored(graph, sparse, stored).items():
+        key = int(graph.value_type[value]), number
         if key not in extended:
             extended[key] = len(types)
-            types.append(SparseType.of(types[key[0]], stored))
+            types.append(SparseType.of(types[key[0]], number))
         numbers[value] = extended[key]
     return numbers, types
 
 
-def _stored(graph: Graph, sparse: NDArray[np.bool_]) -> dict[int, int]:
+def _stored(graph: Graph, sparse: NDArray[np.bool_], given: Column | None) -> dict[int, int]:
     """Stored elements by value."""
     is_sparse = sparse[graph.value_type]
     parent: dict[int, int] = {}
@@ -60,6 +63,8 @@ def _stored(graph: Graph, sparse: NDArray[np.bool_]) -> dict[int, int]:
         return value
 
     known: dict[int, int] = {}
+    if given is not None and given.known is not None:
+        known = {value: int(given.values[value]) for value in np.flatnonzero(given.known).tolist()}
     for node in _around(graph, is_sparse):
         taken = [value.index for value in node.inputs if is_sparse[value.index]]
         made = [value.index for value in node.outputs if is_sparse[value.index]]
