@@ -38,7 +38,7 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
     numbers_made, cutting = makes_numbers(graph), _named(graph, RECTIFIERS)
 
     def see(node: int, made: list[torch.Tensor]) -> None:
-        floating = [part for tensor in made for part in _floating(tensor)] if numbers_made[node] else []
+        floating = [part for tensor in made for part in _floating(tensor)]
         if not floating:
             return
         known[node] = True
@@ -47,7 +47,7 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
             rectifies[node] = True
             numbers["units"][node], numbers["dead_units"][node] = _dead(floating[0])
 
-    observe(graph, held, see)
+    observe(graph, held, see, numbers_made)
     found = {"norm": Column("norm", norm, known=known)}
     for name, values in numbers.items():
         found[name] = Column(name, values, known=rectifies if name.endswith("units") else known)

@@ -75,9 +75,10 @@ class Watched:
         return [self.replay.tensor(value) for value in values]
 
 
-def observe(graph: Graph, held: Held | None, see: See) -> None:
-    """Run the recorded operations again and show what each made."""
+def observe(graph: Graph, held: Held | None, see: See, wanted: Any = None) -> None:
+    """Run the recorded operations again and show what each made, or each of those that a mask wants."""
     run = Watched(graph, held)
     with quiet(run.plan.generators):
         for node in run.steps():
-            see(node, run.made(node))
+            if wanted is None or wanted[node]:
+                see(node, run.made(node))

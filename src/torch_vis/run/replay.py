@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ from torch_vis.held import Held, copy_of
 from torch_vis.run.literals import Prepared
 
 POISON = 0xFF
+OPAQUE, RANDOM, GRAD_MODE = (
+    int(Flag.OPAQUE),
+    int(Flag.RANDOM),
+    int(Flag.GRAD_MODE),
+)  # an enum's members are slow to get
 
 
 class Replay:
@@ -71,7 +77,8 @@ class Replay:
     def run_node(self, node: int, states: dict[int, Any] | None) -> None:
         """Execute one node, as ``run`` does."""
         graph = self.graph
-        if graph.node_flags[node] & Flag.OPAQUE:
+        flags = self.plan.flags[node]
+        if flags & OPAQUE:
             for value in graph.out_value[slice(*graph.output_span(node))]:
                 storage = int(graph.value_storage[value])
                 if storage not in self.memory and storage in self.held.storages:
@@ -84,11 +91,14 @@ class Replay:
         prepared = self.plan.prepared(node)
         tensors = [self.tensor(value) for value in self.plan.arguments(node)]
         args, kwargs = prepared.arguments(tensors)
-        if graph.node_flags[node] & Flag.RANDOM and states is not None:
+        if flags & RANDOM and states is not None:
             self._seed(node, states)
         try:
-            with torch.set_grad_enabled(bool(graph.node_flags[node] & Flag.GRAD_MODE)):
-                result = prepared.run(*args, **kwargs)
+            if torch.is_grad_enabled() != bool(
+                flags & GRAD_MODE
+            ):  # put back by ``quiet``, around all of them
+                torch._C._set_grad_enabled(bool(flags & GRAD_MODE))
+            result = prepared.run(*args, **kwargs)
         except Exception as error:
             raise CheckFailed(
                 f"replay of {where(graph, node)} raised {type(error).__name__}: {error}"
@@ -100,16 +110,16 @@ class Replay:
 
     def _bind(self, node: int, tensors: Sequence[torch.Tensor], result: Any) -> None:
         graph = self.graph
-        rows = range(*graph.output_span(node))
-        written = [tensors[-1 - graph.out_slot[row]] for row in rows if graph.out_slot[row] < 0]
+        begin, end = graph.output_span(node)
+        slots, values = graph.out_slot[begin:end].tolist(), graph.out_value[begin:end].tolist()
+        written = [tensors[-1 - slot] for slot in slots if slot < 0]
         fresh = [t for t in flat(result) if not any(t is other for other in written)]
-        if len(fresh) + len(written) != len(rows):
-            recorded = len(rows) - len(written)
+        if len(fresh) + len(written) != len(slots):
+            recorded = len(slots) - len(written)
             raise CheckFailed(
                 f"replay of {where(graph, node)} returned {len(fresh)} tensors where {recorded} were recorded"
             )
-        for row in rows:
-            slot, value = int(graph.out_slot[row]), int(graph.out_value[row])
+        for slot, value in zip(slots, values, strict=True):
             tensor = tensors[-1 - slot] if slot < 0 else fresh[slot]
             self._place(node, value, tensor, is_write=slot < 0)
 
@@ -122,7 +132,7 @@ class Replay:
             return
         found = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
         expected = (row.shape, row.stride, int(graph.value_offset[value]))
-        if found != expected or str(tensor.dtype) != f"torch.{row.dtype}":
+        if found != expected or tensor.dtype != getattr(torch, row.dtype, None):
             raise CheckFailed(
                 f"replay of {where(graph, node)} gave {tensor.dtype} {found} where {row.dtype} {expected} was recorded"
             )
@@ -156,13 +166,12 @@ class Replay:
             block = self.memory[storage] = poisoned(
                 int(graph.storage_bytes[own]), graph.devices[graph.storage_device[own]]
             )
-        dtype = getattr(torch, row.dtype)
-        needed = (int(graph.value_offset[value]) + extent(row.shape, row.stride)) * dtype.itemsize
+        dtype, reach = self.plan.form(int(graph.value_type[value]))
+        offset = int(graph.value_offset[value])
+        needed = (offset + reach) * dtype.itemsize
         if block.nbytes() < needed:
             block.resize_(needed)
-        tensor = torch.empty(0, dtype=dtype, device=block.device).set_(
-            block, int(graph.value_offset[value]), row.shape, row.stride
-        )
+        tensor = torch.empty(0, dtype=dtype, device=block.device).set_(block, offset, row.shape, row.stride)
         if row.conj:
             tensor = torch._conj(tensor)
         return torch._neg_view(tensor) if row.neg else tensor
@@ -186,6 +195,8 @@ class ReplayPlan:
         self.graph = graph
         self.held = held
         self._prepared: dict[int, Prepared] = {}
+        self._forms: dict[int, tuple[torch.dtype, int]] = {}
+        self.flags: list[int] = graph.node_flags.tolist()
         self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
         self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
         self.given = graph.storage_birth >= 0
@@ -231,11 +242,25 @@ class ReplayPlan:
 
     def arguments(self, node: int) -> list[int]:
         """The values in a node's slots, in slot order."""
+        values, start = self._slots
+        return values[start[node] : start[node + 1]]
+
+    @cached_property
+    def _slots(self) -> tuple[list[int], list[int]]:
+        """The values in all slots, node by node in slot order, and where each node's begin."""
         graph = self.graph
-        start, stop = graph.input_span(node)
-        slots = graph.in_slot[start:stop]
-        named = slots >= 0
-        return [int(v) for v in graph.in_value[start:stop][named][np.argsort(slots[named], kind="stable")]]
+        rows = np.flatnonzero(graph.in_slot >= 0)
+        rows = rows[np.lexsort((graph.in_slot[rows], graph.in_node[rows]))]
+        counts = np.bincount(graph.in_node[rows], minlength=len(graph))
+        return graph.in_value[rows].tolist(), [0, *np.cumsum(counts).tolist()]
+
+    def form(self, type_: int) -> tuple[torch.dtype, int]:
+        """The element type of a tensor type, and how many elements it reaches."""
+        found = self._forms.get(type_)
+        if found is None:
+            row = self.graph.types[type_]
+            found = self._forms[type_] = getattr(torch, row.dtype), extent(row.shape, row.stride)
+        return found
 
     def generator(self, node: int) -> torch.Generator | None:
         """The generator that a random node draws from."""
