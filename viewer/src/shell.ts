@@ -10,6 +10,7 @@ import { applyOpen, decode, encode } from "./input/hash.ts";
 import { openForFirstLook } from "./input/first.ts";
 import { listen } from "./input/keyboard.ts";
 import { otherPhase } from "./input/walk.ts";
+import { Settling } from "./input/settle.ts";
 import { sideGrip } from "./input/sidebar.ts";
 import { Details } from "./panels/details.ts";
 import { copyMarkdown, saveJson, savePng, saveSvg } from "./panels/exports.ts";
@@ -24,7 +25,6 @@ import type { Box } from "./tree/box.ts";
 import { depthOf, eachShown, openingOf } from "./tree/openings.ts";
 
 const NARROW = 820; // pixels: below, the side panel lies on the graph
-const LOW = 480;
 
 export class Shell {
   readonly view: View;
@@ -47,6 +47,7 @@ export class Shell {
   private readonly depth = h("span", { class: "depth" });
   docked = "";
   tab = "summary";
+  private settling!: Settling;
   private hashWait = 0;
   private hashReady = false;
 
@@ -118,7 +119,7 @@ export class Shell {
       this.tabs.set(name, tab);
       tabs.append(tab);
     }
-    tabs.append(button("»", "Hide this panel", () => { document.body.classList.toggle("no-side"); this.view.redraw(); }, { class: "icon hide" }));
+    tabs.append(button("»", "Hide this panel", () => this.showSide(false), { class: "icon hide" }));
     const dockTabs = h("div", { class: "dock-tabs" });
     for (const [name, label] of [["memory", "Memory timeline"], ["time", "Time flame chart"]]) {
       const tab = button(label, `${label} (${name[0]})`, () => this.showDock(this.docked === name ? "" : name));
@@ -126,10 +127,8 @@ export class Shell {
       dockTabs.append(tab);
     }
     const zoom = h("div", { class: "zoom" }, button("+", "Zoom in (+)", () => this.view.zoom(1.3)), button("−", "Zoom out (−)", () => this.view.zoom(1 / 1.3)));
-    const corner = button("«", "Show the panel", () => { document.body.classList.remove("no-side"); this.view.redraw(); }, { class: "icon show-side" });
+    const corner = button("«", "Show the panel", () => this.showSide(true), { class: "icon show-side" });
     const key = h("details", { class: "legend-box" }, h("summary", {}, "Legend"), this.legend);
-    key.open = innerWidth > NARROW && innerHeight > LOW;
-    key.addEventListener("toggle", () => this.view.redraw());
     const aside = h("aside", { "aria-label": "Facts" });
     aside.append(sideGrip(aside, () => this.view.redraw()), tabs, this.side);
     document.body.append(
@@ -138,7 +137,9 @@ export class Shell {
         h("footer", {}, dockTabs, this.status), this.dock),
       aside,
       this.help);
-    this.view.overlays = [key, zoom, corner];
+    this.view.overlays = [key, zoom, corner, aside]; // the last lies on the graph where the window is narrow
+    this.settling = new Settling(app, this.view, key);
+    this.settling.foldLegend();
     new ResizeObserver(() => document.body.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
     document.body.classList.toggle("no-side", innerWidth <= NARROW);
     this.showTab("summary");
@@ -229,10 +230,9 @@ export class Shell {
   /** All of it in the window; where that has changed much since, laid out anew for it. */
   private async fit(): Promise<void> {
     const { app, view } = this;
-    const [now, then] = [view.room, app.room];
-    const changed = Math.max(now.w / then.w, then.w / now.w, now.h / then.h, then.h / now.h) > 1.25;
+    const changed = this.settling.isOtherRoom();
     if (changed) {
-      app.room = now;
+      app.room = view.room;
       await app.relayout();
     }
     view.fit(!changed);
@@ -262,12 +262,7 @@ export class Shell {
     const { scale } = view.camera;
     view.camera.x += (old.x + old.w / 2 - now.x - now.w / 2) * scale;
     view.camera.y += (old.y - now.y) * scale;
-    const { w, h: high } = view.size;
-    const wide = now.w * scale;
-    const tall = now.h * scale;
-    const [left, top] = [now.x * scale + view.camera.x, now.y * scale + view.camera.y];
-    if (wide > w - 20 || tall > high - 20) view.fly(view.around(now, Math.max(scale, 0.5), 24));
-    else view.fly({ scale, x: view.camera.x + Math.max(0, 16 - left) - Math.max(0, left + wide - w + 16), y: view.camera.y + Math.max(0, 16 - top) - Math.max(0, top + tall - high + 16) });
+    view.settle(now);
   }
 
   async onZone(action: "toggle" | "previous" | "next" | "all", box: Box): Promise<void> {
@@ -312,6 +307,12 @@ export class Shell {
   }
 
   private staying = false;
+
+  private showSide(shown: boolean): void {
+    document.body.classList.toggle("no-side", !shown);
+    this.view.redraw();
+    this.settling.soon();
+  }
 
   showTab(name: string): void {
     this.tab = name;

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { Memory } from "../src/data/memory.ts";
 import { test } from "node:test";
 import { amountAt, measures, rangeOf, shareOf } from "../src/draw/heat.ts";
 import { difference, instanceName } from "../src/panels/repeats.ts";
@@ -40,12 +41,34 @@ test("an instance that differs says in what", () => {
 });
 
 test("steps of plain operations are named by the parameter they work on", () => {
+  const weights = ["a", "b", "c", "d"];
+  const steps = weights.flatMap((_, i) => ["mul", "add"].map((name) => ({ name, scope: 0, reads: [i] })));
+  const run = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops: [...weights.map((name) => ({ name, scope: 0, reads: [-1] })), ...steps] });
+  run.tables.names.push(...weights);
+  weights.forEach((_, i) => {
+    (run.valueRole as Int32Array)[i + 1] = 2;
+    (run.valueName as Int32Array)[i + 1] = i + 1;
+  });
+  const fold = rootBox(new Forest(run, [0])).children[4];
+  assert.equal(fold.kind, "fold");
+  assert.deepEqual(fold.children.map(instanceName), weights);
+});
+
+test("steps that share a parameter are not named by it", () => {
   const names = ["mul", "add", "mul", "add", "mul", "add", "mul", "add"];
   const run = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops: names.map((name) => ({ name, scope: 0, reads: [-1] })) });
   (run.valueRole as Int32Array)[0] = 2;
-  const root = rootBox(new Forest(run, [0]));
-  assert.equal(root.children[0].kind, "fold");
-  assert.equal(instanceName(root.children[0].children[2]), "x");
+  const [fold] = rootBox(new Forest(run, [0])).children;
+  assert.equal(instanceName(fold.children[2]), "mul, add, 3 of 4");
+});
+
+test("the most that is alive within a stretch is not the sum of all that lived in it", () => {
+  const memory = new Memory(tower(6));
+  const [from, to] = [2, 12];
+  const sum = memory.alive(from, to).reduce((bytes, storage) => bytes + memory.bytes[storage], 0);
+  const most = memory.total[memory.highest(from, to)];
+  assert.ok(most < sum);
+  assert.equal(most, Math.max(...memory.total.slice(from, to + 1)));
 });
 
 test("functions are called by their own name, whatever variable a program gave them", () => {

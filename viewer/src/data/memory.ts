@@ -48,6 +48,13 @@ export class Memory {
     this.peak = peak;
   }
 
+  /** The operation between two at which most is alive. */
+  highest(from: number, to: number): number {
+    let found = from;
+    for (let node = from; node <= to; node++) if (this.total[node] > this.total[found]) found = node;
+    return found;
+  }
+
   /** The blocks that are alive at some time from one operation to another, largest first. */
   alive(from: number, to: number): number[] {
     const found: number[] = [];

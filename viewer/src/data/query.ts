@@ -17,6 +17,11 @@ const METRICS: Record<string, string> = {
   time: "time_ns", self: "time_ns", memory: "alloc_bytes", mem: "alloc_bytes", bytes: "moved_bytes", live: "live_bytes", freed: "free_bytes",
   params: "parameters",
 };
+/** Metrics of one phase alone, by what a person calls them. */
+const OF_PHASE: Record<string, [metric: string, phase: number]> = {
+  activation_norm: ["norm", 0], activation: ["norm", 0], gradient_norm: ["norm", 1], gradient: ["norm", 1], grad: ["norm", 1], grad_norm: ["norm", 1],
+};
+const UNTOLD = new Set(["difference", "start_ns", "bound", "units"]);
 const MOST = 1000;
 
 interface Parsed {
@@ -80,12 +85,12 @@ function parse(run: Run, text: string): Parsed {
 /** The metrics of operations by the names that a person types. */
 export function metricNames(run: Run): string[] {
   const typed = new Map(Object.entries(METRICS).filter(([name]) => name !== "mem" && name !== "self").map(([name, metric]) => [metric, name]));
-  return [...run.metrics.values()].filter((metric) => metric.along === "node" && metric.name !== "difference" && metric.name !== "start_ns" && metric.name !== "bound")
-    .map((metric) => typed.get(metric.name) ?? metric.name.replace(/_(ns|bytes)$/, ""));
+  return [...run.metrics.values()].filter((metric) => metric.along === "node" && !UNTOLD.has(metric.name))
+    .flatMap((metric) => metric.name === "norm" ? ["gradient_norm", "activation_norm"] : typed.get(metric.name) ?? metric.name.replace(/_(ns|bytes)$/, ""));
 }
 
 function metricOf(run: Run, name: string): Metric | undefined {
-  const found = run.metrics.get(METRICS[name] ?? name) ?? run.metrics.get(`${name}_ns`) ?? run.metrics.get(`${name}_bytes`);
+  const found = run.metrics.get(OF_PHASE[name]?.[0] ?? METRICS[name] ?? name) ?? run.metrics.get(`${name}_ns`) ?? run.metrics.get(`${name}_bytes`);
   return found?.along === "node" ? found : undefined;
 }
 
@@ -101,7 +106,8 @@ function addComparison(run: Run, parsed: Parsed, [, name, sign, text]: RegExpExe
       ">": (a) => a > limit, "<": (a) => a < limit, ">=": (a) => a >= limit, "<=": (a) => a <= limit, "=": (a) => a === limit,
     };
     const { known, values } = metric;
-    parsed.tests.push({ node: (node) => (!known || known[node] === 1) && compare[sign](values[node]) });
+    const phase = OF_PHASE[name]?.[1] ?? -1;
+    parsed.tests.push({ node: (node) => (phase < 0 || run.nodePhase[node] === phase) && (!known || known[node] === 1) && compare[sign](values[node]) });
   }
 }
 

@@ -30,6 +30,8 @@ export interface Tables {
     sources: Record<string, Record<string, string>>;
   };
   breaks?: Break[];
+  /** In a comparison, what an operation of both runs read in A that only A made: operation and value in turn. */
+  read_before?: number[];
   compare?: { a: string; b: string; counts: Record<string, number>; notes: string[]; sides: Side[] };
 }
 
@@ -88,6 +90,7 @@ export const COMPARED: Record<string, string> = {
   parameters: "difference_parameters",
 };
 
+const NONE: readonly number[] = [];
 const PARTITION = /^(?:partition|forward) (\d+)$/;
 const DIFFERENCE_OF: Record<string, string> = Object.fromEntries(Object.entries(COMPARED).map(([name, delta]) => [delta, name]));
 
@@ -254,6 +257,19 @@ export class Run {
     const [path, , kind] = this.module(scope);
     const number = kind === "compiled" ? PARTITION.exec(path)?.[1] : undefined;
     return number === undefined ? undefined : this.data.breaks?.find((one) => [one.partition, ...(one.partitions ?? [])].includes(Number(number)));
+  }
+
+  private before: Map<number, number[]> | null = null;
+
+  /** In a comparison, the values of A alone that an operation read there. */
+  readBefore(node: number): readonly number[] {
+    const pairs = this.data.read_before;
+    if (!pairs?.length) return NONE;
+    if (!this.before) {
+      this.before = new Map();
+      for (let i = 0; i < pairs.length; i += 2) this.before.set(pairs[i], [...(this.before.get(pairs[i]) ?? []), pairs[i + 1]]);
+    }
+    return this.before.get(node) ?? NONE;
   }
 
   /** A metric of a node, scope or value; null where it is not known. */

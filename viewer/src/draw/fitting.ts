@@ -9,6 +9,9 @@ export const READABLE = 0.85;
 /** The scale down to which a box has room for its name, and for nothing else, at eleven pixels. */
 export const LEGIBLE = 0.68;
 
+/** The scale down to which names are at least told apart: small, but better than a part of the graph out of sight. */
+export const SMALL = 0.55;
+
 /** Rectangles of the window that are free of all that lies on it: each overlay is left out on one of its two nearest sides. */
 export function freeAreas(w: number, h: number, overlays: Rect[]): Rect[] {
   let found: Rect[] = [{ x: 0, y: 0, w, h }];

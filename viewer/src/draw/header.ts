@@ -1,7 +1,7 @@
 /** The line at the top of a frame: its name and class on the left, its buttons on the right. */
 
 import type { Box } from "../tree/box.ts";
-import { subRuler, titleRuler } from "./measure.ts";
+import { signOf, subRuler, titleRuler } from "./measure.ts";
 import { round, type Look, type Zone } from "./painter.ts";
 import type { Rect } from "./scene.ts";
 import { FONT } from "./text.ts";
@@ -16,20 +16,30 @@ interface Button {
   strong: boolean;
 }
 
-/** From the right; how many instances there are comes before the one that is shown, which is left out where room is short. */
-function buttonsOf(box: Box, room: number, title: number, pager: boolean): Button[] {
-  const found: Button[] = [{ action: "toggle", text: "–", w: HIGH, strong: false }];
-  if (box.kind !== "fold") return found;
-  const badge = `×${box.count.toLocaleString("en-US")}`;
-  found.push({ action: "all", text: badge, w: titleRuler().width(badge) + 14, strong: true });
-  if (!pager || box.opening !== "one") return found;
-  const step = `${box.shown + 1} of ${box.count}`;
-  const more: Button[] = [
+/** From the right; where room is short, the instance that is shown says how many there are as well. */
+function buttonsOf(box: Box, room: number, title: number): Button[] {
+  const close: Button = { action: "toggle", text: "–", w: HIGH, strong: false };
+  if (box.kind !== "fold") return [close];
+  const pager = (text: string, strong: boolean): Button[] => [
     { action: "next", text: "›", w: 20, strong: false },
-    { action: "all", text: step, w: subRuler().width(step) * 1.1 + 12, strong: false },
+    { action: "all", text, w: subRuler().width(text) * 1.1 + 12, strong },
     { action: "previous", text: "‹", w: 20, strong: false },
   ];
-  return widthOf([...found, ...more]) + Math.min(title, 60) + 40 <= room ? [...found, ...more] : found;
+  const short = [close, badgeOf(box)];
+  if (box.opening !== "one") return short;
+  const all = [...short, ...pager(`${box.shown + 1} of ${box.count}`, false)];
+  const brief = [close, ...pager(`${box.shown + 1}/${box.count}`, true)];
+  return [all, brief].find((buttons) => widthOf(buttons) + Math.min(title, 60) + 40 <= room) ?? short;
+}
+
+function badgeOf(box: Box): Button {
+  const text = `×${box.count.toLocaleString("en-US")}`;
+  return { action: "all", text, w: titleRuler().width(text) + 14, strong: true };
+}
+
+/** What a frame is called where it has no buttons. */
+export function farName(box: Box): string {
+  return `${signOf(box)}${box.label || box.type}${box.kind === "fold" ? ` ×${box.count.toLocaleString("en-US")}` : ""}`;
 }
 
 function widthOf(buttons: Button[]): number {
@@ -39,24 +49,24 @@ function widthOf(buttons: Button[]): number {
 export interface HeaderPlace {
   rect: Rect; // of the frame
   grow: number; // names grow when seen from far away
-  pager: boolean;
+  buttons: "all" | "badge" | "none";
   lines: number[]; // where lines enter or leave through the top
 }
 
 /** Draws it and gives the rectangles of its buttons. */
 export function drawHeader(
-  context: CanvasRenderingContext2D, box: Box, accent: string, look: Look, { rect, grow, pager, lines }: HeaderPlace,
+  context: CanvasRenderingContext2D, box: Box, accent: string, look: Look, { rect, grow, buttons: which, lines }: HeaderPlace,
 ): (Rect & { action: Zone["action"] })[] {
   const { theme } = look;
-  const name = box.label || box.type;
+  const name = which === "none" ? farName(box) : signOf(box) + (box.label || box.type);
   const room = rect.w / grow - 2 * SIDE;
-  const buttons = buttonsOf(box, room, titleRuler().width(name), pager);
+  const buttons = which === "all" ? buttonsOf(box, room, titleRuler().width(name)) : which === "badge" && box.kind === "fold" ? [badgeOf(box)] : [];
   const title = titleRuler().fit(name, Math.max(24, room - widthOf(buttons) - 24));
   const wide = titleRuler().width(title);
   const begin = rect.x + SIDE * grow;
   const next = lines.filter((x) => x > begin + (wide + 26) * grow).reduce((a, b) => Math.min(a, b), Infinity);
   const rest = Math.min(room - widthOf(buttons) - wide - 34, (next - begin) / grow - wide - 36);
-  const sub = box.type && box.type !== box.label && rest > 36 ? subRuler().fit(box.type, rest) : "";
+  const sub = which !== "none" && box.type && box.type !== box.label && rest > 36 ? subRuler().fit(box.type, rest) : "";
   context.save();
   context.translate(begin, rect.y + 6);
   context.scale(grow, grow);

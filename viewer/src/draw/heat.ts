@@ -19,6 +19,8 @@ export interface Measure {
   of(box: Box): number | null;
   /** Whether a box can have one at all. */
   applies?(box: Box): boolean;
+  /** What to say where all boxes have the same. */
+  even?: string;
 }
 
 /** The least and the greatest amount in sight. */
@@ -28,7 +30,7 @@ export interface Range {
 }
 
 const LABELS: Record<string, string> = {
-  time_ns: "time, inclusive",
+  time_ns: "inclusive time",
   kernel_ns: "time of kernels",
   alloc_bytes: "memory allocated",
   flops: "FLOPs",
@@ -69,7 +71,7 @@ export function measures(run: Run): Measure[] {
   const deltas = new Set(Object.values(COMPARED));
   const side = run.difference ? " (B)" : "";
   if (run.metrics.has("time_ns")) {
-    found.push({ id: "self_ns", label: `time, self${side}`, how: "the operations that a module runs itself", show: duration, scale: "root", of: (box) => ownTotal(box, "time_ns") });
+    found.push({ id: "self_ns", label: `self time${side}`, how: "the operations that a module runs itself", show: duration, scale: "root", of: (box) => ownTotal(box, "time_ns") });
   }
   for (const { name, along } of run.metrics.values()) {
     if (along !== "node" || NOT_HEAT.has(name)) continue;
@@ -91,7 +93,7 @@ function ratios(run: Run): Measure[] {
   }];
   if (run.metrics.has("time_ns")) {
     found.push({
-      id: "rate", label: "FLOPs per second reached", how: "FLOPs of all in a box over their time", show: amountOf("FLOP/s"), scale: "root",
+      id: "rate", label: "FLOP/s reached", how: "FLOPs of all in a box over their time", show: amountOf("FLOP/s"), scale: "root",
       of: (box) => ratio(total(box, "flops"), total(box, "time_ns"), 1e9),
     });
   }
@@ -118,7 +120,7 @@ function bound(run: Run): Measure[] {
     id: "bound", label: "roofline bound", how: "what limits most of a box's time", show: (code) => BOUNDS[code] ?? String(code), scale: "category",
     of: (box) => cached(box, "bound", () => boundOf(box)),
   }, ...(run.metrics.has("peak_share") ? [{
-    id: "peak_share", label: "share of the peak reached", how: "the time at the roofline over the time taken, of all in a box", show: percent, scale: "root" as const,
+    id: "peak_share", label: "share of peak", how: "the time at the roofline over the time taken, of all in a box", show: percent, scale: "root" as const,
     of: (box: Box) => cached(box, "peak_share", () => weighted(box, "peak_share", "time_ns")),
   }] : [])];
 }
@@ -128,6 +130,7 @@ function relevance(run: Run): Measure[] {
   return [{
     id: "relevance", label: "relevance", how: "what all results that leave a box were given", show: plain, scale: "diverging",
     of: (box) => cached(box, "relevance", () => leaving(box, "relevance")),
+    even: "the same in every box, because each layer hands on all that it was given: open modules to see how branches share it",
   }];
 }
 
@@ -247,10 +250,20 @@ export function rangeOf(measure: Measure, boxes: Iterable<Box>): Range {
 
 export function fillOf(measure: Measure, range: Range, box: Box, theme: Theme): string {
   const amount = measure.of(box);
-  if (amount === null) return theme.unknown;
+  if (amount === null || (!range.most && amount === 0)) return theme.unknown;
   if (!Number.isFinite(amount)) return BAD;
   if (measure.scale === "category") return categoryColor(amount, theme);
+  if (isEven(measure, range)) return evenColor(theme);
   return mixed(measure.scale === "diverging" ? theme.diverging : theme.heat, shareOf(measure.scale, range, amount));
+}
+
+/** Whether a measure says the same of all boxes, so that a strong colour would say more than there is. */
+export function isEven(measure: Measure, { least, most }: Range): boolean {
+  return measure.even !== undefined && most > 0 && least >= most * 0.99;
+}
+
+export function evenColor(theme: Theme): string {
+  return mixed(theme.diverging, 0.65);
 }
 
 export function categoryColor(code: number, theme: Theme): string {

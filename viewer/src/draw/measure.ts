@@ -45,6 +45,10 @@ export function subRuler(): Ruler {
 /** In a comparison, added, removed and changed are said in signs as well as in colours. */
 const SIGNS = ["", "+ ", "− ", "≠ "];
 
+export function signOf(box: Box): string {
+  return SIGNS[box.difference];
+}
+
 const WIDER = 1.25; // room in a box for its name to grow when it is seen from farther away
 
 const faces = new WeakMap<Box, Face>();
@@ -57,7 +61,7 @@ export function face(box: Box): Face {
 
 function makeFace(box: Box): Face {
   const isEnd = box.kind === "input" || box.kind === "output";
-  const label = SIGNS[box.difference] + box.label;
+  const label = signOf(box) + box.label;
   const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
   const sub = subOf(box);
   const extra = (badge ? titleRuler().width(badge) + 24 : 0) + (box.canOpen ? 20 : 0);

@@ -1,10 +1,12 @@
 /** Draws a scene on a canvas: only what is in the window, and only as much of it as can be read at its size. */
 
+import { ADDED, REMOVED } from "../data/run.ts";
 import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
-import { drawHeader } from "./header.ts";
+import { drawHeader, farName } from "./header.ts";
 import { LABEL_SIZE, labelsOf, labelsReady, meets } from "./labels.ts";
-import { face, subRuler, titleRuler } from "./measure.ts";
+import { drawOdd, drawTags, isOdd } from "./marks.ts";
+import { face, signOf, titleRuler } from "./measure.ts";
 import { drawOverlay } from "./overlay.ts";
 import { atTop, pathsOf } from "./paths.ts";
 import { TITLE_SIZE, titleWidth, type Column, type Hit, type Rect, type Scene } from "./scene.ts";
@@ -40,6 +42,7 @@ export interface Look {
   labels: boolean;
   warm: boolean; // colours are a measure
   plain?: boolean; // boxes and lines only
+  still?: boolean; // a picture to keep: nothing to be clicked
 }
 
 const TEXT_FROM = 0.42; // scale from which on text is drawn
@@ -47,6 +50,9 @@ const CARD_FROM = 0.2;
 const LABELS_FROM = 0.62;
 const FAR = READABLE; // scale below which the names of frames grow
 const NAME = 11; // pixels that a name should have
+const MARKS_FROM = 0.3;
+const NAMES_FROM = 0.32; // scale from which on the names of boxes can be read, so that nothing may lie on them
+const STRIP = 1.75; // how much a frame's name can grow before it leaves the strip that is kept for it
 const FAINT = 0.5; // of what steps back for something else
 
 export class Painter {
@@ -139,7 +145,7 @@ export class Painter {
         context.stroke();
       }
     }
-    context.fillStyle = theme.frames[depth % 2];
+    context.fillStyle = frameFill(theme, depth, box);
     context.strokeStyle = look.selected === box ? theme.accent : look.hover === box ? theme.faint : theme.frameLine;
     context.lineWidth = Math.max(look.selected === box ? 2.5 : 1.2, (look.selected === box ? 2 : 0.7) / camera.scale);
     round(context, rect.x, rect.y, rect.w, rect.h, 10);
@@ -161,22 +167,26 @@ export class Painter {
   /** From far away, names larger than the rest and above it, as on a map; where two would collide, the outer one. */
   private map(camera: Camera, look: Look): void {
     const taken: Rect[] = [];
+    const far = camera.scale < NAMES_FROM;
     for (const { box, rect, accent, lines } of this.names) {
-      const wide = titleRuler().width(box.label || box.type) + (box.kind === "fold" ? 90 : 60);
-      const large = Math.min(READABLE / camera.scale, rect.h / 48);
-      const grow = Math.max(Math.min(large, rect.w / wide), Math.min(large, 0.62 / camera.scale, rect.w / 70));
+      const name = titleRuler().width(far ? farName(box) : signOf(box) + (box.label || box.type));
+      const beside = far ? 40 : box.kind === "fold" ? 110 : 66;
+      const large = Math.min(READABLE / camera.scale, rect.h / 48, far ? Infinity : STRIP);
+      const whole = Math.min(large, rect.w / (name + beside));
+      const least = Math.min(large, 0.62 / camera.scale);
+      // Cut, if at all, only so far that it still tells what it is.
+      const grow = whole >= least || far ? whole : least * (0.8 * name + beside) <= rect.w ? least : whole;
       if (13 * grow * camera.scale < 7.5) continue;
-      const width = Math.min(wide, rect.w / grow - 10);
-      const place = { x: rect.x, y: rect.y, w: width * grow, h: 27 * grow };
-      if (taken.some((other) => meets(other, place))) continue;
+      const place = { x: rect.x, y: rect.y, w: Math.min(name + beside, rect.w / grow) * grow, h: 30 * grow };
+      if (far && taken.some((other) => meets(other, place))) continue;
       taken.push(place);
       this.header(box, rect, accent, grow, camera, look, lines);
     }
   }
 
   private header(box: Box, rect: Rect, accent: string, grow: number, camera: Camera, look: Look, lines: number[]): void {
-    const pager = camera.scale > TEXT_FROM;
-    for (const { action, ...at } of drawHeader(this.context, box, accent, look, { rect, grow, pager, lines })) this.zone(camera, at, action, box);
+    const buttons = look.still ? "badge" : camera.scale >= NAMES_FROM ? "all" : "none";
+    for (const { action, ...at } of drawHeader(this.context, box, accent, look, { rect, grow, buttons, lines })) this.zone(camera, at, action, box);
   }
 
   private zone(camera: Camera, rect: Rect, action: Zone["action"], box: Box): void {
@@ -284,7 +294,8 @@ export class Painter {
     }
     if (camera.scale >= READABLE * 0.97) this.words(box, x, y, w, h, fill, camera, look);
     else this.bigWord(box, x, y, w, h, fill, camera, look);
-    if (tags.length && camera.scale >= TEXT_FROM) this.tags(column, tags, x, y, w, look);
+    if (camera.scale >= MARKS_FROM && isOdd(box)) drawOdd(context, x + w, y, camera.scale);
+    if (tags.length && camera.scale >= TEXT_FROM) drawTags(context, column, tags, x, y, w, look);
     context.globalAlpha = 1;
   }
 
@@ -293,12 +304,13 @@ export class Painter {
     const { context } = this;
     const { title, badge } = face(box);
     const wide = titleRuler().width(title) + (badge ? titleRuler().width(badge) + 12 : 0);
-    const sign = box.canOpen && camera.scale >= TEXT_FROM ? 14 : 0;
+    const sign = box.canOpen && camera.scale >= TEXT_FROM && !look.still ? 14 : 0;
     const room = w - 20 - sign;
-    const size = Math.min(Math.max(Math.min(NAME / camera.scale, (room * 13) / wide), 8 / camera.scale), h * 0.62);
-    if (size * camera.scale < 7) return;
+    const size = Math.min(Math.max(Math.min(NAME / camera.scale, (room * 13) / wide), 8 / camera.scale), h * 0.75);
+    if (size * camera.scale < 6.5) return;
     const end = badge ? (titleRuler().width(badge) * size) / 13 + size * 0.7 : 0;
     const text = titleRuler().fit(title, ((room - end) * 13) / size);
+    if (text !== title && text.length < 4) return;
     const ink = fill === look.theme.card ? look.theme.ink : inkOn(fill);
     context.fillStyle = ink;
     context.font = `600 ${size}px ${FONT}`;
@@ -338,7 +350,7 @@ export class Painter {
       context.font = `11px ${FONT}`;
       context.fillText(sub, left, y + 31.5);
     }
-    if (box.canOpen) {
+    if (box.canOpen && !look.still) {
       context.fillStyle = plainFill ? theme.faint : ink;
       context.font = `600 15px ${FONT}`;
       context.textAlign = "center";
@@ -355,41 +367,17 @@ export class Painter {
       context.textAlign = "center";
       context.fillText(badge, x + w - 26 - width / 2, y + 15.5);
     }
-    if (box.odd || (box.kind === "fold" && box.oddInstances.length)) this.odd(x + w, y);
-  }
-
-  /** A mark on what differs from its siblings. */
-  private odd(x: number, y: number): void {
-    const { context } = this;
-    context.fillStyle = "#d1a10f";
-    context.beginPath();
-    context.arc(x - 2, y + 2, 8, 0, 7);
-    context.fill();
-    context.fillStyle = "#1b2330";
-    context.font = `700 11px ${FONT}`;
-    context.textAlign = "center";
-    context.fillText("≠", x - 2, y + 2.5);
-  }
-
-  private tags(column: Column, tags: number[], x: number, y: number, w: number, look: Look): void {
-    const { context } = this;
-    const shown = tags.slice(0, 2).map((item) => column.picture.items[item].box.label);
-    const text = subRuler().fit(`↳ ${shown.join(", ")}${tags.length > 2 ? ` +${tags.length - 2}` : ""}`, w - 10);
-    const width = subRuler().width(text) + 10;
-    context.fillStyle = look.theme.plate;
-    context.strokeStyle = look.theme.frameLine;
-    context.lineWidth = 0.8;
-    round(context, x + 6, y - 14, width, 14, 4);
-    context.fill();
-    context.stroke();
-    context.fillStyle = look.theme.faint;
-    context.font = `10px ${FONT}`;
-    context.textAlign = "left";
-    context.fillText(text, x + 10, y - 6.5);
   }
 }
 
 export function round(context: CanvasRenderingContext2D, x: number, y: number, w: number, h: number, radius: number): void {
   context.beginPath();
   context.roundRect(x, y, w, h, Math.min(radius, w / 2, h / 2));
+}
+
+/** The ground of a frame; in a comparison, tinted where all in it was added or removed. */
+export function frameFill(theme: Theme, depth: number, box: Box | null): string {
+  const ground = theme.frames[depth % 2];
+  const difference = box?.run.difference ? box.difference : 0;
+  return difference === ADDED || difference === REMOVED ? blend(ground, theme.difference[difference], 0.5) : ground;
 }

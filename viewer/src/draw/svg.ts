@@ -1,10 +1,13 @@
 /** The graph as an SVG file: what is open now, all of it, in the colours of the moment. */
 
 import type { App } from "../app.ts";
+import { keyOf, keyPieces } from "./key.ts";
 import { LABEL_SIZE, labelsOf } from "./labels.ts";
-import { face } from "./measure.ts";
+import { frameFill } from "./painter.ts";
+import { face, signOf } from "./measure.ts";
 import { arrow, curve, type Pen } from "./paths.ts";
 import { FONT } from "./text.ts";
+import { isOdd, ODD } from "./marks.ts";
 import { inkOn } from "./theme.ts";
 
 class SvgPen implements Pen {
@@ -26,8 +29,10 @@ const escape = (text: string): string =>
 export function toSvg(app: App): string {
   const scene = app.scene!;
   const { theme } = app;
+  const key = keyPieces(keyOf(app), scene.width);
+  const [wide, tall] = [Math.max(scene.width, key.width) + 40, scene.height + 30 + (key.height ? key.height + 20 : 0)];
   const out: string[] = [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-20 -10 ${r(scene.width + 40)} ${r(scene.height + 30)}" width="${r(scene.width + 40)}" height="${r(scene.height + 30)}" font-family="${escape(FONT)}">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-20 -10 ${r(wide)} ${r(tall)}" width="${r(wide)}" height="${r(tall)}" font-family="${escape(FONT)}">`,
     `<rect x="-20" y="-10" width="100%" height="100%" fill="${theme.ground}"/>`,
   ];
   const text = (x: number, y: number, words: string, size: number, fill: string, more = ""): void => {
@@ -41,11 +46,11 @@ export function toSvg(app: App): string {
     picture.frames.forEach((frame, number) => {
       const [fx, fy] = [column.frameX[number], column.frameY[number]];
       const result = column.results[number];
-      rect(fx, fy, result.width, result.height, 10, theme.frames[frame.depth % 2], theme.frameLine);
+      rect(fx, fy, result.width, result.height, 10, frameFill(theme, frame.depth, frame.item < 0 ? null : picture.items[frame.item].box), theme.frameLine);
       if (frame.item < 0) text(fx + 4, fy - 10, column.title, 15, theme.faint, 'font-weight="600"');
       else {
         const { box } = picture.items[frame.item];
-        text(fx + 14, fy + 22, `${box.label}${box.kind === "fold" ? ` ×${box.count}` : ""}`, 13, theme.ink, 'font-weight="600"');
+        text(fx + 14, fy + 22, `${signOf(box)}${box.label || box.type}${box.kind === "fold" ? ` ×${box.count}` : ""}`, 13, theme.ink, 'font-weight="600"');
       }
       const pen = new SvgPen();
       const tips = new SvgPen();
@@ -70,7 +75,16 @@ export function toSvg(app: App): string {
       const left = isEnd ? x + w / 2 : x + 15;
       text(left, y + (sub ? 20 : h / 2 + 4.5), title + (badge ? `  ${badge}` : ""), 13, ink, `font-weight="600" ${anchor}`);
       if (sub) text(left, y + 35.5, sub, 11, fill === theme.card ? theme.faint : ink, anchor);
+      if (isOdd(box)) {
+        out.push(`<circle cx="${r(x + w - 2)}" cy="${r(y + 2)}" r="8" fill="${ODD}"/>`);
+        text(x + w - 2, y + 6, "≠", 11, "#1b2330", 'font-weight="700" text-anchor="middle"');
+      }
     });
+  }
+  const top = scene.height + 20;
+  for (const piece of key.pieces) {
+    if ("fill" in piece) out.push(`<rect x="${r(piece.x)}" y="${r(top + piece.y)}" width="${r(piece.w)}" height="${r(piece.h)}" fill="${piece.fill}"/>`);
+    else text(piece.x, top + piece.y, piece.text, 12, piece.bold ? theme.ink : theme.faint, `text-anchor="${piece.anchor}"${piece.bold ? ' font-weight="600"' : ""}`);
   }
   out.push("</svg>");
   return out.join("\n");

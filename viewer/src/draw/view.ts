@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { fitCanvas, h } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
-import { fitted, freeAreas, LEGIBLE, READABLE } from "./fitting.ts";
+import { fitted, freeAreas, LEGIBLE, READABLE, SMALL } from "./fitting.ts";
 import { Painter, type Camera, type Zone } from "./painter.ts";
 import { labelsOf } from "./labels.ts";
 import type { Column, Rect } from "./scene.ts";
@@ -13,7 +13,7 @@ const LARGEST = 4;
 const FLIGHT_MS = 260;
 const TIP_AFTER_MS = 350;
 const LABELS_AFTER_MS = 150;
-const CRAMPED = { w: 420, h: 230 };
+const CRAMPED = { w: 560, h: 300 };
 const AIM = 0.92; // the scale that a layout aims at when it is fitted
 
 export class View {
@@ -23,6 +23,8 @@ export class View {
   readonly painter: Painter;
   camera: Camera = { scale: 1, x: 0, y: 0 };
   frameMs = 0;
+  settled: "fit" | "begin" | "near" | null = null; // how the camera came to be where it is; null: a person moved it
+  clickedAt = -Infinity;
   act: (zone: Zone["action"], box: Box) => void = () => {};
   private queued = false;
   private flight = 0;
@@ -91,9 +93,18 @@ export class View {
     return freeAreas(w, h, rects.map((rect) => ({ x: rect.left - origin.left - 6, y: rect.top - origin.top - 6, w: rect.width + 12, h: rect.height + 12 })));
   }
 
+  /** The largest part of the window that nothing lies on. */
+  private get free(): Rect {
+    return this.areas().reduce((a, b) => (b.w * b.h > a.w * a.h ? b : a), { x: 0, y: 0, w: 1, h: 1 });
+  }
+
+  get boxes(): number {
+    return this.app.scene?.columns.reduce((sum, { picture }) => sum + picture.items.length, 0) ?? 0;
+  }
+
   /** What a picture may take up to be read when it is fitted. */
   get room(): { w: number; h: number } {
-    const { w, h } = this.areas().reduce((a, b) => (b.w * b.h > a.w * a.h ? b : a), { x: 0, y: 0, w: 1, h: 1 });
+    const { w, h } = this.free;
     const round = (n: number): number => Math.max(200, Math.round(n / 20) * 20);
     return { w: round((w - 32) / AIM), h: round((h - 32) / AIM) };
   }
@@ -101,25 +112,65 @@ export class View {
   fit(animate = true): void {
     const { scene } = this.app;
     if (!scene) return;
-    const camera = this.around({ x: 0, y: 0, w: scene.width, h: scene.height });
-    this.fly(camera, animate);
+    this.fly(this.whole, animate);
+    this.settled = "fit";
+  }
+
+  /** The camera that shows all there is. */
+  private get whole(): Camera {
+    return this.around({ x: 0, y: 0, w: this.app.scene!.width, h: this.app.scene!.height });
+  }
+
+  /** After something was opened or closed: all of it where it can still be read, else the place of the change. */
+  settle(rect: Rect): void {
+    const { whole } = this;
+    if (this.settled && whole.scale >= SMALL) return this.fit();
+    const { settled } = this;
+    this.fly(this.near(rect));
+    if (settled) this.settled = "near";
+  }
+
+  /** The camera closest to the present one that shows a rectangle, and the sheet as far as it fits, free of what lies on the graph. */
+  private near(rect: Rect): Camera {
+    const { scale } = this.camera;
+    const { free } = this;
+    if (rect.w * scale > free.w - 20 || rect.h * scale > free.h - 20) return this.around(rect, Math.max(scale, 0.5), 24);
+    const slide = (camera: number, start: number, size: number, sheet: number, from: number, room: number): number => {
+      const [first, last] = sheet * scale <= room - 32 ? [0, sheet] : [start, start + size];
+      const least = from + 16 - first * scale;
+      return Math.max(least, Math.min(camera, from + room - 16 - last * scale));
+    };
+    const { width, height } = this.app.scene!;
+    return {
+      scale,
+      x: slide(this.camera.x, rect.x, rect.w, width, free.x, free.w),
+      y: slide(this.camera.y, rect.y, rect.h, height, free.y, free.h),
+    };
   }
 
   /** Where a first look begins: all of it if it can be read, otherwise its beginning. */
-  begin(): void {
+  begin(animate = false): void {
     const { scene } = this.app;
     if (!scene) return;
-    const camera = this.around({ x: 0, y: 0, w: scene.width, h: scene.height });
+    const camera = this.whole;
     if (camera.scale < LEGIBLE * 0.96) {
       camera.scale = READABLE;
       camera.x = Math.max(20, (this.size.w - scene.width * camera.scale) / 2);
       camera.y = 12;
     }
-    this.fly(camera, false);
+    this.fly(camera, animate);
+    this.settled = "begin";
+  }
+
+  /** In another room: all of it as long as there is anything to read, as it was begun otherwise. */
+  again(): void {
+    if (this.settled === "fit" || this.whole.scale >= SMALL * 0.8) this.fit();
+    else this.begin(true);
   }
 
   fly(to: Camera, animate = true): void {
     const turn = ++this.flight;
+    this.settled = null;
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (!animate || calm || document.visibilityState === "hidden") {
       this.camera = to;
@@ -171,12 +222,14 @@ export class View {
     const scale = Math.min(LARGEST, Math.max(SMALLEST, this.camera.scale * factor));
     const change = scale / this.camera.scale;
     this.flight += 1;
+    this.settled = null;
     this.camera = { scale, x: px - (px - this.camera.x) * change, y: py - (py - this.camera.y) * change };
     this.redraw();
   }
 
   pan(dx: number, dy: number): void {
     this.flight += 1;
+    this.settled = null;
     this.camera = { ...this.camera, x: this.camera.x + dx, y: this.camera.y + dy };
     this.redraw();
   }
@@ -219,6 +272,7 @@ export class View {
     });
     canvas.addEventListener("click", (event) => {
       if (this.moved) return;
+      this.clickedAt = performance.now();
       const zone = this.zoneAt(event);
       if (zone) this.act(zone.action, zone.box);
       else this.app.select(this.boxAt(event));
@@ -355,6 +409,7 @@ export class View {
     const x = (event.clientX - bounds.left - (bounds.width - scene.width * scale) / 2) / scale;
     const y = (event.clientY - bounds.top - (bounds.height - scene.height * scale) / 2) / scale;
     this.flight += 1;
+    this.settled = null;
     this.camera = { ...this.camera, x: this.size.w / 2 - x * this.camera.scale, y: this.size.h / 2 - y * this.camera.scale };
     this.redraw();
   }

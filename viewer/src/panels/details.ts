@@ -164,6 +164,7 @@ export class Details {
     const { forest } = box;
     const takes = new Set<number>();
     const makes = new Set<number>();
+    const kept = new Set<number>(); // that only another phase reads
     const inside = (node: number): boolean => node >= 0 && forest.position[node] >= box.start && forest.position[node] < box.end;
     for (let place = box.start; place < box.end && takes.size < MOST_LOOKED_AT; place++) {
       const node = forest.order[place];
@@ -172,10 +173,13 @@ export class Details {
         if (!inside(run.producer[value]) && run.roleOf(value) !== PARAMETER) takes.add(value);
       }
       for (const value of run.outputs(node)) {
-        if (makes.size < MOST_LOOKED_AT && run.readers(value).some((reader) => !inside(reader))) makes.add(value);
+        if (run.roleOf(value) === PARAMETER) continue;
+        const readers = run.readers(value).filter((reader) => !inside(reader));
+        const into = readers.some((reader) => run.nodePhase[reader] === run.nodePhase[node]) ? makes : kept;
+        if (readers.length && into.size < MOST_LOOKED_AT) into.add(value);
       }
     }
-    return [this.values("Reads from outside", [...takes], MOST_LOOKED_AT), this.values("Results that are read outside", [...makes], MOST_LOOKED_AT)];
+    return [this.values("Reads from outside", [...takes], MOST_LOOKED_AT), this.values("Results that are read outside", [...makes], MOST_LOOKED_AT), this.values("Kept for another phase", [...kept], MOST_LOOKED_AT)];
   }
 
   private parameters(box: Box): HTMLElement | null {

@@ -3,8 +3,10 @@
 import type { App } from "../app.ts";
 import { PHASES, ROLES } from "../data/run.ts";
 import { download, h } from "../dom.ts";
+import { keyOf, keyPieces, type Piece } from "../draw/key.ts";
 import { Painter } from "../draw/painter.ts";
 import { toSvg } from "../draw/svg.ts";
+import { FONT } from "../draw/text.ts";
 import type { View } from "../draw/view.ts";
 import { comparedRows, groupRows, singleRows } from "./figures.ts";
 import { instanceName } from "./repeats.ts";
@@ -23,11 +25,31 @@ export function saveSvg(app: App): void {
 /** The whole graph as it is open now, twice as fine where there is room. */
 export async function pngOf(app: App): Promise<Blob> {
   const scene = app.scene!;
-  const scale = Math.min(2, LARGEST / (scene.width + 40), LARGEST / (scene.height + 40));
-  const [w, hh] = [Math.ceil((scene.width + 40) * scale), Math.ceil((scene.height + 40) * scale)];
+  const key = keyPieces(keyOf(app), scene.width);
+  const [wide, tall] = [Math.max(scene.width, key.width) + 40, scene.height + 40 + (key.height ? key.height + 20 : 0)];
+  const scale = Math.min(2, LARGEST / wide, LARGEST / tall);
+  const [w, hh] = [Math.ceil(wide * scale), Math.ceil(tall * scale)];
   const canvas = h("canvas", { width: w, height: hh });
-  new Painter(canvas.getContext("2d")!).draw(scene, { scale, x: 20 * scale, y: 20 * scale }, app.look, w, hh, 1);
+  const context = canvas.getContext("2d")!;
+  new Painter(context).draw(scene, { scale, x: 20 * scale, y: 20 * scale }, { ...app.look, still: true, hover: null }, w, hh, 1);
+  drawKey(context, key.pieces, app, scene.height + 20);
   return new Promise((resolve, reject) => canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("no picture"))), "image/png"));
+}
+
+/** The legend below the graph, in its units. */
+function drawKey(context: CanvasRenderingContext2D, pieces: Piece[], app: App, top: number): void {
+  context.textBaseline = "alphabetic";
+  for (const piece of pieces) {
+    if ("fill" in piece) {
+      context.fillStyle = piece.fill;
+      context.fillRect(piece.x, top + piece.y, piece.w, piece.h);
+    } else {
+      context.fillStyle = piece.bold ? app.theme.ink : app.theme.faint;
+      context.font = `${piece.bold ? 600 : 400} 12px ${FONT}`;
+      context.textAlign = piece.anchor === "middle" ? "center" : piece.anchor;
+      context.fillText(piece.text, piece.x, top + piece.y);
+    }
+  }
 }
 
 export async function savePng(app: App): Promise<void> {

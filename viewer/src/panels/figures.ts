@@ -1,9 +1,9 @@
 /** The figures of an operation or a group, under names that a person reads; in a comparison for both runs. */
 
 import type { App } from "../app.ts";
-import { COMPARED, REMOVED, ADDED } from "../data/run.ts";
+import { COMPARED, PARAMETER, REMOVED, ADDED } from "../data/run.ts";
 import { plural } from "../data/text.ts";
-import { duration, showFor, signed } from "../data/units.ts";
+import { amount, duration, showFor, signed } from "../data/units.ts";
 import { BOUNDS } from "../draw/heat.ts";
 import type { Box } from "../tree/box.ts";
 import type { Fact } from "./rows.ts";
@@ -79,6 +79,10 @@ export function groupRows(app: App, box: Box): Fact[] {
     const sum = box.forest.sum(name, box.start, box.end);
     if (!sum || (run.difference && box.difference === REMOVED)) continue;
     if (RARE.has(name) && !sum.total) continue;
+    if (name === "parameters" && !run.difference) {
+      rows.push([metricLabel(name), parametersText(box, sum.total)]);
+      continue;
+    }
     const missing = sum.unknown ? ` (${plural(sum.unknown, "operation")} not known)` : "";
     rows.push([metricLabel(name), sum.unknown === box.operations && box.operations ? "not known" : metricText(app, name, sum.total) + missing]);
   }
@@ -88,6 +92,25 @@ export function groupRows(app: App, box: Box): Fact[] {
     rows.push([measure.label, amount === null ? "not known" : measure.show(amount)]);
   }
   return rows;
+}
+
+const MOST_LOOKED_AT = 50_000;
+
+/** How many parameters a box reads; each is counted where the run first uses it, so that sums are right. */
+function parametersText(box: Box, counted: number): string {
+  const { run, forest } = box;
+  const found = new Map<string, number>();
+  for (let place = box.start; place < box.end && box.operations < MOST_LOOKED_AT; place++) {
+    const node = forest.order[place];
+    for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
+      const value = run.rootOf(run.inValue[row]);
+      if (run.valueRole[value] === PARAMETER && run.producer[value] < 0) found.set(run.valueLabel(value), run.type(value)[1].reduce((a, b) => a * b, 1));
+    }
+  }
+  let held = 0;
+  for (const size of found.values()) held += size;
+  if (held <= counted) return amount(counted);
+  return `${amount(held)} (${counted ? `${amount(counted)} of them first used here` : "shared: first used elsewhere"})`;
 }
 
 function isCompared(app: App, name: string): boolean {

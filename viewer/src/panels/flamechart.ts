@@ -6,18 +6,20 @@ import { PHASES } from "../data/run.ts";
 import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
 import { count, duration } from "../data/units.ts";
-import { fitCanvas, h } from "../dom.ts";
+import { fitCanvas, h, replace } from "../dom.ts";
 import { FAMILIES, blend, inkOn } from "../draw/theme.ts";
 import { FONT, Ruler } from "../draw/text.ts";
 
 const ROW = 19;
 const TOP = 36; // the clock, and the phases below it
 const PHASE = 18;
+const CLASSES = 7;
 
 export class FlameChart {
   readonly canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": "Time by module" });
-  readonly note = h("div", { class: "flame-note" });
-  readonly element = h("div", { class: "dock-body" }, h("div", { class: "flame" }, this.canvas, this.note));
+  readonly note = h("div", { class: "flame-note", hidden: true });
+  private readonly key = h("div", { class: "chart-key" });
+  readonly element = h("div", { class: "dock-body" }, h("div", { class: "flame" }, this.canvas, this.note, this.key));
   chart: Flame | null = null;
   private phases: Stretch[] = [];
   private from = 0;
@@ -50,9 +52,24 @@ export class FlameChart {
     if (!this.chart) {
       this.chart = flame(this.app.run);
       this.phases = phaseStretches(this.app.run);
+      this.fillKey();
       this.reset();
     }
     this.draw();
+  }
+
+  /** The classes of modules that take most of the chart, with their colours; operations have those of the graph. */
+  private fillKey(): void {
+    const spans = new Map<string, number>();
+    for (const { owner, start, end } of this.chart!.rows) {
+      owner.forEach((one, bar) => { if (one >= 0) spans.set(this.app.run.module(one)[1], (spans.get(this.app.run.module(one)[1]) ?? 0) + end[bar] - start[bar]); });
+    }
+    const classes = [...spans].sort((a, b) => b[1] - a[1]).slice(0, CLASSES).map(([name]) => name);
+    replace(this.key, h("span", { class: "sub" }, "module classes:"), ...classes.map((name) => {
+      const swatch = h("i", { class: "swatch" });
+      swatch.style.background = blend("#ffffff", hueOf(name), 0.6);
+      return h("span", { class: "key" }, swatch, name);
+    }), h("span", { class: "sub" }, "operations have the colours of the graph"));
   }
 
   private reset(): void {
@@ -206,36 +223,37 @@ export class FlameChart {
     }
   }
 
-  /** As much of a path as there is room for, from its end: the part that tells modules apart. */
-  private label(scope: number, room: number): string {
+  /** The end of a path, the part that tells modules apart; a number says nothing without what it counts. */
+  private label(scope: number): string {
     const [path, type] = this.app.run.module(scope);
     const parts = path.split(".");
-    for (let from = Math.max(0, parts.length - 3); from < parts.length; from++) {
-      const text = parts.slice(from).join(".");
-      if (text && this.ruler!.width(text) <= room) return text;
-    }
-    return path ? parts[parts.length - 1] : type;
+    return path ? parts.slice(/^\d+$/.test(parts[parts.length - 1]) ? -2 : -1).join(".") : type;
   }
 
   private bar(context: CanvasRenderingContext2D, owner: number, x: number, y: number, end: number): void {
     const { app } = this;
     const { run, theme } = app;
     const wide = end - x;
-    const label = owner >= 0 ? this.label(owner, wide - 8) : run.name(~owner);
+    const label = owner >= 0 ? this.label(owner) : run.name(~owner);
     const family = owner >= 0 ? "module" : (run.data.families[run.name(~owner)] ?? "elementwise");
-    const base = owner >= 0 ? HUES[hash(run.module(owner)[1]) % HUES.length] : FAMILIES[family];
+    const base = owner >= 0 ? hueOf(run.module(owner)[1]) : FAMILIES[family];
     const isOn = owner < 0 ? ~owner === app.node : app.selected?.scope === owner;
     const fill = blend(theme.card, base, owner >= 0 ? 0.38 : 0.72);
     context.fillStyle = isOn ? theme.accent : fill;
     context.fillRect(x, y, wide > 3 ? wide - 1 : wide, ROW - 1);
-    if (wide < 34) return;
+    if (wide < 16) return;
     context.fillStyle = isOn ? theme.ground : theme.dark && owner >= 0 ? theme.ink : inkOn(fill);
-    context.fillText(this.ruler!.fit(label, wide - 8), x + 4, y + ROW / 2);
+    const text = this.ruler!.fit(label, wide - 8);
+    if (text === label || text.length > 6) context.fillText(text, x + 4, y + ROW / 2); // crumbs of a name tell nothing
   }
 }
 
 const PHASE_COLORS: Record<string, string> = { forward: "#2f86c8", backward: "#dd8a2c", optimizer: "#84973a" };
 const HUES = ["#2f86c8", "#dd8a2c", "#1fa08c", "#9b6cc9", "#d1a10f", "#cf5f6b", "#5f9e35", "#7a6bd1"];
+
+function hueOf(name: string): string {
+  return HUES[hash(name) % HUES.length];
+}
 
 function hash(text: string): number {
   let found = 7;

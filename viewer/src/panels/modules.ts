@@ -110,7 +110,8 @@ export class ModuleTable {
       dblclick: () => this.go(row.scope, false),
       keydown: (event) => { if ((event as KeyboardEvent).key === "Enter") this.go(row.scope, !(event as KeyboardEvent).shiftKey); },
     } }, name, ...row.cells.map((cell, at) => {
-      const td = h("td", { class: "num" }, cell === null ? "–" : this.columns[at].show(cell));
+      const isDelta = Object.values(COMPARED).includes(this.columns[at].id);
+      const td = h("td", { class: isDelta && cell ? (cell < 0 ? "num less" : "num more") : "num" }, cell === null ? "–" : this.columns[at].show(cell));
       const share = cell && most[at] ? Math.abs(cell) / most[at] : 0;
       if (share > 0.03 && this.columns[at].id !== "calls") td.style.backgroundSize = `${100 * share}% 3px`;
       return td;

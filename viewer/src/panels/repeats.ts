@@ -12,6 +12,16 @@ const MOST = 8;
 /** The name of one instance: its module, the parameter that it works on, or its number. */
 export function instanceName(box: Box): string {
   if (box.kind === "module") return box.label;
+  const own = parameterOf(box);
+  const siblings = box.parent?.kind === "fold" ? box.parent.children : [];
+  const other = siblings.find((sibling) => sibling !== box);
+  // What all of them work on is the name of none.
+  if (own && !(other && parameterOf(other) === own)) return own;
+  return box.kind === "step" ? `${box.type}, ${box.label}` : siblings.length > 1 ? `${box.label}, ${count(siblings.indexOf(box) + 1)} of ${count(siblings.length)}` : box.label;
+}
+
+/** The first parameter that a box reads, by name. */
+function parameterOf(box: Box): string {
   const { run, forest } = box;
   for (let place = box.start; place < box.end; place++) {
     const node = forest.order[place];
@@ -20,14 +30,14 @@ export function instanceName(box: Box): string {
       if (run.roleOf(value) === PARAMETER && run.valueName[run.rootOf(value)] >= 0) return run.valueLabel(run.rootOf(value));
     }
   }
-  return box.label;
+  return "";
 }
 
 export function standsFor(box: Box): string {
   const odd = box.oddInstances.length;
-  if (!odd) return `${count(box.count)} that do the same; figures are sums over all of them`;
+  if (!odd) return `${count(box.count)} that do the same; what can be added up is the sum over all of them`;
   const differ = box.children.some((child, i) => child.odd && box.oddInstances.includes(i) && !sameOperators(child, typical(box)));
-  return `${count(box.count)} in a row, ${count(odd)} of them with other ${differ ? "operators or shapes" : "shapes"}; figures are sums over all of them`;
+  return `${count(box.count)} in a row, ${count(odd)} of them with other ${differ ? "operators or shapes" : "shapes"}; what can be added up is the sum over all of them`;
 }
 
 /** The instances that are not like most, each with what is different. */

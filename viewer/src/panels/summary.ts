@@ -41,7 +41,7 @@ export class Summary {
   private comparison(sides: Side[]): HTMLElement[] {
     const compare = this.app.run.data.compare!;
     return [
-      section("Comparison", facts([["A", sides[0].name], ["B", sides[1].name]]), facts([...rows(sides), ...circumstances(sides, false)], ["A", "B", "B − A"]), facts(circumstances(sides, true))),
+      section("Comparison", facts(sides.map((side, i): Fact => [i ? "B" : "A", titleOf(side)])), facts([...rows(sides), ...circumstances(sides, false)], ["A", "B", "B − A"]), facts(circumstances(sides, true))),
       section("Operations", facts(Object.entries(compare.counts).map(([name, n]): Fact => [name, count(n)])), ...compare.notes.map((note) => h("p", { class: "sub" }, note))),
     ];
   }
@@ -90,6 +90,11 @@ export class Summary {
     }
     return most < 0 ? null : most;
   }
+}
+
+/** A run in one line: two of the same model are told apart by their size. */
+function titleOf({ name, operations, meta }: Side): string {
+  return [name, plural(operations, "operation"), typeof meta.parameters === "number" ? `${amount(meta.parameters)} parameters` : ""].filter(Boolean).join(" · ");
 }
 
 function figures(sides: Side[]): Figure[] {

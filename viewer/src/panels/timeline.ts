@@ -116,10 +116,12 @@ export class Timeline {
     const [from, to] = this.brush ?? [memory.peak, memory.peak];
     const alive = memory.alive(from, to);
     const bytes = alive.reduce((sum, storage) => sum + memory.bytes[storage], 0);
-    const title = !this.brush || (from === to && from === memory.peak) ? `Peak: ${size(memory.total[memory.peak])} at operation ${count(memory.peak)}` : from === to ? `${size(bytes)} alive at operation ${count(from)}` : `${size(bytes)} alive from operation ${count(from)} to ${count(to)}`;
+    const most = memory.highest(from, to);
+    const title = !this.brush || (from === to && from === memory.peak) ? `Peak: ${size(memory.total[memory.peak])} at operation ${count(memory.peak)}` : from === to ? `${size(bytes)} alive at operation ${count(from)}` : `At most ${size(memory.total[most])} at once from operation ${count(from)} to ${count(to)}`;
+    const among = from === to ? plural(alive.length, "memory block") : `at operation ${count(most)}; in all ${plural(alive.length, "memory block")} of ${size(bytes)} were alive at some time in between`;
     replace(this.list,
       h("div", { class: "heading" }, h("h3", {}, title), button("peak", "Show what makes the peak", () => this.setBrush(memory.peak, memory.peak)), this.brush ? button("✕", "Let go of the brush (Esc)", () => this.clear(), { class: "icon" }) : null),
-      h("div", { class: "sub" }, `${plural(alive.length, "memory block")}, largest first`),
+      h("div", { class: "sub" }, `${among}, largest first`),
       ...alive.slice(0, MOST).map((storage) => this.row(storage)),
     );
   }

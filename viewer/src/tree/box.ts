@@ -155,8 +155,12 @@ export class Box {
 
   /** In a comparison: 0 the same, 1 added, 2 removed, 3 changed or some of each. */
   get difference(): number {
-    const { difference } = this.run;
-    if (!difference || this.start < 0) return 0;
+    return this.run.difference && this.start >= 0 ? (this.found ??= this.findDifference(this.run.difference)) : 0;
+  }
+
+  private found: number | null = null;
+
+  private findDifference(difference: ArrayLike<number>): number {
     let found = -1;
     for (let place = this.start; place < this.end; place++) {
       const one = difference[this.forest.order[place]];

@@ -179,6 +179,7 @@ export class Forest {
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         if (run.inKind[row] !== SHAPE) add(run.inValue[row], node);
       }
+      for (const before of run.readBefore(node)) add(before, node);
       for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) {
         const below = run.valueCarries[run.outValue[row]];
         if (below >= 0) add(below, node);

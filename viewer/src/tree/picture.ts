@@ -65,6 +65,7 @@ export interface Options {
 const MANY_READERS = 7;
 const MANY_READERS_OF_AN_INPUT = 4;
 const MOST_INPUTS = 12;
+const PARALLEL = 32; // instances side by side, from which on their lines end at the frame around them
 const MOST_ITEMS = 4_194_304;
 const PAD = 16;
 const FIRST = -0x7fffffff;
@@ -264,6 +265,7 @@ function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
   const ports: Ports = { cells: frames.map(() => []) };
   const portOf = new Map<number, number>();
   const lineOf = frames.map(() => new Map<number, number>());
+  const crowded = crowdedFrames(items, frames, edges);
   const port = (frame: number, edge: number, source: number): number => {
     const key = portKey(frame, edge, source);
     let cell = portOf.get(key);
@@ -276,7 +278,8 @@ function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
     return cell;
   };
   const line = (edge: Edge, frame: number, from: number, to: number, label: boolean, arrow: boolean): void => {
-    const key = edge.source * 1_048_576 + to; // where a source's bytes come from is one cell in every frame
+    const shared = crowded && items[frames[frame].items[from]]?.own >= 0 && crowded[items[frames[frame].items[from]].own];
+    const key = shared ? -1 - (from * 1_048_576 + to) : edge.source * 1_048_576 + to; // where a source's bytes come from is one cell in every frame
     let number = lineOf[frame].get(key);
     if (number === undefined) {
       number = frames[frame].lines.length;
@@ -294,12 +297,14 @@ function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
     let arrow = true;
     while (a !== b) {
       if (frames[a].depth >= frames[b].depth) {
-        line(edge, a, from, port(a, 2, edge.source), false, false);
+        if (!crowded?.[a]) line(edge, a, from, port(a, 2, edge.source), false, false);
         from = items[frames[a].item].cell;
         a = frames[a].parent;
       } else {
-        line(edge, b, port(b, 1, edge.source), to, false, arrow);
-        arrow = false;
+        if (!crowded?.[b]) {
+          line(edge, b, port(b, 1, edge.source), to, false, arrow);
+          arrow = false;
+        }
         to = items[frames[b].item].cell;
         b = frames[b].parent;
       }
@@ -308,6 +313,21 @@ function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
   }
   portsOf.set(frames, portOf);
   return ports;
+}
+
+/** Repeats of very many that have nothing to do with one another: with a line to each, all would stand in one endless row. */
+function crowdedFrames(items: Item[], frames: Frame[], edges: Edge[]): boolean[] | null {
+  const found = frames.map(({ item, items: cells }) => item >= 0 && items[item].box.kind === "fold" && cells.length > PARALLEL);
+  if (!found.includes(true)) return null;
+  for (const { source, target } of edges) {
+    let [a, b] = [items[source].frame, items[target].frame];
+    while (a !== b) {
+      if (frames[a].depth >= frames[b].depth) a = frames[a].parent;
+      else b = frames[b].parent;
+    }
+    found[a] = false; // they hand something to each other
+  }
+  return found;
 }
 
 const portsOf = new WeakMap<Frame[], Map<number, number>>();

@@ -9,10 +9,10 @@ import numpy as np
 
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
-from torch_vis.graph.schema import COLUMNS, TABLES, Phase
+from torch_vis.graph.schema import COLUMNS, TABLES, Kind, Phase
 from torch_vis.views.breaks import Breaks
 from torch_vis.views.web.page import page
-from torch_vis.views.web.parameters import parameters
+from torch_vis.views.web.parameters import looked_through, parameters, sources
 from torch_vis.views.web.payload import payload, plain_meta
 
 Parts = tuple[Graph, Metrics, Sequence[str], Mapping[str, Any]]
@@ -65,6 +65,7 @@ def comparison(
     more = {
         "compare": {"a": one, "b": two, "counts": counts, "notes": notes, "sides": sides},
         "breaks": [vars(row) for row in Breaks(b[3].get("program"))],
+        "read_before": union.read_before(),
     }
     return title, *payload(union.graph, metrics, limits, meta, **more)
 
@@ -136,6 +137,17 @@ class Union:
         columns += [self._column(name, a[name], where, "@a") for name in COMPARED if name in a and name in b]
         return Metrics({column.name: column for column in columns})
 
+    def read_before(self) -> list[int]:
+        """What operations of both read in ``a`` of what only ``a`` made: operation and value in turn."""
+        a, to_b = self.a, self.found.to_b
+        gone = np.append(to_b < 0, False)
+        views = looked_through(a)
+        values = sources(a, views)[a.in_value]
+        lost = (to_b[a.in_node] >= 0) & gone[a.value_producer[values]]
+        lost &= (a.in_kind != Kind.SHAPE) & ~views[a.in_node]
+        pairs = np.stack([self.place_b[to_b[a.in_node[lost]]], self.value_of[values[lost]]], axis=1)
+        return np.unique(pairs, axis=0).ravel().tolist()
+
     def _column(self, name: str, column: Column, where: Any, suffix: str = "") -> Column:
         """A metric in the new order; what is not in that run has none."""
         values = np.zeros(len(self.order), dtype=column.values.dtype)
@@ -165,7 +177,7 @@ class Union:
         tables["results"] = list(b.results)
         columns = {name: getattr(b, name) for name in COLUMNS}
         scope_of = self._scopes(columns)
-        value_of = self._values(columns)
+        value_of = self.value_of = self._values(columns)
         inside = self.order >= 0
         nodes_a = ~self.order[~inside]
 

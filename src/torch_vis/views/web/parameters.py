@@ -17,8 +17,8 @@ def parameters(graph: Graph) -> Column:
     A parameter that nothing but views ever touches counts at the first of them.
     """
     counts = np.zeros(len(graph), dtype=np.int64)
-    views = (graph.node_flags & Flag.VIEW != 0) & (graph.node_flags & Flag.ESCAPE == 0)
-    source = _sources(graph, views)
+    views = looked_through(graph)
+    source = sources(graph, views)
     reader, value = graph.in_node, source[graph.in_value]
     outside = (graph.value_role[value] == Role.PARAMETER) & (graph.value_producer[value] < 0)
     rows = np.flatnonzero(outside & (graph.node_phase[reader] == Phase.FORWARD))
@@ -31,7 +31,12 @@ def parameters(graph: Graph) -> Column:
     return Column("parameters", counts)
 
 
-def _sources(graph: Graph, views: Any) -> Any:
+def looked_through(graph: Graph) -> Any:
+    """Which operations only look at memory that is there, so that the page does not draw them."""
+    return (graph.node_flags & (Flag.VIEW | Flag.ESCAPE)) == Flag.VIEW
+
+
+def sources(graph: Graph, views: Any) -> Any:
     """For each value the one whose elements it shows, views looked through."""
     source = np.arange(len(graph.value_type), dtype=np.int64)
     rows = np.flatnonzero(views[graph.in_node] & (graph.in_kind != Kind.SHAPE))

@@ -1,0 +1,106 @@
+/** What the colours of the graph mean, as data: for the legend on the page and for the one in a picture that leaves it. */
+
+import type { App } from "../app.ts";
+import { plural } from "../data/text.ts";
+import type { Box } from "../tree/box.ts";
+import { amountAt, BAD, BOUNDS, categoryColor, evenColor, isEven, SCALES, type Measure } from "./heat.ts";
+import { subRuler, titleRuler } from "./measure.ts";
+import { FAMILIES, mixed } from "./theme.ts";
+
+export interface Key {
+  title: string;
+  notes: string;
+  ramp: string[]; // colours from the least to the most; empty: none
+  ticks: string[];
+  swatches: [color: string, text: string][];
+}
+
+const DIFFERENCES = ["", "+ only in B (added)", "− only in A (removed)", "≠ changed, or some of each"];
+
+export function keyOf(app: App): Key {
+  const { theme, heat } = app;
+  if (heat) return heatKey(app, heat);
+  const key: Key = { title: "", notes: "", ramp: [], ticks: [], swatches: [] };
+  const boxes = drawnBoxes(app);
+  if (app.run.difference) {
+    const seen = new Set<number>(app.run.difference);
+    key.swatches = [1, 2, 3].filter((one) => seen.has(one) || boxes.some((box) => box.difference === one)).map((one) => [theme.difference[one], DIFFERENCES[one]]);
+    if (!key.swatches.length) key.notes = "both ran the same operations";
+    return key;
+  }
+  const used = new Set(boxes.map((box) => app.family(box)));
+  key.swatches = Object.keys(FAMILIES).filter((name) => used.has(name) && name !== "module").map((name) => [mixed([theme.card, FAMILIES[name]], 0.85), name]);
+  return key;
+}
+
+function heatKey(app: App, heat: Measure): Key {
+  const { theme, range } = app;
+  const boxes = drawnBoxes(app).filter((box) => !heat.applies || heat.applies(box));
+  const amounts = boxes.map((box) => heat.of(box));
+  const unknown = amounts.filter((one) => one === null).length;
+  const isNone = !range.most && heat.scale !== "category";
+  const even = isEven(heat, range);
+  const notes = [isNone ? (unknown === boxes.length ? "not known of any box" : "none: zero in every box") : heat.how, isNone || even ? "" : SCALES[heat.scale], even ? heat.even : "", unknown ? `${plural(unknown, "box")} not known` : ""];
+  const key: Key = { title: heat.label, notes: notes.filter(Boolean).join(" · "), ramp: [], ticks: [], swatches: [] };
+  if (heat.scale === "category") key.swatches = BOUNDS.flatMap((name, code): [string, string][] => (name ? [[categoryColor(code, theme), name]] : []));
+  else if (even) key.swatches.push([evenColor(theme), heat.show(range.most)]);
+  else if (!isNone) {
+    key.ramp = heat.scale === "diverging" ? theme.diverging : theme.heat;
+    key.ticks = [0, 0.5, 1].map((share) => heat.show(amountAt(heat.scale, range, share)));
+  }
+  if (amounts.some((one) => one !== null && !Number.isFinite(one))) key.swatches.push([BAD, "NaN or infinite"]);
+  return key;
+}
+
+function drawnBoxes(app: App): Box[] {
+  const found: Box[] = [];
+  for (const { picture } of app.scene?.columns ?? []) for (const { box, own } of picture.items) if (own < 0 && box.start >= 0) found.push(box);
+  return found;
+}
+
+/** A piece of a legend in a picture: a patch of colour, or a word. */
+export type Piece =
+  | { x: number; y: number; w: number; h: number; fill: string }
+  | { x: number; y: number; text: string; bold: boolean; anchor: "start" | "middle" | "end" };
+
+const RAMP = { w: 320, h: 10, steps: 64 };
+const LINE = 20;
+
+/** A legend laid out below a picture that is so wide; y counts from its top. */
+export function keyPieces(key: Key, width: number): { pieces: Piece[]; width: number; height: number } {
+  const pieces: Piece[] = [];
+  const wide = Math.max(RAMP.w, width);
+  let y = 0;
+  if (key.title) {
+    pieces.push({ x: 0, y: y + 14, text: key.title, bold: true, anchor: "start" });
+    y += LINE;
+  }
+  for (const line of wrapped(key.notes, wide)) {
+    pieces.push({ x: 0, y: y + 13, text: line, bold: false, anchor: "start" });
+    y += 16;
+  }
+  if (key.ramp.length) {
+    y += 4;
+    for (let i = 0; i < RAMP.steps; i++) pieces.push({ x: (i * RAMP.w) / RAMP.steps, y, w: RAMP.w / RAMP.steps + 0.5, h: RAMP.h, fill: mixed(key.ramp, i / (RAMP.steps - 1)) });
+    key.ticks.forEach((text, i) => pieces.push({ x: (i * RAMP.w) / 2, y: y + RAMP.h + 14, text, bold: false, anchor: (["start", "middle", "end"] as const)[i] }));
+    y += RAMP.h + LINE;
+  }
+  let x = 0;
+  for (const [fill, text] of key.swatches) {
+    const room = subRuler().width(text) + 36;
+    if (x && x + room > wide) [x, y] = [0, y + LINE];
+    pieces.push({ x, y: y + 4, w: 11, h: 11, fill }, { x: x + 16, y: y + 14, text, bold: false, anchor: "start" });
+    x += room;
+  }
+  return { pieces, width: key.title || key.swatches.length ? RAMP.w : 0, height: key.swatches.length ? y + LINE : y };
+}
+
+function wrapped(text: string, width: number): string[] {
+  const lines: string[] = [];
+  for (const word of text.split(" ").filter(Boolean)) {
+    const longer = lines.length ? `${lines[lines.length - 1]} ${word}` : word;
+    if (lines.length && titleRuler().width(longer) <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}

@@ -1,0 +1,46 @@
+/** What is put on a box besides its name: that it differs, and from where it reads without a line. */
+
+import type { Box } from "../tree/box.ts";
+import { READABLE } from "./fitting.ts";
+import { subRuler } from "./measure.ts";
+import { round, type Look } from "./painter.ts";
+import type { Column } from "./scene.ts";
+import { FONT } from "./text.ts";
+
+export const ODD = "#d1a10f";
+
+/** Whether a box, or one of those that it stands for, is not like its siblings. */
+export function isOdd(box: Box): boolean {
+  return box.odd || (box.kind === "fold" && box.oddInstances.length > 0);
+}
+
+/** A mark on what differs from its siblings, at the corner of its box; it keeps its size on the screen. */
+export function drawOdd(context: CanvasRenderingContext2D, x: number, y: number, scale: number): void {
+  const grow = Math.min(1.7, Math.max(1, READABLE / scale));
+  context.fillStyle = ODD;
+  context.beginPath();
+  context.arc(x - 2, y + 2, 8 * grow, 0, 7);
+  context.fill();
+  context.fillStyle = "#1b2330";
+  context.font = `700 ${11 * grow}px ${FONT}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText("≠", x - 2, y + 2.5);
+}
+
+export function drawTags(context: CanvasRenderingContext2D, column: Column, tags: number[], x: number, y: number, w: number, look: Look): void {
+  const shown = tags.slice(0, 2).map((item) => column.picture.items[item].box.label);
+  const text = subRuler().fit(`↳ ${shown.join(", ")}${tags.length > 2 ? ` +${tags.length - 2}` : ""}`, w - 10);
+  const width = subRuler().width(text) + 10;
+  context.fillStyle = look.theme.plate;
+  context.strokeStyle = look.theme.frameLine;
+  context.lineWidth = 0.8;
+  round(context, x + 6, y - 14, width, 14, 4);
+  context.fill();
+  context.stroke();
+  context.fillStyle = look.theme.faint;
+  context.font = `10px ${FONT}`;
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  context.fillText(text, x + 10, y - 6.5);
+}
