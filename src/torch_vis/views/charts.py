@@ -69,8 +69,8 @@ def draw(chart: Chart, renderer: str = "plotly") -> Any:
 def ticks(axis: Axis, most: float, least: float = 0.0) -> tuple[list[float], list[str]]:
     """Round places along an axis, and what is written there.
 
-    >>> ticks(Axis("memory", "bytes"), 3 * 1024**2)[1]
-    ['0 B', '1.00 MiB', '2.00 MiB', '3.00 MiB']
+    >>> ticks(Axis("memory", "bytes"), 5 * 1024**2)[1]
+    ['0 B', '1.00 MiB', '2.00 MiB', '3.00 MiB', '4.00 MiB', '5.00 MiB']
     """
     show: Callable[[Any], str] = UNITS.get(axis.unit, _plain)
     if axis.log:
@@ -86,11 +86,14 @@ def ticks(axis: Axis, most: float, least: float = 0.0) -> tuple[list[float], lis
 
 
 def _step(least: float, base: float) -> float:
-    """The smallest of 1, 2, 5, 10, … times a power of the unit's base that is not under ``least``."""
+    """The smallest of 1, 2, 5, 10, … (of bytes, 1, 2, 4, 8, …) times a power of the base that is not under ``least``."""
     if least <= 0:
         return 1.0
     unit = base ** math.floor(math.log(least, base))
-    for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500, base):
+    factors = (
+        (1, 2, 4, 8, 16, 32, 64, 128, 256, 512) if base == 1024 else (1, 2, 5, 10, 20, 50, 100, 200, 500)
+    )
+    for factor in (*factors, base):
         if unit * factor >= least * (1 - 1e-9):
             return float(unit * factor)
     return float(unit * base)
