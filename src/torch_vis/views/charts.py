@@ -86,7 +86,7 @@ def ticks(axis: Axis, most: float, least: float = 0.0) -> tuple[list[float], lis
 
 
 def _step(least: float, base: float) -> float:
-    """The smallest of 1, 2, 5, 10, … (of bytes, 1, 2, 4, 8, …) times a power of the base that is not under ``least``."""
+    """The smallest of 1, 2, 5, 10, … (of bytes, 1, 2, 4, …) times a power of the base that is not under ``least``."""
     if least <= 0:
         return 1.0
     unit = base ** math.floor(math.log(least, base))
