@@ -19,6 +19,8 @@ export type Mode = "side" | "over" | "forward" | "backward" | "optimizer";
 export type Happening = "scene" | "select" | "look" | "camera";
 
 const MOST_TO_OPEN = 60_000;
+const BACKWARD = 1;
+const OPTIMIZER = 2;
 
 export class App {
   readonly client = new LayoutClient();
@@ -172,8 +174,8 @@ export class App {
       const position = root.forest.position[node];
       if (position < 0) continue;
       const way = wayTo(root, position, open);
-      let box = way[way.length - 1];
-      if (box.isView && !this.views && way.length > 1) box = way[way.length - 2];
+      while (way.length > 1 && way[way.length - 1].isView && !this.views) way.pop();
+      const box = way[way.length - 1];
       this.selected = box === root ? null : box;
       this.node = node;
       return this.selected;
@@ -275,7 +277,7 @@ export class App {
     for (let place = box.start; place < box.end && found.size < 40; place++) {
       const node = box.forest.order[place];
       const others = run.nodeLink[node] >= 0 ? [run.nodeLink[node]] : run.linked(node);
-      for (const other of others) {
+      for (const other of [...others, ...this.updates(node)]) {
         const column = scene.columns.findIndex(({ picture }) => picture.forest.position[other] >= 0);
         if (column < 0 || column === hit.column) continue;
         const { picture } = scene.columns[column];
@@ -288,6 +290,14 @@ export class App {
       }
     }
     return [...found.values()];
+  }
+
+  /** Between the backward pass and the optimizer: who reads what an operation made, or made what it reads. */
+  private updates(node: number): number[] {
+    const { run } = this;
+    if (!this.phases.includes(OPTIMIZER)) return [];
+    const other = run.nodePhase[node] === OPTIMIZER ? run.producers(node) : run.nodePhase[node] === BACKWARD ? run.users(node) : [];
+    return other.filter((one) => run.nodePhase[one] + run.nodePhase[node] === OPTIMIZER + BACKWARD);
   }
 
   get look(): Look {
@@ -321,7 +331,9 @@ export class App {
     const element = box.elements[0];
     if (box.kind === "bundle" || box.kind === "step" || box.kind === "root" || element === undefined) return "module";
     if (element >= 0) return run.data.families[run.name(element)] ?? "elementwise";
-    const inner = box.forest.elements(~element);
+    const { forest } = box;
+    // In a captured program every operation is inside the call of a function: what counts is what that runs.
+    const inner = Array.from(forest.elements(~element)).flatMap((other) => (other < 0 && run.module(~other)[2] === "function" ? Array.from(forest.elements(~other)) : [other]));
     if (inner.some((other) => other < 0)) return "module";
     const named = run.data.class_families[run.module(~element)[1]];
     if (named && !["elementwise", "memory", "reduction"].includes(named)) return named;

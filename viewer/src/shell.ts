@@ -179,7 +179,11 @@ export class Shell {
       saveSvg: () => saveSvg(app),
       escape: () => this.escape(),
       help: () => this.help.showModal(),
-      pick: (box) => { app.select(box); view.reveal(box); },
+      pick: (box) => {
+        if (app.selected && app.selected.forest !== box.forest) this.say(`${PHASES[box.forest.phases[0]]}: no line, but the same bytes`);
+        app.select(box);
+        view.reveal(box);
+      },
     });
   }
 
@@ -299,6 +303,7 @@ export class Shell {
   /** Go to the call of a module; with `stay`, the panel that asked for it stays in front. */
   async goScope(scope: number, stay = false): Promise<void> {
     const box = this.app.pickScope(scope);
+    if (box?.isView) this.app.views = true;
     await this.refresh(null);
     this.staying = stay;
     this.app.select(box);

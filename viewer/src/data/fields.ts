@@ -10,7 +10,7 @@ export interface Test {
 
 export const FIELDS: Record<string, string> = {
   op: "operator, * and ? stand for anything",
-  path: "module path, with all that is inside",
+  path: "module path or the end of one, with all that is inside",
   class: "module class, with all that is inside",
   phase: "forward, backward or optimizer",
   dtype: "element type of an output: float32 or f32",
@@ -30,10 +30,12 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
       const hit = run.tables.calls.map((call, i) => match(run.callName[i]) || match(call[0]) || match(call[0].split(".")[0]));
       return { node: (node) => hit[run.nodeCall[node]] };
     }
-    case "path":
-      return within(run, ([path]) => match(path));
+    case "path": {
+      const below = globbed(`*.${text}`); // the end of a path will do
+      return within(run, ([path]) => match(path) || below(path)) ?? `no module at “${text}”; * stands for anything, as in *${text}*`;
+    }
     case "class":
-      return within(run, ([, type]) => match(type));
+      return within(run, ([, type]) => match(type)) ?? `no module of class “${text}”; * stands for anything, as in *${text}*`;
     case "phase":
       return oneOf(name, text, PHASES, match) ?? { node: (node) => match(PHASES[run.nodePhase[node]]) };
     case "dtype": {
@@ -68,8 +70,9 @@ function oneOf(name: string, text: string, known: string[], match: (word: string
 }
 
 /** Operations of a call of such a module, and of all calls inside of it. */
-function within(run: Run, match: (module: [path: string, type: string, kind: string]) => boolean): Test {
+function within(run: Run, match: (module: [path: string, type: string, kind: string]) => boolean): Test | null {
   const module = run.tables.modules.map(match);
+  if (!module.includes(true)) return null;
   const inside = new Uint8Array(run.scopes);
   for (let scope = 0; scope < run.scopes; scope++) {
     const parent = run.scopeParent[scope];

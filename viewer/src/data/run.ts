@@ -281,7 +281,25 @@ export class Run {
 
   /** Whether an operation only looks at memory that is there: such ones are looked through, not drawn. */
   isView(node: number): boolean {
-    return (this.nodeFlags[node] & (VIEW | ESCAPE)) === VIEW;
+    return (this.nodeFlags[node] & (VIEW | ESCAPE)) === VIEW && !(this.ownViews ??= this.findOwnViews())[node];
+  }
+
+  private ownViews: Uint8Array | null = null;
+
+  /** Views that are all that a module does, such as those of a Flatten: the module is drawn, and so are they. */
+  private findOwnViews(): Uint8Array {
+    const works = new Uint8Array(this.scopes); // calls in which something other than a view ran
+    for (let node = 0; node < this.count; node++) {
+      if ((this.nodeFlags[node] & (VIEW | ESCAPE)) === VIEW) continue;
+      for (let scope = this.nodeScope[node]; scope >= 0 && !works[scope]; scope = this.scopeParent[scope]) works[scope] = 1;
+    }
+    const found = new Uint8Array(this.count);
+    for (let node = 0; node < this.count; node++) {
+      let scope = this.nodeScope[node];
+      while (scope > 0 && this.module(scope)[2] === "function") scope = this.scopeParent[scope];
+      if (scope > 0 && !works[scope] && this.module(scope)[2] === "module" && this.path(scope)) found[node] = 1;
+    }
+    return found;
   }
 
   /** What a value is to the run; a view of a parameter is that parameter. */

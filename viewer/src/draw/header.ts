@@ -37,9 +37,14 @@ function badgeOf(box: Box): Button {
   return { action: "all", text, w: titleRuler().width(text) + 14, strong: true };
 }
 
-/** What a frame is called where it has no buttons. */
+/** What a frame is called: with the sign of a difference, and of a graph break that ends it. */
+export function nameOf(box: Box): string {
+  return `${signOf(box)}${box.type.startsWith("⚡") ? "⚡ " : ""}${box.label || box.type}`;
+}
+
+/** The same where it has no buttons. */
 export function farName(box: Box): string {
-  return `${signOf(box)}${box.label || box.type}${box.kind === "fold" ? ` ×${box.count.toLocaleString("en-US")}` : ""}`;
+  return `${nameOf(box)}${box.kind === "fold" ? ` ×${box.count.toLocaleString("en-US")}` : ""}`;
 }
 
 function widthOf(buttons: Button[]): number {
@@ -58,7 +63,7 @@ export function drawHeader(
   context: CanvasRenderingContext2D, box: Box, accent: string, look: Look, { rect, grow, buttons: which, lines }: HeaderPlace,
 ): (Rect & { action: Zone["action"] })[] {
   const { theme } = look;
-  const name = which === "none" ? farName(box) : signOf(box) + (box.label || box.type);
+  const name = which === "none" ? farName(box) : nameOf(box);
   const room = rect.w / grow - 2 * SIDE;
   const buttons = which === "all" ? buttonsOf(box, room, titleRuler().width(name)) : which === "badge" && box.kind === "fold" ? [badgeOf(box)] : [];
   const title = titleRuler().fit(name, Math.max(24, room - widthOf(buttons) - 24));

@@ -28,8 +28,9 @@ export function keyOf(app: App): Key {
     if (!key.swatches.length) key.notes = "both ran the same operations";
     return key;
   }
+  if (app.mode === "over") key.swatches.push([theme.wireLater, "lines of the backward pass"]);
   const used = new Set(boxes.map((box) => app.family(box)));
-  key.swatches = Object.keys(FAMILIES).filter((name) => used.has(name) && name !== "module").map((name) => [mixed([theme.card, FAMILIES[name]], 0.85), name]);
+  key.swatches.push(...Object.keys(FAMILIES).filter((name) => used.has(name) && name !== "module").map((name): [string, string] => [mixed([theme.card, FAMILIES[name]], 0.85), name]));
   return key;
 }
 

@@ -14,7 +14,7 @@ const HIGH = 12;
 const BUCKET = 64;
 const LARGE = 1024; // what is larger lies in too many buckets
 const MOST_LINES = 250; // of a frame, for its labels to be kept off its lines as well
-const MOST_STRUCK = 1; // lines that a label may lie on
+const MOST_STRUCK = 0; // lines that a label may lie on
 
 const known = new WeakMap<FrameResult, Label[]>();
 

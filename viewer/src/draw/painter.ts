@@ -3,12 +3,12 @@
 import { ADDED, REMOVED } from "../data/run.ts";
 import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
-import { drawHeader, farName } from "./header.ts";
+import { drawHeader, farName, nameOf } from "./header.ts";
 import { LABEL_SIZE, labelsOf, labelsReady, meets } from "./labels.ts";
 import { drawOdd, drawTags, isOdd } from "./marks.ts";
-import { face, signOf, titleRuler } from "./measure.ts";
+import { face, titleRuler } from "./measure.ts";
 import { drawOverlay } from "./overlay.ts";
-import { atTop, pathsOf } from "./paths.ts";
+import { atTop, laterPaths, pathsOf, type Paths } from "./paths.ts";
 import { TITLE_SIZE, titleWidth, type Column, type Hit, type Rect, type Scene } from "./scene.ts";
 import { FONT } from "./text.ts";
 import { blend, inkOn, type Theme } from "./theme.ts";
@@ -169,7 +169,7 @@ export class Painter {
     const taken: Rect[] = [];
     const far = camera.scale < NAMES_FROM;
     for (const { box, rect, accent, lines } of this.names) {
-      const name = titleRuler().width(far ? farName(box) : signOf(box) + (box.label || box.type));
+      const name = titleRuler().width(far ? farName(box) : nameOf(box));
       const beside = far ? 40 : box.kind === "fold" ? 110 : 66;
       const large = Math.min(READABLE / camera.scale, rect.h / 48, far ? Infinity : STRIP);
       const whole = Math.min(large, rect.w / (name + beside));
@@ -201,23 +201,31 @@ export class Painter {
     const { lines } = column.picture.frames[frame];
     if (!lines.length) return;
     const result = column.results[frame];
-    const paths = pathsOf(result, lines.map((line) => line.arrow));
+    const arrows = lines.map((line) => line.arrow);
+    const paths = pathsOf(result, arrows);
     context.save();
     context.translate(column.frameX[frame], column.frameY[frame]);
     context.globalAlpha = look.marked || look.bright.length ? 0.6 : 1;
-    context.strokeStyle = look.theme.wire;
     context.lineWidth = Math.min(1.3, 0.8 / camera.scale + 0.4);
     context.lineJoin = "round";
-    context.stroke(camera.scale < 0.3 ? paths.straight : paths.curves);
-    if (camera.scale > 0.3) {
-      context.fillStyle = look.theme.wire;
-      context.fill(paths.arrows);
+    this.strokes(paths, look.theme.wire, camera);
+    const { forest, items } = column.picture;
+    if (forest.phases.length > 1) {
+      const isLater = (line: number): boolean => items[lines[line].source].box.start >= 0 && forest.run.nodePhase[forest.order[items[lines[line].source].box.start]] > 0;
+      this.strokes(laterPaths(column.picture.frames[frame], result, arrows, isLater), look.theme.wireLater, camera);
     }
     if (look.labels && !look.plain && camera.scale > LABELS_FROM) {
       if (labelsReady(column, frame)) this.labelled.push([column, frame]);
       else this.later(column, frame);
     }
     context.restore();
+  }
+
+  private strokes(paths: Paths, color: string, camera: Camera): void {
+    const { context } = this;
+    context.strokeStyle = context.fillStyle = color;
+    context.stroke(camera.scale < 0.3 ? paths.straight : paths.curves);
+    if (camera.scale > 0.3) context.fill(paths.arrows);
   }
 
   private labels(column: Column, frame: number, look: Look): void {

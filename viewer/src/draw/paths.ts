@@ -30,6 +30,22 @@ export function pathsOf(result: FrameResult, arrows: boolean[]): Paths {
   return found;
 }
 
+/** The lines of a frame that begin in a later phase than the first, where several are laid over one another. */
+export function laterPaths(frame: object, result: FrameResult, arrows: boolean[], isLater: (line: number) => boolean): Paths {
+  let found = later.get(frame);
+  if (found) return found;
+  found = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
+  for (let line = 0; line + 1 < result.pathStart.length; line++) {
+    if (!isLater(line)) continue;
+    curve(found.curves, result, line, arrows[line]);
+    rough(found.straight, result, line);
+    if (arrows[line]) arrow(found.arrows, result, line);
+  }
+  later.set(frame, found);
+  return found;
+}
+
+const later = new WeakMap<object, Paths>();
 const TIP = 6;
 const CORNER = 6;
 

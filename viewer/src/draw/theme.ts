@@ -10,7 +10,7 @@ export interface Theme {
   ink: string;
   faint: string;
   wire: string;
-  wireFar: string;
+  wireLater: string; // of the backward pass, where it is laid over the forward one
   accent: string;
   producer: string;
   consumer: string;
@@ -32,7 +32,7 @@ const COLORS: { [Name in keyof Omit<Theme, "dark">]: [light: Theme[Name], dark: 
   ink: ["#1b2330", "#e8ecf2"],
   faint: ["#657080", "#9aa6b5"],
   wire: ["#a9b2bf", "#5e6978"],
-  wireFar: ["#c3cad4", "#454f5c"],
+  wireLater: ["#e0ab78", "#8a6236"],
   accent: ["#2460d8", "#6ea2ff"],
   producer: ["#0a7d8c", "#4fc3d0"],
   consumer: ["#c2570c", "#f19a52"],

@@ -68,6 +68,8 @@ function acrossPhases(scene: Scene, hit: Hit, forward: boolean): Box | null {
   const found: Hit[] = [];
   scene.columns.forEach(({ picture }, column) => {
     if (column === hit.column && box.kind !== "output") return; // what is handed out may be read in its own phase as well
+    const later = picture.forest.phases[0] - box.forest.phases[0];
+    if (column !== hit.column && (forward ? later < 0 : later > 0)) return; // what runs later has made nothing that is read here
     const { forest, leaf } = picture;
     for (let place = 0; place < forest.total; place++) {
       const node = forest.order[place];

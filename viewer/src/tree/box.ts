@@ -59,7 +59,15 @@ export class Box {
   }
 
   get isView(): boolean {
-    return this.kind === "op" && this.run.isView(this.node);
+    if (this.kind === "op") return this.run.isView(this.node);
+    return (this.kind === "module" || this.kind === "fold") && (this.onlyViews ??= this.hasOnlyViews());
+  }
+
+  private onlyViews: boolean | null = null;
+
+  private hasOnlyViews(): boolean {
+    for (let place = this.start; place < this.end; place++) if (!this.run.isView(this.forest.order[place])) return false;
+    return this.end > this.start;
   }
 
   get children(): Box[] {
@@ -124,6 +132,8 @@ export class Box {
     const element = inside[0];
     if (element >= 0) return new Box(forest, "op", this, inside, from, to, run.name(element), "", level);
     let label = shortLabel(run, ~element, above);
+    const lone = loneOperation(forest, ~element, label);
+    if (lone >= 0) return new Box(forest, "op", this, Int32Array.of(lone), from, to, label, "", level);
     const again = (seen.get(label) ?? 0) + 1;
     seen.set(label, again);
     if (again > 1) label += ` #${again}`;
@@ -291,6 +301,13 @@ function shortLabel(run: Run, scope: number, above: string): string {
   if (kind === "function") return functionName(run, scope).replace(/^aten\.(\w+)\.\w+$/, "$1").split(".").pop()!;
   if (!path) return type;
   return above && path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
+}
+
+/** The operation that a call of a function consists of, where both have one name: a frame around it would say nothing. */
+function loneOperation(forest: Forest, scope: number, label: string): number {
+  const inside = forest.elements(scope);
+  if (inside.length !== 1 || inside[0] < 0 || forest.run.module(scope)[2] !== "function") return -1;
+  return forest.run.name(inside[0]).replace(/_$/, "") === label.replace(/_$/, "") ? inside[0] : -1;
 }
 
 /** A captured program calls a node by its variable and has the function as class; a recorded call has its full name as path. */

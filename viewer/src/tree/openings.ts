@@ -142,7 +142,8 @@ export function wayToCall(root: Box, scope: number): Box | null {
   const way = wayTo(root, root.forest.start[scope], true);
   let at = way.findIndex((box) => box !== root && box.elements.length === 1 && box.elements[0] === ~scope);
   if (at < 0) at = way.findIndex((box) => box.kind === "fold" && box.elements.includes(~scope));
-  if (at < 0) return null;
+  const last = way[way.length - 1];
+  if (at < 0) return last.kind === "op" && root.run.nodeScope[last.node] === scope ? last : null;
   for (const box of way.slice(at)) if (box.kind !== "fold" || box !== way[at]) box.opening = "closed";
   return way[at];
 }

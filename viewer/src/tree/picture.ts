@@ -68,6 +68,7 @@ const MOST_INPUTS = 12;
 const PARALLEL = 32; // instances side by side, from which on their lines end at the frame around them
 const MOST_ITEMS = 4_194_304;
 const PAD = 16;
+const KEPT = new Set(["parameter", "buffer", "gradient", "optimizer state"]);
 const FIRST = -0x7fffffff;
 const LAST = 0x7fffffff;
 
@@ -192,21 +193,29 @@ function outsideItems(
 ): Map<number, number> | null {
   if (!forest.phases.includes(0)) return null;
   const { run } = forest;
-  const role = ROLES.indexOf("input");
-  const values = new Set<number>();
-  for (const from of source) if (from < 0 && run.valueRole[~from] === role) values.add(~from);
+  const values = givenValues(run, source);
   const sorted = [...values].sort((a, b) => a - b);
   const found = new Map<number, number>();
   const together = sorted.length > MOST_INPUTS;
   let number = -1;
   for (const value of sorted) {
     if (number < 0 || !together) {
-      const label = together ? `${sorted.length} inputs` : run.valueLabel(value);
+      const label = together ? `${sorted.length} inputs` : run.valueName[value] >= 0 ? run.valueLabel(value) : `from outside ${run.valueLabel(value)}`;
       const box = new Box(forest, "input", root, Int32Array.of(value), -1, -1, label, together ? "" : run.typeText(value), 0);
       number = add(items, frames, box, 0);
     }
     found.set(value, number);
   }
+  return found;
+}
+
+/** What the run was given; of a recorded stretch of a program that names no inputs, the tensors it found outside. */
+function givenValues(run: Forest["run"], source: Int32Array): Set<number> {
+  const [input, constant] = [ROLES.indexOf("input"), ROLES.indexOf("constant")];
+  const found = new Set<number>();
+  for (const from of source) if (from < 0 && run.valueRole[~from] === input) found.add(~from);
+  if (found.size || run.valueRole.includes(input)) return found;
+  for (const from of source) if (from < 0 && run.valueRole[~from] === constant && run.type(~from)[1].some((size) => size > 1)) found.add(~from);
   return found;
 }
 
@@ -224,6 +233,7 @@ function addOutputs(
     if (kind !== "output" || start[row] === start[row + 1]) return;
     const value = values[start[row]];
     const producer = run.producer[root_ ? root_[value] : value];
+    if (producer >= 0 ? forest.position[producer] < 0 : KEPT.has(ROLES[run.valueRole[value]])) return; // made, or only kept, elsewhere
     const item = producer >= 0 && forest.position[producer] >= 0 ? leaf[forest.position[producer]] : -1;
     const known = made.get(item);
     if (known) known.count += 1;
