@@ -20,6 +20,7 @@ const run = new Run(tables, await unpack(tables.directory, bytes));
 clock("read", at);
 at = now();
 const app = new App(run);
+await app.prepare(() => Promise.resolve());
 clock("trees", at);
 for (let round = 0; round < 3; round++) {
   for (const root of app.roots) {

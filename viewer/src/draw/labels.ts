@@ -14,6 +14,7 @@ const HIGH = 12;
 const BUCKET = 64;
 const LARGE = 1024; // what is larger lies in too many buckets
 const MOST_LINES = 250; // of a frame, for its labels to be kept off its lines as well
+const AT_ONCE = 100; // lines of a frame whose labels are worked out before it is drawn
 const MOST_STRUCK = 0; // lines that a label may lie on
 
 const known = new WeakMap<FrameResult, Label[]>();
@@ -28,7 +29,7 @@ export function labelsOf(column: Column, frame: number): Label[] {
 
 /** Whether a frame's labels can be drawn at once; those of a large one are worked out between two pictures. */
 export function labelsReady(column: Column, frame: number): boolean {
-  return known.has(column.results[frame]) || column.picture.frames[frame].lines.length <= MOST_LINES;
+  return known.has(column.results[frame]) || column.picture.frames[frame].lines.length <= AT_ONCE;
 }
 
 /** Rectangles that can be asked for those that meet another. */

@@ -89,7 +89,7 @@ export class View {
   private areas(): Rect[] {
     const { w, h } = this.size;
     const origin = this.canvas.getBoundingClientRect();
-    const rects = this.overlays.map((element) => element.getBoundingClientRect()).filter((rect) => rect.width && rect.height);
+    const rects = this.overlays.map((element) => element.getBoundingClientRect()).filter((rect) => rect.width && rect.height && rect.left < origin.right - 1); // a panel beside the graph is not on it
     return freeAreas(w, h, rects.map((rect) => ({ x: rect.left - origin.left - 6, y: rect.top - origin.top - 6, w: rect.width + 12, h: rect.height + 12 })));
   }
 
@@ -123,9 +123,8 @@ export class View {
 
   /** After something was opened or closed: all of it where it can still be read, else the place of the change. */
   settle(rect: Rect): void {
-    const { whole } = this;
-    if (this.settled && whole.scale >= SMALL) return this.fit();
     const { settled } = this;
+    if (settled && this.whole.scale >= SMALL) return this.fit();
     this.fly(this.near(rect));
     if (settled) this.settled = "near";
   }

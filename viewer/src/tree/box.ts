@@ -169,6 +169,7 @@ export class Box {
   }
 
   private found: number | null = null;
+  private oddOnes: number[] | null = null;
 
   private findDifference(difference: ArrayLike<number>): number {
     let found = -1;
@@ -182,7 +183,7 @@ export class Box {
 
   /** The numbers of the instances that are not like most of them. */
   get oddInstances(): number[] {
-    return this.kind === "fold" ? this.children.flatMap((box, place) => (box.odd ? [place] : [])) : [];
+    return this.kind === "fold" ? (this.oddOnes ??= this.children.flatMap((box, place) => (box.odd ? [place] : []))) : [];
   }
 }
 
