@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops import scan, while_loop
 
 import torch_vis as tv
-from torch_vis.errors import NoMatch, UsageError
+from torch_vis.errors import NoMatch, TensorsMissing, UsageError
 
 PROGRAMS = ("export", "dynamo", "aot")
 ROWS = torch.linspace(0.1, 1.0, 12).reshape(3, 4)
@@ -182,3 +182,61 @@ def test_blocks_under_no_grad_keep_their_modules_and_lines(via: str) -> None:
     t.check()
     product = next(node for node in t.graph.nodes if node.name == "addmm")
     assert "head" in above(product) and product.site is not None and product.site.file == __file__
+
+
+class Nests(nn.Module):
+    """A cond inside the branch of a cond, and one after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def inner(x: Tensor) -> Tensor:
+            return torch.cond(x.max() > 2, lambda x: x * 3, lambda x: x.cos(), (x,))
+
+        y = torch.cond(x.sum() > 0, inner, lambda x: x - 1, (x,))
+        return torch.cond(y.mean() > 0, lambda y: y.exp(), lambda y: y.neg(), (y,))
+
+
+@pytest.mark.parametrize("via", PROGRAMS)
+def test_each_cond_names_its_own_branch_that_was_not_taken(via: str) -> None:
+    t = tv.trace(Nests(), ROWS, via=via)
+    conds = [scope.type for scope in t.graph.scopes if scope.path == "cond"]
+    assert conds == [
+        "cond, false branch not taken: sub",
+        "cond, true branch not taken: mul",
+        "cond, false branch not taken: neg",
+    ]
+    t.check()
+
+
+@pytest.mark.parametrize("via", PROGRAMS)
+def test_a_branch_that_holds_control_flow_shows_every_way(via: str) -> None:
+    branch = tv.trace(Nests(), ROWS, via=via).subgraph("cond.true")
+    assert [node.name for node in branch.graph.nodes] == ["max", "gt", "mul", "cos"]
+    assert any("both of its branches" in line for line in branch.limits)
+
+
+@pytest.mark.parametrize("via", PROGRAMS)
+def test_the_functions_of_flex_attention_are_graphs_of_their_own(via: str) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cpu")
+    bias = torch.ones(2)
+
+    def attend(q: Tensor) -> Tensor:
+        return flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + (i - j) * bias[h], block_mask=mask)
+
+    t = tv.trace(attend, torch.randn(1, 2, 128, 16), via=via)
+    score = t.subgraph("flex_attention.score_mod")
+    assert [node.name for node in score.graph.nodes] == ["sub", "index", "mul", "add"]
+    assert [node.name for node in t.subgraph("flex_attention.mask_mod").graph.nodes] == ["ge"]
+
+
+def test_what_shapes_and_files_cannot_do_is_said(tmp_path: Path) -> None:
+    t = tv.trace(Chooses(), ROWS, via="export")
+    branch = t.subgraph("cond.false")
+    with pytest.raises(TensorsMissing, match="worked out on shapes"):
+        branch.check()
+    with pytest.raises(TensorsMissing, match="worked out on shapes"):
+        branch.run()
+    t.save(tmp_path / "t.tvz")
+    with pytest.raises(UsageError, match="a file keeps no subgraphs"):
+        tv.load(tmp_path / "t.tvz").subgraph("cond.false")

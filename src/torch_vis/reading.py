@@ -94,6 +94,10 @@ class Reading:
         from torch_vis.tracing import Trace
 
         program = cast("Trace", self).program
+        if program is None and cast("Trace", self).meta.get("program"):
+            raise UsageError(
+                "a file keeps no subgraphs, only what they are called (meta['program']['subgraphs']): trace again"
+            )
         if program is None:
             raise UsageError(
                 "subgraphs are those of a captured program: trace with via='export' or via='dynamo'"

@@ -36,6 +36,8 @@ def rerun(
     to: Any,
 ) -> Rerun:
     """Run a trace's graph again."""
+    if held is None and trace.meta.get("fake"):
+        raise TensorsMissing("this was worked out on shapes: there are no numbers to run it with")
     if held is None:
         raise TensorsMissing(
             "this trace holds no tensors (loaded from a file, released, or traced with keep=False); "

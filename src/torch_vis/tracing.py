@@ -102,6 +102,10 @@ class Trace(Reading):
         """
         if isinstance(self, Recording) and self.is_open:
             raise UsageError("the block is still recording; check after it has ended")
+        if self._held is None and self.meta.get("fake"):
+            raise TensorsMissing(
+                "this was worked out on shapes: no numbers were computed that could be checked"
+            )
         if self._held is None:
             raise TensorsMissing(
                 "this trace holds no tensors (loaded from a file, released, or traced with keep=False); "
@@ -428,7 +432,8 @@ def trace(
     if via != "eager" or dynamic or dynamic_shapes is not None or fullgraph:
         from torch_vis.capture.compilers import Options, prepare
 
-        captured = prepare(via, model, args, named, capture, Options(dynamic, dynamic_shapes, fullgraph))
+        options = Options(dynamic, dynamic_shapes, fullgraph)
+        captured = prepare(via, model, args, named, capture, options, partial=partial)
     repeats: Repeats | None = None
     if repeat:
         from torch_vis.capture.repeating import Call, Repeats
@@ -455,6 +460,7 @@ def trace(
         limits, meta = limits + said, meta | timed
     if captured is not None:
         graph = captured.named(graph)
+        limits += captured.limits
         meta["program"] = captured.program.to_plain()
     if inspect.isgenerator(capture.output) or inspect.iscoroutine(capture.output):
         limits += (

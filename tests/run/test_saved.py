@@ -208,3 +208,40 @@ def test_a_run_with_breaks_containers_and_a_recurrent_layer(via: str, tmp_path: 
         and torch.equal(found["h"][0], wanted["h"][0])
         and found["n"] == 3
     )
+
+
+class Cond(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.relu(), lambda x: x.sin() - 1, (x,)) * 2
+
+
+class Branches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+class BranchesLast(nn.Module):
+    """Decides after everything was computed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        more, less = x + 1, x - 1
+        return more if x.sum() > 0 else less
+
+
+@pytest.mark.parametrize("via", ["eager", "dynamo", "aot"])
+@pytest.mark.parametrize("kind", [Cond, Branches, BranchesLast])
+def test_a_saved_run_refuses_inputs_that_go_another_way(kind: Any, via: str, tmp_path: Path) -> None:
+    model, x = kind(), torch.ones(3, 4)
+    loaded = saved(tv.trace(model, x, via=via), tmp_path)
+    assert torch.equal(loaded(x * 2), model(x * 2))
+    if kind is Cond and via == "dynamo":  # one program, with both ways
+        assert torch.equal(loaded(-x), model(-x))
+        return
+    with pytest.raises(RuntimeError, match=r"test_saved\.py:\d+ .* was True .* is False now"):
+        loaded(-x)
+
+
+def test_a_saved_run_warns_where_a_number_that_it_took_is_another_now(tmp_path: Path) -> None:
+    loaded = saved(tv.trace(lambda x: x * x.sum().item(), torch.ones(2)), tmp_path)
+    with pytest.warns(UserWarning, match=r"was 2\.0 when this was recorded and is 4\.0 now"):
+        loaded(torch.full((2,), 2.0))

@@ -78,13 +78,21 @@ class Subgraph:
 def with_untaken(graph: Graph) -> Graph:
     """The graph with each ``cond`` saying which branch it did not take, for views that leave out empty scopes."""
     modules = list(graph.modules)
+    places = graph.scope_module.copy()
+    numbers = {module: number for number, module in enumerate(modules)}
     for module, parent in zip(graph.scope_module.tolist(), graph.scope_parent.tolist()):
         label = graph.modules[module].type
         if label.startswith(NOT_TAKEN) and parent >= 0:
-            place = int(graph.scope_module[parent])
+            # Every cond of a program is a call of the same row, so each gets one that says what is its own.
             branch = graph.modules[module].path.rpartition(".")[2]
-            modules[place] = modules[place]._replace(type=f"cond, {branch} branch {label}")
-    return with_modules(graph, modules)
+            told = modules[int(graph.scope_module[parent])]._replace(type=f"cond, {branch} branch {label}")
+            if told not in numbers:
+                numbers[told] = len(modules)
+                modules.append(told)
+            places[parent] = numbers[told]
+    columns = {name: getattr(graph, name) for name in COLUMNS}
+    tables = {name: getattr(graph, name) for name in TABLES}
+    return Graph({**columns, "scope_module": places}, {**tables, "modules": modules})
 
 
 def short_target(name: str) -> str:
@@ -120,6 +128,8 @@ def play_bodies(player: Player, target: Any, args: tuple[Any, ...], kwargs: dict
     if name in UNDER_VMAP:
         return _named_only(player, target, args, kwargs, bodies)
     given = [bodies.get(place, arg) for place, arg in enumerate(args)]
+    if player.on_shapes and name in ("cond", "while_loop"):
+        return _every_way(name, *given)
     if name == "cond":
         return _cond(*given)
     return eager_kernel(target)(*given, **kwargs)
@@ -183,6 +193,16 @@ def _cond(condition: Any, if_true: Any, if_false: Any, operands: Any = ()) -> An
     return made
 
 
+def _every_way(operator: str, first: Any, second: Any, third: Any, operands: Any = ()) -> Any:
+    """Both branches of a ``cond``, or one turn of a loop, where no number says which way to go."""
+    if operator == "while_loop":
+        first(*third, *operands)
+        return second(*third, *operands)
+    made = second(*operands)
+    third(*operands)
+    return made
+
+
 def _random(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator that draws random numbers as AOT has it for checkpointing, so that it is seen."""
     device = next(
@@ -204,8 +224,16 @@ def _named_only(
         mask = args[4][-1]
         bodies[-1] = Body(player, mask, player.subgraph(target._name, "mask_mod", mask))
     rec = player.recorder
-    for body in bodies.values():
+    for place, body in bodies.items():
+        buffers = [*args[7:9], (), ()][0 if place >= 0 else 1]
+        body.note((*_scalars(args[0], with_score=place >= 0), *buffers))
         body.subgraph.ran += 1
         # Where it is called, its own number is looked up; the module itself is none of the user's.
         rec.module_numbers[id(body.module)] = body.number()
     return target(*args, **kwargs)
+
+
+def _scalars(query: torch.Tensor, *, with_score: bool) -> list[torch.Tensor]:
+    """What a function of attention takes: a score where it changes one, then batch, head and the two positions."""
+    indices = [torch.empty((), dtype=torch.int32, device="meta") for _ in range(4)]
+    return [torch.empty((), dtype=query.dtype, device="meta"), *indices] if with_score else indices

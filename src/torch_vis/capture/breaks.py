@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_vis.capture.bodies import with_modules
-from torch_vis.capture.sites import OURS, TORCH, leave_alone, resumed
+from torch_vis.capture.sites import OURS, TORCH, kind_of, leave_alone, resolve, resumed
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.rows import Site
 
 PARTITION = re.compile(r"(partition|forward|backward) \d+")
 
@@ -88,9 +90,19 @@ class Log:
     def guard_failed(self, failure: Any) -> None:
         """Dynamo's hook for a guard that does not hold any more."""
         code = failure.orig_code
-        name = resumed(getattr(code, "co_qualname", code.co_name))
-        found = Recompilation(name, code.co_filename, code.co_firstlineno, failure.reason.strip())
-        self.recompilations.append(found)
+        place = Site(
+            code.co_filename, code.co_firstlineno, resumed(getattr(code, "co_qualname", code.co_name))
+        )
+        if place.file.startswith(
+            OURS
+        ):  # the recorder's way of calling a module, which the user's line called
+            found = _users_line()
+            if found is None:
+                return
+            place = found
+        self.recompilations.append(
+            Recompilation(place.function, place.file, place.line, failure.reason.strip())
+        )
 
     def compiled(self, partition: int) -> None:
         """A compilation has given a partition."""
@@ -119,6 +131,14 @@ class Log:
             ended = told.partitions if partition is None else (*told.partitions, partition)
             found[key] = (told._replace(partitions=ended), [*before, row.operations])
         return [(_sized(told, sizes), met) for told, met in found.values()]
+
+
+def _users_line() -> Site | None:
+    """The user's line that runs."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and not kind_of(frame.f_code).user:
+        frame = frame.f_back
+    return resolve(frame.f_code, frame.f_lasti) if kind_of(frame.f_code).user else None
 
 
 def _sized(row: Break, sizes: Sequence[int]) -> Break:

@@ -19,7 +19,7 @@ from torch_vis.capture import failures
 from torch_vis.capture.bodies import with_untaken
 from torch_vis.capture.breaks import Log, listening, with_ends, with_losses
 from torch_vis.capture.eager import Capture
-from torch_vis.capture.failures import ANY, is_raised, own_error, quiet
+from torch_vis.capture.failures import ANY, as_far_as_it_goes, blamed, blaming, own_error, quiet
 from torch_vis.capture.forgetting import forgetting, isolated
 from torch_vis.capture.partitions import describe, remember
 from torch_vis.capture.program import Program, Stage, count_nodes
@@ -69,6 +69,7 @@ class Captured:
     stage: Stage
     run: Runner
     forget: Callable[[], None]
+    limits: tuple[str, ...] = ()
 
     def named(self, graph: Graph) -> Graph:
         """The recorded graph with the open sizes of the program named; the program learns what the graph knows."""
@@ -92,12 +93,18 @@ def prepare(
     kwargs: Mapping[str, Any],
     capture: Capture,
     options: Options,
+    *,
+    partial: bool = False,
 ) -> Captured:
-    """A program, and what runs it: called inside the capture, it gives the model's output."""
+    """A program, and what runs it: called inside the capture, it gives the model's output.
+
+    With ``partial``, a model that raises while it is captured is run without the compiler, as far as it goes.
+    """
     _check(via, options)
     stage = Stage(capture)
     program = Program(via)
     clean_up = ExitStack()
+    limits: tuple[str, ...] = ()
     make = {"fx": _fx, "export": _export, "dynamo": _dynamo, "aot": _dynamo}[via]
     started = time.perf_counter_ns()
     try:
@@ -105,11 +112,14 @@ def prepare(
             run = make(Asked(program, stage, model, args, dict(kwargs), options, clean_up))
     except CaptureFailed:
         own = own_error(model, args, kwargs)
-        if own is not None:
+        if own is None:
+            raise
+        if not partial:
             raise own from None
-        raise
+        run = as_far_as_it_goes(model, args, kwargs, own)
+        limits = (f"the model raised while {via} captured it: this is what ran of it without {via}",)
     program.compile_ns = time.perf_counter_ns() - started
-    return Captured(program, stage, run, clean_up.close)
+    return Captured(program, stage, run, clean_up.close, limits)
 
 
 # ---------------------------------------------------------------- fx
@@ -140,7 +150,7 @@ def _fx(asked: Asked) -> Runner:
         with _inside(stage.capture.recorder, model):
             return stage.player(module).play(*flat)
 
-    return run
+    return blaming(run, program.via, model, args, kwargs, stage.capture.recorder)
 
 
 def _placeholders(names: list[Any], given: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[Any]:
@@ -204,7 +214,7 @@ def _export(asked: Asked) -> Runner:
         made = stage.player(exported.graph_module).play(*flat)
         return export_outputs(exported, target, made)
 
-    return run
+    return blaming(run, program.via, model, args, kwargs, stage.capture.recorder)
 
 
 def export_inputs(
@@ -291,14 +301,7 @@ def _dynamo(asked: Asked) -> Runner:
             try:
                 return called(*args, **kwargs)
             except Exception as error:
-                rec.closed, before = (
-                    True,
-                    rec.closed,
-                )  # a run to find out whose fault it is would not be the traced one
-                try:
-                    raised = _blamed(program.via, error, model, args, kwargs)
-                finally:
-                    rec.closed = before
+                raised = blamed(program.via, error, model, args, kwargs, rec)
                 if raised is error:
                     raise
                 raise raised from (error if isinstance(raised, CaptureFailed) else None)
@@ -309,20 +312,6 @@ def _dynamo(asked: Asked) -> Runner:
 
     clean_up.enter_context(forgetting())
     return run
-
-
-def _blamed(
-    via: str, error: Exception, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Exception:
-    """What to raise for an error of a compiled run: the model's own, or else that the capture failed."""
-    compilers = isinstance(error, torch._dynamo.exc.TorchDynamoException)
-    broken = isinstance(error, torch._dynamo.exc.Unsupported)
-    if not compilers and not isinstance(model, torch.nn.Module):
-        return error  # most likely the program's own, and another callable is not run again to see
-    own = None if broken and not is_raised(error) else own_error(model, args, kwargs)
-    if own is not None:
-        return own if compilers else error
-    return failed(via, error, "without fullgraph=True the breaks are listed in t.breaks" if broken else ANY)
 
 
 @contextmanager
@@ -379,6 +368,8 @@ def _check(via: str, options: Options) -> None:
         )
     if options.fullgraph and via not in ("dynamo", "aot"):
         raise UsageError(f"fullgraph=True is for via='dynamo' and via='aot'; {via} always gives one graph")
+    if options.dynamic and via == "fx":
+        raise UsageError("dynamic=True is for via='export', 'dynamo' and 'aot'; fx knows no sizes")
     if options.dynamic_shapes is not None and via != "export":
         raise UsageError(
             f"dynamic_shapes is for via='export'; with via={via!r} use dynamic=True or mark_dynamic"

@@ -13,6 +13,7 @@ import torch
 from torch.compiler import is_compiling
 
 from torch_vis.capture.recorder import Recorder
+from torch_vis.capture.sites import leave_alone
 
 METHODS = ("numpy", "tolist", "__array__", "__dlpack__")
 _MISSING = object()
@@ -40,6 +41,7 @@ def uninstall() -> None:
 
 
 def _wrapper(name: str, original: Any) -> Any:
+    @leave_alone  # compiled code calls it for arrays; compiled itself, it would call itself for ever
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not is_compiling():
             for recorder in _recorders() or ():
@@ -47,7 +49,7 @@ def _wrapper(name: str, original: Any) -> Any:
         return original(self, *args, **kwargs)
 
     method.__name__ = name
-    method.unwrapped = original  # type: ignore[attr-defined]
+    method.unwrapped = original
     method.__doc__ = getattr(original, "__doc__", None)
     return method
 

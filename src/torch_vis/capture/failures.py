@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.faking import Faking
+from torch_vis.capture.recorder import Recorder
 from torch_vis.capture.restoring import Memento
 from torch_vis.capture.sites import OURS, TORCH, kind_of, resolve, resumed
 from torch_vis.errors import CaptureFailed, TorchVisError
@@ -28,8 +29,10 @@ CHATTY = (
     "torch._subclasses.fake_tensor",
     "torch.fx.experimental.symbolic_shapes",
     "torch._dynamo",
+    "torch._guards",
     "torch.export",
 )
+VIOLATED = "Constraints violated"
 FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -42,6 +45,9 @@ def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
     told = parsed(text, None)
     advice = next((better for words, better in ADVICE.items() if words in text), advice)
     first = told.reason if told.id else text.split("\n", 1)[0]
+    if first.startswith(VIOLATED):  # which, and by what, is in the lines below
+        below = [row.removeprefix("  - ").rstrip(" .") for row in text.split("\n") if row.startswith("  - ")]
+        first = f"{VIOLATED}: {'; '.join(below)}" if below else first
     inner = getattr(error, "inner_exception", None)  # what a backend raised
     if isinstance(inner, BaseException):
         first = " ".join(f"{type(inner).__name__}: {inner}".strip().split("\n", 1)[0].split())
@@ -108,6 +114,65 @@ def own_error(
             for buffer, before in buffers:
                 buffer.copy_(before)
     return None
+
+
+def as_far_as_it_goes(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], own: Exception
+) -> Callable[[], Any]:
+    """What runs a model that raises, without any compiler."""
+
+    def run() -> Any:
+        model(*args, **kwargs)
+        raise own  # should it not raise again
+
+    return run
+
+
+def blaming(
+    play: Callable[[], Any],
+    via: str,
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    rec: Recorder,
+) -> Callable[[], Any]:
+    """The run of a whole program; what only the program raises, and the model does not, is the front-end's fault."""
+
+    def run() -> Any:
+        try:
+            return play()
+        except TorchVisError:
+            raise
+        except Exception as error:
+            raised = blamed(via, error, model, args, kwargs, rec)
+            if raised is error:
+                raise
+            raise raised from error
+
+    return run
+
+
+def blamed(
+    via: str,
+    error: Exception,
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    rec: Recorder,
+) -> Exception:
+    """What to raise for an error of a captured run: the model's own, or else that the capture failed."""
+    compilers = isinstance(error, torch._dynamo.exc.TorchDynamoException)
+    broken = isinstance(error, torch._dynamo.exc.Unsupported)
+    if not compilers and not isinstance(model, torch.nn.Module):
+        return error  # most likely the program's own, and another callable is not run again to see
+    before, rec.closed = rec.closed, True  # a run to find out whose fault it is would not be the traced one
+    try:
+        own = None if broken and not is_raised(error) else own_error(model, args, kwargs)
+    finally:
+        rec.closed = before
+    if own is not None:
+        return own if compilers else error
+    return failed(via, error, "without fullgraph=True the breaks are listed in t.breaks" if broken else ANY)
 
 
 def is_raised(error: BaseException) -> bool:

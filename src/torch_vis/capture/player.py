@@ -6,6 +6,7 @@ lines, so that the recorded graph reads like that of the eager model.
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -48,6 +49,7 @@ class Player(fx.Interpreter):
         self.within = within  # modules that are open around a subgraph
         self.at: fx.Node | None = None  # the node that runs
         self.is_inner = False
+        self.on_shapes = False  # there are no numbers, so that no way can be chosen
         self.placed: set[int] = set()  # operations of subgraphs whose lines are known
         self._open: list[tuple[tuple[str, str], int]] = []  # module scopes that are open, outermost first
         self._sites: dict[str, int] = {}
@@ -107,6 +109,10 @@ class Player(fx.Interpreter):
             made = play_bodies(self, target, args, kwargs)
             self._decided(target._name, first)
             return made
+        if self.on_shapes and target is operator.getitem and isinstance(args[0], torch.Tensor):
+            places = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if all(isinstance(place, torch.Tensor) for place in places):  # else a lone number is looked at
+                return torch.ops.aten.index.Tensor(args[0], list(places))
         return super().call_function(target, args, kwargs)
 
     def _decided(self, operator: str, first: int) -> None:
@@ -121,7 +127,7 @@ class Player(fx.Interpreter):
         """A player for a subgraph, inside the modules that are open here."""
         within = (*self.within, *(key for key, _ in self._open))
         player = Player(module, self.recorder, self.origins, self.symbols, self.subgraphs, within)
-        player.is_inner, player.placed = True, self.placed
+        player.is_inner, player.placed, player.on_shapes = True, self.placed, self.on_shapes
         return player
 
     def subgraph(self, operator: str, role: str, module: fx.GraphModule) -> Subgraph:

@@ -10,10 +10,16 @@ from torch_vis.capture.bodies import Subgraph
 from torch_vis.capture.eager import Capture
 from torch_vis.capture.faking import Faking
 from torch_vis.capture.program import Stage
+from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 
 SHAPES = "a subgraph of a captured program, worked out on shapes: no numbers were computed, and the times mean nothing"
+
+WAYS = {
+    "cond": "a cond in it shows both of its branches: no number says which it would take",
+    "while_loop": "a while_loop in it shows one turn: no number says how many there would be",
+}
 
 
 def run_on_shapes(
@@ -23,12 +29,21 @@ def run_on_shapes(
     module = subgraph.module
     assert module is not None
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-    with Faking() as faking:
-        capture = Capture(keep=False, faking=faking)
-        capture.inputs = [(n, i) for n, i in zip(names, subgraph.inputs) if isinstance(i, torch.Tensor)]
-        capture.has_output = True
-        with capture:
-            capture.output = Stage(capture).player(module).play(*subgraph.inputs)
-        graph, metrics, _, limits, meta = capture.finish()
+    try:
+        with Faking() as faking:
+            capture = Capture(keep=False, faking=faking)
+            capture.inputs = [(n, i) for n, i in zip(names, subgraph.inputs) if isinstance(i, torch.Tensor)]
+            capture.has_output = True
+            with capture:
+                player = Stage(capture).player(module)
+                player.on_shapes = True
+                capture.output = player.play(*subgraph.inputs)
+            graph, metrics, _, limits, meta = capture.finish()
+    except CaptureFailed as error:
+        raise UsageError(
+            f"{subgraph.name} goes its way by numbers, and a subgraph is worked out on shapes, which have none"
+        ) from error
     meta.update(fake=True, model=subgraph.name)
-    return graph, metrics, (*limits, SHAPES), meta, capture.output
+    held = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
+    ways = tuple(told for name, told in WAYS.items() if name in held)
+    return graph, metrics, (*limits, SHAPES, *ways), meta, capture.output

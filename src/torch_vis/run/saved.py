@@ -196,11 +196,13 @@ def _recorded(draft: Draft, run: Recorded) -> None:
     draft.tensors.update(run.tensors)
     draft.told.append(
         "    model = load()\n    output = model(...)  # with the arguments of the recorded run\n\n"
-        "What the program decided by values is as it was recorded. It gives no gradients."
+        "What the program decided by values is as it was recorded: inputs that decide otherwise are refused. It\n"
+        "gives no gradients."
     )
     if run.renamed:
         named = ", ".join(sorted(run.renamed))
         draft.told.append(f"It returned {named}; this returns plain dictionaries with the same names.")
+    draft.code.imports.add("import warnings")
     draft.runtime += [run.code, text.RECORDED]
 
 

@@ -1,13 +1,14 @@
 """A recorded run as Python code: every operation that led to its outputs, one line each, in the order of the run.
 
 For programs that no compiler has whole: with graph breaks, or with calls that Dynamo leaves alone. What the program
-decided by values (branches, loops, sizes) is as it was recorded.
+decided by values (branches, loops, sizes) is as it was recorded; the code raises where it would be decided otherwise.
 """
 
 from __future__ import annotations
 
 import ast
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Flag, Role
+from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.template import Slot, Special
 from torch_vis.held import Held
 from torch_vis.run.extent import needed_nodes
@@ -40,7 +41,9 @@ def recorded(graph: Graph, held: Held, entry: Entry, output: Any) -> Recorded:
     renamed: set[str] = set()
     numbers = [r for r, row in enumerate(graph.results) if row.kind == "output"]
     # All of them: one that the outputs do not rest on may still make the tensor that a later one writes into.
-    nodes = range(max(needed_nodes(graph, numbers, [], []), default=-1) + 1)
+    # The same for what the program looked at last, to choose among them.
+    looked = [node for node in held.escaped if graph.node_phase[node] == Phase.FORWARD]
+    nodes = range(max([*needed_nodes(graph, numbers, [], []), *looked], default=-1) + 1)
     lines = writer.lines(nodes, [graph.outcomes[number].value.index for number in numbers])
     tables = {
         "INPUTS": plan_of(entry.spec),
@@ -138,6 +141,10 @@ class _Writer:
         parts = [self._text(arg, names, node) for arg in call.args]
         parts += [f"{key}={self._text(arg, names, node)}" for key, arg in call.kwargs]
         text = f"{_operator(call.op)}({', '.join(parts)})"
+        if node in self.held.escaped:
+            return [
+                f"decided({text}, {self._text(self.held.escaped[node], names, node)}, {self._place(node)!r})"
+            ]
         rows = range(*graph.output_span(node))
         written = {row: names[-1 - int(graph.out_slot[row])] for row in rows if graph.out_slot[row] < 0}
         fresh = [row for row in rows if row not in written]
@@ -150,6 +157,13 @@ class _Writer:
         lines = [f"made = fresh({text}, ({held.rstrip()}))"]
         lines += [f"v{graph.out_value[row]} = made[{int(graph.out_slot[row])}]" for row in fresh]
         return [*lines, "del made", *copies]
+
+    def _place(self, node: int) -> str:
+        """The line of a decision, to be read on another machine."""
+        site = self.graph.nodes[node].site
+        return (
+            where(self.graph, node) if site is None else str(site._replace(file=os.path.basename(site.file)))
+        )
 
     def _text(self, item: Any, names: Sequence[str], node: int) -> str:
         if isinstance(item, Slot):

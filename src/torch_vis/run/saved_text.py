@@ -156,6 +156,16 @@ load = load_parts
 """
 
 RECORDED = '''
+def decided(now, was, place):
+    """See whether a value that the program looked at is what it was: another truth is another way through it."""
+    if now == was or (now != now and was != was):
+        return
+    told = f"the value looked at in {place} was {was!r} when this was recorded and is {now!r} now"
+    if isinstance(was, bool):
+        raise RuntimeError(f"{told}: other operations would run than those in this file")
+    warnings.warn(f"{told}: what the program decided by it is as recorded", stacklevel=4)
+
+
 def fresh(result, written):
     """The tensors that an operator made, without those that it wrote to."""
     if isinstance(result, torch.Tensor):
