@@ -467,6 +467,16 @@ def test_themes_help_palette_and_quit(model: Net) -> None:
     drive(model, steps, config=tv.ExplorerConfig(color_scheme="dark"))
 
 
+def test_the_collector_is_as_it_was(model: Net) -> None:
+    import gc
+
+    async def steps(app: Any, pilot: Any) -> None:
+        assert gc.get_freeze_count()
+
+    drive(model, steps)
+    assert not gc.get_freeze_count()
+
+
 def test_the_clipboard(model: Net) -> None:
     async def steps(app: Any, pilot: Any) -> None:
         await press(app, pilot, "j", "y")

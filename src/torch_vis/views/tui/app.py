@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -29,6 +30,7 @@ from torch_vis.views.tui.subject import Subject
 from torch_vis.views.tui.tree import ModuleTree
 
 FIRST_SCREEN = 40  # rows to open with, about
+IDLE_S = 0.4  # after the first screen, when what a filter needs can be prepared
 
 
 class Explorer(SideApp):
@@ -93,7 +95,10 @@ class Explorer(SideApp):
         self.config = config or ExplorerConfig()
         self.arrangement = Arrangement(subject.forest, max_depth=self.config.max_depth)
         self.arrangement.open_to(_opening_depth(self.arrangement))
-        self._as_text = False  # the filter is no regular expression
+        self._froze = False
+        self.filtered = ""
+        """The filter that the rows on show answer."""
+        self._as_text = False  # it is no regular expression
         self._depth = int(subject.forest.depth[self.arrangement.rows()].max(initial=0))
         self._set_theme(self.config.color_scheme)
 
@@ -126,6 +131,17 @@ class Explorer(SideApp):
         self.query_one(Tabs).can_focus = False
         self.tree_view.focus()
         self.watch(self, "theme", self._recoloured, init=False)
+        self.set_timer(IDLE_S, self._prepare_filter)
+        self._froze = not gc.get_freeze_count()
+        if (
+            self._froze
+        ):  # the collector would go through all of a large model, for a second, while someone types
+            gc.freeze()
+
+    def on_unmount(self) -> None:
+        """The collector has all objects again."""
+        if self._froze:
+            gc.unfreeze()
 
     def _top(self) -> Text:
         colours = palette(self.current_theme.dark)
@@ -255,7 +271,6 @@ class Explorer(SideApp):
             return
         if len(self.screen_stack) > 1:
             return
-        self._prepare_filter()
         line = self.query_one("#filter", Input)
         line.display = True
         self.screen.set_focus(line)  # at once: the next letter is typed before the screen is drawn again
@@ -287,6 +302,7 @@ class Explorer(SideApp):
                 await asyncio.sleep(0)
             shown.matching = found
         self._show_matches()
+        self.filtered = pattern
 
     def _show_matches(self) -> None:
         tree, found = self.tree_view, self.arrangement.matching
