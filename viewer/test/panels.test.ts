@@ -7,7 +7,7 @@ import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
 import { openAtFirst, wayToCall } from "../src/tree/openings.ts";
 import { makeRun, tower } from "./samples.ts";
-import type { Run } from "../src/data/run.ts";
+import { typeText, type Run } from "../src/data/run.ts";
 
 function withMetric(run: Run, name: string, values: number[], known?: number[]): Run {
   run.metrics.set(name, { name, along: "node", values: Float64Array.from(values), known: known ? Uint8Array.from(known) : null });
@@ -131,4 +131,9 @@ test("what is not finite is not part of the range", () => {
   const root = rootBox(new Forest(run, [0]));
   const boxes = [...root.children[0].children[1].children, root.children[0].children[0]];
   assert.deepEqual(rangeOf(measures(run).find((one) => one.id === "activation_norm")!, boxes), { least: 1, most: 4 });
+});
+
+test("open sizes are shown by their names", () => {
+  assert.equal(typeText(["float32", [4, 8], [8, 1], "strided", false, false, ["batch", ""]]), "f32[batch, 8]");
+  assert.equal(typeText(["float32", [4, 8], [8, 1], "strided", false, false]), "f32[4, 8]");
 });

@@ -5,7 +5,15 @@ import { visibleAll } from "./text.ts";
 
 export type Plain = null | boolean | number | string | Plain[] | { [kind: string]: string | number };
 export type CallRow = [op: string, args: Plain[], kwargs: [string, Plain][]];
-export type TypeRow = [dtype: string, shape: number[], stride: number[], layout: string, conj: boolean, neg: boolean];
+export type TypeRow = [
+  dtype: string,
+  shape: number[],
+  stride: number[],
+  layout: string,
+  conj: boolean,
+  neg: boolean,
+  symbols?: string[], // names of the sizes that a captured program leaves open, "" for the others
+];
 export type SiteRow = [file: string, line: number, fn: string];
 export type ModuleRow = [path: string, type: string, kind: string];
 export type ResultRow = [name: string, kind: string];
@@ -413,11 +421,15 @@ export class Run {
 }
 
 export function typeText(row: TypeRow): string {
-  return `${SHORT[row[0]] ?? row[0]}[${row[1].join(", ")}]`;
+  return `${SHORT[row[0]] ?? row[0]}[${sizes(row).join(", ")}]`;
+}
+
+function sizes(row: TypeRow): (string | number)[] {
+  return row[1].map((size, place) => row[6]?.[place] || size);
 }
 
 export function shapeText(row: TypeRow): string {
-  return row[1].length ? row[1].join("×") : "scalar";
+  return row[1].length ? sizes(row).join("×") : "scalar";
 }
 
 function argumentText(arg: Plain, slots: Map<number, number>, values: number[]): string {
