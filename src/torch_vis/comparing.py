@@ -138,7 +138,7 @@ class Comparison:
         >>> one = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
         >>> two = tv.trace(torch.nn.Linear(3, 4), torch.ones(1, 3))
         >>> len(tv.compare(one, two).figure().data[0].x)
-        6
+        7
         """
         known = {name: pair for name, pair in self.figures.items() if pair[0] and pair[1] is not None}
         changes = [100 * ((two or 0) / (one or 1) - 1) for one, two in known.values()]

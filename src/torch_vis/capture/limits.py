@@ -71,6 +71,6 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
 def _where(rec: Recorder, graph: Graph, site: int, node: int) -> str:
     """The user's line that a value left at; of an optimizer's own reading, the line of its step."""
     line = str(resolve(*rec.sites[site])) if site >= 0 else "an unknown line"
-    if graph.node_phase[node] == Phase.OPTIMIZER:
+    if node >= 0 and graph.node_phase[node] == Phase.OPTIMIZER:
         return f"{line}, by {graph.nodes[node].scope.type} itself"
     return line

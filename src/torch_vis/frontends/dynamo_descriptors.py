@@ -134,16 +134,17 @@ def node_costs(trace: Trace | None, number: int, nodes: list[fx.Node]) -> list[t
     if trace is None:
         return unknown
     scopes = function_scopes(trace.graph, f"partition {number}")
-    if len(scopes) != len(nodes):
+    places = _matched(trace.graph, scopes, nodes)
+    if places is None:
         return unknown  # it never ran, or not node by node
-    owner = _owners(trace.graph, scopes)[trace.graph.node_scope]
+    owner = _owners(trace.graph, scopes, places)[trace.graph.node_scope]
     sums = []
     for name in COSTS:
         column = trace.metrics[name]
         chosen = (owner >= 0) & (trace.graph.node_phase == 0)
         known = np.ones(len(column), dtype=bool) if column.known is None else column.known
-        total = np.bincount(owner[chosen & known], column.values[chosen & known], minlength=len(scopes))
-        missing = np.bincount(owner[chosen & ~known], minlength=len(scopes))
+        total = np.bincount(owner[chosen & known], column.values[chosen & known], minlength=len(nodes))
+        missing = np.bincount(owner[chosen & ~known], minlength=len(nodes))
         sums.append([None if lost else int(amount) for amount, lost in zip(total, missing)])
     return list(zip(*sums))
 
@@ -166,10 +167,23 @@ def function_scopes(graph: Graph, partition: str) -> list[int]:
     return found
 
 
-def _owners(graph: Graph, scopes: list[int]) -> Any:
-    """For every scope, which of the given ones it lies in, -1 for none."""
+def _matched(graph: Graph, scopes: list[int], nodes: list[fx.Node]) -> list[int] | None:
+    """The node that each scope is of; a node that only makes views has none. None where they do not fit."""
+    if not scopes:
+        return None
+    found: list[int] = []
+    for place, node in enumerate(nodes):
+        if len(found) < len(scopes):
+            scope = graph.scopes[scopes[len(found)]]
+            if scope.type == target_name(node) and node.name.startswith(scope.path):
+                found.append(place)
+    return found if len(found) == len(scopes) else None
+
+
+def _owners(graph: Graph, scopes: list[int], places: list[int]) -> Any:
+    """For every scope, the place that belongs to the one of the given scopes that it lies in, -1 for none."""
     owner = np.full(len(graph.scope_parent), -1, dtype=np.int64)
-    owner[scopes] = np.arange(len(scopes))
+    owner[scopes] = places
     for scope in range(1, len(owner)):  # parents come first
         if owner[scope] < 0:
             owner[scope] = owner[graph.scope_parent[scope]]
