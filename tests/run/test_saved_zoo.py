@@ -57,15 +57,20 @@ def test_the_file_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
     assert all(same_bits(one, two) for one, two in zip(left, right))
 
 
-# Why a recorded run has no form in Python, by what the error says; a run without a limit here must have one.
-NO_FORM = (
-    "holds no tensors",
-    "meta or fake",
-    "could not be looked into",
-    "cannot be written as Python",
-    "cannot be saved",
-    "is not held by this trace",
-)
+# Recorded runs that have no form in Python, with a part of what the error says; every other one must have one.
+NO_FORM = {
+    "compile_inductor_backend": "could not be looked into",
+    "lstm": "could not be looked into",  # memory that code outside of the dispatcher filled
+    "gru": "could not be looked into",
+    "zero_size": "could not be looked into",
+    "quantized_linear": "cannot be written as Python",
+    "dynamic_quantization": "cannot be written as Python",
+    "collectives": "cannot be written as Python",
+    "dataclass_in_and_out": "cannot be written as Python",
+    "explicit_generator": "cannot be written as Python",
+    "fake_tensor_input": "meta or fake",
+    "meta_tensor_input": "meta or fake",
+}
 # What reads its values in Python, is seeded inside, or changes its own state: a second run is another one.
 NOT_AGAIN = {"numpy_write", "seeds_inside_forward"}
 
@@ -83,8 +88,9 @@ def test_a_recorded_run_gives_the_same_from_its_file(name: str, tmp_path: Path) 
     try:
         save_graph_to_file(t, path)
     except (UsageError, TensorsMissing) as refusal:
-        assert any(text in str(refusal) for text in NO_FORM), refusal
+        assert NO_FORM.get(name, "a form") in str(refusal), refusal
         return
+    assert name not in NO_FORM
     run = runpy.run_path(str(path))["load"]()
     torch.set_rng_state(state)
     found = run(*args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.browser import browser, needs_browser
+from tests.browser import needs_browser
 from tests.views.test_web_browser import Net, Page
 
 pytestmark = needs_browser
@@ -21,25 +21,9 @@ ENTER, ESCAPE = "\ue007", "\ue00c"
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def trace() -> tv.Trace:
     torch.manual_seed(0)
     return tv.trace(Net(), torch.ones(3, 4), backward=True)
-
-
-@pytest.fixture
-def show(driver: Any, tmp_path: Path) -> Iterator[Callable[[Any], Page]]:
-    def made(what: Any) -> Page:
-        what.save(tmp_path / "run.html")
-        return Page(driver, tmp_path / "run.html").open()
-
-    yield made
-    assert [e["message"] for e in driver.get_log("browser") if e["level"] == "SEVERE"] == []
 
 
 @pytest.fixture

@@ -5,34 +5,17 @@ from __future__ import annotations
 import base64
 import io
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import torch_vis as tv
-from tests.browser import browser, needs_browser
+from tests.browser import needs_browser
 from tests.views.test_web_browser import Net, Page
 
 pytestmark = needs_browser
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture
-def show(driver: Any, tmp_path: Path) -> Iterator[Callable[[Any], Page]]:
-    def made(what: Any) -> Page:
-        what.save(tmp_path / "run.html")
-        return Page(driver, tmp_path / "run.html").open()
-
-    yield made
-    assert [e["message"] for e in driver.get_log("browser") if e["level"] == "SEVERE"] == []
 
 
 @pytest.fixture

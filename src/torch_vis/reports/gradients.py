@@ -74,19 +74,20 @@ class GradientFlow(Report):
         """A row for each module that has parameters with gradients."""
         graph, norm = self.graph, self.columns["norm"]
         sums: dict[str, list[tuple[int, float | None, float | None]]] = {}
-        seen = set()
+        reached = set()
         for result in graph.outcomes:
             if result.kind == "gradient":
                 name = result.name.removesuffix(".grad")
                 if name in self._weights:
-                    seen.add(name)
+                    reached.add(name.rpartition(".")[0])
                     producer = int(graph.value_producer[result.value.index])
                     gradient = norm[producer] if producer >= 0 else None
                     row = (result.value.type.numel, gradient, self._weights[name])
                     sums.setdefault(name.rpartition(".")[0], []).append(row)
         for name, weight in self._weights.items():
-            if name not in seen:  # frozen, or nothing that the loss depends on
-                sums.setdefault(name.rpartition(".")[0], []).append((0, 0.0, weight))
+            path = name.rpartition(".")[0]
+            if path not in reached:  # frozen, or nothing that the loss depends on
+                sums.setdefault(path, []).append((0, None, weight))
         order = self._first_runs()
         rows = [
             _layer(path, parts)
@@ -251,11 +252,13 @@ def _judged(rows: list[Layer]) -> list[Layer]:
 
 
 def _verdict(row: Layer, usual: float) -> str:
-    if row.gradient_norm == 0:
+    if not row.elements:
         return "no gradient"
     rms = row.rms
     if rms is None:
         return ""
+    if rms == 0:
+        return "zero"
     if np.isnan(rms):
         return "NaN"
     if np.isinf(rms) or rms > usual * FAR or (row.ratio or 0.0) > BEYOND:

@@ -76,7 +76,7 @@ class Pruning(Report):
         }
         shown = {"parameters": count, "flops": count, "time_ns": duration, "predicted_ns": duration}
         for name, show in shown.items():
-            if name not in self.before:
+            if name not in self.before or name not in self.after:
                 continue
             one, two = self.before[name], self.after[name]
             title = {"flops": "FLOPs", "time_ns": "time, measured", "predicted_ns": "time, predicted"}.get(
@@ -298,12 +298,13 @@ class _Bench:
             spent.append(time.perf_counter_ns() - begun)
         for module, mode in modes:
             module.training = mode
+        flops = found.metrics["flops"].total()  # None where no operation has a formula
         predicted = {}
         if self.hardware is not None:
             predicted["predicted_ns"] = round(found.latency(hardware=self.hardware).total_ns)
         return {
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "flops": int(found.metrics["flops"].total() or 0),
+            **({} if flops is None else {"flops": int(flops)}),
             "time_ns": round(statistics.median(spent)),
             **predicted,
         }
