@@ -108,6 +108,13 @@ def test_gradients_that_stay_are_told_from_those_that_do_not() -> None:
     assert {t.path for t in made} == {"0", "1"}
 
 
+def test_a_gradient_has_the_shape_of_its_parameter() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(2 * 3 * 8, 3))
+    shapes = {f"{name}.grad": tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    report = tv.trace(model, torch.ones(2, 1, 3, 4), backward=True).memory()
+    assert {t.name: t.type.shape for t in report.lifetimes if t.use == "gradient"} == shapes
+
+
 def test_what_dies_right_after_an_operation_counts_while_it_runs() -> None:
     def chain(x: torch.Tensor) -> torch.Tensor:
         x = x + 1

@@ -52,10 +52,15 @@ WORDS = {
     Use.ACTIVATION: "activation",
     Use.TEMPORARY: "temporary",
 }
+ROLES = {
+    Use.PARAMETER: Role.PARAMETER,
+    Use.OPTIMIZER_STATE: Role.OPTIMIZER_STATE,
+    Use.BUFFER: Role.BUFFER,
+}
 
 
 class Tensor(NamedTuple):
-    """One block of memory by the first tensor that lay in it.
+    """One block of memory by the tensor that it is for: the parameter, the gradient that stayed, or what it was made as.
 
     ``born`` is the operation that made it, None for what came from outside; ``dies`` the operation before which it was
     freed, None for what outlived the run.
@@ -235,6 +240,23 @@ class Blocks:
         return found
 
     @cached_property
+    def told_value(self) -> Ints:
+        """For each block the value that its use is about; -1 where there is none.
+
+        Of a gradient that is what ``.grad`` is at the end: a bias's gradient is a sum that keeps its dimensions and a
+        view of it. Of a parameter, a buffer or a state it is that itself, of all else the first value.
+        """
+        graph, found = self.graph, self.first_value.copy()
+        for use, role in ROLES.items():
+            values = np.flatnonzero(graph.value_role == role)[::-1]
+            values = values[self.use[graph.value_storage[values]] == use]
+            found[graph.value_storage[values]] = values
+        kept = self._results("gradient")
+        kept = kept[self.use[graph.value_storage[kept]] == Use.GRADIENT]
+        found[graph.value_storage[kept]] = kept
+        return found
+
+    @cached_property
     def paths(self) -> list[str]:
         """The module that each block belongs to: where it was made, or whose parameter or buffer it is."""
         graph = self.graph
@@ -251,7 +273,7 @@ class Blocks:
         return found
 
     def _name(self, block: int) -> str:
-        value = int(self.first_value[block])
+        value = int(self.told_value[block])
         number = -1 if value < 0 else int(self.graph.value_name[value])
         return self.graph.names[number] if number >= 0 else ""
 
@@ -267,7 +289,7 @@ class Blocks:
         blocks = np.asarray(list(chosen), dtype=np.int64)
         count, found = len(self.graph), []
         for block, site in zip(blocks.tolist(), self.sites(blocks)):
-            number = int(self.first_value[block])
+            number = int(self.told_value[block])
             if number < 0:
                 continue
             value = Value(self.graph, number)
