@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -186,6 +187,17 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(CaptureFailed, match=r"C\+\+ compiler"),
     ):
         tv.compiled_kernels(lambda x: x.sin() * 3, torch.ones(8))
+
+
+def test_inputs_that_the_model_itself_cannot_take_are_its_own_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as raised:
+        tv.compiled_kernels(model, torch.ones(2, 5))
+    if sys.version_info >= (3, 11):
+        assert any("the model itself failed with these inputs" in note for note in raised.value.__notes__)
+    assert "Traceback" not in capfd.readouterr().err  # what torch logs of it
 
 
 def test_what_is_no_model_is_refused() -> None:

@@ -20,6 +20,7 @@ from tests.graph.graphs import columns as column_names
 from tests.graph.graphs import empty_graph, linear_chain, one_node_graph, synthetic, training_graph
 from torch_vis.analysis.cost import UNKNOWN_BYTES, Cost, Operation, cost, costs, covered, registry, uncovered
 from torch_vis.analysis.cost.classes import classes
+from torch_vis.analysis.cost.columns import why_uncovered
 from torch_vis.errors import UsageError
 from torch_vis.graph import Call, Graph, Slot, TensorType
 
@@ -230,6 +231,33 @@ def test_a_formula_that_fails_is_named_and_the_rest_counts(
     assert "mylib::broken" in caplog.text and "IndexError" in caplog.text
 
 
+def test_a_formula_that_fails_is_named_once_for_each_operator_and_cause(
+    formulas: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    @cost("mylib::one", "mylib::other")
+    def broken(op: Operation) -> Cost:
+        raise ValueError(f"no formula for {op.out.shape}")
+
+    graph = linear_chain(["mylib::one"] * 3 + ["mylib::other"])
+    sizes = [TensorType("float32", (size,), (1,)) for size in (4, 5, 6)]
+    with caplog.at_level(logging.WARNING):
+        for size in sizes:
+            costs(changed(graph, types=[size]))
+        uncovered(graph)
+    assert [record.args[0] for record in caplog.records] == ["mylib::one", "mylib::other"]
+
+
+def test_why_an_operator_is_not_covered(formulas: None) -> None:
+    cost("mylib::broken")(lambda op: Cost(op.args[7]))
+    cost("mylib::partial")(lambda op: None)
+    graph = linear_chain(["mylib::broken", "aten::exp", "mylib::partial", "mylib::none"])
+    assert why_uncovered(graph) == {
+        "mylib::broken": "its formula failed: IndexError: tuple index out of range",
+        "mylib::partial": "its formula does not cover these arguments",
+        "mylib::none": "no formula",
+    }
+
+
 @pytest.mark.parametrize("wrong", [Cost(1.5), Cost(-1), 7, "7"])  # type: ignore[arg-type]
 def test_what_is_no_cost_is_not_taken_for_one(
     formulas: None, caplog: pytest.LogCaptureFixture, wrong: Any
@@ -249,6 +277,16 @@ def test_what_is_no_cost_is_not_taken_for_one(
         (lambda: cost("mylib::a", "mylib::a")(lambda op: None), "named twice"),
         (lambda: cost("mm")(lambda op: None), "with its namespace, as in 'aten::mm'"),
         (lambda: cost()(lambda op: None), "takes the names of operators"),
+        (
+            lambda: cost("aten::convolutoin")(lambda op: None),
+            r"no operator 'aten::convolutoin'.*'aten::convolution'",
+        ),
+        (
+            lambda: cost("aten::add.Tensr")(lambda op: None),
+            r"no operator 'aten::add.Tensr'.*'aten::add.Tensor'",
+        ),
+        (lambda: cost("prims::ad")(lambda op: None), r"no operator 'prims::ad'.*'prims::add'"),
+        (lambda: cost("aten::mm_")(lambda op: None), r"no operator 'aten::mm_'"),
         (lambda: cost(lambda op: None), "takes the names of operators"),  # type: ignore[arg-type]
     ],
 )
@@ -261,6 +299,26 @@ def test_a_refused_formula_leaves_nothing_behind(formulas: None) -> None:
     with pytest.raises(UsageError):
         cost("mylib::new", "aten::mm")(lambda op: None)
     assert "mylib::new" not in covered()
+
+
+@pytest.mark.parametrize(
+    "name", ["aten::special_ndtri", "aten::add.Tensor", "aten::add_", "aten::uniform", "mylib::comes_later"]
+)
+def test_names_that_exist_or_may_come_to(formulas: None, name: str) -> None:
+    registry._FORMULAS.pop(name, None)
+    cost(name)(lambda op: Cost(1))
+    assert name in covered()
+
+
+def test_where_torch_is_not_loaded_it_stays_so() -> None:
+    program = """
+import sys
+from torch_vis.analysis.cost import Cost, cost
+cost("aten::no_such_operator")(lambda op: Cost(0))
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stderr
 
 
 def test_every_name_is_an_operator_of_torch() -> None:

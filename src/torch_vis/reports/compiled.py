@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,8 +12,9 @@ import torch
 
 from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.fusion.kinds import Kind
+from torch_vis.capture.failures import own_error, quiet
 from torch_vis.capture.fused import Compiled, compiled
-from torch_vis.errors import NotTraceable, UsageError
+from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.reports.fusion import chained, common_path, module_paths
 from torch_vis.reports.placing import Placing
 from torch_vis.reports.report import Report
@@ -276,8 +278,8 @@ def compiled_kernels(
     before = [buffer.detach().clone() for buffer in buffers]
     try:
         with torch.no_grad():
-            with torch.random.fork_rng():
-                programs = compiled(model, args, given)
+            with torch.random.fork_rng(), quiet():
+                programs = _compiled(model, args, given)
             _put_back(buffers, before)
             with torch.random.fork_rng():
                 traced = trace(model, *args, kwargs=given, via="dynamo", keep=False)
@@ -286,6 +288,19 @@ def compiled_kernels(
     if not len(traced.graph):
         raise UsageError("the model ran no operations, so there is nothing to compile")
     return CompiledKernels(traced, programs)
+
+
+def _compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Compiled]:
+    """The kernels; where the model fails without a compiler too, that is its own error and is raised as it is."""
+    try:
+        return compiled(model, args, kwargs)
+    except CaptureFailed:
+        own = own_error(model, args, kwargs)
+        if own is None:
+            raise
+        if sys.version_info >= (3, 11):
+            own.add_note("the model itself failed with these inputs; without torch.compile it fails as well")
+        raise own from None
 
 
 def _put_back(buffers: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:

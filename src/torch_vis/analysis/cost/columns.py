@@ -37,6 +37,11 @@ def costs(graph: Graph, stored: Column | None = None) -> dict[str, Column]:
     >>> [node.name for node in graph.nodes], columns["flops"][:], columns["macs"][:]
     (['t', 'addmm'], [0, 56], [0, 24])
     """
+    return _worked_out(graph, stored)[0]
+
+
+def _worked_out(graph: Graph, stored: Column | None) -> tuple[dict[str, Column], dict[str, str]]:
+    """The columns, and by operator how its formula failed."""
     values, types = with_sparse_sizes(graph, stored)
     flops, macs = np.zeros(len(graph), dtype=np.int64), np.zeros(len(graph), dtype=np.int64)
     known = np.zeros(len(graph), dtype=np.bool_)
@@ -52,11 +57,12 @@ def costs(graph: Graph, stored: Column | None = None) -> dict[str, Column]:
         flops[nodes], macs[nodes], known[nodes] = table[:, 0], table[:, 1], table[:, 3] != 0
         given = table[:, 2] != BY_TYPE
         moved[nodes[given]], sized[nodes[given]] = table[given, 2], table[given, 2] != UNKNOWN_BYTES
-    return {
+    columns = {
         "flops": Column("flops", flops, known=known),
         "macs": Column("macs", macs, known=known),
         "moved_bytes": Column("moved_bytes", np.where(known & sized, moved, 0), known=known & sized),
     }
+    return columns, work.failed
 
 
 def uncovered(graph: Graph) -> list[tuple[str, int]]:
@@ -69,6 +75,23 @@ def uncovered(graph: Graph) -> list[tuple[str, int]]:
     known = costs(graph)["flops"].known
     missing = [] if known is None else graph.node_call[~known].tolist()
     return Counter(graph.calls[call].op for call in missing).most_common()
+
+
+def why_uncovered(graph: Graph, stored: Column | None = None) -> dict[str, str]:
+    """For each operator whose FLOPs are not known, the most frequent first, why not.
+
+    >>> import torch, torch_vis as tv
+    >>> why_uncovered(tv.trace(torch.linalg.eigvalsh, torch.eye(3)).graph)
+    {'aten::_linalg_eigh': 'no formula'}
+    """
+    columns, failed = _worked_out(graph, stored)
+    known = columns["flops"].known
+    missing = [] if known is None else graph.node_call[~known].tolist()
+    found = {}
+    for op, _ in Counter(graph.calls[call].op for call in missing).most_common():
+        open_ = "no formula" if formula_of(op) is None else "its formula does not cover these arguments"
+        found[op] = f"its formula failed: {failed[op]}" if op in failed else open_
+    return found
 
 
 def _row(cost: Cost | None) -> tuple[int, int, int, int]:
@@ -131,6 +154,7 @@ class _Work:
         self.in_type = values[graph.in_value]
         self.out_type = values[graph.out_value]
         self.is_sized = [is_sized(type_) for type_ in types]
+        self.failed: dict[str, str] = {}  # by operator, with what its formula raised first
 
     def groups(self, nodes: Ints) -> tuple[Ints, Ints]:
         """The class of each node, equal where call and types are, and the first node of each class."""
@@ -162,12 +186,25 @@ class _Work:
         try:
             return _checked(entry.formula(op))
         except Exception as error:  # the formula may be the user's; the rest still counts
-            log.warning("the cost formula of %s failed on %s: %r", call.op, call.format(), error)
+            self.failed.setdefault(call.op, f"{type(error).__name__}: {error}")
+            cause = call.op, _cause(error)
+            if cause not in entry.failed:  # other shapes fail alike
+                entry.failed.add(cause)
+                log.warning("the cost formula of %s failed on %s: %r", call.op, call.format(), error)
             return None
 
     def _rows(self, span: tuple[int, int], slots: Any, types: Ints) -> _Slots:
         part = slice(*span)
         return _Slots(slots[part].tolist(), types[part].tolist())
+
+
+def _cause(error: Exception) -> str:
+    """What tells one failure from another: the kind of error and the line, as messages have figures in them."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    where = "" if step is None else f" at {step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+    return f"{type(error).__name__}{where}"
 
 
 def _checked(cost: Cost | None) -> Cost | None:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from torch_vis.analysis.cost.operation import Cost, Operation
-from torch_vis.errors import UsageError
+from torch_vis.errors import UsageError, no_match
 
 Formula = Callable[[Operation], "Cost | None"]
 FormulaType = TypeVar("FormulaType", bound=Formula)
+CLOSED = (
+    "aten",
+    "prims",
+)  # namespaces to which only torch adds, so that what it does not have does not exist
+OURS = f"{__package__}."
 
 
 class Entry(NamedTuple):
-    """A formula, and whether it is to be asked about tensors whose sizes are not all known."""
+    """A formula, and whether it is to be asked about tensors whose sizes are not all known.
+
+    ``failed`` are the operators it failed for and the causes, of which one warning each is enough.
+    """
 
     formula: Formula
     any_layout: bool
+    failed: set[tuple[str, str]]
 
 
 _FORMULAS: dict[str, Entry] = {}
@@ -28,6 +38,7 @@ def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], Formula
 
     A name without overload (``aten::mm``) stands for all its overloads that have no formula of their own. An
     operator of ``aten`` that writes in place (``aten::add_``) is looked up under its plain name as well.
+    A name in ``aten`` or ``prims`` that torch does not have is refused; operators of one's own may come later.
     With ``any_layout=True`` the function is also asked about sparse and nested tensors; otherwise calls that
     involve one are not covered.
 
@@ -55,10 +66,31 @@ def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], Formula
             raise UsageError(f"{taken[0]!r} already has a cost formula: {_describe(owner)}")
         if len(set(ops)) < len(ops):
             raise UsageError(f"an operator is named twice in cost({', '.join(map(repr, ops))})")
-        _FORMULAS.update(dict.fromkeys(ops, Entry(formula, any_layout)))
+        if not str(getattr(formula, "__module__", "")).startswith(OURS):  # a test holds our own names
+            for op in ops:
+                _require_operator(op)
+        _FORMULAS.update(dict.fromkeys(ops, Entry(formula, any_layout, set())))
         return formula
 
     return register
+
+
+def _require_operator(op: str) -> None:
+    """Refuse a name that torch would have if it were an operator.
+
+    A process that has not loaded torch, to read files, stays without it: there any name will do.
+    """
+    torch, namespace = sys.modules.get("torch"), op.partition("::")[0]
+    if torch is None or namespace not in CLOSED:
+        return
+    full = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{namespace}::")}
+    plain = {name.partition(".")[0] for name in full}
+    plain |= {name[:-1] for name in plain if name.endswith("_")}  # under which that in place is looked up
+    if op in full or op in plain:
+        return
+    name = op.partition(".")[0]
+    overloads = {other for other in full if other.partition(".")[0] == name}
+    raise no_match("operator", op, overloads or plain)
 
 
 def aten(names: str | Iterable[str]) -> tuple[str, ...]:
