@@ -10,6 +10,7 @@ from torch import nn
 
 import torch_vis as tv
 from tests.traced import NAMES, traced
+from torch_vis.analysis.cost import Cost, cost, registry
 
 
 def test_totals_are_those_of_the_table():
@@ -34,6 +35,20 @@ def test_what_has_no_formula_is_named():
     s = tv.trace(torch.linalg.eigvalsh, torch.eye(3)).summary()
     assert s.uncovered == {"aten::_linalg_eigh": 1} and s.flops is None
     assert "flops is not known for 1 of 1 operations" in str(s)
+
+
+def test_a_formula_that_failed_is_the_reason(monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "_FORMULAS", dict(registry._FORMULAS))
+    monkeypatch.delitem(registry._FORMULAS, "aten::erfinv", raising=False)
+    cost("aten::erfinv")(lambda op: Cost(op.args[7]))
+    t = tv.trace(torch.erfinv, torch.zeros(3))
+    why = "its formula failed: IndexError: tuple index out of range"
+    assert t.summary().why_uncovered == {"aten::erfinv": why}
+    t.report(tmp_path / "run.md")
+    assert f"| aten::erfinv | 1 | {why} |" in (tmp_path / "run.md").read_text()
+    t.report(tmp_path / "run.json")
+    plain = json.loads((tmp_path / "run.json").read_text())
+    assert plain["summary"]["why_uncovered"] == {"aten::erfinv": why}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis.analysis.cost.columns import why_uncovered
 from torch_vis.graph.schema import Phase
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import Axis, Chart, Series
@@ -19,6 +20,8 @@ from torch_vis.views.units import count, duration, size
 if TYPE_CHECKING:
     from torch_vis.graph.metrics import Metrics
     from torch_vis.tracing import Trace
+
+UNCOVERED = "Operators whose FLOPs are not known"
 
 
 class ModuleSummary(NamedTuple):
@@ -93,6 +96,19 @@ class Summary(Report):
         return None if total is None else int(total)
 
     @cached_property
+    def why_uncovered(self) -> dict[str, str]:
+        """For each operator whose cost is not known, why: no formula, one that leaves the case open, or one that failed.
+
+        >>> import torch, torch_vis as tv
+        >>> tv.trace(torch.linalg.eigvalsh, torch.eye(3)).summary().why_uncovered
+        {'aten::_linalg_eigh': 'no formula'}
+        """
+        if not self.uncovered:
+            return {}
+        told = why_uncovered(self._trace.graph, self._trace.metrics.get("stored"))
+        return {op: told.get(op, "it was not known when the file was written") for op in self.uncovered}
+
+    @cached_property
     def peak_bytes(self) -> int | None:
         """The most that tensors held at once."""
         metrics = self._trace.metrics
@@ -145,14 +161,19 @@ class Summary(Report):
             fields.append(
                 Field(name, name.replace("_", " "), None if text else shown.get(unit, "{:,}".format))
             )
-        operators = (Field("operator", "operator"), Field("calls", "calls", "{:,}".format))
+        operators = (
+            Field("operator", "operator"),
+            Field("calls", "calls", "{:,}".format),
+            Field("why", "why"),
+        )
+        uncovered = [(op, calls, self.why_uncovered[op]) for op, calls in self.uncovered.items()]
         phases = [Field("phase", "phase"), Field("operations", "operations", "{:,}".format)]
         for name in PhaseSummary._fields[2:]:
             phases.append(Field(name, name.replace("_", " "), shown.get(name.rpartition("_")[2], count)))
         return [
             Listing("Modules", tuple(fields), self.modules),
             Listing("Phases", tuple(phases), self.phases),
-            Listing("Operators without a cost formula", operators, list(self.uncovered.items())),
+            Listing(UNCOVERED, operators, uncovered),
         ]
 
     def charts(self) -> dict[str, Chart]:
@@ -176,7 +197,7 @@ class Summary(Report):
         """Totals and modules as plain data, for JSON."""
         names = (
             "model operations parameters parameter_bytes inputs outputs flops macs moved_bytes peak_bytes time_ns "
-            "wall_ns uncovered"
+            "wall_ns uncovered why_uncovered"
         ).split()
         found = {name: getattr(self, name) for name in names}
         modules = [{**row._asdict(), "outputs": list(row.outputs)} for row in self.modules]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch_vis.errors import TorchVisError, UsageError
 from torch_vis.graph.files import PathLike, replacing
 from torch_vis.reports.report import Report
+from torch_vis.reports.summary import UNCOVERED
 from torch_vis.views import markdown
 from torch_vis.views.tables import Listing, cell
 
@@ -61,6 +62,7 @@ def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:
 
 def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -> str:
     lines = [markdown.report(trace.graph, trace.metrics, trace.limits, trace.meta)]
+    lines += _uncovered(trace)
     for name, report in found.items():
         lines += ["", f"## {report.title or name.capitalize()}", "", *_facts(report)]
         for listing in report.listings():
@@ -71,6 +73,14 @@ def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -
         lines += ["", "## Not in this report", ""]
         lines += [f"- **{name}**: {markdown.escaped(reason)}" for name, reason in missing.items()]
     return "\n".join([*lines, ""])
+
+
+def _uncovered(trace: Trace) -> list[str]:
+    """The operators that no sum of FLOPs has in it, where there are some."""
+    listing = next(listing for listing in trace.summary().listings() if listing.title == UNCOVERED)
+    if not len(listing.rows):
+        return []
+    return ["", f"## {UNCOVERED}", "", "Sums of FLOPs leave them out.", "", *_listing(listing)]
 
 
 def _facts(report: Report) -> list[str]:
