@@ -2,11 +2,11 @@
 
 What torch keeps (tensors, modules, optimizers, schedulers, scalers) is found in the garbage collector's list, what the
 program keeps by following the callable (``reaching``). Contents of memory are those that the recording has copied.
+What goes back as it does after any run that is to leave nothing behind is in ``restoring``.
 """
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 import warnings
@@ -16,15 +16,13 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from torch_vis.capture.reaching import inside, reach
+from torch_vis.capture.restoring import Containers, alive, put_back_versions
 from torch_vis.errors import UsageError
 from torch_vis.held import version_of
 
-OWNERS = (torch.nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler)
 Memory = list[tuple[torch.UntypedStorage, torch.UntypedStorage]]
-set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 
 
 class TensorState:
@@ -64,19 +62,16 @@ class Standing:
     def __init__(self, target: Callable[..., Any], given: Any, *, hold: bool) -> None:
         self.hold = hold
         self.tensors: list[TensorState] = []
-        self.owners: list[Any] = []
         self.memory: Memory = []
         self.generators: dict[Any, torch.Tensor] = {}
-        self._dicts: list[tuple[Any, type, dict[Any, Any], dict[Any, Any]]] = []
-        self._others: list[tuple[Any, Any, Any]] = []
+        self._containers = Containers()
         with torch._C.DisableTorchFunctionSubclass(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # merely asking some tensors for an attribute warns
-            for item in gc.get_objects():
-                kind = type(item)
-                if issubclass(kind, torch.Tensor):
-                    self._note_tensor(item)
-                elif issubclass(kind, OWNERS):
-                    self._note_owner(item)
+            tensors, self.owners = alive()
+            for tensor in tensors:
+                self._note_tensor(tensor)
+            for owner in self.owners:
+                self._containers.note_all_of(owner)
         self._note_places(target, given)
         self._random = random.getstate()
         self._numpy = sys.modules["numpy.random"].get_state() if "numpy.random" in sys.modules else None
@@ -86,14 +81,7 @@ class Standing:
     def put_back(self) -> None:
         """Bring everything back to where it stood."""
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-            for owner, kind, mapping, before in self._dicts:
-                if type(owner) is kind and not _same(
-                    mapping, before
-                ):  # a lazy module has become another class
-                    mapping.clear()
-                    mapping.update(before)
-            for _, container, before in self._others:
-                _refill(container, before)
+            self._containers.put_back()
             for storage, contents in self.memory:
                 storage.copy_(contents)
             self._put_back_tensors()
@@ -126,8 +114,7 @@ class Standing:
             for tensor in tensors_of(owner)
         }
         everyone = {id(owner) for owner in self.owners}
-        self._dicts = [row for row in self._dicts if id(row[0]) in kept or id(row[0]) not in everyone]
-        self._others = [row for row in self._others if id(row[0]) in kept or id(row[0]) not in everyone]
+        self._containers.keep(lambda owner: id(owner) in kept or id(owner) not in everyone)
         self.owners = [owner for owner in self.owners if id(owner) in kept]
         self.tensors = [state for state in self.tensors if state.geometry[0] in own]
 
@@ -148,47 +135,21 @@ class Standing:
         except (RuntimeError, NotImplementedError, AttributeError, ValueError):
             return  # one without memory, without a shape yet, or just being made
 
-    def _note_owner(self, owner: Any) -> None:
-        self.owners.append(owner)
-        self._note_dict(owner, vars(owner))
-        for part in list(vars(owner).values()):
-            self._note_container(owner, part)
-            if isinstance(part, (dict, list)):  # an optimizer's state and groups are one level deeper
-                for item in list(part.values() if isinstance(part, dict) else part):
-                    self._note_container(owner, item)
-
-    def _note_container(self, owner: Any, item: Any) -> None:
-        if isinstance(item, dict):
-            self._note_dict(owner, item)
-        elif type(item) is list:
-            self._others.append((owner, item, list(item)))
-
-    def _note_dict(self, owner: Any, mapping: dict[Any, Any]) -> None:
-        self._dicts.append((owner, type(owner), mapping, dict(mapping)))
-
     def _note_places(self, target: Callable[..., Any], given: Any) -> None:
         found = reach(target, given)
         self._cells = [(cell, inside(cell)) for cell in found.cells if inside(cell) is not cell]
         self._names = [(known, name, known[name]) for known, name in found.names]
         for item in found.objects:
-            self._note_dict(item, vars(item))
+            self._containers.note(item, vars(item))
         for container in found.containers:
-            if isinstance(container, dict):
-                self._note_dict(None, container)
-            else:
-                self._others.append((None, container, list(container)))
+            self._containers.note(None, container)
 
     def _put_back_tensors(self) -> None:
-        moved: list[tuple[torch.Tensor, int]] = []
-        for state in self.tensors:
-            tensor = state.ref()
-            if tensor is None:
-                continue
+        left = [(tensor, state) for state in self.tensors if (tensor := state.ref()) is not None]
+        for tensor, state in left:
             state.put_back(tensor)
-            if self.hold and state.version >= 0 and tensor._version != state.version:
-                moved.append((tensor, state.version))
-        if moved:
-            set_versions(tuple(tensor for tensor, _ in moved), tuple(version for _, version in moved))
+        if self.hold:
+            put_back_versions((tensor, state.version) for tensor, state in left)
 
     def _put_back_random(self) -> None:
         random.setstate(self._random)
@@ -246,16 +207,3 @@ def tensors_of(owner: Any) -> list[torch.Tensor]:
     else:
         found = list(vars(owner).values())
     return [item for item in found if isinstance(item, torch.Tensor)]
-
-
-def _same(mapping: dict[Any, Any], before: dict[Any, Any]) -> bool:
-    return len(mapping) == len(before) and all(
-        key in mapping and mapping[key] is value for key, value in before.items()
-    )
-
-
-def _refill(container: Any, before: Any) -> None:
-    if len(container) == len(before) and all(a is b for a, b in zip(container, before)):
-        return
-    container.clear()
-    container.update(before) if isinstance(container, set) else container.extend(before)
