@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tests.corpus.operators import Tally, added, tallies
 from tests.corpus.subject import Group, Maker, NothingToRun, Result, Subject
 from tests.zoo import floating_sum, seed_everything
 
@@ -32,12 +33,13 @@ def run_case(group: str, name: str, *, eager_only: bool, announce: Callable[[str
     warnings.simplefilter("ignore")
     started = time.perf_counter()
     counts = {"subjects": 0, "backward": 0}
+    operators: dict[str, Tally] = {}
 
     def result(status: str, phase: str, error: BaseException | None = None) -> Result:
         cause = "" if error is None else f"{type(error).__name__}: {_first_line(error)}"
         detail = "" if error is None else "".join(traceback.format_exception(error)[-6:])
         seconds = round(time.perf_counter() - started, 3)
-        return Result(group, name, status, phase, cause, detail, seconds, **counts)
+        return Result(group, name, status, phase, cause, detail, seconds, **counts, operators=operators)
 
     announce("build")
     try:
@@ -66,6 +68,7 @@ def run_case(group: str, name: str, *, eager_only: bool, announce: Callable[[str
             phase = "check"
             announce(phase)
             trace.check()
+            operators = added([operators, tallies(trace)])
         except Exception as error:  # every failure of ours is what the corpus is for
             return result("failed", phase, error)
     if counts["subjects"] == 0:

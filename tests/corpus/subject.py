@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
@@ -38,7 +38,8 @@ class Result(NamedTuple):
     """What became of one case.
 
     `status` is `passed`, `failed`, `not eager` (it cannot be built or run without tracing either) or `nothing` (it
-    is no model at all); `phase` is where it ended: build, eager, trace or check.
+    is no model at all); `phase` is where it ended: build, eager, trace or check. `operators` has what was traced, by
+    operator: calls, those of unknown FLOPs, and the time of each of the two (`operators.Tally`).
     """
 
     group: str
@@ -50,3 +51,4 @@ class Result(NamedTuple):
     seconds: float
     subjects: int
     backward: int
+    operators: Mapping[str, Sequence[int]] = {}
