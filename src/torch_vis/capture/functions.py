@@ -23,12 +23,12 @@ from torch.overrides import (
 
 from torch_vis.capture.recorder import (
     Recorder,
-    Tensor,
     current_autograd_node,
     flat_tensors,
     get_ident,
     sequence_number,
 )
+from torch_vis.capture.tensors import Tensor
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled

@@ -9,20 +9,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture import unseen
+from torch_vis.capture.generators import drawn_from, keep_state
 from torch_vis.capture.operators import INLINED, Plan, eager_kernel
 from torch_vis.capture.recorder import (
     Recorder,
-    Tensor,
-    Unrecordable,
     backward_number,
     current_autograd_node,
     flat_tensors,
     get_ident,
     sequence_number,
-    state_bytes,
 )
 from torch_vis.capture.sites import leave_alone
-from torch_vis.held import Seed
+from torch_vis.capture.tensors import Tensor, Unrecordable
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
@@ -146,7 +144,7 @@ class RecordMode(TorchDispatchMode):
             if rec.keep:
                 rec.save_originals(tensors, writes)
             written = [tensors[slot] for slot in writes]
-        seed = rec.seed(kwargs, args) if plan.random and rec.keep else None
+        seed = drawn_from(args, kwargs) if plan.random and rec.keep else None
 
         if rec.blank and rec.keep and not plan.is_view:
             self._fill_blanks(call, numbers, args, kwargs)
@@ -202,7 +200,7 @@ class RecordMode(TorchDispatchMode):
         if plan.blank:
             rec.blank[numbers[-1]] = birth
         if seed is not None:
-            self._seeded(seed, birth)
+            keep_state(rec, seed, birth)
         if plan.escape:
             rec.escapes.append((plan.name, numbers[0], site, birth))
             rec.held.escaped[birth] = out
@@ -252,15 +250,6 @@ class RecordMode(TorchDispatchMode):
                 self._other(part, type(part), key, numbers)
         else:
             key.append(arg)
-
-    def _seeded(self, seed: tuple[Any, str, torch.Tensor, bytes], birth: int) -> None:
-        """Keep a random state where it is not what the last random operation left."""
-        rec = self.recorder
-        generator, device, state, found = seed
-        if rec.random_states.get(generator) != found:
-            default = generator is torch.default_generator or device != "cpu"
-            rec.held.seeds[birth] = Seed(None if default else generator, device, state)
-        rec.random_states[generator] = state_bytes(generator.get_state())
 
     def _unseen(self, plan: Plan, args: Any, kwargs: Any) -> Any:
         """Run an operation inside code that a compiler generated: its neighbours are invisible, so it is left out."""

@@ -8,7 +8,6 @@ from torch_vis.capture.operators import Plan
 from torch_vis.capture.recorder import (
     CallInfo,
     Recorder,
-    Tensor,
     backward_number,
     clock,
     current_autograd_node,
@@ -16,6 +15,7 @@ from torch_vis.capture.recorder import (
     sequence_number,
 )
 from torch_vis.capture.templates import encode
+from torch_vis.capture.tensors import Tensor
 
 
 def begins(rec: Recorder, tensors: list[Tensor], writes: tuple[int, ...]) -> tuple[int, list[int]]:
