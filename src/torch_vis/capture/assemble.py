@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,18 +9,16 @@ import torch
 from numpy.typing import NDArray
 
 from torch_vis.capture import closures, dataflow, measures, unseen
-from torch_vis.capture.columns import Ints, call_numbers, carry_down, offsets, spans, table
-from torch_vis.capture.recorder import Recorder
+from torch_vis.capture.columns import Ints, call_numbers, carry_down, offsets, table
+from torch_vis.capture.links import forward_of
+from torch_vis.capture.log import read_log
+from torch_vis.capture.recorder import FORWARD, Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.graph.builder import GraphBuilder
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Module, ResultRow
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
-
-LATE_NODES = 4  # how many nodes one write to a view makes, at the most
-FIXED = 11  # numbers in a log row before the values
-FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what a log row says in the place of a backward sequence number
 
 
 @dataclass
@@ -47,7 +44,6 @@ class _Assembly:
         self.rec = rec
         self.finding = finding
         self.builder = GraphBuilder()
-        self._by_call: Ints | None = None
         self.unseen_aliases = np.zeros(0, dtype=np.int64)
 
     def build(self) -> tuple[Graph, Metrics, int, Ints]:
@@ -56,7 +52,7 @@ class _Assembly:
         self._read_results()
         self._follow_aliases()
         guessed = self._resolve()
-        self._link()
+        self.node_link = forward_of(self.rows, self.rec.calls, self.in_node, self.in_value, self.maker)
         self._scopes()
         self._roles()
         self._fill()
@@ -66,44 +62,11 @@ class _Assembly:
     # ---------------------------------------------------------------- columns from the log
 
     def _read_log(self) -> None:
-        log = self.rec.log
-        flat = np.array(log, dtype=np.int64)
-        starts = np.array(self.rec.row_places(), dtype=np.int64)
-        starts = starts[np.argsort(flat[starts + 1], kind="stable")]
-        self.count = len(starts)
-        lengths = flat[starts]
-        fixed = [flat[starts + i] for i in range(2, FIXED)]
-        self.call, self.scope, self.site, self.sequence, self.backward, self.thread = fixed[:6]
-        self.grad_mode, self.begun, self.ended = fixed[6:]
-        calls = self.rec.calls
-        slots = np.array([info.slots for info in calls], dtype=np.int64)
-        writes = np.array([len(info.writes) for info in calls], dtype=np.int64)
-        in_count = slots[self.call] if len(calls) else np.zeros(0, dtype=np.int64)
-        self.out_count = lengths - FIXED - in_count
-        self.in_node, self.in_slot = spans(in_count)
-        self.in_value = flat[np.repeat(starts + FIXED, in_count) + self.in_slot]
-        self.is_write = writes[self.call] > 0 if len(calls) else np.zeros(0, dtype=bool)
-        self.out_node, out_place = spans(self.out_count)
-        self.out_value = flat[np.repeat(starts + FIXED + in_count, self.out_count) + out_place]
-        write_count = writes[self.call[self.out_node]] if len(calls) else out_place
-        self.out_slot = out_place - write_count
-        for row in np.flatnonzero(out_place < write_count):
-            self.out_slot[row] = -1 - calls[self.call[self.out_node[row]]].writes[out_place[row]]
-        self.in_kind = np.full(len(self.in_value), Kind.DATA, dtype=np.int64)
-        for number, info in enumerate(calls):
-            shapes = info.shape_only | info.overwrites
-            if shapes:
-                self._mark_shapes(number, shapes)
-
-    def _mark_shapes(self, call: int, slots: Iterable[int]) -> None:
-        if self._by_call is None or len(self._by_call) != self.count:
-            self._by_call = np.argsort(self.call, kind="stable")
-            self._call_sorted = self.call[self._by_call]
-            self._in_start = np.searchsorted(self.in_node, np.arange(self.count))
-        low, high = np.searchsorted(self._call_sorted, [call, call + 1])
-        rows = self._in_start[self._by_call[low:high]]
-        for slot in slots:
-            self.in_kind[rows + slot] = Kind.SHAPE
+        self.rows, reads, made = read_log(self.rec)
+        self.count = len(self.rows.call)
+        self.in_node, self.in_value, self.in_slot, self.in_kind = reads
+        self.out_node, self.out_value, self.out_slot = made
+        self.out_start = offsets(self.out_node, self.count)
 
     def _read_values(self) -> None:
         rec = self.rec
@@ -147,8 +110,8 @@ class _Assembly:
     def _live_results(self) -> list[tuple[str, str, torch.Tensor]]:
         """What a block leaves behind: tensors it made that are alive and that no forward operation went on to use."""
         plans = [info.plan.escape for info in self.rec.calls]
-        passing = (np.array(plans, dtype=bool)[self.call] if plans else np.zeros(0, dtype=bool)) | (
-            self.backward != FORWARD
+        passing = (np.array(plans, dtype=bool)[self.rows.call] if plans else np.zeros(0, dtype=bool)) | (
+            self.rows.backward != FORWARD
         )
         consumed = np.zeros(len(self.value_storage), dtype=bool)
         consumed[self.in_value[~passing[self.in_node]]] = True
@@ -158,7 +121,7 @@ class _Assembly:
             tensor, number = entry(), entry.number
             if tensor is None or consumed[number] or self.maker[number] < 0 or id(tensor) in taken:
                 continue
-            if self.backward[self.maker[number]] == FORWARD:
+            if self.rows.backward[self.maker[number]] == FORWARD:
                 found.append((number, tensor))
         if not found:  # everything was looked at inside the block: then all that is alive counts
             found = [
@@ -214,7 +177,6 @@ class _Assembly:
             np.concatenate([self.in_kind, np.full(result_count, Kind.DATA, dtype=np.int64)]),
         )
         follow = self.written.copy()
-        self._out_first = np.concatenate([[0], np.cumsum(self.out_count)])
         memory = dataflow.Memory(
             self.value_storage,
             self.value_offset,
@@ -241,7 +203,7 @@ class _Assembly:
         """The values a node returns that alias its inputs, by the memory they lie in."""
         if node >= self.count:
             return {}
-        values = self.out_value[self._out_first[node] : self._out_first[node + 1]]
+        values = self.out_value[self.out_start[node] : self.out_start[node + 1]]
         storages = self.value_storage[values]
         views: dict[int, list[int]] = {}
         for row in np.flatnonzero(~self.written[values] & (self.storage_birth[storages] < node)):
@@ -252,66 +214,17 @@ class _Assembly:
         maker = int(self.maker[value])
         if maker < 0:
             return False
-        info = self.rec.calls[self.call[maker]]
+        info = self.rec.calls[self.rows.call[maker]]
         return bool(info.slots == len(info.shape_only))
 
-    # ---------------------------------------------------------------- links, scopes, phases
-
-    def _link(self) -> None:
-        n = self.count
-        self.node_link = np.full(n, -1, dtype=np.int64)
-        backward = np.flatnonzero(self.backward >= 0)
-        if len(backward):
-            links = self._owners(backward)
-            self.node_link[backward] = np.where(links < backward, links, -1)
-        in_start = np.searchsorted(self.in_node, np.arange(n + 1))
-        for node in np.flatnonzero(self.backward == ACCUMULATE).tolist():
-            for row in range(int(in_start[node + 1]) - 1, int(in_start[node]) - 1, -1):
-                maker = int(self.maker[self.in_value[row]])
-                if maker >= 0 and self.node_link[maker] >= 0:
-                    self.node_link[node] = self.node_link[maker]
-                    break
-
-    def _owners(self, backward: Ints) -> Ints:
-        """The operation that made each backward node: the first to see the sequence number after the node's.
-
-        Sequence numbers belong to the thread that made the node. A CPU backward runs on that thread, a CUDA backward on
-        the engine's, which makes no nodes of its own unless a graph of the backward is asked for.
-        """
-        links = np.full(len(backward), -1, dtype=np.int64)
-        wanted = self.backward[backward] + 1
-        for thread in dict.fromkeys(self.thread.tolist()):
-            own = np.flatnonzero(self.thread == thread)
-            numbers = self.sequence[own]  # a thread's numbers only grow
-            place = np.searchsorted(numbers, wanted)
-            found = own[np.minimum(place, len(own) - 1)]
-            exact = (place < len(own)) & (self.sequence[found] == wanted)
-            # an in-place activation makes its node, then a copy of its input, which makes one as well, then it writes
-            after = own[np.minimum(place + 1, len(own) - 1)]
-            copied = ~exact & (place + 1 < len(own)) & self._is_clone(found) & self.is_write[after]
-            copied &= (self.sequence[found] == wanted + 1) & (self.sequence[after] == wanted + 1)
-            found = np.where(copied, after, found)
-            exact |= copied
-            # a write to a view makes its nodes when it is done, and no later operation sees their numbers first
-            before = own[np.maximum(place - 1, 0)]
-            late = (
-                ~exact & (place > 0) & self.is_write[before] & (self.sequence[before] >= wanted - LATE_NODES)
-            )
-            mine = self.thread[backward] == thread
-            take = (links < 0) | mine
-            links = np.where(take & exact, found, np.where(take & late & (links < 0), before, links))
-        return links
-
-    def _is_clone(self, nodes: Ints) -> Ints:
-        clones = np.array([info.plan.name == "aten::clone" for info in self.rec.calls], dtype=bool)
-        found: Ints = clones[self.call[nodes]]
-        return found
+    # ---------------------------------------------------------------- scopes and phases
 
     def _scopes(self) -> None:
         rec = self.rec
-        is_backward = self.backward != FORWARD
-        ran = closures.Operations(self.scope, self.grad_mode, is_backward, self.ended - self.begun)
-        self.scope, optimizing = closures.lift(rec, ran)
+        is_backward = self.rows.backward != FORWARD
+        spent = self.rows.ended - self.rows.begun
+        ran = closures.Operations(self.rows.scope, self.rows.grad_mode, is_backward, spent)
+        scope, optimizing = closures.lift(rec, ran)
         rows = table(rec.scopes, 6)
         kinds = [kind for _, _, _, kind in rec.modules]
         self.scope_module, self.scope_parent = rows[:, 0], rows[:, 1]
@@ -320,10 +233,10 @@ class _Assembly:
             & np.array([kind == "module" for kind in kinds], dtype=bool)[self.scope_module]
         )
         carry_down(again, self.scope_parent)
-        self.recomputed = is_backward & again[self.scope]
+        self.recomputed = is_backward & again[scope]
         linked = (self.node_link >= 0) & ~self.recomputed
         self.node_link[self.recomputed] = -1
-        self.scope[linked] = self.scope[self.node_link[linked]]
+        self.scope = np.where(linked, scope[self.node_link], scope)
         self.phase = np.where(is_backward, Phase.BACKWARD, Phase.FORWARD)
         self.phase[optimizing] = Phase.OPTIMIZER
 
@@ -390,14 +303,14 @@ class _Assembly:
         self.renumber, self.kept_values = renumber, keep
         carries = self.carries[keep]
         builder.set(
-            node_call=self.call,
+            node_call=self.rows.call,
             node_scope=self.scope,
-            node_site=sites[self.site],
+            node_site=sites[self.rows.site],
             node_link=self.node_link,
             node_phase=self.phase,
             node_flags=self._flags(),
             in_start=offsets(self.in_node, self.count),
-            out_start=offsets(self.out_node, self.count),
+            out_start=self.out_start,
             in_value=renumber[self.in_value],
             in_slot=self.in_slot,
             in_kind=self.in_kind,
@@ -434,15 +347,15 @@ class _Assembly:
         plans = [info.plan for info in self.rec.calls]
         escape = np.array([Flag.ESCAPE if plan.escape else 0 for plan in plans], dtype=np.int64)
         random = np.array([Flag.RANDOM if plan.random else 0 for plan in plans], dtype=np.int64)
-        flags = (escape | random)[self.call] if plans else np.zeros(0, dtype=np.int64)
+        flags = (escape | random)[self.rows.call] if plans else np.zeros(0, dtype=np.int64)
         flags[self.rec.opaque_nodes] |= Flag.OPAQUE
         flags[self.recomputed] |= Flag.RECOMPUTE
-        flags[self.grad_mode == 1] |= Flag.GRAD_MODE
+        flags[self.rows.grad_mode == 1] |= Flag.GRAD_MODE
         fresh = (self.out_slot < 0) | (
             self.storage_birth[self.value_storage[self.out_value]] >= self.out_node
         )
         makes = np.bincount(self.out_node[fresh], minlength=self.count)
-        flags[(makes == 0) & (self.out_count > 0) & (flags & Flag.OPAQUE == 0)] |= Flag.VIEW
+        flags[(makes == 0) & (np.diff(self.out_start) > 0) & (flags & Flag.OPAQUE == 0)] |= Flag.VIEW
         return flags
 
     # ---------------------------------------------------------------- metrics
@@ -450,7 +363,9 @@ class _Assembly:
     def _metrics(self, graph: Graph) -> Metrics:
         rec, found = self.rec, []
         if rec.timing:
-            found += measures.times(rec, self.begun, self.ended, graph.node_scope, self.finding.ended)
+            found += measures.times(
+                rec, self.rows.begun, self.rows.ended, graph.node_scope, self.finding.ended
+            )
         if rec.memory:
             blocks = (self.storage_birth, self.storage_death, self.first_bytes, self.storage_bytes)
             found += measures.memory(rec, *blocks, self.count)

@@ -12,6 +12,8 @@ from torch_vis.capture import unseen
 from torch_vis.capture.generators import drawn_from, keep_state
 from torch_vis.capture.operators import INLINED, Plan, eager_kernel
 from torch_vis.capture.recorder import (
+    FORWARD,
+    SEED,
     Recorder,
     backward_number,
     current_autograd_node,
@@ -178,7 +180,7 @@ class RecordMode(TorchDispatchMode):
         if node is not None:
             backward = backward_number(node)
         else:
-            backward = -3 if seeding else -1
+            backward = SEED if seeding else FORWARD
 
         birth = next(rec.node_numbers)
         rec.count = birth + 1

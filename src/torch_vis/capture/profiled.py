@@ -20,7 +20,8 @@ import torch
 from torch.autograd import profiler
 
 from torch_vis.capture.columns import Ints, table
-from torch_vis.capture.recorder import Recorder, clock
+from torch_vis.capture.log import Rows
+from torch_vis.capture.recorder import clock
 from torch_vis.errors import UsageError
 
 FAR_NS, NEAR_NS = (
@@ -29,17 +30,6 @@ FAR_NS, NEAR_NS = (
 )  # how far two clocks may be apart, before and after they have been compared
 QUIET = "99"
 TRIES, SPINS, WARM = 5, 1000, 16
-
-
-class Rows(NamedTuple):
-    """The operations of a recording, in order; begin and end are on Python's clock."""
-
-    call: Ints
-    scope: Ints
-    backward: Ints
-    thread: Ints
-    begun: Ints
-    ended: Ints
 
 
 class Timeline(NamedTuple):
@@ -151,14 +141,6 @@ def _read(results: Any, apart: int, begun: int) -> Timeline:
     return Timeline(
         list(names), thread, begin, -end, name_of, linked, sequence, table(waits, 4), table(device, 6)
     )
-
-
-def rows_of(rec: Recorder) -> Rows:
-    """The operations of a recording that has ended."""
-    log = np.array(rec.log, dtype=np.int64)
-    places = np.array(rec.row_places(), dtype=np.int64)
-    places = places[np.argsort(log[places + 1], kind="stable")]
-    return Rows(*(log[places + column] for column in (2, 3, 6, 7, 9, 10)))
 
 
 class Match(NamedTuple):

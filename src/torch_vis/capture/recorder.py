@@ -32,6 +32,11 @@ get_ident = threading.get_ident
 clock = time.perf_counter_ns
 stopped = itertools.repeat(0).__next__  # a clock for runs that are not timed; no call is cheaper
 
+FORWARD, ACCUMULATE, SEED = (
+    -1,
+    -2,
+    -3,
+)  # what a row of the log says in the place of a backward sequence number
 _schemas: dict[int, Plan] = {}  # read once per process; a recorder takes copies, to number its own calls
 
 
@@ -226,9 +231,9 @@ class Recorder(Tensors):
 
 
 def backward_number(node: Any) -> int:
-    """The sequence number of a backward node; -2 for the ones that accumulate into ``.grad``."""
+    """The sequence number of a backward node; ``ACCUMULATE`` for the ones that accumulate into ``.grad``."""
     number: int = node._sequence_nr()
-    return number if number < 1 << 62 else -2
+    return number if number < 1 << 62 else ACCUMULATE
 
 
 def flat_tensors(items: Any) -> Any:

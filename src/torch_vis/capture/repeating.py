@@ -20,7 +20,8 @@ from torch_vis.capture.aligning import Pieces, align, ends, pieces_of_events
 from torch_vis.capture.columns import Ints, table
 from torch_vis.capture.eager import Capture, run_backward
 from torch_vis.capture.kernels import Kernels
-from torch_vis.capture.profiled import Rows, Timeline, event_ns, match, profiling, refuse_nested, rows_of
+from torch_vis.capture.log import Rows, rows_of
+from torch_vis.capture.profiled import Timeline, event_ns, match, profiling, refuse_nested
 from torch_vis.capture.progress import progress
 from torch_vis.capture.recorder import Recorder, clock, sequence_number
 from torch_vis.capture.scopes import Following

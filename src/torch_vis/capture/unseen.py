@@ -6,6 +6,7 @@ import torch
 
 from torch_vis.capture.operators import Plan
 from torch_vis.capture.recorder import (
+    FORWARD,
     CallInfo,
     Recorder,
     backward_number,
@@ -60,7 +61,7 @@ def ends(
         if len(rec.storage_rows) > before:
             rec.hold(tensor, number)
     thread, node = get_ident(), current_autograd_node()
-    backward = -1 if node is None else backward_number(node)
+    backward = FORWARD if node is None else backward_number(node)
     rec.opaque_nodes.append(birth)
     scope = rec.current.get(thread, 0)
     row = (call, scope, site, sequence_number(), backward, thread, False, started, ended)
@@ -97,7 +98,7 @@ def fill(rec: Recorder, tensor: Tensor, number: int) -> int:
         rec.current.get(thread, 0),
         -1,
         sequence_number(),
-        -1,
+        FORWARD,
         thread,
         False,
         now,

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils import _python_dispatch as dispatch
 
-from torch_vis.capture.assemble import FORWARD
 from torch_vis.capture.eager import Capture
+from torch_vis.capture.recorder import FORWARD
 from torch_vis.tracing import Trace
 
 BACKWARD = 6  # the place in a row of the log that says whether it was one of backward
