@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_vis.capture.regions import SMALL_BYTES, Buffer, Region, SmallBuffer, radices, region
+from torch_vis.capture.buffers import SMALL_BYTES, Buffer, SmallBuffer
+from torch_vis.capture.columns import Ints
+from torch_vis.capture.regions import Region, radices, region
 from torch_vis.graph.rows import TensorType
 from torch_vis.graph.schema import Kind
 
@@ -21,8 +23,6 @@ DATA, WHOLE, SHAPE = (
     int(Kind.WHOLE),
     int(Kind.SHAPE),
 )  # plain numbers: enums are slow to look up
-
-Ints = NDArray[np.int64]
 
 
 class Reads(NamedTuple):
