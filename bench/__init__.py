@@ -20,5 +20,6 @@ FIGURES = {
     "latency": "predicted time of models after a calibration, against the plain run",
     "memory": "peak process memory, against the plain run",
     "analyses": "every analysis of 100,000 operations, and of a tenth as many",
+    "coverage": "operators of the zoo and of the corpus that have a FLOPs figure",
     "memory_prediction": "predicted peak memory of training steps, against the measured one",
 }

@@ -34,6 +34,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--memory", type=float, default=8.0, metavar="GIB", help="GiB for one case (8)")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="cases at once (2)")
     parser.add_argument("--eager", action="store_true", help="only build and run the cases, without tracing")
+    parser.add_argument(
+        "--no-check", action="store_true", help="trace the cases without checking: for their operators only"
+    )
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write every result to this file")
     parser.add_argument(
@@ -68,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         timeout_s=options.timeout,
         memory_bytes=int(options.memory * 2**30),
         eager_only=options.eager,
+        check=not options.no_check,
     )
     results: list[Result] = []
     interrupted = False

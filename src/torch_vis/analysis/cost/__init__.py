@@ -44,6 +44,8 @@ from torch_vis.analysis.cost import (  # noqa: F401  (importing a file registers
     recurrent,
     reduction,
     resampling,
+    sparse,
+    spectral,
     transformer,
 )
 from torch_vis.analysis.cost.columns import costs, uncovered

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.analysis.cost.classes import classes
+from torch_vis.analysis.cost.nested_sizes import with_nested_sizes
 from torch_vis.analysis.cost.operation import UNKNOWN_BYTES, Cost, Operation, is_sized, touched
 from torch_vis.analysis.cost.registry import Entry, formula_of
 from torch_vis.analysis.cost.sparse_sizes import with_sparse_sizes
@@ -28,8 +29,8 @@ def costs(graph: Graph, stored: Column | None = None) -> dict[str, Column]:
     """The columns ``flops``, ``macs`` and ``moved_bytes``, one row per operation; the package docstring defines them.
 
     They follow from types and call templates alone, so they can be had of a loaded file, and without torch. A row is
-    not known where no formula covers the operation. ``stored`` is the metric of that name: how many elements the sparse
-    tensors have that the run was given.
+    not known where no formula covers the operation. ``stored`` is the metric of that name: how many elements sparse
+    and nested tensors have.
 
     >>> import torch, torch_vis as tv
     >>> graph = tv.trace(torch.nn.Linear(3, 2), torch.ones(4, 3)).graph
@@ -42,7 +43,7 @@ def costs(graph: Graph, stored: Column | None = None) -> dict[str, Column]:
 
 def _worked_out(graph: Graph, stored: Column | None) -> tuple[dict[str, Column], dict[str, str]]:
     """The columns, and by operator how its formula failed."""
-    values, types = with_sparse_sizes(graph, stored)
+    values, types = with_nested_sizes(graph, *with_sparse_sizes(graph, stored), stored)
     flops, macs = np.zeros(len(graph), dtype=np.int64), np.zeros(len(graph), dtype=np.int64)
     known = np.zeros(len(graph), dtype=np.bool_)
     moved, sized = _bytes_by_type(graph, values, types)
@@ -65,14 +66,14 @@ def _worked_out(graph: Graph, stored: Column | None) -> tuple[dict[str, Column],
     return columns, work.failed
 
 
-def uncovered(graph: Graph) -> list[tuple[str, int]]:
+def uncovered(graph: Graph, stored: Column | None = None) -> list[tuple[str, int]]:
     """The operators whose FLOPs are not known, each with the number of its calls, the most frequent first.
 
     >>> import torch, torch_vis as tv
-    >>> uncovered(tv.trace(torch.linalg.eigvalsh, torch.eye(3)).graph)
-    [('aten::_linalg_eigh', 1)]
+    >>> uncovered(tv.trace(lambda a: a @ a, torch.eye(3).to_sparse()).graph)
+    [('aten::mm', 1)]
     """
-    known = costs(graph)["flops"].known
+    known = costs(graph, stored)["flops"].known
     missing = [] if known is None else graph.node_call[~known].tolist()
     return Counter(graph.calls[call].op for call in missing).most_common()
 
@@ -81,8 +82,8 @@ def why_uncovered(graph: Graph, stored: Column | None = None) -> dict[str, str]:
     """For each operator whose FLOPs are not known, the most frequent first, why not.
 
     >>> import torch, torch_vis as tv
-    >>> why_uncovered(tv.trace(torch.linalg.eigvalsh, torch.eye(3)).graph)
-    {'aten::_linalg_eigh': 'no formula'}
+    >>> why_uncovered(tv.trace(lambda a: a @ a, torch.eye(3).to_sparse()).graph)
+    {'aten::mm': 'its formula does not cover these arguments'}
     """
     columns, failed = _worked_out(graph, stored)
     known = columns["flops"].known

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from torch_vis.analysis.cost.operation import Cost, Operation
+from torch_vis.analysis.cost.operation import Cost, Operation, SparseType, elements, is_sized
 from torch_vis.analysis.cost.registry import Formula, aten, cost, prims
 from torch_vis.graph import TensorType
 
@@ -119,11 +119,24 @@ def work(op: Operation, one: Work, count: int) -> Cost:
     return op.count(add=one.add * count, mul=one.mul * count, div=one.div * count, call=one.call * count)
 
 
+def results(op: Operation) -> int | None:
+    """How many elements are computed: those of the result, or if a sparse tensor goes into a dense one, its own.
+
+    None where a sparse or nested tensor does not say how many it stores.
+    """
+    held = [elements(tensor) for tensor in (op.out, *op.tensors())]
+    if None in held:
+        return None
+    sparse = [tensor.stored for tensor in op.tensors() if isinstance(tensor, SparseType)]
+    return max(sparse) if sparse and is_sized(op.out) else held[0]
+
+
 def per_element(one: Work) -> Formula:
     """A formula of so much work for each element of the result."""
 
-    def formula(op: Operation) -> Cost:
-        return work(op, one, op.out.numel)
+    def formula(op: Operation) -> Cost | None:
+        count = results(op)
+        return None if count is None else work(op, one, count)
 
     return formula
 
@@ -135,7 +148,9 @@ def factor(value: Any) -> int:
 
 for _name, _one in WORK.items():
     if _name not in SIZES.split():
-        cost(*aten(_name), *(prims(_name) if _name in PRIMS.split() else ()))(per_element(_one))
+        cost(*aten(_name), *(prims(_name) if _name in PRIMS.split() else ()), any_layout=True)(
+            per_element(_one)
+        )
 
 
 @cost(*aten(SIZES), *prims("abs sign"))
@@ -153,10 +168,11 @@ def polar(op: Operation) -> Cost:
     return Cost(4 * op.out.numel)
 
 
-@cost(*aten("add sub subtract rsub _add_relu"), *prims("add sub"))
-def add(op: Operation) -> Cost:
+@cost(*aten("add sub subtract rsub _add_relu"), *prims("add sub"), any_layout=True)
+def add(op: Operation) -> Cost | None:
     """``a + alpha b``."""
-    return work(op, Work(add=1, mul=factor(op.arg(2, "alpha", 1))), op.out.numel)
+    count = results(op)
+    return None if count is None else work(op, Work(add=1, mul=factor(op.arg(2, "alpha", 1))), count)
 
 
 @cost(*aten("addcmul addcdiv"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch_vis.analysis.cost.elementwise import factor
 from torch_vis.analysis.cost.operation import UNKNOWN_BYTES, Cost, Operation, nbytes, tensors_in
+from torch_vis.analysis.cost.reduction import norm_root, norm_work
 from torch_vis.analysis.cost.registry import aten, cost
 from torch_vis.graph import TensorType
 
@@ -50,6 +51,24 @@ def embedding_backward(op: Operation) -> Cost:
     """Every gradient is added to its row; scaled by how often the row is named, where that is asked for."""
     n = op.args[0].numel
     return op.count(add=n, div=n if op.arg(4, "scale_grad_by_freq", False) else 0)
+
+
+@cost(*aten("embedding_renorm"))
+def embedding_renorm(op: Operation) -> Cost:
+    """For every index the norm of its row, ``limit / (norm + eps)``, and the row times it.
+
+    A row that is named twice, or short enough, is counted like any other.
+    """
+    weight, indices, p = op.args[0], op.args[1], op.args[3]
+    rows, n = indices.numel, indices.numel * weight.shape[-1]
+    counted = norm_work(p, n)
+    return op.count(
+        add=counted.get("add", 0) + rows,
+        mul=counted.get("mul", 0) + n,
+        div=rows,
+        call=counted.get("call", 0) + rows * norm_root(p),
+        bytes=_sum(nbytes(indices), _elements(weight, 2 * n)),
+    )
 
 
 SUM, MEAN, MAX = 0, 1, 2  # how an embedding bag combines rows

@@ -1,7 +1,6 @@
 """Factorisations and solvers of linear algebra that take a fixed number of steps.
 
-Eigenvalues, singular values and matrix exponentials are found by iteration: how long depends on the numbers, so they
-are not covered. Nor are least squares, and factorisations that choose their pivots' size as they go.
+What is found by iteration is in ``spectral``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Steps(NamedTuple):
     call: int = 0
 
 
-def _times(op: Operation, matrix: TensorType, *parts: Steps) -> Cost:
+def times(op: Operation, matrix: TensorType, *parts: Steps) -> Cost:
     """The steps for every matrix of a batch."""
     batch = prod(matrix.shape[:-2])
     mac, add, mul, div, call = (batch * sum(column) for column in zip(*parts))
@@ -82,14 +81,14 @@ def form_q_steps(rows: int, columns: int, count: int) -> Steps:
 def lu(op: Operation) -> Cost:
     """Gaussian elimination."""
     a = op.args[0]
-    return _times(op, a, lu_steps(a.shape[-2], a.shape[-1]))
+    return times(op, a, lu_steps(a.shape[-2], a.shape[-1]))
 
 
 @cost(*aten("_linalg_det linalg_det det"))
 def det(op: Operation) -> Cost:
     """The product of the pivots."""
     a = op.args[0]
-    return _times(op, a, lu_steps(a.shape[-1], a.shape[-1]), Steps(mul=a.shape[-1]))
+    return times(op, a, lu_steps(a.shape[-1], a.shape[-1]), Steps(mul=a.shape[-1]))
 
 
 @cost(*aten("_linalg_slogdet linalg_slogdet slogdet logdet"))
@@ -97,10 +96,10 @@ def slogdet(op: Operation) -> Cost:
     """The sum of the logarithms of the pivots."""
     a = op.args[0]
     n = a.shape[-1]
-    return _times(op, a, lu_steps(n, n), Steps(add=n, call=n))
+    return times(op, a, lu_steps(n, n), Steps(add=n, call=n))
 
 
-def _right_sides(solution: TensorType, n: int, batch: int) -> int:
+def right_sides(solution: TensorType, n: int, batch: int) -> int:
     """How many right-hand sides each matrix has."""
     return solution.numel // max(n * batch, 1)
 
@@ -110,8 +109,8 @@ def solve(op: Operation) -> Cost:
     """Elimination, then substitution forwards and backwards."""
     a = op.args[0]
     n = a.shape[-1]
-    right = _right_sides(op.outputs[0], n, prod(a.shape[:-2]))
-    return _times(
+    right = right_sides(op.outputs[0], n, prod(a.shape[:-2]))
+    return times(
         op, a, lu_steps(n, n), triangular_steps(n, right, unit=True), triangular_steps(n, right, unit=False)
     )
 
@@ -121,9 +120,7 @@ def inverse(op: Operation) -> Cost:
     """The same with the identity on the right."""
     a = op.args[0]
     n = a.shape[-1]
-    return _times(
-        op, a, lu_steps(n, n), triangular_steps(n, n, unit=True), triangular_steps(n, n, unit=False)
-    )
+    return times(op, a, lu_steps(n, n), triangular_steps(n, n, unit=True), triangular_steps(n, n, unit=False))
 
 
 @cost(*aten("linalg_lu_solve lu_solve"))
@@ -131,8 +128,8 @@ def lu_solve(op: Operation) -> Cost:
     """Substitution forwards and backwards."""
     a = op.args[0] if "linalg" in op.op else op.args[1]
     n = a.shape[-1]
-    right = _right_sides(op.out, n, prod(a.shape[:-2]))
-    return _times(op, a, triangular_steps(n, right, unit=True), triangular_steps(n, right, unit=False))
+    right = right_sides(op.out, n, prod(a.shape[:-2]))
+    return times(op, a, triangular_steps(n, right, unit=True), triangular_steps(n, right, unit=False))
 
 
 @cost(*aten("linalg_solve_triangular triangular_solve"))
@@ -142,14 +139,14 @@ def solve_triangular(op: Operation) -> Cost:
     a = op.args[0] if newer else op.args[1]
     unit = bool(op.arg(None if newer else 4, "unitriangular", False))
     n = a.shape[-1]
-    right = _right_sides(op.outputs[0], n, prod(a.shape[:-2]))
-    return _times(op, a, triangular_steps(n, right, unit=unit))
+    right = right_sides(op.outputs[0], n, prod(a.shape[:-2]))
+    return times(op, a, triangular_steps(n, right, unit=unit))
 
 
 @cost(*aten("linalg_cholesky_ex linalg_cholesky cholesky"))
 def cholesky(op: Operation) -> Cost:
     """``A = L Lᵀ``."""
-    return _times(op, op.args[0], cholesky_steps(op.args[0].shape[-1]))
+    return times(op, op.args[0], cholesky_steps(op.args[0].shape[-1]))
 
 
 @cost(*aten("cholesky_solve _cholesky_solve_helper"))
@@ -157,8 +154,8 @@ def cholesky_solve(op: Operation) -> Cost:
     """Substitution forwards and backwards."""
     a = op.args[1]
     n = a.shape[-1]
-    both = triangular_steps(n, _right_sides(op.out, n, prod(a.shape[:-2])), unit=False)
-    return _times(op, a, both, both)
+    both = triangular_steps(n, right_sides(op.out, n, prod(a.shape[:-2])), unit=False)
+    return times(op, a, both, both)
 
 
 @cost(*aten("cholesky_inverse"))
@@ -167,14 +164,31 @@ def cholesky_inverse(op: Operation) -> Cost:
     a = op.args[0]
     n = a.shape[-1]
     inverted = Steps(mac=(n**3 - n) // 6, div=n * (n + 1) // 2)
-    return _times(op, a, inverted, Steps(mac=n * (n + 1) * (n + 2) // 6))
+    return times(op, a, inverted, Steps(mac=n * (n + 1) * (n + 2) // 6))
+
+
+@cost(*aten("linalg_ldl_factor linalg_ldl_factor_ex"))
+def ldl(op: Operation) -> Cost:
+    """``A = L D Lᵀ`` of a symmetric matrix, of which one half is computed, as if every pivot were a single element."""
+    n = op.args[0].shape[-1]
+    return times(op, op.args[0], Steps(mac=(n**3 - n) // 6, div=n * (n - 1) // 2))
+
+
+@cost(*aten("linalg_ldl_solve"))
+def ldl_solve(op: Operation) -> Cost:
+    """Substitution forwards, a quotient by each pivot, and substitution backwards."""
+    a = op.args[0]
+    n = a.shape[-1]
+    right = right_sides(op.out, n, prod(a.shape[:-2]))
+    half = triangular_steps(n, right, unit=True)
+    return times(op, a, half, Steps(div=right * n), half)
 
 
 @cost(*aten("geqrf"))
 def geqrf(op: Operation) -> Cost:
     """The reflections, not multiplied out."""
     a = op.args[0]
-    return _times(op, a, qr_steps(a.shape[-2], a.shape[-1]))
+    return times(op, a, qr_steps(a.shape[-2], a.shape[-1]))
 
 
 @cost(*aten("linalg_qr qr"))
@@ -183,16 +197,16 @@ def qr(op: Operation) -> Cost:
     a = op.args[0]
     rows, columns = a.shape[-2], a.shape[-1]
     if op.arg(1, "mode", "reduced") == "r":
-        return _times(op, a, qr_steps(rows, columns))
+        return times(op, a, qr_steps(rows, columns))
     wide = op.outputs[0].shape[-1]
-    return _times(op, a, qr_steps(rows, columns), form_q_steps(rows, wide, min(rows, columns)))
+    return times(op, a, qr_steps(rows, columns), form_q_steps(rows, wide, min(rows, columns)))
 
 
 @cost(*aten("linalg_householder_product orgqr"))
 def householder_product(op: Operation) -> Cost:
     """The product of the reflections."""
     a, tau = op.args[0], op.args[1]
-    return _times(op, a, form_q_steps(a.shape[-2], a.shape[-1], tau.shape[-1]))
+    return times(op, a, form_q_steps(a.shape[-2], a.shape[-1], tau.shape[-1]))
 
 
 @cost(*aten("ormqr"))
@@ -202,4 +216,4 @@ def ormqr(op: Operation) -> Cost:
     left = bool(op.arg(3, "left", True))
     many = other.shape[-1] if left else other.shape[-2]
     steps = [reflections(a.shape[-2] - j, many) for j in range(min(tau.shape[-1], a.shape[-2] - 1))]
-    return _times(op, a, *(steps or [Steps()]))
+    return times(op, a, *(steps or [Steps()]))

@@ -151,37 +151,59 @@ def multi_margin(op: Operation) -> Cost:
     )
 
 
-def _states(op: Operation, place: int) -> tuple[int, int] | None:
-    """Cells of the forward table beyond its first row, and sequences; None where a tensor holds the lengths."""
+@cost(*aten("multilabel_margin_loss_forward"))
+def multilabel_margin(op: Operation) -> Cost:
+    """``max(0, 1 - x[y] + x[i])`` of every pair of a label ``y`` and another class ``i``, divided by the classes.
+
+    Which pairs there are is in the numbers: every class is counted with every class, those outside masked out.
+    """
+    x, reduction = op.args[0], op.arg(2, "reduction", MEAN)
+    samples, classes = (x.shape[0], x.shape[1]) if len(x.shape) > 1 else (1, x.numel)
+    summed = 0 if reduction == NONE else samples
+    return op.count(
+        add=3 * samples * classes**2 + summed, div=samples + (reduction == MEAN and len(x.shape) > 1)
+    )
+
+
+@cost(*aten("multilabel_margin_loss_backward"))
+def multilabel_margin_backward(op: Operation) -> Cost:
+    """The same pairs: where one is above zero its slope goes to both classes; then all times the gradient."""
+    x = op.args[1]
+    samples, classes = (x.shape[0], x.shape[1]) if len(x.shape) > 1 else (1, x.numel)
+    return op.count(add=4 * samples * classes**2, mul=x.numel)
+
+
+def _states(op: Operation, place: int, table: TensorType) -> tuple[int, int, int]:
+    """Cells of the forward table beyond its first row, those of one row of each sequence, and sequences.
+
+    Where a tensor holds the lengths, all sequences are as long as the table, which has one row per step of each.
+    """
     steps, labels = op.args[place], op.args[place + 1]
     if isinstance(steps, TensorType) or isinstance(labels, TensorType):
-        return None
-    return sum(max(t - 1, 0) * (2 * s + 1) for t, s in zip(steps, labels)), len(steps)
+        count, rows, states = table.shape
+        return count * max(rows - 1, 0) * states, count * states, count
+    cells = sum(max(t - 1, 0) * (2 * s + 1) for t, s in zip(steps, labels))
+    return cells, sum(2 * s + 1 for s in labels), len(steps)
 
 
 ALPHA = Work(add=7, call=4)  # the log of a sum of three exps, and the log probability
 
 
 @cost(*aten("_ctc_loss"))
-def ctc_loss(op: Operation) -> Cost | None:
+def ctc_loss(op: Operation) -> Cost:
     """The table of forward log probabilities, each from three before it; at the end two are added."""
-    states = _states(op, 2)
-    if states is None:
-        return None
-    cells, sequences = states
+    cells, _, sequences = _states(op, 2, op.outputs[1])
     return op.count(add=ALPHA.add * cells + 4 * sequences, call=ALPHA.call * cells + 3 * sequences)
 
 
 @cost(*aten("_ctc_loss_backward"))
-def ctc_loss_backward(op: Operation) -> Cost | None:
+def ctc_loss_backward(op: Operation) -> Cost:
     """The backward table, both tables added up for each label, and the gradient of each probability."""
-    states = _states(op, 3)
-    if states is None:
-        return None
-    cells = states[0] + sum(2 * s + 1 for s in op.args[4])
+    beyond, first, _ = _states(op, 3, op.args[6])
+    cells = beyond + first
     places = prod(op.args[1].shape)
     return op.count(
-        add=ALPHA.add * states[0] + 5 * cells + 3 * places,
+        add=ALPHA.add * beyond + 5 * cells + 3 * places,
         mul=places,
-        call=ALPHA.call * states[0] + 3 * cells + 2 * places,
+        call=ALPHA.call * beyond + 3 * cells + 2 * places,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from torch_vis.analysis.cost.operation import Cost, Operation, SparseType, is_sized
+from torch_vis.analysis.cost.operation import Cost, Operation, SparseType, elements, is_sized
 from torch_vis.analysis.cost.registry import aten, cost
 from torch_vis.graph import TensorType
 
@@ -108,11 +108,13 @@ def kron(op: Operation) -> Cost:
     return op.count(mul=op.out.numel)
 
 
-@cost(*aten("linear mkldnn_linear"))
-def linear(op: Operation) -> Cost:
-    """``x @ w.T + b``."""
-    bias = op.arg(2, "bias")
-    return op.count(mac=op.out.numel * contracted(op.args[1]), add=op.out.numel if bias is not None else 0)
+@cost(*aten("linear mkldnn_linear"), any_layout=True)
+def linear(op: Operation) -> Cost | None:
+    """``x @ w.T + b``, of every part if it is nested."""
+    made, bias = elements(op.out), op.arg(2, "bias")
+    if made is None or not is_sized(op.args[1]) or isinstance(op.out, SparseType):
+        return None
+    return op.count(mac=made * contracted(op.args[1]), add=made if bias is not None else 0)
 
 
 @cost(*aten("linear_backward mkldnn_linear_backward"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
-from torch_vis.analysis.cost.operation import Cost, Operation
+from torch_vis.analysis.cost.operation import Cost, Operation, elements
 from torch_vis.analysis.cost.registry import aten, cost
 from torch_vis.graph import TensorType
 
@@ -219,11 +219,11 @@ def _rows(tensor: TensorType, dim: int | None) -> int:
     return tensor.numel // tensor.shape[-1 if dim is None else dim]
 
 
-@cost(*aten("_softmax softmax special_softmax _safe_softmax _masked_softmax"))
-def softmax(op: Operation) -> Cost:
+@cost(*aten("_softmax softmax special_softmax _safe_softmax _masked_softmax"), any_layout=True)
+def softmax(op: Operation) -> Cost | None:
     """Subtract the largest, exp, add up, divide."""
-    n = op.args[0].numel
-    return op.count(add=2 * n, call=n, div=n)
+    n = elements(op.args[0])
+    return None if n is None else op.count(add=2 * n, call=n, div=n)
 
 
 @cost(*aten("_log_softmax log_softmax special_log_softmax"))

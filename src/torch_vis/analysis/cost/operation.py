@@ -40,6 +40,23 @@ class SparseType(TensorType):
         return made
 
 
+class NestedType(TensorType):
+    """The type of a nested tensor: its elements together and, where it is known, the box that all its parts fit in.
+
+    The box is how many parts there are and how long the longest may be. The shape of the type says nothing.
+    """
+
+    stored: int
+    box: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, tensor: TensorType, stored: int, box: tuple[int, int] | None) -> NestedType:
+        """The same type, with that number and that box."""
+        made = cls(*tensor)
+        made.stored, made.box = stored, box
+        return made
+
+
 class Operation:
     """One call of an operator: ``args`` and ``kwargs`` as it was called, with a ``TensorType`` for every tensor.
 
@@ -138,6 +155,18 @@ def tensors_in(item: Any) -> list[TensorType]:
 def numel(tensors: Iterable[TensorType]) -> int:
     """The elements of several tensors together."""
     return sum(tensor.numel for tensor in tensors)
+
+
+def elements(tensor: TensorType) -> int | None:
+    """How many elements a tensor holds: of a sparse or nested one those that it stores, None where that is not known.
+
+    >>> square = TensorType("float32", (3, 3), (), "sparse_coo")
+    >>> elements(square), elements(SparseType.of(square, 4))
+    (None, 4)
+    """
+    if isinstance(tensor, (SparseType, NestedType)):
+        return tensor.stored
+    return tensor.numel if is_sized(tensor) else None
 
 
 def touched(tensor: TensorType) -> int | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch_vis.analysis.cost.operation import Cost, Operation, nbytes
+from torch_vis.analysis.cost.operation import Cost, Operation, elements, nbytes, together
 from torch_vis.analysis.cost.registry import aten, cost
 from torch_vis.graph import TensorType
 
 
-@cost(*aten("sum nansum cumsum count_nonzero sum_to_size"), "prims::sum")
-def add_up(op: Operation) -> Cost:
+@cost(*aten("sum nansum cumsum count_nonzero sum_to_size _sparse_sum"), "prims::sum", any_layout=True)
+def add_up(op: Operation) -> Cost | None:
     """One addition an element."""
-    return op.count(add=op.args[0].numel)
+    n = elements(op.args[0])
+    return None if n is None else op.count(add=n)
 
 
 @cost(*aten("prod cumprod"), "prims::prod")
@@ -223,16 +224,21 @@ def histc(op: Operation) -> Cost:
 
 
 @cost(*aten("histogram _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"))
-def histogram(op: Operation) -> Cost | None:
-    """The same along every axis of a point; among edges that are given, the bin is searched for."""
-    x, many = op.args[0], "histogramdd" in op.op
-    if op.arg(None, "density", False):
-        return None
+def histogram(op: Operation) -> Cost:
+    """The same along every axis of a point; among edges that are given, the bin is searched for.
+
+    A density divides every bin by the sum of all, and by its width along each axis.
+    """
+    x, many, bins = op.args[0], "histogramdd" in op.op, op.outputs[0]
     axes = x.shape[-1] if many else 1
     points = x.numel // max(axes, 1)
     if op.overload == "bins_tensor" or "bin_tensors" in op.op:
-        return op.count(add=points)
-    return op.count(add=x.numel + points + axes, mul=x.numel, div=x.numel)
+        counted = op.count(add=points)
+    else:
+        counted = op.count(add=x.numel + points + axes, mul=x.numel, div=x.numel)
+    if not op.arg(None, "density", False):
+        return counted
+    return together(counted, op.count(add=bins.numel + sum(bins.shape), div=bins.numel * (1 + axes)))
 
 
 @cost(*aten("_histogramdd_bin_edges"))
@@ -254,6 +260,17 @@ def segment_reduce(op: Operation) -> Cost | None:
 
 @cost(*aten("_segment_reduce_backward"))
 def segment_reduce_backward(op: Operation) -> Cost | None:
-    """A sum passes its gradient on, a mean divides it; the others look at which elements counted."""
-    how = op.args[3]
-    return op.count(div=op.out.numel if how == "mean" else 0) if how in ("sum", "mean") else None
+    """A sum passes its gradient on and a mean divides it.
+
+    The largest and the smallest share it among the elements that equal them, which are counted, and a product passes on
+    ``g y / x``; an element that is zero, for which the others are multiplied again, is counted like any other.
+    """
+    how, n = op.args[3], op.out.numel
+    work = {
+        "sum": {},
+        "mean": {"div": n},
+        "max": {"add": n, "div": n},
+        "min": {"add": n, "div": n},
+        "prod": {"mul": op.args[0].numel, "div": n},
+    }
+    return op.count(**work[how]) if how in work else None

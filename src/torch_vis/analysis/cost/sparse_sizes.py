@@ -1,8 +1,8 @@
-"""How many elements the sparse tensors of a graph store, as far as the operations around them tell.
+"""How many elements the sparse tensors of a graph store, by the metric ``stored`` or the operations around them.
 
-The type of a sparse tensor has its shape and no more. But what made it took its values, or what reads it takes them
-out, and the values of a plain matrix are as many as its elements. Some operators keep the pattern, so that what
-is known of one tensor is known of the other.
+The type of a sparse tensor has its shape and no more. Where the run did not note it, what made the tensor took its
+values, or what reads it takes them out, and the values of a plain matrix are as many as its elements. Some operators
+keep the pattern, so that what is known of one tensor is known of the other.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def _stored(graph: Graph, sparse: NDArray[np.bool_], given: Column | None) -> di
             known[whole[0]] = part[0].shape[0]
     by_root = {root(value): stored for value, stored in known.items()}
     values = np.flatnonzero(is_sparse).tolist()
-    return {value: by_root[root(value)] for value in values if root(value) in by_root}
+    derived = {value: by_root[root(value)] for value in values if root(value) in by_root}
+    return derived | {value: known[value] for value in values if value in known}
 
 
 def _around(graph: Graph, is_sparse: NDArray[np.bool_]) -> Iterator[Node]:
