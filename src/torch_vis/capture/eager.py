@@ -91,7 +91,9 @@ class Capture:
         self.numbers = numbers  # of the recorder's values in the graph
         held = rec.held
         held.opaque = {int(numbers[value]): tensor for value, tensor in held.opaque.items()}
-        metrics = with_stored(metrics, held.opaque, len(graph.value_type))
+        kept = np.diff(numbers, prepend=-1) > 0  # a value that the graph leaves out has the number before it
+        stored = {int(numbers[value]): count for value, count in rec.stored.items() if kept[value]}
+        metrics = with_stored(metrics, stored, len(graph.value_type))
         if rec.keep:
             self._hold_results(finding)
         roles = graph.value_role[numbers[rec.appeared]] if rec.appeared else np.zeros(0)

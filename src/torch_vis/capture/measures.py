@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from torch_vis.capture.columns import Ints, table
 from torch_vis.capture.recorder import Recorder
@@ -39,13 +37,8 @@ def memory(rec: Recorder, birth: Ints, death: Ints, first: Ints, most: Ints, cou
     ]
 
 
-def with_stored(metrics: Metrics, opaque: Mapping[int, Tensor], count: int) -> Metrics:
-    """The metrics and, where the run was given sparse tensors, how many elements these store: ``stored``, by value."""
-    stored = {
-        value: tensor._nnz()
-        for value, tensor in opaque.items()
-        if tensor.layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
-    }
+def with_stored(metrics: Metrics, stored: Mapping[int, int], count: int) -> Metrics:
+    """The metrics and, where there were sparse or nested tensors, how many elements these hold: ``stored`` by value."""
     if not stored:
         return metrics
     numbers, known = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)

@@ -8,6 +8,7 @@ a replay is to start from.
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch_vis.held import Held, copy_of
 Tensor = torch.Tensor
 ref = weakref.ref
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc})
 
 
 class Unrecordable(Exception):
@@ -66,6 +68,7 @@ class Tensors:
         self.devices: dict[torch.device, int] = {torch.device("cpu"): 0}
         self.deaths: list[tuple[int, int]] = []
         self.opaque_refs: dict[int, Any] = {}
+        self.stored: dict[int, int] = {}  # elements that sparse and nested tensors hold, by number
         self.outside: set[int] = set()
         self.dirty: set[int] = set()
         self.external_refs: dict[int, Any] = {}
@@ -197,6 +200,9 @@ class Tensors:
             self.storage_rows += (storage_number, 0, birth, self._device(tensor.device))
             self.opaque_refs[storage_number] = ref(tensor, lambda _: self._opaque_dead(storage_number))
         number = next(self.value_numbers)
+        held = stored_elements(tensor)
+        if held is not None:
+            self.stored[number] = held
         self.values += (number, storage_number, 0, kind)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
         entry.number = number
@@ -251,3 +257,15 @@ class Tensors:
             if number in self.outside and number not in self.held.originals:
                 with torch._C._DisableTorchDispatch():
                     self.held.originals[number] = copy_of(tensors[slot].untyped_storage())
+
+
+def stored_elements(tensor: Tensor) -> int | None:
+    """How many elements a sparse or nested tensor holds; None of any other, and where nothing says."""
+    try:
+        if tensor.is_nested:
+            return int(tensor.numel())
+        if tensor.layout is torch.sparse_coo:
+            return int(tensor._nnz()) * math.prod(tensor.shape[tensor.sparse_dim() :])
+        return int(tensor.values().numel()) if tensor.layout in SPARSE else None
+    except (RuntimeError, NotImplementedError):  # what stands for a tensor may have none
+        return None
