@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
+from tests.views.labels import written
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.run.rounding import FORMATS, sqnr
 
@@ -144,3 +145,21 @@ def test_time_saved_on_hardware_that_is_named():
     assert "saved (predicted)" in found.facts()["int8"]
     with pytest.raises(NoMatch, match="A100"):
         tv.analyze_quantization(model, x, hardware="A1000")
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_figures_name_the_parameters(renderer):
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    figure = tv.analyze_quantization(model, torch.randn(4, 8)).figure(renderer)
+    assert written(figure, "y") == ["0.weight", "2.weight"]
+
+
+def test_of_many_parameters_the_worst_are_named_and_all_shown_along_the_run():
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(110)]
+    found = tv.analyze_quantization(nn.Sequential(*blocks), torch.randn(2, 4), formats=["int4"], effect=False)
+    worst = written(found.figure(), "y")
+    assert len(worst) == 40 and worst[0] == found.sensitive[0].weight
+    assert "the 40 of 110" in found.figure().layout.title.text
+    along = found.figure(chart="run")
+    assert len(along.data[1].x) == 110 and written(along, "x")[:3] == ["0", "5", "10"]

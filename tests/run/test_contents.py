@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
+from tests.views.labels import written
 from tests.zoo import ZOO, close_process_group
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.run.contents import contents
@@ -226,3 +227,33 @@ def test_frozen_layers_and_layers_that_all_explode_are_told():
     for layer in steep:
         nn.init.normal_(layer.weight, std=30.0)
     assert {layer.verdict for layer in small(*steep).gradients().layers} == {"exploding"}
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_the_figure_names_the_layers(renderer):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    figure = tv.trace(model, torch.randn(2, 3), backward=True).gradients().figure(renderer)
+    assert written(figure, "x") == ["0 Linear", "2 Linear"]
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_the_figure_of_a_deep_stack_has_a_line_for_each_kind_of_layer(renderer):
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 8), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return x + self.down(self.up(self.norm(x)).relu())
+
+    model = nn.Sequential()
+    model.add_module("embed", nn.Linear(4, 4))
+    model.add_module("layers", nn.Sequential(*(Layer() for _ in range(40))))
+    torch.manual_seed(0)
+    figure = tv.trace(model, torch.randn(2, 4), backward=True).gradients().figure(renderer)
+    series = figure.data if renderer == "plotly" else figure.axes[0].lines
+    names = [one.name if renderer == "plotly" else one.get_label() for one in series]
+    assert names == ["norm", "up", "down", "others"]
+    assert written(figure, "x")[:3] == ["layers.0", "layers.2", "layers.4"]
+    if renderer == "plotly":
+        assert series[1].hovertext[7].startswith("layers.7.up<br>")

@@ -85,8 +85,8 @@ class AllocatorReport(Report):
         step = max(1, len(level) // POINTS)
         highest = [int(level[low : low + step].max()) for low in range(0, len(level), step)]
         line = Series("allocated", list(range(0, len(level), step)), highest)
-        axes = Axis("event", "count"), Axis("allocated", "bytes")
-        return {"timeline": Chart("areas", "The CPU allocator", *axes, [line])}
+        axes = Axis("allocations and frees, in order", "count"), Axis("allocated", "bytes")
+        return {"timeline": Chart("areas", "Memory that the CPU allocator has given out", *axes, [line])}
 
 
 def measure_memory(

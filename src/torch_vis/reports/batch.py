@@ -119,12 +119,17 @@ class BatchSize(Report):
     def charts(self) -> dict[str, Chart]:
         batches = [row.batch for row in self.rows]
         memory = Series("predicted peak", batches, [row.predicted_bytes for row in self.rows])
-        guides = (
-            [] if self.budget is None else [Series("memory", [batches[0], batches[-1]], [self.budget] * 2)]
-        )
+        guides = []
+        if self.budget is not None:
+            guides = [Series(f"to fit: {size(self.budget)}", [batches[0], batches[-1]], [self.budget] * 2)]
         found = {
             "memory": Chart(
-                "lines", "Memory by batch size", Axis("batch"), Axis("peak", "bytes"), [memory], guides
+                "lines",
+                "Memory by batch size",
+                Axis("batch size", "count"),
+                Axis("peak memory", "bytes"),
+                [memory],
+                guides,
             )
         }
         timed = [row for row in self.rows if row.per_second]
@@ -132,8 +137,12 @@ class BatchSize(Report):
             pace = Series(
                 "throughput", [row.batch for row in timed], [row.per_second or 0.0 for row in timed]
             )
-            axes = Axis("batch"), Axis("samples per second")
-            found["throughput"] = Chart("lines", "Throughput by batch size", *axes, [pace])
+            axes = Axis("batch size", "count", log=True), Axis("samples per second")
+            guides = []
+            if self.knee is not None:
+                best = max(pace.y)
+                guides = [Series("90 % of the best", [pace.x[0], pace.x[-1]], [KNEE * best] * 2)]
+            found["throughput"] = Chart("lines", "Throughput by batch size", *axes, [pace], guides)
         return found
 
 

@@ -12,11 +12,13 @@ from torch_vis.graph.rows import Node
 from torch_vis.reports.report import Report
 from torch_vis.run.differences import Gap, Gaps, gaps
 from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts_names import shortened
 from torch_vis.views.tables import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.tracing import Trace
 
+MARKS = 12  # points of a chart that are named
 GROWTH = 10.0  # times what came in: an operation of which the difference is news
 
 
@@ -144,8 +146,10 @@ class Differences(Report):
         if not len(shown):
             return {}
         names = [_named(self.a.graph.nodes[node]) for node in shown.tolist()]
-        series = Series("difference", shown.tolist(), self.gaps.relative[shown].tolist(), names)
-        axes = Axis("operation of A"), Axis("relative difference", log=True)
+        news = {row.a.index for row in self.born[:MARKS]}
+        marks = [shortened(n, 30) if node in news else "" for n, node in zip(names, shown.tolist())]
+        series = Series("difference", shown.tolist(), self.gaps.relative[shown].tolist(), names, marks=marks)
+        axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
         return {"operations": Chart("points", "Numerical differences along the run", *axes, [series])}
 
 

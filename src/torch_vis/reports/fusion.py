@@ -10,8 +10,9 @@ import numpy as np
 
 from torch_vis.analysis.fusion import fuse
 from torch_vis.errors import UsageError
-from torch_vis.reports.report import Report
+from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts_names import family
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, size
 
@@ -143,17 +144,30 @@ class FusionReport(Report):
         return [Listing("Chains that could be one kernel", fields, rows)]
 
     def charts(self) -> Mapping[str, Chart]:
-        """The chains that save most, by what would be left and what saved."""
-        if not self.found.count:
+        """What would be saved and what left by the chains that save most; those that blocks repeat are one bar."""
+        alike: dict[str, list[FusedChain]] = {}
+        for chain in self.chains:
+            if chain.bytes_after is not None:
+                place = family(shared_path(chain.modules))
+                name = f"{chained(chain.names, 3)} in {place}" if place else chained(chain.names, 3)
+                alike.setdefault(name, []).append(chain)
+        if not alike:
             return {}
-        rows = [chain for chain in self.chains[:BARS] if chain.bytes_after is not None]
-        labels = [f"{chained(chain.names, 3)} · {chain.operations[0]}" for chain in rows]
-        modules = [", ".join(chain.modules) for chain in rows]
-        left = Series("left", labels, [chain.bytes_after or 0 for chain in rows], modules, color="#c9d1db")
-        saved = Series("saved", labels, [chain.saved_bytes for chain in rows], modules)
+        ordered = sorted(alike.items(), key=lambda item: -sum(chain.saved_bytes for chain in item[1]))
+        labels = [
+            name if len(chains) == 1 else f"{len(chains):,} × {name}" for name, chains in ordered[:BARS]
+        ]
+        rows = [chains for _, chains in ordered[:BARS]]
+        full = [chained(chains[0].names, 40) for chains in rows]
+        sums = [
+            (sum(c.saved_bytes for c in chains), sum(c.bytes_after or 0 for c in chains)) for chains in rows
+        ]
+        saved = Series("would be saved", labels, [saved for saved, _ in sums], full)
+        left = Series("would be left", labels, [left for _, left in sums], full, color="#c9d1db")
+        title = f"Bytes that fusing would save{most(len(rows), len(ordered))}"
         return {
             "saved": Chart(
-                "bars", "Bytes that fusing would save", Axis(""), Axis("bytes moved", "bytes"), [saved, left]
+                "bars", title, Axis("chain of operations"), Axis("bytes moved", "bytes"), [saved, left]
             )
         }
 
@@ -168,11 +182,11 @@ def chained(names: Sequence[str], most: int = NAMES) -> str:
     """Names in order, the middle ones left out where there are many.
 
     >>> chained(["add", "add", "relu"]), chained(list("abcdefgh"), 4)
-    ('add → add → relu', 'a → b → … 5 … → h')
+    ('add → add → relu', 'a → b → … 5 more … → h')
     """
     if len(names) <= most:
         return " → ".join(names)
-    return " → ".join([*names[: most // 2], f"… {len(names) - most // 2 - 1} …", names[-1]])
+    return " → ".join([*names[: most // 2], f"… {len(names) - most // 2 - 1} more …", names[-1]])
 
 
 def module_paths(graph: Graph) -> list[str]:
@@ -191,12 +205,20 @@ def common_path(paths: Sequence[str]) -> str:
     >>> common_path(["layer.0.mlp", "layer.0.norm"]), common_path(["head"]), common_path([""])
     ('layer.0 (2 modules)', 'head', '')
     """
+    return paths[0] if len(paths) == 1 else f"{shared_path(paths)} ({len(paths)} modules)".lstrip()
+
+
+def shared_path(paths: Sequence[str]) -> str:
+    """The module that all paths lie in, empty where that is the whole model.
+
+    >>> shared_path(["layer.0.mlp", "layer.0.norm"]), shared_path(["head"]), shared_path(["a", "b"])
+    ('layer.0', 'head', '')
+    """
     if len(paths) == 1:
         return paths[0]
-    parts = [path.split(".") for path in paths]
     shared = []
-    for step in zip(*parts):
+    for step in zip(*(path.split(".") for path in paths)):
         if len(set(step)) > 1:
             break
         shared.append(step[0])
-    return f"{'.'.join(shared)} ({len(paths)} modules)".lstrip()
+    return ".".join(shared)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from torch_vis.errors import UsageError
+from torch_vis.graph.gradients import gradients
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Phase
 from torch_vis.reports.report import Report
-from torch_vis.run.contents import contents, outside_faults, parameter_norms
-from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.run.contents import contents_and_norms, outside_faults, parameter_norms
+from torch_vis.views.charts import QUIET, Axis, Chart, Series
+from torch_vis.views.charts_names import ALL, OTHERS, common_path, families
 from torch_vis.views.tables import Field, Listing
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 FAR = 1e3  # times under or over what the layers next to the loss have
 BEYOND = 1e6  # times a layer's own weights
+KINDS = 12  # lines of a chart
 NEXT = 0.25  # the share of the layers that counts as next to the loss
 
 
@@ -65,25 +68,24 @@ class GradientFlow(Report):
         if not (graph.node_phase == Phase.BACKWARD).any():
             raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")
         self.graph = graph
-        self.columns: dict[str, Column] = contents(graph, held)
+        self._gradients = gradients(graph)
+        self.columns: dict[str, Column]
+        self.columns, self._norms = contents_and_norms(graph, held, self._gradients.values())
         self._weights = parameter_norms(graph, held)
         self._outside = outside_faults(graph, held)
 
     @cached_property
     def layers(self) -> list[Layer]:
         """A row for each module that has parameters with gradients."""
-        graph, norm = self.graph, self.columns["norm"]
+        graph = self.graph
         sums: dict[str, list[tuple[int, float | None, float | None]]] = {}
         reached = set()
-        for result in graph.outcomes:
-            if result.kind == "gradient":
-                name = result.name.removesuffix(".grad")
-                if name in self._weights:
-                    reached.add(name.rpartition(".")[0])
-                    producer = int(graph.value_producer[result.value.index])
-                    gradient = norm[producer] if producer >= 0 else None
-                    row = (result.value.type.numel, gradient, self._weights[name])
-                    sums.setdefault(name.rpartition(".")[0], []).append(row)
+        for name, value in self._gradients.items():
+            if name in self._weights:
+                path = name.rpartition(".")[0]
+                reached.add(path)
+                row = (graph.values[value].type.numel, self._norms.get(value), self._weights[name])
+                sums.setdefault(path, []).append(row)
         for name, weight in self._weights.items():
             path = name.rpartition(".")[0]
             if path not in reached:  # frozen, or nothing that the loss depends on
@@ -94,6 +96,12 @@ class GradientFlow(Report):
             for path, parts in sorted(sums.items(), key=lambda item: order.get(item[0], len(order)))
         ]
         return _judged(rows)
+
+    @cached_property
+    def let_go(self) -> list[str]:
+        """The parameters whose gradient the run itself freed or zeroed, as ``zero_grad()`` does."""
+        kept = {r.value.index for r in self.graph.outcomes if r.kind == "gradient"}
+        return [name for name, value in self._gradients.items() if value not in kept]
 
     def _first_runs(self) -> dict[str, int]:
         graph = self.graph
@@ -153,12 +161,12 @@ class GradientFlow(Report):
     def facts(self) -> dict[str, str]:
         rows = self.layers
         norms = [row.gradient_norm for row in rows if row.gradient_norm is not None]
-        total = float(np.sqrt(np.square(norms).sum()))
+        total = f"{float(np.sqrt(np.square(norms).sum())):.4g} over all parameters" if norms else "not known"
         wrong: dict[str, list[str]] = {}
         for row in rows:
             if row.verdict:
                 wrong.setdefault(row.verdict, []).append(row.path or "(root)")
-        found = {"layers": f"{len(rows):,}", "gradient norm": f"{total:.4g} over all parameters"}
+        found = {"layers": f"{len(rows):,}", "gradient norm": total}
         for verdict, paths in wrong.items():
             found[verdict] = ", ".join(paths[:5]) + (
                 f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
@@ -202,26 +210,47 @@ class GradientFlow(Report):
             f"vanishing and exploding: {FAR:,.0f} times under or over the last quarter of the layers (median of rms); "
             f"exploding too: {BEYOND:,.0f} times the weights"
         ]
+        if not any(row.elements for row in self.layers):
+            found.append("no parameter was given a gradient while this run was recorded")
+        if self.let_go:
+            found.append(
+                f"{len(self.let_go):,} gradients were freed or zeroed before the end of the run: shown as they were "
+                "last, when they were complete"
+            )
         if self.rectifiers:
             found.append("dead means zero for everything in this one batch; another may wake it")
         return found
 
     def charts(self) -> dict[str, Chart]:
-        rows = [row for row in self.layers if row.rms]
-        if not rows:
+        """Gradients along the layers; of a deep stack of blocks, a line for each kind of layer in them."""
+        names = self._labels()
+        shown = [place for place, row in enumerate(self.layers) if row.rms and np.isfinite(row.rms)]
+        if not shown:
             return {}
-        names = [row.path or "(root)" for row in rows]
-        series = [
-            Series("gradient", range(len(rows)), [row.rms or 0.0 for row in rows], names),
+        kinds = families(names, most=KINDS)
+        groups: dict[str, list[int]] = {}
+        for place in shown:
+            groups.setdefault("gradient" if kinds is None else kinds[names[place]], []).append(place)
+        series = []
+        for kind, places in sorted(groups.items(), key=lambda item: item[0] == OTHERS):
+            heights = [self.layers[place].rms or 0.0 for place in places]
+            told = [names[place] for place in places]
+            loose = kind == OTHERS or (kinds is None and len(names) > ALL)
+            color = QUIET if kind == OTHERS else ""
+            series.append(Series(kind, places, heights, told, color=color, loose=loose))
+        inside = common_path(names).rstrip(".")
+        along = Axis(f"layer of {inside}, first to last" if inside else "layer, first to last", names=names)
+        title = "Gradient flow: how large the elements of each layer's gradient are"
+        height = Axis("root mean square of the gradient", log=True)
+        return {"layers": Chart("lines", title, along, height, series)}
+
+    def _labels(self) -> list[str]:
+        """What each layer is called; one that has but a number is told with its class."""
+        types = {module.path: module.type for module in self.graph.modules if module.kind == "module"}
+        return [
+            f"{row.path} {types.get(row.path, '')}".strip() if row.path.isdigit() else row.path or "(root)"
+            for row in self.layers
         ]
-        chart = Chart(
-            "lines" if len(rows) > 1 else "points",
-            "Gradient flow: root mean square by layer, first to last",
-            Axis("layer"),
-            Axis("rms of the gradient", log=True),
-            series,
-        )
-        return {"layers": chart}
 
 
 def _place(node: Node) -> str:

@@ -25,11 +25,12 @@ from torch_vis.analysis.memory.plain_run import plain_live
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
-from torch_vis.reports.report import Report
+from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
+BARS = 30
 POINTS = 2000  # along a timeline; beyond, the highest of each stretch is drawn
 
 
@@ -255,12 +256,19 @@ class MemoryReport(Report):
             if self.blocks.during[use].any()
         ]
         title = "Predicted memory by use" if self.predicted else "Memory by use"
-        timeline = Chart("areas", title, Axis("operation", "count"), Axis("bytes alive", "bytes"), series)
-        shares = self.by_module[:30]
-        labels, heights = [row.name or "(root)" for row in shares], [row.size_bytes for row in shares]
+        along = Axis("operation, in the order of the run", "count")
+        timeline = Chart("areas", title, along, Axis("held by tensors", "bytes"), series)
+        shares = self.by_module[:BARS]
+        labels, heights = [self._label(row.name) for row in shares], [row.size_bytes for row in shares]
         bars = [Series("at the peak", labels, heights)]
-        modules = Chart("bars", "Memory at the peak by module", Axis("module"), Axis("bytes", "bytes"), bars)
+        title = f"Memory at the peak by module{most(len(shares), len(self.by_module))}"
+        modules = Chart("bars", title, Axis("module"), Axis("held by tensors", "bytes"), bars)
         return {"timeline": timeline, "modules": modules}
+
+    def _label(self, path: str) -> str:
+        """What a module is called; one that has but a number is told with its class."""
+        types = (module.type for module in self.graph.modules if module.path == path)
+        return f"{path} {next(types, '')}".strip() if path.isdigit() else path or "(root)"
 
     def notes(self) -> list[str]:
         """What the figures are and are not."""

@@ -10,8 +10,8 @@ from torch_vis.analysis.partition import Budget, Parts, cut
 from torch_vis.errors import UsageError
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
-from torch_vis.reports.fusion import chained, common_path, module_paths
-from torch_vis.reports.report import Report
+from torch_vis.reports.fusion import chained, common_path, module_paths, shared_path
+from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, size
@@ -153,19 +153,26 @@ class PartitionReport(Report):
     def charts(self) -> Mapping[str, Chart]:
         """The bytes of the largest parts, by what they are."""
         columns = {
-            "in": "input_bytes",
+            "inputs": "input_bytes",
             "weights": "weight_bytes",
-            "out": "output_bytes",
-            "inside": "internal_bytes",
+            "outputs": "output_bytes",
+            "stays inside": "internal_bytes",
         }
         largest = sorted(self.parts, key=lambda part: -sum(getattr(part, name) for name in columns.values()))
         shown = sorted(largest[:BARS], key=lambda part: part.number)
-        labels = [f"{part.number} · {chained(part.names, 3)}" for part in shown]
+        labels = [self._label(part) for part in shown]
+        told = [f"begins at: {part.reason}" for part in shown]
         series = [
-            Series(title, labels, [getattr(part, name) for part in shown], [part.reason for part in shown])
+            Series(title, labels, [getattr(part, name) for part in shown], told)
             for title, name in columns.items()
+            if any(getattr(part, name) for part in shown)
         ]
-        return {"bytes": Chart("bars", "Bytes of each part", Axis(""), Axis("bytes", "bytes"), series)}
+        title = f"Bytes of each part, in the order of the run{most(len(shown), len(self.parts))}"
+        return {"bytes": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), series)}
+
+    def _label(self, part: Part) -> str:
+        where = shared_path(part.modules)
+        return f"{part.number}: {chained(part.names, 3)}" + (f" in {where}" if where else "")
 
     def notes(self) -> Sequence[str]:
         """What is not covered."""

@@ -19,10 +19,12 @@ from torch_vis.run.replay import quiet
 from torch_vis.run.rounding import FORMATS, Product, Trial, products, sqnr
 from torch_vis.tracing import Trace, trace
 from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts_names import common_path
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import duration, size
 
 FLOOR_DB = 30.0
+ROWS = 40  # parameters that a chart names one by one
 COMPUTED_IN = {"int8": "int8", "fp8": "float8"}
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
 
@@ -69,15 +71,14 @@ class Quantization(Report):
         """For each parameter the narrowest format whose effect on the output stays above the floor; None: keep it."""
         found: dict[str, str | None] = {}
         for row in sorted(self.rows, key=lambda row: row.bytes_after):
-            reached = row.weight_db if row.output_db is None else row.output_db
-            if found.setdefault(row.weight, None) is None and reached >= self.floor_db:
+            if found.setdefault(row.weight, None) is None and _reached(row) >= self.floor_db:
                 found[row.weight] = row.format
         return {row.weight: found[row.weight] for row in self.rows}
 
     @property
     def sensitive(self) -> list[Rounding]:
         """What costs most, worst first."""
-        return sorted(self.rows, key=lambda row: row.weight_db if row.output_db is None else row.output_db)
+        return sorted(self.rows, key=_reached)
 
     def facts(self) -> dict[str, str]:
         found = {}
@@ -120,22 +121,46 @@ class Quantization(Report):
         return self._notes
 
     def charts(self) -> dict[str, Chart]:
+        """A row for each parameter, of many for those that suffer most; and all of them along the run."""
         names = list(dict.fromkeys(row.weight for row in self.rows))
-        series = []
-        for form in dict.fromkeys(row.format for row in self.rows):
-            rows = [row for row in self.rows if row.format == form]
-            heights = [row.weight_db if row.output_db is None else row.output_db for row in rows]
-            shown = [
-                (names.index(row.weight), y, row.weight) for row, y in zip(rows, heights) if math.isfinite(y)
-            ]
-            series.append(
-                Series(form, [x for x, _, _ in shown], [y for _, y, _ in shown], [n for *_, n in shown])
-            )
-        if not any(len(one.x) for one in series):
+        if not any(math.isfinite(_reached(row)) for row in self.rows):
             return {}
-        floor = Series("floor", [0, max(1, len(names) - 1)], [self.floor_db] * 2)
-        axes = Axis("parameter, in the order of the run"), Axis("signal to noise (dB)")
-        return {"error": Chart("points", "What rounding one parameter does", *axes, series, [floor])}
+        worst = list(dict.fromkeys(row.weight for row in self.sensitive))[:ROWS]
+        shown = worst if len(names) > ROWS else names
+        told = f": the {ROWS} of {len(names):,} that suffer most" if len(names) > ROWS else ""
+        what = "of the output" if any(row.output_db is not None for row in self.rows) else "of the parameter"
+        heights = Axis(f"signal to noise {what} (dB; more is better)")
+        inside = common_path(names).rstrip(".")
+        along = Axis(
+            f"parameter of {inside}" if inside else "parameter, in the order of the run", names=names
+        )
+        title = f"What rounding one parameter does{told}"
+        rows = self._series({name: name for name in shown})
+        found = {"error": Chart("dots", title, Axis("parameter"), heights, rows, self._floor(len(shown)))}
+        if len(names) > ROWS:
+            title = "What rounding one parameter does, along the run"
+            points = self._series({name: place for place, name in enumerate(names)})
+            found["run"] = Chart("points", title, along, heights, points, self._floor(len(names)))
+        return found
+
+    def _series(self, places: Mapping[str, Any]) -> list[Series]:
+        """By format, what rounding each of some parameters does, at the place it has."""
+        reached = {(row.format, row.weight): _reached(row) for row in self.rows}
+        found = []
+        for form in dict.fromkeys(row.format for row in self.rows):
+            heights = {name: reached.get((form, name), math.nan) for name in places}
+            known = [name for name in places if math.isfinite(heights[name])]
+            xs, ys = [places[name] for name in known], [heights[name] for name in known]
+            found.append(Series(form, xs, ys, known if known != xs else ()))
+        return found
+
+    def _floor(self, count: int) -> list[Series]:
+        return [Series(f"floor, {self.floor_db:g} dB", [-0.6, count - 0.4], [self.floor_db] * 2)]
+
+
+def _reached(row: Rounding) -> float:
+    """What is left of the output or, where that was not tried, of the parameter itself."""
+    return row.weight_db if row.output_db is None else row.output_db
 
 
 def analyze_quantization(

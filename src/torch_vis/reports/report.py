@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     import pandas
 
 
+def most(shown: int, whole: int) -> str:
+    """What a title says where a chart has no room for all.
+
+    >>> most(20, 20), most(20, 147)
+    ('', ': the 20 largest of 147')
+    """
+    return f": the {shown:,} largest of {whole:,}" if shown < whole else ""
+
+
 class Report:
     """Something found out about a run; ``print`` shows it as tables.
 

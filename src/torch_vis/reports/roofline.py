@@ -13,7 +13,8 @@ from torch_vis.analysis.roofline import BOUND, Group, dtype_name, grouped, roofl
 from torch_vis.errors import UsageError
 from torch_vis.graph.template import short_name
 from torch_vis.reports.report import Report
-from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts import COLORS, Axis, Chart, Series
+from torch_vis.views.charts_names import shortened
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch_vis.graph.metrics import Column, Metrics
 
 POINTS = 2000  # operations that a chart shows, those of the most time
+MARKS = 12  # of each element type, points that are named, those of the most time
 SLOWEST = 200  # operations that are listed
 Cells = tuple[Any, ...]
 
@@ -153,13 +155,16 @@ class RooflineReport(Report):
     def charts(self) -> Mapping[str, Chart]:
         """Operations over the roofs; where the time goes by what bounds it."""
         bars = Series("time", list(self.by_bound), [int(took) for took in self.by_bound.values()])
-        bounds = Chart("bars", "Time by what bounds it", Axis("bound by"), Axis("time", "ns"), [bars])
+        on = self.hardware.name
+        bounds = Chart(
+            "bars", f"Time by what bounds it on {on}", Axis("bound by"), Axis("time", "ns"), [bars]
+        )
         series = self._points()
         if not series:
             return {"bounds": bounds}
-        title = f"Roofline on {self.hardware.name}"
-        axes = Axis("FLOPs per byte", log=True), Axis("FLOP/s", log=True)
-        return {"roofline": Chart("points", title, *axes, series, self._roofs()), "bounds": bounds}
+        title = f"Roofline on {on}: each operation against what its bytes allow"
+        axes = Axis("FLOPs per byte moved", log=True), Axis("FLOP/s", log=True)
+        return {"roofline": Chart("points", title, *axes, series, self._roofs(series)), "bounds": bounds}
 
     def _elsewhere(self) -> list[str]:
         """A sentence where the machine is of another class than the devices that the run was measured on."""
@@ -194,13 +199,29 @@ class RooflineReport(Report):
         usable = (took > 0) & (found.flops > 0) & (found.moved > 0)
         chosen = np.argsort(-np.where(usable, took, 0), kind="stable")[:POINTS]
         chosen = chosen[usable[chosen]]
-        made = []
+        made: list[Series] = []
         for code in np.unique(found.dtype[chosen]).tolist():
             rows = chosen[found.dtype[chosen] == code]
             names = [self._name(node) for node in rows.tolist()]
             rates = found.flops[rows] / took[rows] * 1e9
-            made.append(Series(dtype_name(code), found.intensity[rows].tolist(), rates.tolist(), names))
+            color = COLORS[len(made) % len(COLORS)]
+            marks = [self._mark(node) if place < MARKS else "" for place, node in enumerate(rows.tolist())]
+            made.append(
+                Series(
+                    dtype_name(code),
+                    found.intensity[rows].tolist(),
+                    rates.tolist(),
+                    names,
+                    color=color,
+                    marks=marks,
+                )
+            )
         return made
+
+    def _mark(self, node: int) -> str:
+        path = self.graph.scope_paths[int(self.graph.node_scope[node])]
+        op = short_name(self.graph.calls[int(self.graph.node_call[node])].op)
+        return shortened(f"{op} in {path}" if path else op, 24)
 
     def _name(self, node: int) -> str:
         graph = self.graph
@@ -208,10 +229,11 @@ class RooflineReport(Report):
         path = graph.scope_paths[int(graph.node_scope[node])]
         return f"{op} in {path}, {duration(int(self.found.time_ns[node]))}"
 
-    def _roofs(self) -> list[Series]:
+    def _roofs(self, points: Sequence[Series]) -> list[Series]:
+        """The roof of each element type that is drawn, in its colour."""
         hardware = self.hardware
-        used = {dtype_name(code) for code in np.unique(self.found.dtype).tolist()}
-        peaks = {name: peak for name, peak in hardware.peaks.items() if name in used} or hardware.peaks
+        used = {series.name: series.color for series in points}
+        peaks = {name: hardware.peak(name) for name in used}
         across = np.array(self.found.intensity)
         across = across[np.isfinite(across) & (across > 0)]
         low = float(across.min()) / 2 if len(across) else 0.1
@@ -220,9 +242,8 @@ class RooflineReport(Report):
             ridge = peak / hardware.bandwidth
             high = max(float(across.max()) * 2 if len(across) else 10.0, ridge * 4)
             xs = [min(low, ridge / 4), ridge, high]
-            roofs.append(
-                Series(f"{name} {peak / 1e12:.3g} TFLOP/s", xs, [xs[0] * hardware.bandwidth, peak, peak])
-            )
+            title = f"roof of {name}: {peak / 1e12:.3g} TFLOP/s, {hardware.bandwidth / 1e9:.4g} GB/s"
+            roofs.append(Series(title, xs, [xs[0] * hardware.bandwidth, peak, peak], color=used[name]))
         return roofs
 
 

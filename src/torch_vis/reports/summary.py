@@ -10,7 +10,7 @@ import numpy as np
 
 from torch_vis.analysis.cost.columns import why_uncovered
 from torch_vis.graph.schema import Phase
-from torch_vis.reports.report import Report
+from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.outline import Outline
 from torch_vis.views.tables import Field, Listing
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch_vis.graph.metrics import Metrics
     from torch_vis.tracing import Trace
 
+BARS = 30
 UNCOVERED = "Operators whose FLOPs are not known"
 
 
@@ -97,7 +98,7 @@ class Summary(Report):
 
     @cached_property
     def why_uncovered(self) -> dict[str, str]:
-        """For each operator whose cost is not known, why: no formula, one that leaves the case open, or one that failed.
+        """Why the cost of an operator is not known: no formula, one that leaves the case open, or one that failed.
 
         >>> import torch, torch_vis as tv
         >>> tv.trace(torch.linalg.eigvalsh, torch.eye(3)).summary().why_uncovered
@@ -177,16 +178,21 @@ class Summary(Report):
         ]
 
     def charts(self) -> dict[str, Chart]:
-        """Time by module, where it was measured."""
-        rows = [row for row in self.modules if row.self_ns and row.kind != "run"]
-        rows = sorted(rows, key=lambda row: -(row.self_ns or 0))[:30]
+        """The time of each module's own operations, where it was measured."""
+        timed = [
+            (block.path or block.type, block.own.time_ns or 0, block.own.backward_ns or 0, block.type)
+            for block in self._outline.blocks
+            if block.kind != "run" and (block.own.time_ns or block.own.backward_ns)
+        ]
+        rows = sorted(timed, key=lambda row: -row[1] - row[2])[:BARS]
         if not rows:
             return {}
-        names = [row.path or row.type for row in rows]
-        series = [Series("self", names, [row.self_ns or 0 for row in rows], [row.type for row in rows])]
-        if any(row.backward_ns for row in rows):
-            series.append(Series("backward", names, [row.backward_ns or 0 for row in rows]))
-        return {"time": Chart("bars", "Time by module", Axis(""), Axis("time", "ns"), series)}
+        names, forward, backward, types = zip(*rows, strict=True)
+        series = [Series("forward operations", names, forward, types)]
+        if any(backward):
+            series.append(Series("backward operations", names, backward, types))
+        title = f"Time by module, without the modules inside it{most(len(rows), len(timed))}"
+        return {"time": Chart("bars", title, Axis("module"), Axis("time", "ns"), series)}
 
     def table(self, *, width: int = 120) -> str:
         """As ``print`` shows the trace."""

@@ -13,7 +13,7 @@ from torch_vis.analysis.timing import Called, Group, Timing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
-from torch_vis.reports.report import Report
+from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import duration
@@ -272,25 +272,29 @@ class TimeReport(Report):
         """Bars by module (forward operations, host, backward), by operator, by line; of a device, its kernels."""
         if not len(self.graph):
             return {}
-        modules = [row for row in self.modules if self._is_module(row)][:BARS]
+        every = [row for row in self.modules if self._is_module(row)]
+        modules = every[:BARS]
         labels = [f"{row.name} {row.type}" if row.name else row.type for row in modules]
         parts = {
-            "operations": [row.operations_ns for row in modules],
+            "forward operations": [row.operations_ns for row in modules],
             "Python and dispatch": [max(row.host_ns, 0) for row in modules],
             "backward operations": [row.backward_ns for row in modules],
         }
         found = {}
         if modules:
             series = [Series(name, labels, times) for name, times in parts.items() if any(times)]
-            found["modules"] = _bars("Time by module, with the modules inside it", "module", series)
+            title = f"Time by module, with the modules inside it{most(len(modules), len(every))}"
+            found["modules"] = _bars(title, "module", series)
         for name, groups in (("operators", self.operators), ("lines", self.lines)):
             shown = groups[:BARS]
             one = Series("host", [row.name for row in shown], [row.time_ns for row in shown])
-            found[name] = _bars(f"Time by {name.removesuffix('s')}", "", [one])
+            of = "source line" if name == "lines" else "operator"
+            found[name] = _bars(f"Time by {of}{most(len(shown), len(groups))}", of, [one])
         if self.device is not None and self.device.launches:
             kernels = self.device.kernels[:BARS]
-            one = Series("device", [row.name[:80] for row in kernels], [row.time_ns for row in kernels])
-            found["kernels"] = _bars(f"Kernel time on cuda:{self.device.number}", "", [one])
+            one = Series("device", [row.name for row in kernels], [row.time_ns for row in kernels])
+            title = f"Kernel time on cuda:{self.device.number}{most(len(kernels), len(self.device.kernels))}"
+            found["kernels"] = _bars(title, "kernel", [one])
         return found
 
 

@@ -1,35 +1,43 @@
-"""Charts of figures along an axis, drawn by Plotly or by Matplotlib from one description."""
+"""Charts of figures along an axis: one description, drawn by Plotly (``charts_plotly``) or by Matplotlib."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any, Literal, NamedTuple
 
-from torch_vis.errors import missing_extra, no_match
+from torch_vis.errors import no_match
+from torch_vis.views.charts_names import named_ticks
 from torch_vis.views.units import count, duration, size
 
 UNITS: dict[str, Callable[[Any], str]] = {"ns": duration, "bytes": size, "count": count}
 # Eight colours that stay apart for colour-blind readers, in the order in which they are given out.
 COLORS = ("#3b7dd8", "#e08a1e", "#2a9d8f", "#c8553d", "#8067b7", "#d4b106", "#5f6b7a", "#4fa3c7")
+QUIET = "#8a94a3"
 RENDERERS = ("plotly", "matplotlib")
 INK, RULE = "#1c2430", "#dfe4ea"
 TICKS = 6
+FEW_POINTS = 40  # of a line, which are then marked one by one
+ROOM = 0.04  # of an axis, kept free at its ends
 
 
 class Axis(NamedTuple):
-    """What an axis shows; ``unit`` is ``"ns"``, ``"bytes"``, ``"count"`` or empty for plain numbers."""
+    """What an axis shows; ``unit`` is ``"ns"``, ``"bytes"``, ``"count"`` or empty for plain numbers.
+
+    ``names`` are those of the places 0, 1, 2, … along it, of which as many are written as there is room for.
+    """
 
     title: str
     unit: str = ""
     log: bool = False
+    names: Sequence[str] = ()
 
 
 class Series(NamedTuple):
     """One line, area, set of bars or set of points; ``names`` are what a hover says of each.
 
-    Of bars, ``x`` are the labels. ``low`` and ``high`` are the ends of a range around each ``y``.
+    Of bars and dots, ``x`` are the labels. ``low`` and ``high`` are the ends of a range around each ``y``. ``marks``
+    are texts that stand beside points, empty for a point without one; where two would overlap, the first is kept.
     """
 
     name: str
@@ -39,17 +47,29 @@ class Series(NamedTuple):
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     color: str = ""
+    marks: Sequence[str] = ()
+    dashed: bool = False
+    loose: bool = False  # points of a chart of lines that no line joins
 
 
 class Chart(NamedTuple):
-    """A chart: ``"bars"`` lie on their side, one under another; ``"areas"`` are stacked."""
+    """A chart: ``"bars"`` and ``"dots"`` lie on their side, a named row under another; ``"areas"`` are stacked."""
 
-    kind: Literal["bars", "lines", "areas", "points"]
+    kind: Literal["bars", "dots", "lines", "areas", "points"]
     title: str
     x: Axis
     y: Axis
     series: Sequence[Series]
     guides: Sequence[Series] = ()  # lines beneath the data: a roof, a budget
+
+
+class Scale(NamedTuple):
+    """Where an axis of figures begins and ends, and what is written along it."""
+
+    low: float
+    high: float
+    places: list[float]
+    labels: list[str]
 
 
 def draw(chart: Chart, renderer: str = "plotly") -> Any:
@@ -60,29 +80,94 @@ def draw(chart: Chart, renderer: str = "plotly") -> Any:
     ('Figure', 'Figure')
     """
     if renderer == "plotly":
-        return _plotly(chart)
+        from torch_vis.views import charts_plotly
+
+        return charts_plotly.figure(chart)
     if renderer == "matplotlib":
-        return _matplotlib(chart)
+        from torch_vis.views import charts_matplotlib
+
+        return charts_matplotlib.figure(chart)
     raise no_match("renderer", str(renderer), RENDERERS)
 
 
-def ticks(axis: Axis, most: float, least: float = 0.0) -> tuple[list[float], list[str]]:
-    """Round places along an axis, and what is written there.
+def is_sideways(chart: Chart) -> bool:
+    """Whether the labels stand one under another and the figures run to the right."""
+    return chart.kind in ("bars", "dots")
 
-    >>> ticks(Axis("memory", "bytes"), 5 * 1024**2)[1]
+
+def rows(chart: Chart) -> list[Any]:
+    """The labels of a chart that lies on its side, each once."""
+    return list(dict.fromkeys(label for series in chart.series for label in series.x))
+
+
+def said(axis: Axis, number: float) -> str:
+    """A figure as it is written along an axis, or beside what it is the figure of.
+
+    >>> said(Axis("time", "ns"), -1.5e6), said(Axis("share"), 0.12345), said(Axis("peak", "bytes"), 2048)
+    ('−1.50 ms', '0.1235', '2.00 KiB')
+    """
+    if not math.isfinite(number):
+        return str(number)
+    show = UNITS.get(axis.unit)
+    text = show(round(abs(number))) if show else f"{abs(number):,.4g}"
+    return f"−{text}" if number < 0 else text
+
+
+def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
+    """The ends of an axis and round places along it.
+
+    >>> bars = Chart("bars", "", Axis(""), Axis("memory", "bytes"), [Series("", ["a"], [5 * 1024**2])])
+    >>> scale(bars, "y").labels
     ['0 B', '1.00 MiB', '2.00 MiB', '3.00 MiB', '4.00 MiB', '5.00 MiB']
     """
-    show: Callable[[Any], str] = UNITS.get(axis.unit, _plain)
+    axis: Axis = getattr(chart, which)
+    if axis.names:
+        return Scale(-0.6, len(axis.names) - 0.4, *named_ticks(axis.names))
+    least, most = _extent(chart, which)
     if axis.log:
-        low = math.floor(math.log10(least)) if least > 0 else 0
-        high = math.ceil(math.log10(most)) if most > 0 else low
-        every = max(1, (high - low) // TICKS + 1)
-        places = [10.0**power for power in range(low, high + 1, every)]
-        written = UNITS.get(axis.unit, count)
-        return places, [written(int(place)) if place >= 1 else f"{place:g}" for place in places]
-    step = _step(max(most, 0.0) / TICKS, 1024.0 if axis.unit == "bytes" else 1000.0)
-    places = [step * number for number in range(int(max(most, 0.0) / step) + 1)]
-    return places, [show(int(place) if axis.unit else place) for place in places]
+        return _log_scale(axis, least, most)
+    from_zero = which == "y" and chart.kind in ("bars", "areas", "lines")
+    if from_zero or 0 <= least < (most - least):
+        least, most = min(least, 0.0), max(most, 0.0)
+    if most <= least:
+        least, most = (least - 1.0, least + 1.0) if least else (0.0, 1.0)
+    step = _step((most - least) / TICKS, 1024.0 if axis.unit == "bytes" else 1000.0)
+    if axis.unit:
+        step = max(step, 1.0)
+    places = [
+        step * number for number in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)
+    ]
+    room = ROOM * (most - least)
+    low = least if not least or chart.kind == "areas" else least - room
+    end = most if chart.kind == "areas" and which == "x" else most + room
+    return Scale(low, end, places, [said(axis, place) for place in places])
+
+
+def _log_scale(axis: Axis, least: float, most: float) -> Scale:
+    """As far as the figures reach; where fewer than three round places lie within, as far as the next ones."""
+    if least <= 0:
+        least, most = 1.0, 10.0
+    decades = math.log10(most / least)
+    first, last = math.floor(math.log10(least) + 1e-9), math.ceil(math.log10(most) - 1e-9)
+    parts = range(1, 10) if decades < 0.5 else (1, 2, 5) if decades < 2.5 else (1,)
+    every = max(1, math.ceil(decades / (TICKS + 2)))
+    round_ = [part * 10.0**power for power in range(first, last + 1, every) for part in parts]
+    inside = [place for place in round_ if least * 0.999 <= place <= most * 1.001]
+    low, high = least, most
+    if len(inside) < 3:
+        low = max((place for place in round_ if place <= least * 1.001), default=least)
+        high = min((place for place in round_ if place >= most * 0.999), default=most)
+        high = high if high > low else low * 10
+        inside = [place for place in [*round_, high] if low * 0.999 <= place <= high * 1.001]
+    room = (high / low) ** ROOM
+    places = sorted(set(inside))
+    return Scale(low / room, high * room, places, [_power(axis, place) for place in places])
+
+
+def _power(axis: Axis, place: float) -> str:
+    if place < 1 and not axis.unit:
+        return f"{place:.6g}"
+    return said(axis, place) if axis.unit else count(round(place))
 
 
 def _step(least: float, base: float) -> float:
@@ -99,13 +184,13 @@ def _step(least: float, base: float) -> float:
     return float(unit * base)
 
 
-def _plain(number: float) -> str:
-    return f"{number:,.4g}"
-
-
-def _colored(chart: Chart) -> list[Series]:
+def colored(chart: Chart) -> list[Series]:
+    """The series with their colours; beyond those that there are, lines are dashed."""
     return [
-        series if series.color else series._replace(color=COLORS[place % len(COLORS)])
+        series._replace(
+            color=series.color or COLORS[place % len(COLORS)],
+            dashed=series.dashed or (not series.color and place >= len(COLORS)),
+        )
         for place, series in enumerate(chart.series)
     ]
 
@@ -116,7 +201,7 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
     found: list[float] = []
     for series in [*chart.series, *chart.guides]:
         found += [float(number) for number in getattr(series, which)]
-        found += [float(number) for number in series.high] if which == "y" else []
+        found += [float(number) for number in (*series.low, *series.high)] if which == "y" else []
     if which == "y" and chart.kind == "areas":
         found += [float(sum(column)) for column in zip(*(series.y for series in chart.series))]
     if which == "y" and chart.kind == "bars":  # stacked as well
@@ -129,170 +214,28 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
     return min(kept, default=0.0), max(kept, default=1.0)
 
 
-# ---------------------------------------------------------------- Plotly
-
-
-def _plotly(chart: Chart) -> Any:
-    try:
-        import plotly.graph_objects as go
-    except ImportError as error:
-        raise missing_extra("plotly") from error
-    figure = go.Figure()
-    for series in chart.guides:
-        figure.add_trace(
-            go.Scatter(x=list(series.x), y=list(series.y), name=escape(series.name, quote=False), mode="lines",
-                       line={"color": series.color or "#8a94a3", "dash": "dash", "width": 1.5}, hoverinfo="name")
-        )  # fmt: skip
-    for series in _colored(chart):
-        figure.add_trace(_plotly_series(go, chart, series))
-    figure.update_layout(
-        title={"text": escape(chart.title, quote=False)},
-        template="plotly_white",
-        barmode="stack",
-        height=max(360, 120 + 22 * _rows(chart)) if chart.kind == "bars" else 460,
-        margin={"l": 80, "r": 30, "t": 60, "b": 60},
-        legend={"orientation": "h", "y": -0.18} if len(chart.series) + len(chart.guides) > 1 else None,
-        showlegend=len(chart.series) + len(chart.guides) > 1,
-        font={"color": INK},
-    )
-    figures, labels = ("xaxis", "yaxis") if chart.kind == "bars" else ("yaxis", "xaxis")
-    axes = {figures: _plotly_axis(chart, "y"), labels: _plotly_axis(chart, "x")}
-    if chart.kind == "bars":
-        axes[labels] = {"autorange": "reversed", "automargin": True, "title": {"text": chart.x.title}}
-    figure.update_layout(axes)
-    return figure
-
-
-def _rows(chart: Chart) -> int:
-    return len({label for series in chart.series for label in series.x})
-
-
-def _plotly_axis(chart: Chart, which: Literal["x", "y"]) -> dict[str, Any]:
-    axis: Axis = getattr(chart, which)
-    found: dict[str, Any] = {
-        "title": {"text": axis.title},
-        "type": "log" if axis.log else "-",
-        "automargin": True,
-    }
-    if axis.unit or axis.log:
-        least, most = _extent(chart, which) if chart.kind != "bars" or which == "y" else (0.0, 1.0)
-        found["tickvals"], found["ticktext"] = ticks(axis, most, least)
-    if not axis.log and which == "y":
-        found["rangemode"] = "tozero"
+def marked(chart: Chart) -> list[tuple[float, float, str, str]]:
+    """The texts that stand beside points, as place, text and colour: those that overlap none before them."""
+    across, up = scale(chart, "x"), scale(chart, "y")
+    taken: list[tuple[float, float, float]] = []
+    found = []
+    for series in colored(chart):
+        for x, y, text in zip(series.x, series.y, series.marks):
+            if not text or not (math.isfinite(x) and math.isfinite(y)):
+                continue
+            left, high = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
+            wide = 0.011 * len(text)  # of the figure's width, a little more than letters take
+            clear = all(
+                abs(high - other) > 0.05 or left > to or left + wide < start for start, to, other in taken
+            )
+            if clear and left + wide < 1.02:
+                taken.append((left, left + wide, high))
+                found.append((x, y, text, series.color))
     return found
 
 
-def _plotly_series(go: Any, chart: Chart, series: Series) -> Any:
-    show = UNITS.get(chart.y.unit)
-    said = [show(int(number)) if show else _plain(number) for number in series.y]
-    names = [escape(name, quote=False) for name in series.names] or [""] * len(said)
-    hover = [f"{name}<br>{figure}" if name else figure for name, figure in zip(names, said)]
-    spread = None
-    if len(series.low):
-        spread = {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - mid for high, mid in zip(series.high, series.y)],
-            "arrayminus": [mid - low for low, mid in zip(series.low, series.y)],
-            "thickness": 1,
-        }
-    common: dict[str, Any] = {
-        "name": escape(series.name, quote=False),
-        "hovertext": hover,
-        "hoverinfo": "text+name",
-    }
-    if chart.kind == "bars":
-        labels = [escape(str(label), quote=False) for label in series.x]
-        return go.Bar(
-            y=labels, x=list(series.y), orientation="h", marker_color=series.color, error_x=spread, **common
-        )
-    common |= {"x": list(series.x), "y": list(series.y)}
-    if chart.kind == "areas":
-        shape = {"width": 0.5, "color": series.color, "shape": "hv"}
-        return go.Scatter(mode="lines", stackgroup="one", line=shape, fillcolor=series.color, **common)
-    if chart.kind == "lines":
-        return go.Scatter(mode="lines", line={"color": series.color}, error_y=spread, **common)
-    return go.Scatter(mode="markers", marker={"color": series.color, "size": 7, "opacity": 0.75}, **common)
-
-
-# ---------------------------------------------------------------- Matplotlib
-
-
-def _matplotlib(chart: Chart) -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise missing_extra("matplotlib") from error
-    tall = max(3.2, 1.2 + 0.28 * _rows(chart)) if chart.kind == "bars" else 4.6
-    figure, axes = plt.subplots(figsize=(9.0, tall), layout="constrained")
-    for series in chart.guides:
-        axes.plot(series.x, series.y, "--", color=series.color or "#8a94a3", linewidth=1.2, label=series.name)
-    draw_series = {"bars": _bars, "areas": _areas, "lines": _lines, "points": _points}[chart.kind]
-    draw_series(axes, _colored(chart))
-    axes.set_title(chart.title, loc="left", fontsize=11, color=INK, parse_math=False)
-    sideways = chart.kind == "bars"
-    _matplotlib_axis(axes.xaxis if sideways else axes.yaxis, chart, "y")
-    if sideways:
-        axes.set_ylabel(chart.x.title)
-        axes.invert_yaxis()
-    else:
-        _matplotlib_axis(axes.xaxis, chart, "x")
-    axes.grid(True, color=RULE, linewidth=0.6, axis="x" if sideways else "both")
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    if len(chart.series) + len(chart.guides) > 1:
-        axes.legend(fontsize=8, frameon=False)
-    return figure
-
-
-def _matplotlib_axis(axis: Any, chart: Chart, which: Literal["x", "y"]) -> None:
-    kind: Axis = getattr(chart, which)
-    least, most = _extent(chart, which)
-    axis.set_label_text(kind.title)
-    if kind.log:
-        axis._set_axes_scale("log")
-    if kind.unit or kind.log:
-        places, labels = ticks(kind, most, least)
-        axis.set_ticks(places, labels)
-        axis.set_ticks([], minor=True)
-
-
-def _bars(axes: Any, colored: Sequence[Series]) -> None:
-    labels = list(dict.fromkeys(label for series in colored for label in series.x))
-    places = {label: place for place, label in enumerate(labels)}
-    offsets = [0.0] * len(labels)
-    for series in colored:
-        rows = [places[label] for label in series.x]
-        left = [offsets[row] for row in rows]
-        spread = None
-        if len(series.low):
-            spread = [
-                [mid - low for low, mid in zip(series.low, series.y)],
-                [high - mid for high, mid in zip(series.high, series.y)],
-            ]
-        axes.barh(rows, series.y, left=left, color=series.color, label=series.name, xerr=spread)
-        for row, number in zip(rows, series.y):
-            offsets[row] += number
-    axes.set_yticks(range(len(labels)), [str(label).replace("$", r"\$") for label in labels], fontsize=8)
-
-
-def _areas(axes: Any, colored: Sequence[Series]) -> None:
-    if colored:
-        names, colors = [series.name for series in colored], [series.color for series in colored]
-        heights = [list(series.y) for series in colored]
-        axes.stackplot(colored[0].x, *heights, labels=names, colors=colors, step="post", linewidth=0)
-
-
-def _lines(axes: Any, colored: Sequence[Series]) -> None:
-    for series in colored:
-        axes.plot(series.x, series.y, color=series.color, label=series.name)
-        if len(series.low):
-            axes.fill_between(series.x, series.low, series.high, color=series.color, alpha=0.2, linewidth=0)
-
-
-def _points(axes: Any, colored: Sequence[Series]) -> None:
-    for series in colored:
-        axes.scatter(
-            series.x, series.y, color=series.color, label=series.name, s=22, alpha=0.75, linewidths=0
-        )
+def _share(along: Scale, number: float, log: bool) -> float:
+    low, high, here = (
+        (math.log10(part) if log and part > 0 else part) for part in (along.low, along.high, number)
+    )
+    return (here - low) / (high - low)

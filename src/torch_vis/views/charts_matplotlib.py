@@ -1,0 +1,158 @@
+"""A chart as a Matplotlib figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch_vis.errors import missing_extra
+from torch_vis.views.charts import (
+    FEW_POINTS,
+    INK,
+    QUIET,
+    RULE,
+    Chart,
+    Series,
+    colored,
+    is_sideways,
+    marked,
+    rows,
+    said,
+    scale,
+)
+from torch_vis.views.charts_names import shortened
+
+WIDTH = 9.0  # inches, as all lengths here
+ROW = 0.24
+KEYS = 100  # letters of a row of the legend
+
+
+def figure(chart: Chart) -> Any:
+    """The chart, drawn."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise missing_extra("matplotlib") from error
+    sideways = is_sideways(chart)
+    keys = _keys(chart)
+    tall = max(2.4, 1.4 + ROW * len(rows(chart))) if sideways else 4.6
+    made, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
+    engine: Any = made.get_layout_engine()
+    engine.set(w_pad=0.12, h_pad=0.12)
+    for series in chart.guides:
+        ends = (series.y, series.x) if sideways else (series.x, series.y)
+        axes.plot(*ends, "--", color=series.color or QUIET, linewidth=1.2, label=series.name)
+    draw_series = {"bars": _bars, "dots": _dots, "areas": _areas, "lines": _lines, "points": _points}
+    draw_series[chart.kind](axes, chart, colored(chart))
+    _axis(axes, "x" if sideways else "y", chart, "y")
+    if sideways:
+        _row_labels(axes, chart)
+    else:
+        _axis(axes, "x", chart, "x")
+    axes.grid(True, color=RULE, linewidth=0.6, axis="x" if chart.kind == "bars" else "both")
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    pad = 6.0
+    if keys[0]:
+        where: dict[str, Any] = {
+            "loc": "lower left",
+            "bbox_to_anchor": (0, 1),
+            "borderaxespad": 0.3,
+            "borderpad": 0.2,
+        }
+        axes.legend(ncols=keys[0], fontsize=8, frameon=False, **where)
+        pad += 3 + 13.5 * keys[1]
+    axes.set_title(chart.title, loc="left", fontsize=11, color=INK, parse_math=False, pad=pad)
+    return made
+
+
+def _keys(chart: Chart) -> tuple[int, int]:
+    """The columns and the rows of the legend, which stands above the chart; none for a single series."""
+    names = [series.name for series in (*chart.guides, *chart.series)]
+    if len(names) < 2:
+        return 0, 0
+    columns = max(1, min(len(names), KEYS // (6 + max(map(len, names)))))
+    return columns, -(-len(names) // columns)
+
+
+def _plain(text: str) -> str:
+    """A text in which Matplotlib looks for no formulas."""
+    return text.replace("$", r"\$")
+
+
+def _axis(axes: Any, side: Literal["x", "y"], chart: Chart, which: Literal["x", "y"]) -> None:
+    kind, found = (chart.x if which == "x" else chart.y), scale(chart, which)
+    axis = getattr(axes, f"{side}axis")
+    axis.set_label_text(_plain(kind.title))
+    if kind.log:
+        getattr(axes, f"set_{side}scale")("log")
+    axis.set_ticks(found.places, [_plain(label) for label in found.labels])
+    axis.set_ticks([], minor=True)
+    if kind.names and side == "x" and any(len(label) > 3 for label in found.labels):
+        for label in axis.get_ticklabels():
+            label.set(rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    getattr(axes, f"set_{side}lim")(found.low, found.high)
+
+
+def _row_labels(axes: Any, chart: Chart) -> None:
+    labels = rows(chart)
+    axes.set_ylabel(_plain(chart.x.title))
+    axes.set_yticks(range(len(labels)), [_plain(shortened(str(label))) for label in labels], fontsize=8)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
+def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    places = {label: place for place, label in enumerate(rows(chart))}
+    offsets = [0.0] * len(places)
+    for series in series_:
+        where = [places[label] for label in series.x]
+        left = [offsets[row] for row in where]
+        spread = None
+        if len(series.low):
+            spread = [
+                [mid - low for low, mid in zip(series.low, series.y)],
+                [high - mid for high, mid in zip(series.high, series.y)],
+            ]
+        drawn = axes.barh(where, series.y, left=left, color=series.color, label=series.name, xerr=spread)
+        if len(chart.series) == 1 and spread is None:
+            axes.bar_label(drawn, [_plain(said(chart.y, n)) for n in series.y], padding=3, fontsize=7)
+        for row, number in zip(where, series.y):
+            offsets[row] += number
+
+
+def _dots(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    places = {label: place for place, label in enumerate(rows(chart))}
+    for series in series_:
+        where = [places[label] for label in series.x]
+        axes.scatter(series.y, where, color=series.color, label=series.name, s=26, linewidths=0, zorder=3)
+
+
+def _areas(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    if series_:
+        names, colors = [series.name for series in series_], [series.color for series in series_]
+        heights = [list(series.y) for series in series_]
+        axes.stackplot(series_[0].x, *heights, labels=names, colors=colors, step="post", linewidth=0)
+
+
+def _lines(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    for series in series_:
+        style: dict[str, Any] = {}
+        if series.loose or len(series.x) <= FEW_POINTS:
+            style |= {"marker": "o", "markersize": 3.5}
+        style["linestyle"] = "none" if series.loose else ":" if series.dashed else "-"
+        axes.plot(series.x, series.y, color=series.color, label=series.name, linewidth=1.4, **style)
+        if len(series.low):
+            axes.fill_between(series.x, series.low, series.high, color=series.color, alpha=0.2, linewidth=0)
+
+
+def _points(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    for series in series_:
+        axes.scatter(
+            series.x, series.y, color=series.color, label=series.name, s=22, alpha=0.75, linewidths=0
+        )
+    for x, y, text, color in marked(chart):
+        axes.annotate(
+            _plain(text), (x, y), xytext=(5, 0), textcoords="offset points", fontsize=7, color=color, va="center"
+        )  # fmt: skip

@@ -1,0 +1,162 @@
+"""A chart as a Plotly figure."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import Any, Literal
+
+from torch_vis.errors import missing_extra
+from torch_vis.views.charts import (
+    FEW_POINTS,
+    INK,
+    QUIET,
+    Chart,
+    Scale,
+    Series,
+    colored,
+    is_sideways,
+    marked,
+    rows,
+    said,
+    scale,
+)
+from torch_vis.views.charts_names import shortened
+
+SPACED = {
+    "ticks": "outside",
+    "ticklen": 6,
+    "tickcolor": "rgba(0,0,0,0)",
+}  # labels do not touch what they name
+ROW = 22  # pixels
+
+
+def figure(chart: Chart) -> Any:
+    """The chart, drawn."""
+    try:
+        import plotly.graph_objects as go
+    except ImportError as error:
+        raise missing_extra("plotly") from error
+    made, sideways, labels = go.Figure(), is_sideways(chart), rows(chart)
+    for series in chart.guides:
+        made.add_trace(_guide(go, series, sideways))
+    for series in colored(chart):
+        made.add_trace(_series(go, chart, series, {label: place for place, label in enumerate(labels)}))
+    for x, y, text, color in marked(chart) if chart.kind == "points" else ():
+        made.add_annotation(
+            x=_logged(x, chart.x.log), y=_logged(y, chart.y.log), text=escape(text, quote=False), showarrow=False,
+            xanchor="left", xshift=7, font={"size": 10, "color": color},
+        )  # fmt: skip
+    keyed = len(chart.series) + len(chart.guides) > 1
+    made.update_layout(
+        title={"text": escape(chart.title, quote=False), "x": 0.02, "y": 1, "yanchor": "top",
+               "yref": "container", "pad": {"t": 18}, "font": {"size": 16}},
+        template="plotly_white",
+        barmode="stack",
+        height=max(300, 150 + ROW * len(labels)) if sideways else 460,
+        margin={"l": 80, "r": 60 if sideways else 30, "t": 90 if keyed else 60, "b": 60},
+        legend={"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0, "traceorder": "normal"} if keyed else None,
+        showlegend=keyed,
+        font={"color": INK},
+    )  # fmt: skip
+    figures, named = ("xaxis", "yaxis") if sideways else ("yaxis", "xaxis")
+    axes = {figures: _axis(chart, "y"), named: _rows(chart, labels) if sideways else _axis(chart, "x")}
+    made.update_layout(axes)
+    return made
+
+
+def _rows(chart: Chart, labels: list[Any]) -> dict[str, Any]:
+    return {
+        "title": {"text": escape(chart.x.title, quote=False), "standoff": 12},
+        "automargin": True,
+        "range": [len(labels) - 0.4, -0.6],
+        "tickvals": list(range(len(labels))),
+        "ticktext": [escape(shortened(str(label)), quote=False) for label in labels],
+        "showgrid": chart.kind == "dots",
+        "zeroline": False,
+        **SPACED,
+    }
+
+
+def _axis(chart: Chart, which: Literal["x", "y"]) -> dict[str, Any]:
+    axis, found = (chart.x if which == "x" else chart.y), scale(chart, which)
+    return {
+        "title": {"text": escape(axis.title, quote=False), "standoff": 12},
+        "type": "log" if axis.log else "linear",
+        "automargin": True,
+        "range": _range(found, axis.log),
+        "tickvals": found.places,
+        "ticktext": [escape(label, quote=False) for label in found.labels],
+        "tickangle": -45 if axis.names and any(len(label) > 3 for label in found.labels) else None,
+        "zeroline": not axis.log and found.low <= 0 <= found.high,
+        **SPACED,
+    }
+
+
+def _range(found: Scale, log: bool) -> list[float]:
+    return [_logged(found.low, log), _logged(found.high, log)]
+
+
+def _logged(number: float, log: bool) -> float:
+    """Plotly wants the places of a logarithmic axis as powers of ten."""
+    return math.log10(number) if log else number
+
+
+def _guide(go: Any, series: Series, sideways: bool) -> Any:
+    ends = [list(series.x), list(series.y)]
+    x, y = ends[::-1] if sideways else ends
+    line = {"color": series.color or QUIET, "dash": "dash", "width": 1.5}
+    return go.Scatter(
+        x=x, y=y, name=escape(series.name, quote=False), mode="lines", line=line, hoverinfo="name"
+    )
+
+
+def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> Any:
+    common: dict[str, Any] = {
+        "name": escape(series.name, quote=False),
+        "hovertext": _hover(chart, series),
+        "hoverinfo": "text+name",
+    }
+    if is_sideways(chart):
+        common |= {"x": list(series.y), "y": [places[label] for label in series.x]}
+        if chart.kind == "dots":
+            return go.Scatter(mode="markers", marker={"color": series.color, "size": 8}, **common)
+        if len(chart.series) == 1 and not len(series.low):
+            common |= {
+                "text": [said(chart.y, number) for number in series.y],
+                "textposition": "outside",
+                "textfont": {"size": 10},
+                "cliponaxis": False,
+            }
+        return go.Bar(orientation="h", marker_color=series.color, error_x=_spread(series), **common)
+    common |= {"x": list(series.x), "y": list(series.y)}
+    if chart.kind == "areas":
+        shape = {"width": 0.5, "color": series.color, "shape": "hv"}
+        return go.Scatter(mode="lines", stackgroup="one", line=shape, fillcolor=series.color, **common)
+    if chart.kind == "lines":
+        mode = "markers" if series.loose else "lines+markers" if len(series.x) <= FEW_POINTS else "lines"
+        line = {"color": series.color, "dash": "dot" if series.dashed else "solid"}
+        return go.Scatter(mode=mode, line=line, error_y=_spread(series), **common)
+    return go.Scatter(mode="markers", marker={"color": series.color, "size": 7, "opacity": 0.75}, **common)
+
+
+def _hover(chart: Chart, series: Series) -> list[str]:
+    """What each is called and its figure."""
+    labels = [str(label) for label in series.x] if is_sideways(chart) else [""] * len(series.y)
+    names = [*series.names] or [""] * len(labels)
+    return [
+        "<br>".join(escape(part, quote=False) for part in (label, name, said(chart.y, number)) if part)
+        for label, name, number in zip(labels, names, series.y)
+    ]
+
+
+def _spread(series: Series) -> dict[str, Any] | None:
+    if not len(series.low):
+        return None
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - mid for high, mid in zip(series.high, series.y)],
+        "arrayminus": [mid - low for low, mid in zip(series.low, series.y)],
+        "thickness": 1,
+    }

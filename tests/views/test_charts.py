@@ -1,0 +1,118 @@
+"""Charts as a reader sees them: what is written along the axes, and that nothing is written over something else."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.views.labels import written
+from torch_vis.errors import NoMatch
+from torch_vis.views.charts import Axis, Chart, Series, draw, marked, scale
+from torch_vis.views.charts_names import families, named_ticks
+
+LAYERS = [f"model.h.{block}.{part}" for block in range(24) for part in ("ln", "attn", "mlp")]
+STACK = ["model.embed", *LAYERS, "model.head"]
+
+
+def title_of(figure: Any) -> str:
+    return figure.layout.title.text if hasattr(figure, "layout") else figure.axes[0].get_title(loc="left")
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_places_are_named(renderer: str) -> None:
+    names = ["stem.conv", "stem.norm", "head"]
+    line = Series("gradient", [0, 1, 2], [1e-3, 2e-3, 1e-2], names)
+    chart = Chart("lines", "Flow", Axis("layer", names=names), Axis("size", log=True), [line])
+    figure = draw(chart, renderer)
+    assert written(figure, "x") == names and title_of(figure) == "Flow"
+    assert written(figure, "y") == ["0.001", "0.002", "0.005", "0.01"]
+
+
+def test_of_many_names_the_blocks_are_written_and_none_over_another() -> None:
+    places, labels = named_ticks(STACK)
+    assert labels[:3] == ["h.0", "h.1", "h.2"] and labels[-2:] == ["h.23", "head"]
+    apart = [after - before for before, after in itertools.pairwise(places)]
+    assert min(apart) * 26 >= len(STACK)
+    assert all(STACK[int(place)].startswith(f"model.{label}") for place, label in zip(places, labels))
+
+
+@pytest.mark.parametrize("count", [33, 100, 1000, 5000])
+def test_names_without_numbers_are_thinned(count: int) -> None:
+    places, labels = named_ticks([f"layer_{chr(97 + place % 26)}{place}x" for place in range(count)])
+    assert 10 < len(places) <= 27 and places[0] == 0 and len(set(labels)) == len(labels)
+
+
+def test_layers_of_a_kind_are_one_line() -> None:
+    found = families(STACK, most=8)
+    assert found is not None and set(found.values()) == {"ln", "attn", "mlp", "others"}
+    assert families(STACK, most=2) is None and families(STACK[:9], most=8) is None
+    both = families(
+        [f"{side}.{n}.mlp" for side in ("encoder", "decoder") for n in range(20)] + ["head"] * 2, most=8
+    )
+    assert both is not None and {"encoder.*.mlp", "decoder.*.mlp"} < set(both.values())
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+@pytest.mark.parametrize("kind", ["bars", "dots"])
+def test_rows_stay_apart_where_their_labels_are_cut_short_alike(renderer: str, kind: Any) -> None:
+    labels = [f"void kernel<{'float, ' * 20}{number}{', long' * 20}>" for number in range(3)]
+    chart = Chart(kind, "T", Axis("kernel"), Axis("time", "ns"), [Series("time", labels, [3e6, 2e6, 1e6])])
+    figure = draw(chart, renderer)
+    assert len(written(figure, "y")) == 3 and all(len(label) < 70 for label in written(figure, "y"))
+    if renderer == "plotly":
+        assert [*figure.data[0].y] == [0, 1, 2] and labels[1].split("<")[0] in figure.data[0].hovertext[1]
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_bars_of_one_series_have_their_figures_beside_them(renderer: str) -> None:
+    chart = Chart("bars", "T", Axis(""), Axis("time", "ns"), [Series("t", ["a", "b"], [2_000_000, 500])])
+    figure = draw(chart, renderer)
+    beside = (
+        [*figure.data[0].text] if renderer == "plotly" else [text.get_text() for text in figure.axes[0].texts]
+    )
+    assert beside == ["2.00 ms", "500 ns"]
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(0.0024, 0.0036), (1.0, 1.0), (3e-9, 4e5), (1, 128), (0.5, 60), (7.0, 7.1)]
+)
+def test_a_logarithmic_axis_always_has_figures_on_it(least: float, most: float) -> None:
+    chart = Chart("points", "", Axis(""), Axis("gap", log=True), [Series("", [0, 1], [least, most])])
+    low, high, places, labels = scale(chart, "y")
+    assert low <= least <= most <= high and high / low < 20 * most / least
+    assert 2 <= len([place for place in places if low <= place <= high]) <= 12
+    assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize(("least", "most"), [(1570, 1590), (0, 3), (-50, 117), (5, 5), (0, 0), (380, 650)])
+def test_an_axis_has_figures_on_it_wherever_it_begins(least: float, most: float) -> None:
+    chart = Chart("points", "", Axis("parameters", "count"), Axis(""), [Series("", [least, most], [0, 1])])
+    low, high, places, labels = scale(chart, "x")
+    assert low <= least <= most <= high and len(places) >= 2 and len(set(labels)) == len(labels)
+
+
+def test_texts_beside_points_do_not_overlap() -> None:
+    crowd = Series("ops", [1.0, 1.01, 5.0, 9.0], [1.0, 1.0, 9.0, 9.0], marks=["first", "second", "third", ""])
+    chart = Chart("points", "", Axis("x"), Axis("y"), [crowd])
+    assert [text for _, _, text, _ in marked(chart)] == ["first", "third"]
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_the_legend_stands_above_what_it_explains(renderer: str) -> None:
+    many = [Series(f"kind {n}", ["a", "b"], [n, n]) for n in range(9)]
+    figure = draw(Chart("bars", "T", Axis(""), Axis("time", "ns"), many), renderer)
+    if renderer == "plotly":
+        assert figure.layout.legend.y == 1 and figure.layout.legend.yanchor == "bottom"
+        assert figure.layout.legend.traceorder == "normal"
+        return
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    legend, plot = axes.get_legend().get_window_extent(), axes.get_window_extent()
+    assert plot.y1 <= legend.y0 < legend.y1 <= axes._left_title.get_window_extent().y0
+
+
+def test_a_renderer_that_is_not_there() -> None:
+    with pytest.raises(NoMatch, match="plotly"):
+        draw(Chart("bars", "", Axis(""), Axis(""), [Series("", ["a"], [1])]), "plotli")
