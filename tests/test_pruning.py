@@ -15,7 +15,7 @@ from tests.traced import NAMES, traced
 from tests.zoo_models.torchvision_ops import declare_torchvision_ops
 from torch_vis.analysis.coupling import Coupling
 from torch_vis.errors import UsageError
-from torch_vis.reports.pruning import without
+from torch_vis.reports.cutting import without
 from torch_vis.run.differences import gap_of
 
 declare_torchvision_ops()

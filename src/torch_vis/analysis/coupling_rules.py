@@ -2,69 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from torch_vis.analysis.coupling_shapes import SHAPE_RULES
+from torch_vis.analysis.coupling_step import Dims, Entry, Ids, Rule, Step
 from torch_vis.analysis.kinds import kind_of
-from torch_vis.graph import Slot
 from torch_vis.graph.rows import Node
-
-if TYPE_CHECKING:
-    from torch_vis.analysis.coupling import Coupling
-
-Ids = NDArray[np.int64]
-Dims = list["Ids | None"]  # for each dimension the numbers of its indices, None where they are not followed
-
-
-@dataclass
-class Step:
-    """One operation, as a rule sees it."""
-
-    coupling: Coupling
-    node: Node
-    inputs: list[int]
-
-    def arg(self, place: int, default: Any = None) -> Any:
-        """An argument by its place; a tensor as its dimensions."""
-        args = self.node.call.args
-        if place >= len(args):
-            return default
-        return self._resolved(args[place])
-
-    def _resolved(self, item: Any) -> Any:
-        if isinstance(item, Slot):
-            return self.coupling.dims(self.inputs[item.number])
-        if type(item) is tuple and any(isinstance(part, Slot) for part in item):
-            return [self._resolved(part) for part in item]
-        return item
-
-    def shape(self, place: int) -> tuple[int, ...]:
-        """The shape of a tensor argument."""
-        slot = self.node.call.args[place]
-        return self.coupling.graph.values[self.inputs[slot.number]].shape
-
-    @property
-    def out(self) -> tuple[int, ...]:
-        """The shape of the first output."""
-        return self.node.outputs[0].shape
-
-    def tie(self, one: Ids | None, two: Ids | None) -> Ids | None:
-        """Two dimensions that go together."""
-        return self.coupling.tie(
-            one, two, f"{self.node.name} joins it with an input, or with what cannot be followed"
-        )
-
-    def lock(self, dims: Sequence[Ids | None], why: str) -> None:
-        """Nothing of these may be cut."""
-        self.coupling.lock(dims, why)
-
-
-Rule = Callable[[Step], list[Dims]]
 
 
 def rule_of(node: Node) -> Rule | None:
@@ -83,26 +28,29 @@ def _by_kind(op: str, name: str) -> Rule | None:
     if "pool" in name or name.startswith("upsample"):
         return _pooling
     kind = kind_of(op)
-    if kind in ("elementwise", "softmax"):
-        return _elementwise
-    return None
+    if kind == "softmax":
+        return _along
+    return _elementwise if kind == "elementwise" else None
 
 
 # ---------------------------------------------------------------- rules
 
 
-def _elementwise(step: Step) -> list[Dims]:
+def _elementwise(step: Step) -> list[list[Entry]]:
     """Every dimension of the output is that of each input that has it."""
-    out: Dims = [None] * len(step.out)
-    seen = [False] * len(out)
-    graph = step.coupling.graph
-    for value in step.inputs:
-        shape, dims = graph.values[value].shape, step.coupling.dims(value)
-        for back in range(1, min(len(shape), len(out)) + 1):
-            if shape[-back] == step.out[-back] and (shape[-back] > 1 or not seen[-back]):
-                out[-back] = step.tie(out[-back], dims[-back]) if seen[-back] else dims[-back]
-                seen[-back] = True
-    return [out] * len(step.node.outputs)
+    graph, coupling = step.coupling.graph, step.coupling
+    if len(set(step.inputs)) == 1 and graph.values[step.inputs[0]].shape == step.out:
+        return [coupling.raw(step.inputs[0])] * len(step.node.outputs)
+    tensors = [(coupling.dims(value), graph.values[value].shape) for value in step.inputs]
+    return [[*step.joined(*tensors, shape=step.out)]] * len(step.node.outputs)
+
+
+def _along(step: Step) -> Sequence[Sequence[Entry]]:
+    """As elementwise, where the elements along one dimension depend on each other."""
+    axis = step.arg(1)
+    if isinstance(axis, int):
+        step.coupling.mix([step.arg(0)[axis]])
+    return _elementwise(step)
 
 
 def _convolution(step: Step) -> list[Dims]:
@@ -112,7 +60,7 @@ def _convolution(step: Step) -> list[Dims]:
     step.lock(weight[2:], "it is the window of a filter")
     channels = 1 if len(x) == len(weight) else 0  # without a batch, channels come first
     if groups == 1:
-        step.tie(x[channels], into)
+        step.contract(0, x[channels], 1, into)
         made = outof
     elif groups == step.shape(0)[channels] and groups == step.out[channels]:
         made = step.tie(x[channels], weight[0])  # one filter for each channel
@@ -129,23 +77,29 @@ def _convolution(step: Step) -> list[Dims]:
 
 
 def _addmm(step: Step) -> list[Dims]:
-    added, one, two = step.arg(0), step.arg(1), step.arg(2)
-    step.tie(one[-1], two[-2])
-    out = [*one[:-1], two[-1]]
-    if added and step.shape(0)[-1] == step.out[-1]:
-        out[-1] = step.tie(out[-1], added[-1])
-    return [out]
+    made = _matrices(step, 1, 2)
+    return [step.joined((made, step.out), (step.arg(0), step.shape(0)), shape=step.out)]
 
 
 def _product(step: Step) -> list[Dims]:
-    one, two = step.arg(0), step.arg(1)
-    step.tie(one[-1], two[-2] if len(two) > 1 else two[0])
-    return [[*one[:-1], *two[-1:]] if len(two) > 1 else list(one[:-1])]
+    return [_matrices(step, 0, 1)]
+
+
+def _matrices(step: Step, left: int, right: int) -> Dims:
+    """The dimensions of a product of two arguments: leading ones go together, the inner one is summed over."""
+    one, two = step.arg(left), step.arg(right)
+    step.contract(left, one[-1], right, two[-2] if len(two) > 1 else two[0])
+    ends: Dims = [*one[-2:-1], *(two[-1:] if len(two) > 1 else ())]
+    sizes = step.out[: len(step.out) - len(ends)]
+    lead = step.joined((one[:-2], step.shape(left)[:-2]), (two[:-2], step.shape(right)[:-2]), shape=sizes)
+    if not any(step.coupling.is_plain(step.value(place)) for place in (left, right)):
+        step.coupling.attend(lead, step.node.path)
+    return [*lead, *ends]
 
 
 def _linear(step: Step) -> list[Dims]:
     x, weight, bias = step.arg(0), step.arg(1), step.arg(2)
-    step.tie(x[-1], weight[1])
+    step.contract(0, x[-1], 1, weight[1])
     made = step.tie(weight[0], bias[0]) if isinstance(bias, list) else weight[0]
     return [[*x[:-1], made]]
 
@@ -167,6 +121,7 @@ def _layer_norm(step: Step) -> list[Dims]:
         step.lock(x[-len(sizes) :], "it is normalised over several dimensions")
         return [list(x)]
     last = x[-1]
+    step.coupling.mix([last])
     for place in (2, 3):
         other = step.arg(place)
         if isinstance(other, list):
@@ -195,125 +150,101 @@ def _pooling(step: Step) -> list[Dims]:
 
 
 def _reduction(step: Step) -> list[Dims]:
-    x, over, keep = step.arg(0), step.arg(1), bool(step.arg(2, False))
-    if over is None or (isinstance(over, tuple) and not over):
-        return [[]]
-    chosen = {number % len(x) for number in (over if isinstance(over, tuple) else (over,))}
-    if keep:
+    x, first = step.arg(0), 2 if "norm" in step.node.name else 1  # a norm has its order before the dimensions
+    over, named = step.arg(first), dict(step.node.call.kwargs)
+    keep = bool(named.get("keepdim", step.arg(first + 1, False)))
+    every = over is None or (isinstance(over, tuple) and not over)
+    places = range(len(x)) if every else (over if isinstance(over, tuple) else (over,))
+    chosen = {number % len(x) for number in places} if x else set()
+    step.coupling.mix([x[place] for place in chosen])
+    if len(step.out) == len(x) and keep:
         out: Dims = [None if place in chosen else ids for place, ids in enumerate(x)]
     else:
         out = [ids for place, ids in enumerate(x) if place not in chosen]
     return [out] * len(step.node.outputs)
 
 
-def _permute(step: Step) -> list[Dims]:
-    x, order = step.arg(0), step.arg(1)
-    return [[x[place] for place in order]]
-
-
-def _transpose(step: Step) -> list[Dims]:
-    made = list(step.arg(0))
-    one, two = (step.arg(1), step.arg(2)) if step.node.name.startswith("transpose") else (-1, -2)
-    if len(made) > 1:
-        made[one], made[two] = made[two], made[one]
-    return [made]
-
-
-def _view(step: Step) -> list[Dims]:
-    return [reshaped(step, step.arg(0), step.shape(0), step.out)]
-
-
-def _expand(step: Step) -> list[Dims]:
-    x, shape = step.arg(0), step.shape(0)
-    out: Dims = [None] * len(step.out)
-    for back in range(1, len(x) + 1):
-        out[-back] = x[-back] if shape[-back] == step.out[-back] else None
-    return [out]
-
-
-def _same(step: Step) -> list[Dims]:
-    return [list(step.arg(0))]
-
-
 def _made(step: Step) -> list[Dims]:
     """Something new: of constants, or with the shape of what it is given."""
-    if step.inputs:
-        dims = step.coupling.dims(step.inputs[0])
-        return [list(dims) if len(dims) == len(step.out) else [None] * len(step.out)]
-    return [[None] * len(value.shape) for value in step.node.outputs]
+    dims = step.coupling.dims(step.inputs[0]) if step.inputs else []
+    if dims and len(dims) == len(step.out):
+        return [list(dims)]
+    if step.node.name in ("arange", "bernoulli"):
+        return [[None] * len(value.shape) for value in step.node.outputs]
+    return [[step.coupling.loose(size) if size else None for size in step.out]]
 
 
-def _cat(step: Step) -> list[Dims]:
-    parts, axis = step.arg(0), step.arg(1, 0)
-    axis %= len(step.out)
-    parts = [part for part in parts if len(part) == len(step.out)]  # an empty tensor may have one dimension
-    out: Dims = list(parts[0])
-    for part in parts[1:]:
-        for place in range(len(out)):
-            if place != axis:
-                out[place] = step.tie(out[place], part[place])
-    joined = [part[axis] for part in parts]
-    if any(ids is None for ids in joined):
-        step.lock(joined, "it is put beside what cannot be followed")
-        out[axis] = None
+def _index(step: Step) -> list[Dims]:
+    """Some of a dimension, by one tensor of numbers."""
+    x, by = step.arg(0), step.node.call.args[1]
+    if step.node.name == "index_select":
+        places, shape = [by % len(x)], step.shape(2)
     else:
-        out[axis] = np.concatenate([ids for ids in joined if ids is not None])
+        places = [place for place, item in enumerate(by) if item is not None]
+        shape = step.coupling.graph.values[step.inputs[by[places[0]].number]].shape
+    if len(places) != 1:
+        step.lock(x, "it is looked up by several numbers")
+        return [[None] * len(step.out)]
+    at = places[0]
+    if len(x) + len(shape) - 1 != len(step.out):  # a mask takes the place of several dimensions
+        step.lock(x, "it is chosen by a mask")
+        return [[None] * len(step.out)]
+    step.lock([x[at]], "its rows are looked up by number")
+    return [[*x[:at], *([None] * len(shape)), *x[at + 1 :]]]
+
+
+def _roll(step: Step) -> list[Dims]:
+    x, over = step.arg(0), step.arg(2, ())
+    moved = {number % len(x) for number in over} if over else set(range(len(x)))
+    step.lock([x[place] for place in moved], "it is rolled")
+    return [[None if place in moved else ids for place, ids in enumerate(x)]]
+
+
+def _repeat(step: Step) -> list[Dims]:
+    x, times, shape = step.arg(0), step.arg(1), step.shape(0)
+    out: Dims = [None] * len(times)
+    for back in range(1, len(times) + 1):
+        ids = x[-back] if back <= len(x) else None
+        if back <= len(x) and (shape[-back] > 1 or times[-back] == 1):
+            out[-back] = None if ids is None else np.tile(ids, times[-back])
+        elif times[-back]:
+            out[-back] = step.coupling.loose(times[-back])
     return [out]
 
 
-def _split(step: Step) -> list[Dims]:
-    x, axis = step.arg(0), step.arg(2, 0)
-    axis %= len(x)
-    lengths = [value.shape[axis] for value in step.node.outputs]
-    ids = x[axis]
-    pieces: list[Ids | None] = [None] * len(lengths)
-    if ids is not None and len(set(lengths)) == 1:
-        # A program that cuts into equal parts does so by size: what goes from one must go from all.
-        cut = np.split(ids, len(lengths))
-        for piece in cut[1:]:
-            step.tie(cut[0], piece)
-        pieces = list(cut)
-    else:
-        step.lock([ids], "it is split into parts of fixed sizes")
-    return [[*x[:axis], piece, *x[axis + 1 :]] for piece in pieces]
-
-
-def _slice(step: Step) -> list[Dims]:
-    x, axis = step.arg(0), step.arg(1, 0)
-    axis %= len(x)
-    out = list(x)
-    if step.shape(0)[axis] != step.out[axis]:
-        step.lock([x[axis]], "a part of it is taken by number")
-        out[axis] = None
-    return [out]
-
-
-def _select(step: Step) -> list[Dims]:
-    x, axis = step.arg(0), step.arg(1, 0)
-    axis %= len(x)
-    step.lock([x[axis]], "one of it is taken by number")
-    return [[*x[:axis], *x[axis + 1 :]]]
+def _stack(step: Step) -> list[Dims]:
+    parts, axis = step.arg(0), step.arg(1, 0) % len(step.out)
+    shape = [*step.out[:axis], *step.out[axis + 1 :]]
+    out = step.joined(*((part, shape) for part in parts), shape=shape)
+    return [[*out[:axis], None, *out[axis:]]]
 
 
 def _attention(step: Step) -> list[Dims]:
     query, key, value = step.arg(0), step.arg(1), step.arg(2)
     step.lock([query[-1], key[-1]], "attention is scaled by its size")
-    heads = step.tie(step.tie(query[1], key[1]), value[1])
-    out: Dims = [query[0], heads, *query[2:-1], value[-1]]
+    shape, graph = step.shape(0), step.coupling.graph
+    sides = [(query[:-2], shape[:-2])]
+    for place, dims in ((1, key), (2, value)):
+        sides.append((_spread(dims[:-2], step.shape(place)[:-2], shape[:-2]), shape[:-2]))
+    for other in step.inputs[3:]:  # a mask, or a bias that knows the heads
+        if graph.values[other].dtype.startswith(("float", "bfloat", "bool")):
+            sides.append((step.coupling.dims(other)[:-2], graph.values[other].shape[:-2]))
+    lead = step.joined(*sides, shape=shape[:-2])
+    step.coupling.attend(lead, step.node.path)
+    out: Dims = [*lead, query[-2], value[-1]]
     return [out if len(out) == len(o.shape) else [None] * len(o.shape) for o in step.node.outputs]
 
 
-def _pad(step: Step) -> list[Dims]:
-    x, sizes = step.arg(0), step.arg(1)
-    out = list(x)
-    for number in range(len(sizes) // 2):
-        if sizes[2 * number] or sizes[2 * number + 1]:
-            step.lock([out[-1 - number]], "it is padded")
-            out[-1 - number] = None
-    return [out]
+def _spread(dims: Sequence[Ids | None], sizes: Sequence[int], wanted: Sequence[int]) -> Dims:
+    """The dimensions of keys or values, each head as often as there are heads of queries to it."""
+    return [
+        ids if ids is None or size == want else np.repeat(ids, want // size)
+        for ids, size, want in zip(dims, sizes, wanted)
+    ]
 
 
 RULES: dict[str, Rule] = {
+    **SHAPE_RULES,
     "convolution": _convolution,
     "_convolution": _convolution,
     "addmm": _addmm,
@@ -324,27 +255,20 @@ RULES: dict[str, Rule] = {
     "matmul": _product,
     "linear": _linear,
     "native_layer_norm": _layer_norm,
+    "_fused_rms_norm": _layer_norm,
     "native_group_norm": _group_norm,
     "embedding": _embedding,
-    "permute": _permute,
-    "transpose": _transpose,
-    "t": _transpose,
-    "expand": _expand,
-    "cat": _cat,
-    "split": _split,
-    "chunk": _split,
-    "slice": _slice,
-    "select": _select,
-    "constant_pad_nd": _pad,
-    **dict.fromkeys(
-        "view _unsafe_view reshape _reshape_alias flatten unsqueeze squeeze unflatten".split(), _view
-    ),
+    "index": _index,
+    "index_select": _index,
+    "roll": _roll,
+    "repeat": _repeat,
+    "stack": _stack,
+    "cumsum": _along,
     **dict.fromkeys(
         "mean sum amax amin prod std var var_mean logsumexp norm linalg_vector_norm".split(), _reduction
     ),
     **dict.fromkeys(
-        "clone contiguous _to_copy detach alias dropout lift_fresh native_dropout copy cumsum".split(),
-        _elementwise,
+        "clone contiguous _to_copy detach alias dropout lift_fresh native_dropout copy".split(), _elementwise
     ),
     **dict.fromkeys(
         "empty empty_like zeros zeros_like ones ones_like full full_like arange rand_like bernoulli scalar_tensor "
@@ -352,60 +276,5 @@ RULES: dict[str, Rule] = {
         _made,
     ),
 }
-
-
-# ---------------------------------------------------------------- shapes
-
-
-def reshaped(step: Step, dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dims:
-    """The numbers along the dimensions of a tensor in another shape."""
-    out: Dims = [None] * len(after)
-    for old, new in _matched(before, after):
-        followed = [place for place in old if dims[place] is not None and before[place] > 1]
-        if not followed:
-            continue
-        sizes = [before[place] for place in old]
-        if len(followed) > 1:
-            step.lock([dims[place] for place in followed], "a view merges it with another")
-            continue
-        where = old.index(followed[0])
-        ids = dims[followed[0]]
-        assert ids is not None
-        spread = np.broadcast_to(ids.reshape([-1 if n == where else 1 for n in range(len(old))]), sizes)
-        cells = spread.reshape([after[place] for place in new])
-        varies = [place for place in range(len(new)) if _varies(cells, place)]
-        if len(varies) > 1:
-            step.lock([ids], "a view splits it")
-            continue
-        keep = varies[0] if varies else 0
-        line = cells[tuple(slice(None) if place == keep else 0 for place in range(len(new)))]
-        out[new[keep]] = line.copy()
-    return out
-
-
-def _varies(cells: Ids, axis: int) -> bool:
-    first = np.take(cells, [0], axis=axis)
-    return bool((cells != first).any())
-
-
-def _matched(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Dimensions of two shapes that hold the same elements: of ``(2, 3, 4)`` and ``(6, 4)``, 0, 1 and 0; 2 and 1."""
-    if 0 in before or prod(before) != prod(after):
-        return []
-    found = []
-    i = j = 0
-    while i < len(before) and j < len(after):
-        old, new = [i], [j]
-        left, right = before[i], after[j]
-        while left != right:
-            if left < right:
-                i += 1
-                old.append(i)
-                left *= before[i]
-            else:
-                j += 1
-                new.append(j)
-                right *= after[j]
-        found.append((old, new))
-        i, j = i + 1, j + 1
-    return found
+# What passes a parameter on as it is, in another arrangement or element type.
+PLAIN = {*SHAPE_RULES, "clone", "contiguous", "_to_copy", "detach", "alias", "lift_fresh"} - {"cat"}

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import copy
-import statistics
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.coupling import Coupling, Group
-from torch_vis.analysis.hardware import find_hardware
+from torch_vis.analysis.coupling import Group
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError
+from torch_vis.reports.cutting import Change
 from torch_vis.reports.report import Report
-from torch_vis.run.differences import Gap, gap_of
-from torch_vis.tracing import trace
+from torch_vis.reports.trials import Bench, Trial
+from torch_vis.run.differences import Gap
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration
-
-RUNS = 5
-# Numbers that torch's own modules keep of their sizes, by the parameter and dimension that they go by.
-SIZES: dict[tuple[str, int], tuple[str, ...]] = {
-    ("weight", 0): ("out_features", "out_channels", "num_features", "num_channels", "nf"),
-    ("weight", 1): ("in_features", "in_channels", "embedding_dim", "nx"),
-}
-TURNED = (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d)
 
 
 class Cut(NamedTuple):
     """One group of units: where they live, how many there are, how many would go, and what came of trying.
 
-    ``name`` is the parameter whose rows make the units. ``share`` is how much of the group's weight, as squared norm,
-    the units have that would go. ``output`` is how far the output moves with this group alone cut, and ``problem`` is
-    why it cannot be.
+    ``name`` is the parameter whose rows make the units, or the attention and its heads that would go. ``share`` is how
+    much of the group's weight, as squared norm, the units have that would go. ``output`` is how far the output moves
+    with this group alone cut, and ``problem`` is why it cannot be. ``error`` is how far the smaller model's output is
+    from the whole one's with the columns zero that read the units: rounding; None where these are not the same, as
+    before a normalisation over all of them. ``changes`` are numbers that modules keep and that had to go along.
     """
 
     name: str
@@ -48,6 +38,18 @@ class Cut(NamedTuple):
     parameters: int
     output: Gap | None
     problem: str
+    heads: bool = False
+    error: float | None = None
+    changes: tuple[Change, ...] = ()
+
+
+class Head(NamedTuple):
+    """One attention head, or one of keys and values with its heads of queries, and its share of all their weight."""
+
+    name: str
+    share: float
+    parameters: int
+    cut: bool
 
 
 class Pruning(Report):
@@ -63,8 +65,9 @@ class Pruning(Report):
         before: Mapping[str, int],
         after: Mapping[str, int],
         output: Gap | None,
+        heads: Sequence[Head] = (),
     ) -> None:
-        self.groups, self.locked, self.model = groups, locked, model
+        self.groups, self.locked, self.model, self.heads = groups, locked, model, list(heads)
         self.before, self.after, self.output = dict(before), dict(after), output
 
     def facts(self) -> dict[str, str]:
@@ -74,6 +77,14 @@ class Pruning(Report):
             f"{len({group.locked for group in self.locked}):,} reasons lock others",
             "units": f"{sum(group.cut for group in cut):,} of {sum(group.units for group in cut):,} cut",
         }
+        if self.heads:
+            found["heads"] = f"{sum(head.cut for head in self.heads):,} of {len(self.heads):,} cut"
+        checked = [group.error for group in cut if group.error is not None]
+        if checked:
+            found["checked"] = (
+                f"{len(checked):,} of {len(cut):,} give what the whole model gives with theirs at zero, "
+                f"to {max(checked):.1g}"
+            )
         shown = {"parameters": count, "flops": count, "time_ns": duration, "predicted_ns": duration}
         for name, show in shown.items():
             if name not in self.before or name not in self.after:
@@ -96,6 +107,7 @@ class Pruning(Report):
             Field("share", "weight cut", "{:.1%}".format),
             Field("parameters", "parameters", count),
             Field("output", "output moves", "{:.3g}".format),
+            Field("changes", "numbers changed"),
             Field("problem", "problem"),
         )
         rows = [
@@ -107,7 +119,8 @@ class Pruning(Report):
                 group.share,
                 group.parameters,
                 None if group.output is None else group.output.relative,
-                group.problem,
+                ", ".join(change.attribute for change in group.changes) or None,
+                group.problem or None,
             )
             for group in self.groups
         ]
@@ -120,8 +133,16 @@ class Pruning(Report):
             Field("first", "for example"),
         )
         reasons = [(reason, len(found), found[0].places[0][0]) for reason, found in why.items()]
+        light = sorted(self.heads, key=lambda head: head.share)
+        heads = (
+            Field("name", "head"),
+            Field("share", "weight", "{:.1%}".format),
+            Field("parameters", "parameters", count),
+            Field("cut", "cut", lambda cut: "cut" if cut else ""),
+        )
         return [
             Listing("Groups that belong together", fields, rows, most=30),
+            Listing("Attention heads", heads, light, most=30),
             Listing("Not to be cut", locked, sorted(reasons, key=lambda row: -row[1])),
         ]
 
@@ -153,13 +174,14 @@ def analyze_pruning(
     each: bool = True,
     hardware: str | None = None,
 ) -> Pruning:
-    """Find the units (channels, features) that belong together, cut the lightest, and run what is left.
+    """Find the units (channels, features, heads) that belong together, cut the lightest, and run what is left.
 
     ``args`` and ``kwargs`` are a real batch, from which the coupling is found and on which the smaller model is tried.
     ``ratio`` is the share of each group that goes, by weight. With ``each``, every group is first cut alone: one
-    whose model does not run any more is left whole, with the reason. ``hardware`` names a device for which the time is
-    predicted as well. The model itself is not changed; the smaller one
-    is in ``model`` of what comes back.
+    whose model does not run any more, or does not give what the whole model gives with the same units at zero, is left
+    whole, with the reason. Heads are always tried: where a module keeps their number (``num_heads``), it is changed in
+    the smaller model if that makes it right. ``hardware`` names a device for which the time is predicted as well. The
+    model itself is not changed; the smaller one is in ``model`` of what comes back.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
@@ -175,186 +197,69 @@ def analyze_pruning(
         raise UsageError(f"analyze_pruning() takes a module, not {type(model).__name__}")
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio < 1:
         raise UsageError(f"ratio is the share of each group that goes, between 0 and 1, not {ratio!r}")
-    named = dict(kwargs or {})
     with torch.random.fork_rng():
-        bench = _Bench(model, args, named, hardware)
-        cuts, chosen = [], []
-        free = [group for group in bench.coupling.groups if not group.locked and len(group.units) > 1]
+        bench = Bench(model, args, dict(kwargs or {}), hardware)
+        groups = bench.coupling.groups
+        free = [group for group in groups if not group.locked and len(group.units) > 1]
         if not free:
-            raise UsageError("nothing in this model can be cut: " + _reasons(bench.coupling.groups))
+            raise UsageError("nothing in this model can be cut: " + _reasons(groups))
+        cuts, chosen, heads = [], [], []
         for group in progress(free, "cutting"):
             units = bench.lightest(group, ratio)
-            cut = bench.tried(group, units, try_it=each)
-            cuts.append(cut)
-            if not cut.problem:
-                chosen.append(units)
-        smaller, output, problem = bench.cut(
-            np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
-        )
-        if smaller is None:
+            tried = bench.cut_group(group, units) if each or group.heads else Trial(None, None, None, (), "")
+            cuts.append(_cut(bench, group, units, tried))
+            if group.heads:
+                heads += _heads(bench, group, () if tried.problem else units)
+            if not tried.problem:
+                chosen.append((group, units, tried.changes))
+        whole = bench.cut_all(chosen)
+        if whole.model is None:
             raise UsageError(
-                f"the model does not run with all groups cut: {problem}; try each=True or a lower ratio"
+                f"the model does not run with all groups cut: {whole.problem}; try each=True or a lower ratio"
             )
-        after = bench.figures(smaller)
-    locked = [group for group in bench.coupling.groups if group.locked]
-    return Pruning(cuts, locked, smaller, bench.figures(bench.model), after, output)
+        after = bench.figures(whole.model)
+        before = bench.figures(bench.model)
+    locked = [group for group in groups if group.locked]
+    return Pruning(cuts, locked, whole.model, before, after, whole.output, heads)
 
 
 def _reasons(groups: Sequence[Group]) -> str:
     return "; ".join(sorted({group.locked for group in groups if group.locked})) or "it has no parameters"
 
 
-class _Bench:
-    """A copy of a model in eval mode, its coupling, and its output to compare with."""
+def _cut(bench: Bench, group: Group, units: Any, tried: Trial) -> Cut:
+    weights = bench.weights(group)
+    share = float(weights[np.isin(group.units, units)].sum() / weights.sum()) if weights.sum() else 0.0
+    return Cut(
+        group.named(units) if group.heads else _rows(bench, group),
+        group.places,
+        len(group.units),
+        len(units),
+        share,
+        bench.parameters_of(group, units),
+        tried.output,
+        tried.problem,
+        bool(group.heads),
+        tried.error,
+        tried.changes,
+    )
 
-    def __init__(
-        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hardware: str | None
-    ) -> None:
-        self.hardware = None if hardware is None else find_hardware(hardware)
-        self.model = copy.deepcopy(model).eval()
-        self.training = {name: module.training for name, module in model.named_modules()}
-        self.args, self.kwargs = args, kwargs
-        fused = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # a fused layer does not show what belongs together
-        try:
-            with torch.no_grad():
-                found = trace(self.model, *args, kwargs=kwargs, keep=False)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fused)
-        self.coupling = Coupling(found.graph)
-        self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        self.output = _floating(self.run(self.model))
 
-    def run(self, model: torch.nn.Module) -> Any:
-        """The model's output for the batch."""
-        with torch.no_grad():
-            return model(*self.args, **self.kwargs)
-
-    def named(self, group: Group) -> str:
-        """The first parameter whose rows are the units: a filter's or a matrix's rather than a bias or a norm."""
-        rows = [name for name, number in group.places if number == 0] or [group.places[0][0]]
-        return max(rows, key=lambda name: self.tensors[name].dim() > 1)
-
-    def lightest(self, group: Group, ratio: float) -> Any:
-        """The units of a group with the least weight; one at least stays."""
-        weights = self.weights(group)
-        number = min(len(group.units) - 1, max(1, round(len(group.units) * ratio)))
-        return group.units[np.argsort(weights, kind="stable")[:number]]
-
-    def weights(self, group: Group) -> Any:
-        """The squared norm of everything that each unit has in parameters."""
-        total = np.zeros(len(self.coupling.unit))
-        for name, number in group.places:
-            tensor = self.tensors.get(name)
-            if isinstance(tensor, torch.nn.Parameter):
-                others = [n for n in range(tensor.dim()) if n != number]
-                squared = tensor.detach().double().square()
-                along = (squared.sum(dim=others) if others else squared).cpu().numpy()
-                np.add.at(total, self.coupling.unit[self.coupling.ids[name][number]], along)
-        return total[group.units]
-
-    def tried(self, group: Group, units: Any, *, try_it: bool) -> Cut:
-        """What cutting these units alone would do."""
-        weights = self.weights(group)
-        share = float(weights[np.isin(group.units, units)].sum() / weights.sum()) if weights.sum() else 0.0
-        kept = self.coupling.kept(units)
-        gone = sum(
-            self.tensors[name].numel() - int(np.prod([mask.sum() for mask in kept[name]]))
-            for name in {name for name, _ in group.places}
-            if isinstance(self.tensors.get(name), torch.nn.Parameter)
+def _heads(bench: Bench, group: Group, gone: Sequence[int]) -> list[Head]:
+    weights = bench.weights(group)
+    total = weights.sum() or 1.0
+    return [
+        Head(
+            group.named([unit]),
+            float(weight / total),
+            bench.parameters_of(group, np.array([unit])),
+            unit in gone,
         )
-        output, problem = None, ""
-        if try_it:
-            _, output, problem = self.cut(units)
-        return Cut(
-            self.named(group), group.places, len(group.units), len(units), share, gone, output, problem
-        )
-
-    def cut(self, units: Any) -> tuple[torch.nn.Module | None, Gap | None, str]:
-        """A model without these units, how far its output is from the whole one's, or why it does not run."""
-        smaller = without(self.model, self.coupling.kept(units))
-        try:
-            made = _floating(self.run(smaller))
-        except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
-            return None, None, " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        if [tensor.shape for tensor in made] != [tensor.shape for tensor in self.output]:
-            return None, None, "the output has another shape"
-        for name, module in smaller.named_modules():
-            module.training = self.training.get(name, False)
-        return smaller, gap_of(self.output, made), ""
-
-    def figures(self, model: torch.nn.Module) -> dict[str, int]:
-        """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there."""
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        with torch.no_grad():
-            found = trace(model, *self.args, kwargs=self.kwargs, keep=False)
-        spent = []
-        for _ in range(RUNS):
-            begun = time.perf_counter_ns()
-            self.run(model)
-            if torch.cuda.is_available() and torch.cuda.is_initialized():
-                torch.cuda.synchronize()
-            spent.append(time.perf_counter_ns() - begun)
-        for module, mode in modes:
-            module.training = mode
-        flops = found.metrics["flops"].total()  # None where no operation has a formula
-        predicted = {}
-        if self.hardware is not None:
-            predicted["predicted_ns"] = round(found.latency(hardware=self.hardware).total_ns)
-        return {
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            **({} if flops is None else {"flops": int(flops)}),
-            "time_ns": round(statistics.median(spent)),
-            **predicted,
-        }
+        for unit, weight in zip(group.units.tolist(), weights)
+    ]
 
 
-def without(model: torch.nn.Module, kept: Mapping[str, Sequence[Any]]) -> torch.nn.Module:
-    """A copy of a model with parts of its parameters and buffers gone, and the sizes that its modules keep adjusted."""
-    smaller = copy.deepcopy(model)
-    done: dict[int, torch.Tensor] = {}
-    for path, module in smaller.named_modules():
-        for table in (module._parameters, module._buffers):
-            for name, tensor in list(table.items()):
-                if tensor is None:
-                    continue
-                masks = kept.get(f"{path}.{name}" if path else name)
-                if id(tensor) not in done:
-                    if masks is None or all(mask.all() for mask in masks):
-                        continue
-                    done[id(tensor)] = _cut_tensor(tensor, masks)
-                new = done[id(tensor)]
-                _resize(module, name, tuple(tensor.shape), tuple(new.shape))
-                table[name] = new
-    return smaller
-
-
-def _cut_tensor(tensor: torch.Tensor, masks: Sequence[Any]) -> torch.Tensor:
-    made = tensor.detach()
-    for number, mask in enumerate(masks):
-        if not mask.all():
-            made = made.index_select(number, torch.as_tensor(np.flatnonzero(mask), device=made.device))
-    made = made.clone()
-    return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
-
-
-def _resize(module: torch.nn.Module, name: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    """Adjust the numbers in which a module keeps a size of this parameter."""
-    for number, (old, new) in enumerate(zip(before, after)):
-        if old == new:
-            continue
-        place = (name, 1 - number) if isinstance(module, TURNED) and number < 2 else (name, number)
-        for attribute in SIZES.get(place, ()):
-            if getattr(module, attribute, None) == old:
-                setattr(module, attribute, new)
-        groups = getattr(module, "groups", 1)
-        if groups == old and number == 0 and name == "weight" and groups > 1:
-            module.groups, module.in_channels = new, new  # type: ignore[assignment]
-        if getattr(module, "normalized_shape", None) == (old,):
-            module.normalized_shape = (new,)  # type: ignore[assignment]
-
-
-def _floating(output: Any) -> list[torch.Tensor]:
-    leaves = pytree.tree_leaves(output if not hasattr(output, "to_tuple") else output.to_tuple())
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+def _rows(bench: Bench, group: Group) -> str:
+    """The first parameter whose rows are the units: a filter's or a matrix's rather than a bias or a norm."""
+    rows = [name for name, number in group.places if number == 0] or [group.places[0][0]]
+    return max(rows, key=lambda name: bench.tensors[name].dim() > 1)

@@ -1,0 +1,316 @@
+"""Units of a model cut on trial: what is left is run, and compared with the whole model with these at zero."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_vis.analysis.coupling import Coupling, Group
+from torch_vis.analysis.hardware import find_hardware
+from torch_vis.reports.cutting import (
+    Change,
+    attempts,
+    change_all,
+    changed,
+    possible_changes,
+    sharpened,
+    torch_attention,
+    without,
+    zeroed,
+)
+from torch_vis.run.differences import Gap, gap_of
+from torch_vis.tracing import trace
+
+RUNS = 5
+MIXED = "its heads are normalised together, so that there is nothing to check the smaller model against"
+UNSTEADY = (
+    "the output is not the same twice, or not finite: there is nothing to check the smaller model against"
+)
+OTHER = (
+    "what is left gives something else than the whole model with these at zero: the program counts on them"
+)
+
+
+class Trial(NamedTuple):
+    """What came of cutting: the model, how far its output moved, and how far it is from the one of zeroed columns.
+
+    ``error`` is None where there is nothing to compare with. ``problem`` says why there is no model.
+    """
+
+    model: torch.nn.Module | None
+    output: Gap | None
+    error: float | None
+    changes: tuple[Change, ...]
+    problem: str
+
+
+class Bench:
+    """A copy of a model in eval mode, its coupling, and its output to compare with."""
+
+    def __init__(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hardware: str | None
+    ) -> None:
+        self.hardware = None if hardware is None else find_hardware(hardware)
+        self.model = copy.deepcopy(model).eval()
+        self.training = {name: module.training for name, module in model.named_modules()}
+        self.args, self.kwargs = args, kwargs
+        with _unfused(), torch.no_grad():
+            found = trace(self.model, *args, kwargs=kwargs, keep=False)
+        self.coupling = Coupling(found.graph)
+        self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        self.output = self.run(self.model)
+        self.fine, self.fine_args, self.fine_kwargs = self._finer()
+        same = gap_of(self.check(self.fine), self.check(self.fine))
+        self.steady = same is not None and same.relative <= 1e-5  # not where it is not finite
+        self._right: dict[tuple[str, ...], None] = {}  # names of what had to be changed so far
+
+    def run(self, model: torch.nn.Module) -> list[torch.Tensor]:
+        """The numbers in the model's output for the batch."""
+        return _run(model, self.args, self.kwargs)
+
+    def check(self, model: torch.nn.Module) -> list[torch.Tensor]:
+        """The same of a model that is only there to be compared, in double precision where it runs in it."""
+        return _run(model, self.fine_args, self.fine_kwargs)
+
+    def _finer(self) -> tuple[torch.nn.Module, Any, Any]:
+        """The model and the batch in double precision, so that a wrong result is not taken for rounding."""
+        fine = copy.deepcopy(self.model)
+        args, kwargs = pytree.tree_map(_doubled, (self.args, self.kwargs))
+        try:
+            fine.double()
+            _run(fine, args, kwargs)
+        except Exception:  # the user's forward, or a kernel that there is not in double precision
+            return copy.deepcopy(self.model), self.args, self.kwargs
+        return fine, args, kwargs
+
+    # ---------------------------------------------------------------- cutting
+
+    def cut_group(self, group: Group, units: Any) -> Trial:
+        """A model without these units of one group."""
+        exact = group.exact and self.steady
+        if group.heads and not exact:
+            return _failed(UNSTEADY if group.exact else MIXED)
+        changes: tuple[Change, ...] = ()
+        if exact:
+            found, problem = self._right_changes(group, units)
+            if found is None:
+                return _failed(problem)
+            changes = found
+        smaller = self._smaller(self.model, units, changes)
+        made, problem = self._ran(smaller)
+        if problem:
+            return _failed(problem)
+        error = None
+        if exact:
+            with zeroed(self.model, self.coupling.fed(units)):
+                gap = gap_of(self.run(self.model), made)
+            error = None if gap is None else gap.relative
+        return self._finished(smaller, made, error, changes)
+
+    def _right_changes(self, group: Group, units: Any) -> tuple[tuple[Change, ...] | None, str]:
+        """What has to be changed for the smaller model to be right, or None and why nothing makes it so."""
+        sharp = {name for name, number in group.places if group.heads}
+        with sharpened(self.fine, sharp):
+            with zeroed(self.fine, self.coupling.fed(units)):
+                target = self.check(self.fine)
+            smaller = self._smaller(self.fine, units)
+        left = Fraction(len(group.units) - len(units), len(group.units))
+        tiers = possible_changes(smaller, group.paths, self._sizes(group), left)
+        known = torch_attention(smaller, group.paths, left) if group.heads else ()
+        problems = []
+        for changes in (known,) if known else attempts(tiers, self._right):
+            with changed(smaller, changes):
+                problem = self._compared(smaller, target)
+            if not problem:
+                return changes if known else self._fewest(smaller, target, changes), ""
+            problems.append(problem)
+        return None, OTHER if OTHER in problems else problems[0]
+
+    def _fewest(
+        self, smaller: torch.nn.Module, target: list[torch.Tensor], changes: tuple[Change, ...]
+    ) -> tuple[Change, ...]:
+        """The changes without those that are not called after heads and that it works without."""
+        names = tuple(sorted({change.attribute for change in changes}))
+        if names in self._right or not names:
+            return changes
+        for name in names:
+            fewer = tuple(change for change in changes if change.attribute != name)
+            if "head" in name or not fewer:
+                continue
+            with changed(smaller, fewer):
+                if not self._compared(smaller, target):
+                    changes = fewer
+        self._right[tuple(sorted({change.attribute for change in changes}))] = None
+        return changes
+
+    def cut_all(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> Trial:
+        """A model without all of these."""
+        none = np.zeros(0, dtype=np.int64)
+        exact = np.concatenate([none, *(units for group, units, _ in parts if group.exact)])
+        other = np.concatenate([none, *(units for group, units, _ in parts if not group.exact)])
+        every = np.concatenate([exact, other])
+        changes = tuple(change for _, _, some in parts for change in some)
+        if self.steady:
+            with zeroed(self.fine, self.coupling.fed(exact)):
+                try:
+                    target = self.check(self._smaller(self.fine, other))
+                except Exception as error:  # whatever the user's forward raises
+                    return _failed(_told(error))
+            problem = self._compared(self._smaller(self.fine, every, changes), target)
+            if problem:
+                return _failed(problem)
+        smaller = self._smaller(self.model, every, changes)
+        made, problem = self._ran(smaller)
+        return _failed(problem) if problem else self._finished(smaller, made, None, changes)
+
+    def _smaller(self, model: torch.nn.Module, units: Any, changes: Sequence[Change] = ()) -> torch.nn.Module:
+        smaller = without(model, self.coupling.kept(units))
+        change_all(smaller, changes)
+        return smaller
+
+    def _ran(self, model: torch.nn.Module) -> tuple[list[torch.Tensor], str]:
+        try:
+            made = self.run(model)
+        except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
+            return [], _told(error)
+        if [tensor.shape for tensor in made] != [tensor.shape for tensor in self.output]:
+            return [], "the output has another shape"
+        return made, ""
+
+    def _compared(self, model: torch.nn.Module, target: list[torch.Tensor]) -> str:
+        """Why a model does not give this output, empty where it does."""
+        try:
+            made = self.check(model)
+        except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
+            return _told(error)
+        gap = gap_of(target, made)
+        if gap is None:
+            return "the output has another shape"
+        return "" if gap.relative <= _allowed(target) else OTHER
+
+    def _finished(
+        self,
+        smaller: torch.nn.Module,
+        made: list[torch.Tensor],
+        error: float | None,
+        changes: tuple[Change, ...],
+    ) -> Trial:
+        for name, module in smaller.named_modules():
+            module.training = self.training.get(name, False)
+        return Trial(smaller, gap_of(self.output, made), error, changes, "")
+
+    def _sizes(self, group: Group) -> set[int]:
+        """The numbers that a program may have for the size of a group: its heads, and what it has of each dimension."""
+        members = np.isin(self.coupling.unit, group.units)
+        along = {int(members[self.coupling.ids[name][number]].sum()) for name, number in group.places}
+        return {*group.heads, *along, len(group.units)}
+
+    # ---------------------------------------------------------------- figures
+
+    def weights(self, group: Group) -> Any:
+        """The squared norm of everything that each unit has in parameters."""
+        total = np.zeros(len(self.coupling.unit))
+        for name, number in group.places:
+            tensor = self.tensors.get(name)
+            if isinstance(tensor, torch.nn.Parameter):
+                others = [n for n in range(tensor.dim()) if n != number]
+                squared = tensor.detach().double().square()
+                along = (squared.sum(dim=others) if others else squared).cpu().numpy()
+                np.add.at(total, self.coupling.unit[self.coupling.ids[name][number]], along)
+        return total[group.units]
+
+    def lightest(self, group: Group, ratio: float) -> Any:
+        """The units of a group with the least weight; one at least stays."""
+        number = min(len(group.units) - 1, max(1, round(len(group.units) * ratio)))
+        return group.units[np.argsort(self.weights(group), kind="stable")[:number]]
+
+    def parameters_of(self, group: Group, units: Any) -> int:
+        """How many parameters go with these units."""
+        kept = self.coupling.kept(units)
+        return sum(
+            self.tensors[name].numel() - int(np.prod([mask.sum() for mask in kept[name]]))
+            for name in {name for name, _ in group.places}
+            if isinstance(self.tensors.get(name), torch.nn.Parameter)
+        )
+
+    def figures(self, model: torch.nn.Module) -> dict[str, int]:
+        """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there."""
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        with torch.no_grad():
+            found = trace(model, *self.args, kwargs=self.kwargs, keep=False)
+        spent = []
+        for _ in range(RUNS):
+            begun = time.perf_counter_ns()
+            with torch.no_grad():
+                model(*self.args, **self.kwargs)
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            spent.append(time.perf_counter_ns() - begun)
+        for module, mode in modes:
+            module.training = mode
+        flops = found.metrics["flops"].total()  # None where no operation has a formula
+        predicted = {}
+        if self.hardware is not None:
+            predicted["predicted_ns"] = round(found.latency(hardware=self.hardware).total_ns)
+        return {
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            **({} if flops is None else {"flops": int(flops)}),
+            "time_ns": round(statistics.median(spent)),
+            **predicted,
+        }
+
+
+def _run(model: torch.nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    with _unfused(), torch.no_grad():
+        return _numbers(model(*args, **kwargs))
+
+
+@contextlib.contextmanager
+def _unfused() -> Iterator[None]:
+    """Torch's attention layers as their parts: fused, they do not show what belongs together and skip what is padded."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _doubled(item: Any) -> Any:
+    return item.double() if isinstance(item, torch.Tensor) and item.is_floating_point() else item
+
+
+def _failed(problem: str) -> Trial:
+    return Trial(None, None, None, (), problem)
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:160]
+
+
+def _numbers(output: Any) -> list[torch.Tensor]:
+    """The floating-point tensors of an output; where it has none, all of them."""
+    leaves = pytree.tree_leaves(output if not hasattr(output, "to_tuple") else output.to_tuple())
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    return floating or [tensor.double() for tensor in tensors]
+
+
+def _allowed(tensors: Sequence[torch.Tensor]) -> float:
+    """How far apart two outputs may be that differ in the order of additions only.
+
+    In double precision that leaves room for programs that compute a part of it in single.
+    """
+    worst = max((torch.finfo(tensor.dtype).eps for tensor in tensors), default=0.0)
+    return min(max(1000 * worst, 1e-5), 0.05)
