@@ -7,24 +7,17 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import (
-    NothingToDifferentiate,
-    NotOurFile,
-    NotTraceable,
-    TensorsMissing,
-    UsageError,
-    no_match,
-)
+from torch_vis.errors import NotOurFile, NotTraceable, TensorsMissing, UsageError, no_match
+from torch_vis.graph.files import PathLike
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.reading import Reading
-from torch_vis.registry import FORMATS, READABLE, drawer, writer
+from torch_vis.registry import FORMATS, READABLE
+from torch_vis.showing import Showing
 
 if TYPE_CHECKING:
-    import networkx
-    import pandas
     import torch
 
     from torch_vis.capture.compilers import Captured
@@ -36,14 +29,12 @@ if TYPE_CHECKING:
     from torch_vis.run.execute import Rerun
     from torch_vis.run.inputs import Entry
     from torch_vis.views.breaks import Breaks
-    from torch_vis.views.tui.config import ExplorerConfig
 
-PathLike = str | os.PathLike[str]
 COSTS = ("flops", "macs", "moved_bytes")
 VIAS = ("eager", "fx", "export", "dynamo", "aot")
 
 
-class Trace(Reading):
+class Trace(Reading, Showing):
     """One recorded run: its graph, its measurements, what was not captured, and what the model returned.
 
     >>> import torch, torch_vis as tv
@@ -169,127 +160,6 @@ class Trace(Reading):
         self._held = None
         self.output = None
 
-    def save(self, path: PathLike, *, format: Any = None) -> None:
-        """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
-
-        ``.html`` is a web page: one file, no network. ``.tvz`` and ``.json`` can be loaded again. The others are for
-        other tools: ``.onnx`` (Netron), ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``,
-        ``.csv``, ``.md``, and pictures: ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is
-        your own: the class, made without arguments, needs ``save(path, graph, metrics, limits, meta)``.
-
-        >>> import os, tempfile, torch, torch_vis as tv
-        >>> path = os.path.join(tempfile.mkdtemp(), "run.tvz")
-        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).save(path)
-        >>> tv.load(path).graph
-        <Graph: 1 operations, 2 values, 2 scopes>
-        """
-        writer(path, format).save(path, self.graph, self.metrics, self.limits, self.meta)
-
-    def table(self, *, depth: int | Literal["auto"] | None = "auto", width: int | None = None) -> str:
-        """The module tree with shapes, parameters, operations, time and memory, as ``print`` shows it.
-
-        >>> import torch, torch_vis as tv
-        >>> print(tv.trace(torch.nn.ReLU(), torch.ones(2)).table().splitlines()[0].split()[0])
-        ReLU
-        """
-        from torch_vis.views.text import table
-
-        return table(self.graph, self.metrics, self.limits, self.meta, depth=depth, width=width)
-
-    def figure(
-        self,
-        renderer: str = "plotly",
-        *,
-        depth: int | Literal["auto"] | None = "auto",
-        color: str = "type",
-        phase: str | None = None,
-    ) -> Any:
-        """Draw the run as a graph: layered, grouped by module, repeated blocks folded into one (``× 12``).
-
-        ``renderer`` is ``"plotly"``, ``"matplotlib"``, ``"graphviz"`` or ``"svg"``; what comes back is that library's
-        figure. ``"package.module:Object"`` names your own, a callable of ``(graph, metrics, limits, meta, look)``.
-        ``depth`` is how many levels of modules are opened (None: down to every operation; by default as many as can be
-        read). ``color`` is ``"type"``, ``"time"``, ``"memory"``, ``"flops"``, ``"bytes"`` or ``"none"``, and ``phase``
-        one of ``"forward"``, ``"backward"``, ``"optimizer"`` to draw only that.
-
-        >>> import torch, torch_vis as tv
-        >>> figure = tv.trace(torch.nn.ReLU(), torch.ones(2)).figure("svg", color="time")
-        >>> str(figure)[:4]
-        '<svg'
-        """
-        from torch_vis.views.picture.diagram import Look
-
-        draw = drawer(renderer)
-        return draw(self.graph, self.metrics, self.limits, self.meta, Look(depth, color, phase))
-
-    def show(self) -> str:
-        """Open the run as a web page: in the notebook that this is called from, or else in the browser.
-
-        The page is one file without a network, written to a temporary folder; its path is returned. ``save`` with the
-        ending ``.html`` writes the same page to a place of your own. Where no browser can be started, a warning says
-        where the page is.
-
-        >>> import torch, torch_vis as tv
-        >>> path = tv.trace(torch.nn.ReLU(), torch.ones(2)).show()  # doctest: +SKIP
-        """
-        from torch_vis.views.web.show import show
-
-        return show(self.graph, self.metrics, self.limits, self.meta)
-
-    def explore(
-        self,
-        *,
-        model: torch.nn.Module | None = None,
-        against: Any = None,
-        config: ExplorerConfig | None = None,
-    ) -> None:
-        """Open the run in the terminal explorer, until it is quit.
-
-        With the ``model`` that was traced, modules that did not run are shown too, and their arguments and weights.
-        ``against`` is a second trace, model or file to compare with.
-
-        >>> import torch, torch_vis as tv
-        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
-        >>> try:
-        ...     t.explore()  # here, where there is no terminal
-        ... except tv.errors.UsageError as error:
-        ...     print(str(error).partition(";")[0])
-        the explorer needs a terminal
-        """
-        from torch_vis.frontends.explorer import explore
-
-        explore(self if model is None else model, trace=self, against=against, config=config)
-
-    def to_networkx(self) -> networkx.MultiDiGraph[Any]:
-        """The graph as a networkx ``MultiDiGraph``.
-
-        >>> import torch, torch_vis as tv
-        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).to_networkx().nodes[0]["name"]
-        'relu'
-        """
-        from torch_vis.exporters.networkx import to_networkx
-
-        return to_networkx(self.graph, self.metrics)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per operation, with every metric, as a pandas ``DataFrame``.
-
-        >>> import torch, torch_vis as tv
-        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).to_pandas()["name"].tolist()
-        ['relu']
-        """
-        from torch_vis.exporters.pandas import to_pandas
-
-        return to_pandas(self.graph, self.metrics)
-
-    def _repr_html_(self) -> str:
-        from torch_vis.views.notebook import html
-
-        return html(self.graph, self.metrics, self.limits, self.meta)
-
-    def __str__(self) -> str:
-        return self.table()
-
     def __repr__(self) -> str:
         name = self.meta.get("model") or "run"
         return f"<Trace of {name}: {len(self.graph):,} operations>"
@@ -398,38 +268,29 @@ def trace(
     >>> [scope.type for scope in scopes if scope.kind == "function"]
     ['aten.linear.default', 'aten.relu.default']
     """
-    if not callable(model):
-        raise NotTraceable(f"trace() takes a module or a callable, not {_describe(model)}")
-    if loss is not None and not callable(loss):
-        raise UsageError(f"loss must be a callable of the output, not {_describe(loss)}")
-    if kwargs is not None and not (
-        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
-    ):
-        raise UsageError(f"kwargs is a dictionary of the model's keyword arguments, not {_describe(kwargs)}")
-    if via not in VIAS:
-        raise no_match("capture", str(via), VIAS)
+    _refuse_misuse(model, kwargs, loss, via)
     import torch
 
-    from torch_vis.capture.eager import Capture, name_inputs, run_backward
+    from torch_vis.capture.eager import Capture, name_inputs
 
     named = dict(kwargs or {})
-    modules = [model] if isinstance(model, torch.nn.Module) else []
+    is_compiled = via != "eager" or dynamic or dynamic_shapes is not None or fullgraph
     if repeat and (fake or via != "eager"):
         raise UsageError("repeat= times the model as it runs; leave out fake and via")
     if fake:
         from torch_vis.capture.faking import fake_run
 
-        if via != "eager" or dynamic or dynamic_shapes is not None or fullgraph:
+        if is_compiled:
             raise UsageError(
                 "fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph"
             )
         made = fake_run(model, args, named, backward, loss, functions=functions, partial=partial)
         return Trace(*made[:4], output=made[4], error=made[5])
+    modules = [model] if isinstance(model, torch.nn.Module) else []
     capture = Capture(*modules, keep=keep or bool(repeat), functions=functions)
     capture.inputs = name_inputs(model, args, named)
-    capture.has_output = True
     captured: Captured | None = None
-    if via != "eager" or dynamic or dynamic_shapes is not None or fullgraph:
+    if is_compiled:
         from torch_vis.capture.compilers import Options, prepare
 
         options = Options(dynamic, dynamic_shapes, fullgraph)
@@ -439,16 +300,13 @@ def trace(
         from torch_vis.capture.repeating import Call, Repeats
 
         repeats = Repeats(Call(model, args, named, backward, loss), repeat, capture, functions=functions)
-    error: BaseException | None = None
     try:
-        with capture:
-            capture.output = captured.run() if captured is not None else model(*args, **named)
-            if backward or loss is not None:
-                run_backward(capture.output, loss)
-    except Exception as raised:
-        if not partial or isinstance(raised, NothingToDifferentiate):
-            raise
-        error = raised
+        error = capture.run(
+            captured.run if captured is not None else lambda: model(*args, **named),
+            backward=backward,
+            loss=loss,
+            partial=partial,
+        )
     finally:
         if captured is not None:
             captured.forget()
@@ -487,6 +345,20 @@ def load(path: PathLike) -> Trace:
     <Trace of ReLU: 1 operations>
     """
     return Trace(*_reader(path).load(path))
+
+
+def _refuse_misuse(model: Any, kwargs: Any, loss: Any, via: Any) -> None:
+    """Raise for what ``trace`` cannot mean to be given."""
+    if not callable(model):
+        raise NotTraceable(f"trace() takes a module or a callable, not {_describe(model)}")
+    if loss is not None and not callable(loss):
+        raise UsageError(f"loss must be a callable of the output, not {_describe(loss)}")
+    if kwargs is not None and not (
+        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
+    ):
+        raise UsageError(f"kwargs is a dictionary of the model's keyword arguments, not {_describe(kwargs)}")
+    if via not in VIAS:
+        raise no_match("capture", str(via), VIAS)
 
 
 def _with_costs(graph: Graph, metrics: Metrics) -> Metrics:

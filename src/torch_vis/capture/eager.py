@@ -78,6 +78,27 @@ class Capture:
             self.recorder.declared.end()
         self._entered.close()
 
+    def run(
+        self,
+        target: Callable[[], Any],
+        *,
+        backward: bool,
+        loss: Callable[[Any], Any] | None,
+        partial: bool,
+    ) -> Exception | None:
+        """Record one call, and a backward pass from what it returns; with ``partial``, give what ended it early."""
+        self.has_output = True
+        try:
+            with self:
+                self.output = target()
+                if backward or loss is not None:
+                    run_backward(self.output, loss)
+        except Exception as raised:
+            if not partial or isinstance(raised, NothingToDifferentiate):
+                raise
+            return raised
+        return None
+
     def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:
         """The graph of what was recorded, its metrics, the tensors held, the limits and the circumstances."""
         rec = self.recorder

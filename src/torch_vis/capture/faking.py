@@ -27,11 +27,11 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from torch_vis.capture.eager import Capture, name_inputs, run_backward
+from torch_vis.capture.eager import Capture, name_inputs
 from torch_vis.capture.mode import is_wrapper
 from torch_vis.capture.restoring import Memento
 from torch_vis.capture.sites import TORCH, kind_of, resolve
-from torch_vis.errors import CaptureFailed, NothingToDifferentiate, UsageError
+from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Site
@@ -89,21 +89,11 @@ def fake_run(
     partial: bool = False,
 ) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any], Any, BaseException | None]:
     """Run a model without numbers: the graph, metrics, limits, circumstances, output, and what ended it early."""
-    error: BaseException | None = None
     with Faking() as faking:
         modules = [model] if isinstance(model, torch.nn.Module) else []
         capture = Capture(*modules, keep=False, functions=functions, faking=faking)
         capture.inputs = name_inputs(model, args, kwargs)
-        capture.has_output = True
-        try:
-            with capture:
-                capture.output = model(*args, **kwargs)
-                if backward or loss is not None:
-                    run_backward(capture.output, loss)
-        except Exception as raised:
-            if not partial or isinstance(raised, NothingToDifferentiate):
-                raise
-            error = raised
+        error = capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
         graph, metrics, _, limits, meta = capture.finish()
     meta.update(backward=backward or loss is not None, fake=True)
     return graph, metrics, (*limits, FAKE_LIMIT), meta, capture.output, error
