@@ -94,8 +94,11 @@ class Coupling:
         self._lines: list[Ids] = []  # what was kept of each grid
         self._loose: list[int] = []  # first and last numbers, in turn, of what is no parameter's
         self._count = 0
+        self._used = True  # whether results depend on the operation that is looked at
         self._number_parameters()
+        used, _ = graph.ancestors([source for result in graph.outcomes for source in result.sources()])
         for node in np.flatnonzero(graph.node_phase == Phase.FORWARD).tolist():
+            self._used = bool(used[node])
             self._follow(graph.nodes[node])
         for result in graph.outcomes:
             for value, _ in result.sources():
@@ -193,8 +196,12 @@ class Coupling:
             self._fed.append(ids)
 
     def mix(self, dims: Sequence[Ids | None]) -> None:
-        """What others along the same dimension depend on: a unit left out is not the same as one that is zero."""
-        self._mixed += [ids for ids in dims if ids is not None]
+        """What others along the same dimension depend on: a unit left out is not the same as one that is zero.
+
+        Nothing of what the run's results do not depend on, as weights of attention that nobody looks at.
+        """
+        if self._used:
+            self._mixed += [ids for ids in dims if ids is not None]
 
     def attend(self, dims: Sequence[Ids | None], path: str) -> None:
         """What a module multiplies activations along, each index for itself: heads."""

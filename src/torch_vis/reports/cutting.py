@@ -36,11 +36,18 @@ class Change(NamedTuple):
     after: Any
     holder: str = ""
 
+    @property
+    def name(self) -> str:
+        """What is changed, as its module has it."""
+        return (
+            "class" if isinstance(self.after, type) else ".".join(filter(None, (self.holder, self.attribute)))
+        )
+
     def __str__(self) -> str:
-        if isinstance(self.after, type):
-            return f"{self.path} {self.before.__name__} → {self.after.__name__}"
-        where = ".".join(filter(None, (self.path, self.holder, self.attribute)))
-        return f"{where} {self.before} → {self.after}"
+        before, after = (
+            item.__name__ if isinstance(item, type) else item for item in (self.before, self.after)
+        )
+        return f"{'.'.join(filter(None, (self.path, self.name)))} {before} → {after}"
 
 
 def without(model: torch.nn.Module, kept: Mapping[str, Sequence[Any]]) -> torch.nn.Module:

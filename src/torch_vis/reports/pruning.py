@@ -110,6 +110,10 @@ class Pruning(Report):
             Field("changes", "numbers changed"),
             Field("problem", "problem"),
         )
+        changed, failed = (
+            any(group.changes for group in self.groups),
+            any(group.problem for group in self.groups),
+        )
         rows = [
             (
                 group.name,
@@ -119,8 +123,8 @@ class Pruning(Report):
                 group.share,
                 group.parameters,
                 None if group.output is None else group.output.relative,
-                ", ".join(change.attribute for change in group.changes) or None,
-                group.problem or None,
+                ", ".join(dict.fromkeys(change.name for change in group.changes)) if changed else None,
+                group.problem if failed else None,
             )
             for group in self.groups
         ]
@@ -147,11 +151,31 @@ class Pruning(Report):
         ]
 
     def notes(self) -> list[str]:
-        return [
-            "units are cut by weight alone, the lightest first; the model in .model runs and wants training again",
+        found = [
+            "units are cut by weight alone, the lightest first; the model in .model runs and wants training again"
         ]
+        if any(isinstance(change.after, type) for group in self.groups for change in group.changes):
+            found.append(
+                "torch's MultiheadAttention cannot have fewer heads than fill its width; in .model, those cut are "
+                "torch_vis.reports.fewer_heads.FewerHeads, with the same parameters"
+            )
+        return found
 
     def charts(self) -> dict[str, Chart]:
+        found = self._group_chart()
+        if self.heads:
+            parts = [
+                Series(name, [head.name for head in heads], [head.share for head in heads])
+                for name, heads in (
+                    ("cut", [head for head in self.heads if head.cut]),
+                    ("stays", [head for head in self.heads if not head.cut]),
+                )
+                if heads
+            ]
+            found["heads"] = Chart("bars", "Weight of each head", Axis(""), Axis("share of its group"), parts)
+        return found
+
+    def _group_chart(self) -> dict[str, Chart]:
         rows = [group for group in self.groups if not group.problem and group.output is not None]
         if not rows:  # cut without trying each alone
             cut = [group for group in self.groups if not group.problem]

@@ -278,7 +278,7 @@ def _run(model: torch.nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def _unfused() -> Iterator[None]:
-    """Torch's attention layers as their parts: fused, they do not show what belongs together and skip what is padded."""
+    """Torch's attention layers as their parts: fused, they hide what belongs together and skip what is padded."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
