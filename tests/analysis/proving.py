@@ -23,7 +23,7 @@ def traced(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tv.Trace:
 
 def cost_of(trace: tv.Trace, op: str | None = None) -> Cost:
     """What the operations of a name cost together, or all of them; each must be covered."""
-    columns = costs(trace.graph)
+    columns = costs(trace.graph, trace.metrics.get("stored"))
     rows = [node.index for node in trace.graph.nodes if op is None or node.op == f"aten::{op}"]
     assert rows, [node.op for node in trace.graph.nodes]
     found = [[columns[name][row] for name in ("flops", "macs", "moved_bytes")] for row in rows]
