@@ -24,9 +24,7 @@ REFUSED = frozenset(
     lbfgs_step indexed_reads item_control_flow numpy_round_trip numpy_write yolo_like""".split()
 )
 # what torch itself gets wrong by shapes, in words of its own
-TORCH_FAILS = frozenset(
-    "set_storage sparse_coo mixtral encoder_nested_fast_path flex_attention_eager".split()
-)
+TORCH_FAILS = frozenset("set_storage sparse_coo encoder_nested_fast_path flex_attention_eager".split())
 VIEWS = "autograd writes to views of fake tensors through the views, not through as_strided"
 MASKS = "transformers looks at the numbers of a mask only if there are some"
 DIFFERENT = {
@@ -35,7 +33,7 @@ DIFFERENT = {
         write_through_chain_of_views in_place_on_view_with_grad""".split(),
         VIEWS,
     ),
-    **dict.fromkeys("bert bert_train gpt2 llama whisper detr".split(), MASKS),
+    **dict.fromkeys("bert bert_train gpt2 llama mixtral whisper detr".split(), MASKS),
     "parameter_data_assignment": "assigning .data to a real tensor passes by the dispatcher",
     "func_jvp": "functorch makes zero tangents for fake tensors",
     "scan_operator": "scan is traced before it is run",
@@ -43,7 +41,6 @@ DIFFERENT = {
     "collectives": "a collective on fake tensors is done at once",
     "multihead_attention_fast_path": "the fast path is not taken for fake tensors",
     "zero_dim": "a constant is computed where all its arguments are known",
-    "raises_half_way": "torch logs the failure, and holds on to the tensors in its record",
     "embedding_bag": "torch's rule gives a smaller helper tensor",
 }
 COMPILED = {

@@ -8,6 +8,7 @@ state, attributes of modules) is put back at the end, also after an exception.
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torch_vis.capture.eager import Capture, name_inputs
+from torch_vis.capture.fake_rules import Corrections
 from torch_vis.capture.mode import is_wrapper
 from torch_vis.capture.restoring import Memento
 from torch_vis.capture.sites import TORCH, kind_of, resolve
@@ -53,7 +55,7 @@ class Faking:
     """One run without numbers: ``below`` and ``above`` are the modes on either side of the recorder's."""
 
     def __init__(self) -> None:
-        self.below = ShapesOnly(allow_non_fake_inputs=True)
+        self.below = ShapesOnly()
         self.twins = Twins(self.below)
         self.above = TwinMode(self.twins)
 
@@ -65,7 +67,9 @@ class Faking:
             ) in before.tensors:  # one that gets a gradient ends the process before any mode is asked
                 if isinstance(tensor, FakeTensor) and tensor.requires_grad:
                     refuse_absent(tensor.fake_device)
+            stack.callback(torch.clear_autocast_cache)  # its fake casts would be used after this run
             stack.enter_context(_as_foreach_sees())
+            stack.enter_context(_quiet())
             stack.enter_context(self.below)
             self._stack = stack.pop_all()
         return self
@@ -96,25 +100,33 @@ def fake_run(
         error = capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
         graph, metrics, _, limits, meta = capture.finish()
     meta.update(backward=backward or loss is not None, fake=True)
-    return graph, metrics, (*limits, FAKE_LIMIT), meta, capture.output, error
+    limits = (*limits, *faking.below.corrections.limits, FAKE_LIMIT)
+    return graph, metrics, limits, meta, capture.output, error
 
 
 class ShapesOnly(FakeTensorMode):
     """Torch's fake mode, but an operation that gives back one of its arguments gives back that very tensor.
 
-    Where all arguments are known numbers, torch computes the result and gives back a new tensor in their place.
+    Where all arguments are known numbers, torch computes the result and gives back a new tensor in their place. Where
+    torch's rule is not what the kernel does, the kernel is right.
     """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.corrections = Corrections()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation on shapes."""
         if func is torch.ops.aten.lift_fresh.default and self.is_our_fake(args[0]):
             return args[0]  # as it is with real tensors
-        out = super().__torch_dispatch__(func, types, args, kwargs)
+        out = self.corrections.instead(func, args, kwargs or {})
+        if out is None:
+            out = super().__torch_dispatch__(func, types, args, kwargs)
         schema = getattr(func, "_schema", None)
         if schema is None or not isinstance(out, (torch.Tensor, tuple)):
             return out
         if isinstance(out, tuple):
-            return _masked(schema, args, kwargs or {}, out)
+            return self.corrections.afterwards(func, args, _masked(schema, args, kwargs or {}, out))
         written = schema.returns[0].alias_info if schema.is_mutable else None
         if written is None or not written.is_write:
             return out
@@ -233,6 +245,21 @@ def _as_foreach_sees() -> Iterator[None]:
         yield
     finally:
         supported.remove(FakeTensor)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out the page that torch logs of an operation that fails, before it raises: the error says it as well."""
+
+    def passes(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("failed while attempting to run meta")
+
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(passes)
+    try:
+        yield
+    finally:
+        log.removeFilter(passes)
 
 
 def refuse_absent(device: torch.device) -> None:
