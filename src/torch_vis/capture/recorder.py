@@ -32,11 +32,7 @@ get_ident = threading.get_ident
 clock = time.perf_counter_ns
 stopped = itertools.repeat(0).__next__  # a clock for runs that are not timed; no call is cheaper
 
-FORWARD, ACCUMULATE, SEED = (
-    -1,
-    -2,
-    -3,
-)  # what a row of the log says in the place of a backward sequence number
+FORWARD, ACCUMULATE, SEED = -1, -2, -3  # in a row of the log, in the place of a backward sequence number
 _schemas: dict[int, Plan] = {}  # read once per process; a recorder takes copies, to number its own calls
 
 
