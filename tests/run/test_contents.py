@@ -199,6 +199,29 @@ def test_nan_that_came_in_is_not_born():
     assert flow.born is None and flow.came_in == ["input"] and "with input" in flow.facts()["NaN came in"]
 
 
+def test_nan_born_in_backward_is_told_with_the_line_to_mend():
+    class Root(nn.Module):
+        def forward(self, x):
+            return (x * 0).sqrt()  # whose slope at zero is infinite
+
+    flow = small(nn.Linear(3, 3), Root()).gradients()
+    line = Root.forward.__code__.co_firstlineno + 1
+    assert flow.born.phase == "backward" and flow.born.site.line != line
+    assert f"test_contents.py:{line} in" in flow.facts()["NaN born"]
+    assert "(backward of " in flow.facts()["NaN born"]
+
+
+def test_an_infinity_that_has_nothing_to_do_with_the_nan_is_not_blamed():
+    class Apart(nn.Module):
+        def forward(self, x):
+            mask = torch.zeros(3).masked_fill(torch.tensor([True, False, True]), float("-inf"))
+            return torch.softmax(x + mask, -1), (-x.abs() - 1).log()
+
+    x = torch.randn(4, 3, requires_grad=True)
+    flow = tv.trace(Apart(), x, backward=True).gradients()
+    assert flow.born.name == "log" and flow.infinite is None and "NaN came of" not in flow.facts()
+
+
 def test_the_infinity_that_nan_came_of_is_named():
     class Divides(nn.Module):
         def __init__(self):
@@ -210,9 +233,7 @@ def test_the_infinity_that_nan_came_of_is_named():
             return self.inner(h / (h - h).detach())
 
     flow = small(Divides()).gradients()
-    assert (
-        flow.infinite is not None and flow.infinite.name == "div" and "div" in flow.facts()["infinity before"]
-    )
+    assert flow.infinite is not None and flow.infinite.name == "div" and "div" in flow.facts()["NaN came of"]
 
 
 def test_frozen_layers_and_layers_that_all_explode_are_told():

@@ -27,6 +27,8 @@ class Finding:
 
     named: list[tuple[str, torch.Tensor, Role]] = field(default_factory=list)
     results: list[tuple[str, str, torch.Tensor]] = field(default_factory=list)
+    gradients: list[tuple[str, int]] = field(default_factory=list)
+    """The numbers of values that were a ``.grad`` at some time, by its name."""
     paths: dict[int, str] = field(default_factory=dict)
     """Module paths, by module number."""
     ended: int = 0
@@ -258,6 +260,11 @@ class _Assembly:
             storage = self._storage_number(tensor)
             if storage is not None:
                 of_storage.setdefault(storage, (role, number))
+        for name, number in self.finding.gradients:
+            at = number if number >= 0 else self.out_value[self.out_start[-number] - 1]
+            value = int(self.stands_for[at])
+            own.setdefault(value, (Role.GRADIENT, self.builder.names.intern(name)))
+            of_storage.setdefault(int(self.value_storage[value]), own[value])
         if of_storage:
             keep = (
                 ~made

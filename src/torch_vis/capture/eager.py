@@ -45,6 +45,8 @@ class Capture:
     ) -> None:
         self.faking = faking
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
+        if faking is not None:
+            self.recorder.gradients.met = faking.twins.of
         self.roots: list[tuple[str, torch.nn.Module]] = []
         for place, module in enumerate(modules):
             self.roots.append(
@@ -107,6 +109,7 @@ class Capture:
         finding.paths = self._paths()
         finding.named = self._named()
         finding.results = self._results(finding)
+        finding.gradients = rec.gradients.named(self._leaf_names(finding))
         finding.live = not self.has_output
         graph, metrics, guessed, numbers = assemble(rec, finding)
         self.numbers = numbers  # of the recorder's values in the graph
@@ -222,6 +225,16 @@ class Capture:
             if rec.was_written(tensor):
                 results.append((names.get(id(tensor), f"constant.{number}"), "state", tensor))
         return results
+
+    def _leaf_names(self, finding: Finding) -> dict[int, str]:
+        """The names of all that can have a gradient, by identity."""
+        found = {id(tensor): name for name, tensor in self._leaves()}
+        named = {id(tensor) for _, tensor, _ in finding.named}
+        for number, made in self.recorder.external_refs.items():
+            tensor = made()
+            if tensor is not None and id(tensor) not in named:
+                found.setdefault(id(tensor), f"constant.{number}")
+        return found
 
     def _hold_results(self, finding: Finding) -> None:
         held = self.recorder.held

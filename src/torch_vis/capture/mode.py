@@ -12,10 +12,11 @@ from torch_vis.capture import unseen
 from torch_vis.capture.generators import drawn_from, keep_state
 from torch_vis.capture.operators import INLINED, Plan, eager_kernel
 from torch_vis.capture.recorder import (
+    ACCUMULATE,
     FORWARD,
     SEED,
+    UNNUMBERED,
     Recorder,
-    backward_number,
     current_autograd_node,
     flat_tensors,
     get_ident,
@@ -177,13 +178,15 @@ class RecordMode(TorchDispatchMode):
             scope = rec.function_scope(function, sequence, thread)
         else:
             scope = rec.current.get(thread, 0)
-        if node is not None:
-            backward = backward_number(node)
-        else:
-            backward = SEED if seeding else FORWARD
-
         birth = next(rec.node_numbers)
         rec.count = birth + 1
+        if node is None:
+            backward = SEED if seeding else FORWARD
+        else:
+            backward = node._sequence_nr()
+            if backward >= UNNUMBERED:
+                backward = ACCUMULATE
+                rec.gradients.wrote(node, plan.name, args, numbers, birth)
         if written:
             if rec.blank:
                 for slot in writes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from torch_vis.capture.accumulated import Accumulated
 from torch_vis.capture.operators import Plan
 from torch_vis.capture.sites import Code
 from torch_vis.capture.templates import encode
@@ -33,6 +34,7 @@ clock = time.perf_counter_ns
 stopped = itertools.repeat(0).__next__  # a clock for runs that are not timed; no call is cheaper
 
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # in a row of the log, in the place of a backward sequence number
+UNNUMBERED = 1 << 62  # from here on, a backward node has no number: it accumulates into .grad
 _schemas: dict[int, Plan] = {}  # read once per process; a recorder takes copies, to number its own calls
 
 
@@ -71,6 +73,7 @@ class Recorder(Tensors):
         self.escapes: list[tuple[str, int, int, int]] = []
         self.opaque_nodes: list[int] = []
         self.blank: dict[int, int] = {}
+        self.gradients = Accumulated()
         self.fill_call = -1
         self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
         self.wrapper_types: dict[type, bool] = {}
@@ -229,7 +232,7 @@ class Recorder(Tensors):
 def backward_number(node: Any) -> int:
     """The sequence number of a backward node; ``ACCUMULATE`` for the ones that accumulate into ``.grad``."""
     number: int = node._sequence_nr()
-    return number if number < 1 << 62 else ACCUMULATE
+    return number if number < UNNUMBERED else ACCUMULATE
 
 
 def flat_tensors(items: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import gradients
 from torch_vis.graph.rows import Node
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.schema import Kind, Phase
 from torch_vis.reports.report import Report
 from torch_vis.run.contents import contents_and_norms, outside_faults, parameter_norms
 from torch_vis.views.charts import QUIET, Axis, Chart, Series
@@ -134,8 +134,14 @@ class GradientFlow(Report):
 
     @cached_property
     def infinite(self) -> Node | None:
-        """The first operation that made infinity out of finite inputs, where NaN came of it later."""
-        return self._first_with("infs") if self.born is not None else None
+        """The first operation that made infinity out of finite inputs, where the NaN was made of what came of that."""
+        if self.born is None:
+            return None
+        found = self._first_with("infs")
+        if found is None or found.index >= self.born.index:
+            return None
+        before, _ = self.graph.ancestors([(value.index, Kind.WHOLE) for value in self.born.inputs])
+        return found if before[found.index] else None
 
     def _first_with(self, what: str) -> Node | None:
         """The first operation that made such numbers, while nothing that it read had any."""
@@ -167,6 +173,8 @@ class GradientFlow(Report):
             if row.verdict:
                 wrong.setdefault(row.verdict, []).append(row.path or "(root)")
         found = {"layers": f"{len(rows):,}", "gradient norm": total}
+        if rows and not wrong:
+            found["verdict"] = "no layer vanishes, explodes, or has no gradient"
         for verdict, paths in wrong.items():
             found[verdict] = ", ".join(paths[:5]) + (
                 f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
@@ -178,8 +186,8 @@ class GradientFlow(Report):
             found["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
         if self.born is not None:
             found["NaN born"] = _place(self.born)
-            if self.infinite is not None and self.infinite != self.born:
-                found["infinity before"] = _place(self.infinite)
+            if self.infinite is not None:
+                found["NaN came of"] = f"infinity, which was made {_place(self.infinite)}"
         return found
 
     def listings(self) -> list[Listing]:
@@ -187,10 +195,10 @@ class GradientFlow(Report):
         layers = (
             Field("path", "layer"),
             Field("elements", "parameters", "{:,}".format),
-            Field("gradient_norm", "gradient", figure),
-            Field("weight_norm", "weights", figure),
-            Field("ratio", "ratio", figure),
-            Field("rms", "rms", figure),
+            Field("gradient_norm", "gradient norm", figure),
+            Field("weight_norm", "weight norm", figure),
+            Field("ratio", "gradient/weight", figure),
+            Field("rms", "gradient rms", figure),
             Field("verdict", "verdict"),
         )
         rectifiers = (
@@ -199,9 +207,10 @@ class GradientFlow(Report):
             Field("units", "units", "{:,}".format),
             Field("dead", "dead", "{:,}".format),
         )
-        dying = [row for row in self.rectifiers if row.dead]
+        dying = [(row.path or "(root)", *row[1:]) for row in self.rectifiers if row.dead]
+        rows = [(row.path or "(root)", *row[1:]) for row in self.layers]
         return [
-            Listing("Gradients by layer", layers, self.layers, most=60),
+            Listing("Gradients by layer", layers, rows, most=60, heading="Gradients by layer, first to last"),
             Listing("Units that are zero for the whole batch", rectifiers, dying),
         ]
 
@@ -254,9 +263,12 @@ class GradientFlow(Report):
 
 
 def _place(node: Node) -> str:
+    """Where to look: of a backward operation, the line whose derivative it is, not that of ``backward()``."""
     where = f" in {node.path}" if node.path else ""
-    line = f", {node.site.short}" if node.site else ""
-    return f"at {node.name} ({node.phase}){where}{line}"
+    of = node.link if node.phase == "backward" else None
+    phase = node.phase if of is None else f"backward of {of.name}"
+    site = node.site if of is None or of.site is None else of.site
+    return f"at {node.name} ({phase}){where}" + (f", {site.short}" if site else "")
 
 
 def _layer(path: str, parts: list[tuple[int, float | None, float | None]]) -> Layer:

@@ -5,6 +5,7 @@ The run itself keeps no tensors. It is repeated from what the trace holds, bit f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,27 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
     ``dead_units`` are known for operations that cut to zero (ReLU): how many channels they give, and how many of these
     are zero for everything that came in.
     """
+    return contents_and_norms(graph, held, ())[0]
+
+
+def contents_and_norms(
+    graph: Graph, held: Held | None, values: Iterable[int]
+) -> tuple[dict[str, Column], dict[int, float]]:
+    """Those columns, and the norm of each of some values as it was when it was made; of one run for both."""
     count = len(graph)
     norm = np.zeros(count)
     numbers = {name: np.zeros(count, dtype=np.int64) for name in CONTENTS[1:]}
     known, rectifies = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-    numbers_made, cutting = makes_numbers(graph), _named(graph, RECTIFIERS)
+    numbers_made, cutting = makes_numbers(graph, graph.result_value), _named(graph, RECTIFIERS)
+    wanted = np.array(sorted(values), dtype=np.int64)
+    norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, wanted)}
+    places = made_where(graph, wanted)
 
     def see(node: int, made: list[torch.Tensor]) -> None:
+        for value, place in places.get(node, ()):
+            norms[value] = _norm(made[place])
+        if not numbers_made[node]:
+            return
         floating = [part for tensor in made for part in _floating(tensor)]
         if not floating:
             return
@@ -47,44 +62,59 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
             rectifies[node] = True
             numbers["units"][node], numbers["dead_units"][node] = _dead(floating[0])
 
-    observe(graph, held, see, numbers_made)
+    shown = numbers_made.copy()
+    shown[list(places)] = True
+    observe(graph, held, see, shown)
     found = {"norm": Column("norm", norm, known=known)}
-    for name, values in numbers.items():
-        found[name] = Column(name, values, known=rectifies if name.endswith("units") else known)
-    return found
+    for name, column in numbers.items():
+        found[name] = Column(name, column, known=rectifies if name.endswith("units") else known)
+    return found, {value: norm for value, norm in norms.items() if norm is not None}
 
 
 def parameter_norms(graph: Graph, held: Held | None) -> dict[str, float]:
     """The norm of each parameter before the run, by name."""
-    run = Watched(graph, held)
-    found = {}
-    for value in np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist():
-        parts = _floating(run.replay.tensor(value))
-        if parts:
-            found[graph.values[value].name] = _size(parts)[0]
-    return found
+    values = np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0))
+    norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, values)}
+    return {graph.values[value].name or "": norm for value, norm in norms.items() if norm is not None}
 
 
 def outside_faults(graph: Graph, held: Held | None) -> dict[str, tuple[int, int]]:
     """Of the tensors that the run was given, those with elements that are NaN or infinite, with how many of each."""
-    run = Watched(graph, held)
     found = {}
-    for value in np.flatnonzero(graph.value_producer < 0).tolist():
-        parts = _floating(run.replay.tensor(value))
+    for value, tensor in outside_tensors(graph, held, np.flatnonzero(graph.value_producer < 0)):
+        parts = _floating(tensor)
         _, nans, infs = _size(parts) if parts else (0.0, 0, 0)
         if nans or infs:
             found[graph.values[value].name or str(value)] = (nans, infs)
     return found
 
 
-def makes_numbers(graph: Graph) -> Any:
-    """A mask of the operations that make numbers: not views, unless they are results, nor memory not yet filled.
+def outside_tensors(graph: Graph, held: Held | None, values: Any) -> Iterator[tuple[int, torch.Tensor]]:
+    """Those of some values that the run was given, as it found them."""
+    run = Watched(graph, held)
+    for value in values[graph.value_producer[values] < 0].tolist():
+        yield value, run.replay.tensor(value)
+
+
+def made_where(graph: Graph, values: Any) -> dict[int, list[tuple[int, int]]]:
+    """For each operation that makes some of these values: which, and in which place of what it makes."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for value in values[graph.value_producer[values] >= 0].tolist():
+        node = int(graph.value_producer[value])
+        place = graph.out_value[slice(*graph.output_span(node))].tolist().index(value)
+        found.setdefault(node, []).append((value, place))
+    return found
+
+
+def makes_numbers(graph: Graph, seen: Any = ()) -> Any:
+    """A mask of the operations that make numbers: not views, but for those that make one of ``seen``, nor memory not
+    yet filled.
 
     What a collective gives is on its way until it is waited for, and must not be read before.
     """
     views = (graph.node_flags & Flag.VIEW) != 0
-    producers = graph.value_producer[graph.result_value]
-    views[producers[producers >= 0]] = False
+    makers = graph.value_producer[np.asarray(seen, dtype=np.int64)]
+    views[makers[makers >= 0]] = False
     calls = [n for n, call in enumerate(graph.calls) if "c10d" in call.op.partition("::")[0]]
     return ~(views | _named(graph, UNFILLED) | np.isin(graph.node_call, calls))
 
@@ -102,6 +132,11 @@ def _floating(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or not tensor.numel():
         return []
     return [tensor] if tensor.is_floating_point() or tensor.is_complex() else []
+
+
+def _norm(tensor: torch.Tensor) -> float | None:
+    parts = _floating(tensor)
+    return _size(parts)[0] if parts else None
 
 
 def _size(made: list[torch.Tensor]) -> tuple[float, int, int]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.errors import UsageError
+from torch_vis.graph.gradients import gradients
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Site, TensorType, Value
@@ -24,7 +25,7 @@ class Use(IntEnum):
     """What a block of memory is for, at any one time.
 
     ``SAVED`` was made by a forward operation and is read by a backward one later; ``ACTIVATION`` was made forward and
-    is not. ``GRADIENT`` ends up in a ``.grad``; whatever else backward or the optimizer make is ``TEMPORARY``.
+    is not. ``GRADIENT`` is a ``.grad`` at some time; whatever else backward or the optimizer make is ``TEMPORARY``.
     ``BUFFER`` is all that comes from outside and is neither parameter, gradient nor optimizer state: buffers, inputs,
     constants.
     """
@@ -60,7 +61,7 @@ ROLES = {
 
 
 class Tensor(NamedTuple):
-    """One block of memory by the tensor that it is for: the parameter, the gradient that stayed, or what it was made as.
+    """One block of memory by the tensor that it is for: the parameter, the gradient, or what it was made as.
 
     ``born`` is the operation that made it, None for what came from outside; ``dies`` the operation before which it was
     freed, None for what outlived the run.
@@ -243,7 +244,7 @@ class Blocks:
     def told_value(self) -> Ints:
         """For each block the value that its use is about; -1 where there is none.
 
-        Of a gradient that is what ``.grad`` is at the end: a bias's gradient is a sum that keeps its dimensions and a
+        Of a gradient that is what ``.grad`` is at last: a bias's gradient is a sum that keeps its dimensions and a
         view of it. Of a parameter, a buffer or a state it is that itself, of all else the first value.
         """
         graph, found = self.graph, self.first_value.copy()
@@ -251,7 +252,7 @@ class Blocks:
             values = np.flatnonzero(graph.value_role == role)[::-1]
             values = values[self.use[graph.value_storage[values]] == use]
             found[graph.value_storage[values]] = values
-        kept = self._results("gradient")
+        kept = np.array([*gradients(graph).values(), *self._results("gradient")], dtype=np.int64)
         kept = kept[self.use[graph.value_storage[kept]] == Use.GRADIENT]
         found[graph.value_storage[kept]] = kept
         return found

@@ -1,0 +1,184 @@
+"""Whose gradient a tensor is, also where the run itself lets go of it, as a training step that ends in zero_grad()."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import torch_vis as tv
+from torch_vis.graph.gradients import gradients
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+X = torch.linspace(-1, 1, 15).reshape(5, 3)
+
+
+def zero_last(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    net(X).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def zeroed_in_place(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    net(X).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+
+
+def accumulated(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    net(X).sum().backward()
+    net(X).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def by_hand(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    net(X).sum().backward()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter -= 0.1 * parameter.grad
+            parameter.grad = None
+
+
+def assigned(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    found = torch.autograd.grad(net(X).sum(), list(net.parameters()))
+    for parameter, gradient in zip(net.parameters(), found):
+        parameter.grad = gradient
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def clipped(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    net(X).sum().backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def in_backward(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def step(parameter: torch.Tensor) -> None:
+        _ = parameter.grad.add(1)  # looked at, not kept
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+        parameter.grad = None
+
+    hooks = [p.register_post_accumulate_grad_hook(step) for p in net.parameters()]
+    net(X).sum().backward()
+    for hook in hooks:
+        hook.remove()
+
+
+def expected(factor: float = 1.0, most: float = float("inf")) -> float:
+    net = network()
+    net(X).sum().backward()
+    norm = factor * float(torch.cat([p.grad.flatten() for p in net.parameters()]).norm())
+    return min(norm, most)
+
+
+STEPS = {
+    zero_last: expected(),
+    zeroed_in_place: expected(),
+    accumulated: expected(2),
+    by_hand: expected(),
+    assigned: expected(),
+    clipped: expected(most=1.0),
+    in_backward: expected(),
+}
+
+
+@pytest.mark.parametrize("fake", [False, True], ids=["numbers", "shapes"])
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_every_gradient_is_known_though_none_is_left(step: Callable[..., None], fake: bool) -> None:
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    t = tv.trace(lambda: step(net, optimizer), fake=fake)
+    shapes = {name: t.graph.values[value].shape for name, value in gradients(t.graph).items()}
+    assert shapes == {name: tuple(p.shape) for name, p in net.named_parameters()}
+    if step is not in_backward:  # where one goes before the next comes
+        held = sum(p.numel() * p.element_size() for p in net.parameters())
+        assert t.memory().timeline["gradient"].max() == held
+    if not fake:
+        t.check()
+
+
+@pytest.mark.parametrize(("step", "norm"), STEPS.items(), ids=lambda one: getattr(one, "__name__", ""))
+def test_norms_are_those_of_the_gradients_before_they_went(step: Callable[..., None], norm: float) -> None:
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    flow = tv.trace(lambda: step(net, optimizer)).gradients()
+    total = sum(layer.gradient_norm**2 for layer in flow.layers) ** 0.5
+    assert total == pytest.approx(norm, rel=1e-4)
+    assert [(layer.path, layer.elements, layer.verdict) for layer in flow.layers] == [
+        ("0", 16, ""),
+        ("2", 10, ""),
+    ]
+    assert sorted(flow.let_go) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    assert "4 gradients were freed or zeroed" in str(flow)
+
+
+def test_a_step_that_zeroes_first_says_nothing_of_gradients_let_go() -> None:
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net(X).sum().backward()
+        optimizer.step()
+
+    flow = tv.trace(step).gradients()
+    assert flow.let_go == [] and "freed" not in str(flow)
+
+
+@pytest.mark.parametrize("fake", [False, True], ids=["numbers", "shapes"])
+def test_gradients_left_by_the_step_before_are_gradients(fake: bool) -> None:
+    net = network()
+    net(X).sum().backward()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    memory = tv.trace(lambda: (optimizer.step(), optimizer.zero_grad()), fake=fake).memory()
+    assert memory.timeline["gradient"][0] == sum(p.numel() * 4 for p in net.parameters())
+
+
+def test_gradients_of_tensors_that_are_no_parameters() -> None:
+    x = X.clone().requires_grad_()
+
+    def step(x: torch.Tensor) -> None:
+        (x * 2).sum().backward()
+        x.grad = None
+
+    t = tv.trace(step, x)
+    assert t.memory().timeline["gradient"].max() == 60
+    assert list(gradients(t.graph)) == ["x"]
+
+
+def test_sparse_gradients_and_gradients_of_gradients() -> None:
+    table = nn.Embedding(5, 3, sparse=True)
+
+    def twice() -> None:
+        for _ in range(2):
+            table(torch.tensor([1, 2])).sum().backward()
+        table.zero_grad()
+
+    assert list(gradients(tv.trace(twice).graph)) == ["weight"]
+    x = torch.ones(2, 3, requires_grad=True)
+
+    def second() -> None:
+        (x**3).sum().backward(create_graph=True)
+        (x.grad**2).sum().backward()
+        x.grad = None
+
+    graph = tv.trace(second).graph
+    (value,) = gradients(graph).values()
+    assert graph.values[value].producer.name in ("add", "add_")
+
+
+def test_where_no_gradient_was_given_the_norm_is_not_zero() -> None:
+    net = network()
+    flow = tv.trace(lambda: torch.autograd.grad(net(X).sum(), list(net.parameters()))).gradients()
+    assert flow.facts()["gradient norm"] == "not known"
+    assert "no parameter was given a gradient" in str(flow)
