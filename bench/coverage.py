@@ -1,9 +1,9 @@
 """How much of what models run has a FLOPs figure: by the time of the operators, and by their names.
 
-Every case of the zoo, forward and backward; and of the corpus every case, or with ``--quick`` a sample that is drawn
-with a fixed seed, traced without being checked. A name counts as covered when all of its calls have a figure; beside it
-stands the share of names of which some have. Only operators of ``aten`` have a target: users' own operators and compiled
-code, of which nothing but the name can be seen, are listed apart.
+Every case of the zoo, forward and backward; and of the corpus every case (more than an hour), or with ``--quick`` a
+sample that is drawn with a fixed seed, traced without being checked. A name counts as covered when all of its calls have
+a figure; beside it stands of how many names some have. Only operators of ``aten`` have a target: users' own operators
+and compiled code, of which nothing but the name can be seen, are listed apart.
 
 ``python -m bench.coverage FILE ...`` prints the same table of what ``python -m tests.corpus --json FILE`` wrote.
 """
@@ -67,7 +67,7 @@ def rows(title: str, found: Mapping[str, Tally]) -> list[Row]:
 
 def _share(found: Mapping[str, Tally]) -> float:
     spent = sum(tally.time_ns for tally in found.values())
-    return 1 - sum(tally.unknown_ns for tally in found.values()) / max(1, spent)
+    return (spent - sum(tally.unknown_ns for tally in found.values())) / max(1, spent)
 
 
 def _namespaces(others: Mapping[str, Tally]) -> str:

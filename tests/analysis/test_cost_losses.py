@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+import torch_vis as tv
 from tests.analysis.counting import (
     Array,
     Number,
@@ -27,7 +28,6 @@ from tests.analysis.counting import (
     unit,
 )
 from tests.analysis.proving import assert_counts, assert_values, cost_of, double, traced
-from torch_vis.analysis.cost import uncovered
 
 aten = torch.ops.aten
 
@@ -186,9 +186,74 @@ def test_alignments() -> None:
         made = -log_sum(last[-1], last[-2])
     assert_values(trace.output, array([made], (1,)))
     assert cost_of(trace, "_ctc_loss").flops == flops(tally)
-    lengths = torch.tensor([6]), torch.tensor([3])
-    open_ = traced(lambda x: aten._ctc_loss(x, torch.tensor([target]), *lengths)[0], logs)
-    assert [op for op, _ in uncovered(open_.graph)] == ["aten::_ctc_loss.Tensor"]
+
+
+def test_alignments_whose_lengths_are_tensors_count_as_full() -> None:
+    logs = torch.log_softmax(double(6, 2, 4), -1).requires_grad_()
+    target = torch.tensor([[1, 3, 3], [2, 1, 2]])
+
+    def both(*lengths: Any) -> list[int]:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            return aten._ctc_loss(x, target, *lengths)[0].sum()
+
+        trace = tv.trace(function, logs, backward=True)
+        found = trace.metrics["flops"]
+        return [found[node.index] for node in trace.graph.nodes if "ctc" in node.op]
+
+    listed = both([6, 6], [3, 3])
+    assert len(listed) == 2
+    assert both(torch.tensor([6, 6]), torch.tensor([3, 3])) == listed
+    assert both(torch.tensor([6, 4]), torch.tensor([3, 2])) == listed
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_margins_of_several_labels(reduction: int) -> None:
+    x, target = double(2, 4), torch.tensor([[3, 0, -1, 1], [1, -1, 0, 0]])
+    labels = [[3, 0], [1]]
+
+    def reference(x: Array) -> Any:
+        losses = []
+        for row, mine in zip(x, labels):
+            total = Number(0)
+            for y in range(4):
+                for i in range(4):  # both are computed for all, and those that do not count are masked
+                    term = larger(np.array([1 - row[y] + row[i]]), 0.0)[0]
+                    total = total + (term if y in mine and i not in mine else Number(0))
+            losses.append(total / 4)
+        if reduction == 0:
+            return array(losses, (2,))
+        return sum(losses) / 2 if reduction == 1 else sum(losses)
+
+    assert_counts(
+        lambda x: aten.multilabel_margin_loss_forward(x, target, reduction)[0],
+        reference,
+        x,
+        op="multilabel_margin_loss_forward",
+    )
+
+
+def test_the_gradient_of_margins_of_several_labels() -> None:
+    x, target = double(2, 4), torch.tensor([[3, 0, -1, 1], [1, -1, 0, 0]])
+    labels = [[3, 0], [1]]
+    is_target = aten.multilabel_margin_loss_forward(x, target, 1)[1]
+
+    def reference(g: Array, x: Array) -> Array:
+        made = array((Number(0) for _ in range(8)), (2, 4))
+        for row, mine, into in zip(x, labels, made):
+            for y in range(4):
+                for i in range(4):
+                    above = 1 - row[y] + row[i] > 0
+                    slope = 1 / 8 if above and y in mine and i not in mine else 0.0
+                    into[y], into[i] = into[y] - slope, into[i] + slope
+        return made * g
+
+    assert_counts(
+        lambda g, x: aten.multilabel_margin_loss_backward(g, x, target, 1, is_target),
+        reference,
+        torch.tensor(3.0, dtype=torch.float64),
+        x,
+        op="multilabel_margin_loss_backward",
+    )
 
 
 def test_margins() -> None:

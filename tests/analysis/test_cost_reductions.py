@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,3 +169,63 @@ def test_counts_of_bins() -> None:
         return made
 
     assert_counts(lambda x: torch.histc(x, 4, -2, 2), reference, double(20), op="histc")
+
+
+@pytest.mark.parametrize("edged", [True, False])
+def test_densities_divide_by_sum_and_width(edged: bool) -> None:
+    edges, x = [-2.0, -1.0, 0.0, 2.0] if edged else [-2.0, -1.0, 0.0, 1.0, 2.0], double(20)
+
+    def reference(x: Array) -> Array:
+        bins = len(edges) - 1
+        made = array([Number(0)] * bins, (bins,))
+        width = None if edged else Number(2) - -2
+        for each in x:
+            place = float(each) if edged else int(float((each + 2) / width * bins))
+            made[np.searchsorted(edges, place, side="right") - 1 if edged else min(place, bins - 1)] += (
+                Number(1)
+            )
+        total = sum(made)
+        widths = [Number(b) - a for a, b in pairwise(edges)]
+        return array((one / total / width for one, width in zip(made, widths)), (bins,))
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if edged:
+            return torch.histogram(x, torch.tensor(edges, dtype=torch.float64), density=True)[0]
+        return torch.histogram(x, 4, range=(-2.0, 2.0), density=True)[0]
+
+    assert_counts(function, reference, x, op="histogram")
+
+
+@pytest.mark.parametrize("how", ["max", "min", "prod", "mean", "sum"])
+def test_gradients_of_segments(how: str) -> None:
+    x, lengths = double(6, low=0.5), torch.tensor([2, 3, 1])
+    x[1] = x[0]  # two are the largest
+    segments = [(0, 2), (2, 5), (5, 6)]
+    y = torch.segment_reduce(x, how, lengths=lengths)
+
+    def reference(g: Array, y: Array, x: Array) -> Array:
+        made = []
+        for (start, end), slope, total in zip(segments, g, y):
+            part = x[start:end]
+            if how == "prod":
+                slope = slope * total
+                made += [slope / each for each in part]
+            elif how == "mean":
+                made += [slope / len(part) for _ in part]
+            elif how == "sum":
+                made += [slope] * len(part)
+            else:
+                same = [float(each) == float(total) for each in part]
+                count = sum((Number(each) for each in same), start=0)
+                shared = [slope / count for _ in part]
+                made += [share if each else Number(0) for share, each in zip(shared, same)]
+        return array(made, (6,))
+
+    assert_counts(
+        lambda g, y, x: torch.ops.aten._segment_reduce_backward(g, y, x, how, lengths=lengths, axis=0),
+        reference,
+        double(3, low=0.5),  # torch shares out only those above zero
+        y,
+        x,
+        op="_segment_reduce_backward",
+    )

@@ -63,8 +63,9 @@ def _stored(graph: Graph, sparse: NDArray[np.bool_], given: Column | None) -> di
         return value
 
     known: dict[int, int] = {}
-    if given is not None and given.known is not None:
-        known = {value: int(given.values[value]) for value in np.flatnonzero(given.known).tolist()}
+    if given is not None:
+        noted = is_sparse if given.known is None else is_sparse & given.known
+        known = {value: int(given.values[value]) for value in np.flatnonzero(noted).tolist()}
     for node in _around(graph, is_sparse):
         taken = [value.index for value in node.inputs if is_sparse[value.index]]
         made = [value.index for value in node.outputs if is_sparse[value.index]]
