@@ -99,6 +99,16 @@ def test_cutting_what_is_zero_changes_nothing(name):
     assert sum(p.numel() for p in exact.parameters()) < sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_every_cut_is_what_zeroing_gives(name):
+    torch.manual_seed(0)
+    make, shape = CASES[name]
+    found = tv.analyze_pruning(make(), torch.randn(*shape))
+    assert found.groups and not any(cut.problem for cut in found.groups)
+    assert all(cut.error is not None and cut.error < 1e-5 for cut in found.groups)
+    assert found.facts()["checked"].startswith(f"{len(found.groups)} of {len(found.groups)} ")
+
+
 def test_the_smaller_model_runs_trains_and_tells_its_sizes():
     torch.manual_seed(0)
     model, x = UNet(), torch.randn(2, 3, 8, 8)

@@ -91,6 +91,7 @@ class Coupling:
         self._mixed: list[Ids] = []  # what depends on others along the same dimension
         self._attended: list[tuple[Ids, str]] = []
         self._sizes: list[tuple[Ids, str]] = []
+        self._numbered: list[tuple[Ids, str]] = []
         self._lines: list[Ids] = []  # what was kept of each grid
         self._loose: list[int] = []  # first and last numbers, in turn, of what is no parameter's
         self._count = 0
@@ -211,6 +212,11 @@ class Coupling:
         """What is left of a dimension that was split: one number for each head, or for whatever else it is."""
         self._lines.append(ids)
 
+    def number(self, ids: Ids, path: str, why: str) -> None:
+        """A module's program takes parts of these by number, as those of queries: only whole heads may be cut."""
+        self.size(ids, path)
+        self._numbered.append((ids, why))
+
     def size(self, ids: Ids, path: str) -> None:
         """A module's program spells out sizes of these."""
         self._sizes.append((ids, path))
@@ -241,6 +247,11 @@ class Coupling:
         for ids, why in self._locks:
             for unit in np.unique(self.unit[ids]).tolist():
                 found.setdefault(unit, why)
+        heads = self._by_unit(self._attended)
+        for ids, why in self._numbered:
+            for unit in np.unique(self.unit[ids]).tolist():
+                if unit not in heads:
+                    found.setdefault(unit, why)
         return found
 
     @property

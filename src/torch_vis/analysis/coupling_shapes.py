@@ -74,8 +74,9 @@ def _split(step: Step) -> list[list[Entry]]:
             step.tie(cut[0], piece)
         pieces = list(cut)
         step.coupling.size(ids, step.node.path)
-    else:
-        step.lock([ids], "it is split into parts of fixed sizes")
+    elif ids is not None:
+        pieces = list(np.split(ids, np.cumsum(lengths)[:-1]))
+        step.coupling.number(ids, step.node.path, "it is split into parts of fixed sizes")
     return [[*x[:axis], piece, *x[axis + 1 :]] for piece in pieces]
 
 
@@ -87,9 +88,12 @@ def _slice(step: Step) -> list[list[Entry]]:
         return [list(x)]
     if isinstance(ids, Part):
         return [_stiffened(step, x, ids)]
-    left = step.coupling.loose(step.out[axis]) if step.coupling.is_loose(ids) and step.out[axis] else None
-    if left is None:
-        step.lock([ids], "a part of it is taken by number")
+    left: Entry = None
+    if step.coupling.is_loose(ids) and step.out[axis]:
+        left = step.coupling.loose(step.out[axis])
+    elif ids is not None:
+        left = ids[slice(step.arg(2), step.arg(3), step.arg(4, 1))]
+        step.coupling.number(ids, step.node.path, "a part of it is taken by number")
     return [[*x[:axis], left, *x[axis + 1 :]]]
 
 

@@ -50,9 +50,14 @@ class Change(NamedTuple):
         return f"{'.'.join(filter(None, (self.path, self.name)))} {before} → {after}"
 
 
-def without(model: torch.nn.Module, kept: Mapping[str, Sequence[Any]]) -> torch.nn.Module:
-    """A copy of a model with parts of its parameters and buffers gone, and the sizes that its modules keep adjusted."""
-    smaller = copy.deepcopy(model)
+def without(
+    model: torch.nn.Module, kept: Mapping[str, Sequence[Any]], *, share: bool = False
+) -> torch.nn.Module:
+    """A copy of a model with parts of its parameters and buffers gone, and the sizes that its modules keep adjusted.
+
+    With ``share``, tensors of which nothing is gone are the model's own: a copy to try costs what is cut.
+    """
+    smaller = copy.deepcopy(model, {id(one): one for one in tensors_of(model).values()} if share else None)
     done: dict[int, torch.Tensor] = {}
     for path, module in smaller.named_modules():
         for table in (module._parameters, module._buffers):
@@ -68,6 +73,14 @@ def without(model: torch.nn.Module, kept: Mapping[str, Sequence[Any]]) -> torch.
                 _resize(module, name, tuple(tensor.shape), tuple(new.shape))
                 table[name] = new
     return smaller
+
+
+def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A model's parameters and buffers, a shared one under each of its names."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
 
 
 def _cut_tensor(tensor: torch.Tensor, masks: Sequence[Any]) -> torch.Tensor:
@@ -99,10 +112,7 @@ def _resize(module: torch.nn.Module, name: str, before: tuple[int, ...], after: 
 @contextlib.contextmanager
 def zeroed(model: torch.nn.Module, columns: Mapping[str, Sequence[Any]]) -> Iterator[torch.nn.Module]:
     """A model with some columns of its parameters zero, as long as the block runs."""
-    tensors = {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers(remove_duplicate=False)),
-    }
+    tensors = tensors_of(model)
     saved: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
         with torch.no_grad():
@@ -197,21 +207,22 @@ def torch_attention(model: torch.nn.Module, paths: Sequence[str], left: Fraction
 def possible_changes(
     model: torch.nn.Module, paths: Sequence[str], sizes: Collection[int], left: Fraction
 ) -> list[list[Change]]:
-    """Numbers of modules that may stand for one of these sizes: their own first, then their parents' and settings'."""
+    """Numbers that may stand for one of these sizes: the modules' own, those of their settings, their parents'."""
     modules = dict(model.named_modules(remove_duplicate=False))
     found = [path for path in paths if path in modules]
     own = [
         change for path in found for change in _in(vars(modules[path]), path, "", modules[path], sizes, left)
     ]
-    above = sorted({path.rpartition(".")[0] for path in found if path} - {*found})
-    wider = [
-        change for path in above for change in _in(vars(modules[path]), path, "", modules[path], sizes, left)
-    ]
+    settings: list[Change] = []
     for path in found:
         for name, item in vars(modules[path]).items():
             if hasattr(item, "__dict__") and name.startswith("config"):
-                wider += _in(vars(item), path, name, item, sizes, left)
-    return [own, wider]
+                settings += _in(vars(item), path, name, item, sizes, left)
+    above = sorted({path.rpartition(".")[0] for path in found if path} - {*found})
+    outer = [
+        change for path in above for change in _in(vars(modules[path]), path, "", modules[path], sizes, left)
+    ]
+    return [own, settings, outer]
 
 
 def _in(
@@ -257,9 +268,9 @@ def attempts(
 def _sets(
     tiers: Sequence[Sequence[Change]], before: Collection[tuple[str, ...]]
 ) -> Iterator[tuple[Change, ...]]:
-    known: list[Change] = list(tiers[0])
     for names in before:
-        yield tuple(change for change in known if change.attribute in names)
+        yield tuple(change for tier in tiers[:2] for change in tier if change.name in names)
+    known: list[Change] = list(tiers[0])
     yield named_for_heads(known)
     yield ()
     for tier in tiers:

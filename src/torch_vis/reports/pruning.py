@@ -227,20 +227,23 @@ def analyze_pruning(
         free = [group for group in groups if not group.locked and len(group.units) > 1]
         if not free:
             raise UsageError("nothing in this model can be cut: " + _reasons(groups))
-        cuts, chosen, heads = [], [], []
+        trials = []
         for group in progress(free, "cutting"):
             units = bench.lightest(group, ratio)
             tried = bench.cut_group(group, units) if each or group.heads else Trial(None, None, None, (), "")
-            cuts.append(_cut(bench, group, units, tried))
-            if group.heads:
-                heads += _heads(bench, group, () if tried.problem else units)
-            if not tried.problem:
-                chosen.append((group, units, tried.changes))
-        whole = bench.cut_all(chosen)
+            trials.append((group, units, tried))
+        chosen = [place for place, (_, _, tried) in enumerate(trials) if not tried.problem]
+        parts = [(trials[place][0], trials[place][1], trials[place][2].changes) for place in chosen]
+        whole, refused = bench.cut_together(parts) if each else (bench.cut_all(parts), {})
         if whole.model is None:
             raise UsageError(
                 f"the model does not run with all groups cut: {whole.problem}; try each=True or a lower ratio"
             )
+        for place, problem in refused.items():
+            group, units, tried = trials[chosen[place]]
+            trials[chosen[place]] = group, units, tried._replace(problem=problem)
+        cuts = [_cut(bench, *trial) for trial in trials]
+        heads = [head for trial in trials if trial[0].heads for head in _heads(bench, *trial)]
         after = bench.figures(whole.model)
         before = bench.figures(bench.model)
     locked = [group for group in groups if group.locked]
@@ -269,7 +272,8 @@ def _cut(bench: Bench, group: Group, units: Any, tried: Trial) -> Cut:
     )
 
 
-def _heads(bench: Bench, group: Group, gone: Sequence[int]) -> list[Head]:
+def _heads(bench: Bench, group: Group, units: Any, tried: Trial) -> list[Head]:
+    gone = () if tried.problem else units
     weights = bench.weights(group)
     total = weights.sum() or 1.0
     return [

@@ -31,7 +31,7 @@ from torch_vis.run.differences import Gap, gap_of
 from torch_vis.tracing import trace
 
 RUNS = 5
-MIXED = "its heads are normalised together, so that there is nothing to check the smaller model against"
+MIXED = "its heads are normalised or averaged together: there is nothing to check the smaller model against"
 UNSTEADY = (
     "the output is not the same twice, or not finite: there is nothing to check the smaller model against"
 )
@@ -84,8 +84,8 @@ class Bench:
     def _finer(self) -> tuple[torch.nn.Module, Any, Any]:
         """The model and the batch in double precision, so that a wrong result is not taken for rounding."""
         fine = copy.deepcopy(self.model)
-        args, kwargs = pytree.tree_map(_doubled, (self.args, self.kwargs))
         try:
+            args, kwargs = pytree.tree_map(_doubled, (self.args, self.kwargs))
             fine.double()
             _run(fine, args, kwargs)
         except Exception:  # the user's forward, or a kernel that there is not in double precision
@@ -139,17 +139,17 @@ class Bench:
         self, smaller: torch.nn.Module, target: list[torch.Tensor], changes: tuple[Change, ...]
     ) -> tuple[Change, ...]:
         """The changes without those that are not called after heads and that it works without."""
-        names = tuple(sorted({change.attribute for change in changes}))
+        names = tuple(sorted({change.name for change in changes}))
         if names in self._right or not names:
             return changes
         for name in names:
-            fewer = tuple(change for change in changes if change.attribute != name)
+            fewer = tuple(change for change in changes if change.name != name)
             if "head" in name or not fewer:
                 continue
             with changed(smaller, fewer):
                 if not self._compared(smaller, target):
                     changes = fewer
-        self._right[tuple(sorted({change.attribute for change in changes}))] = None
+        self._right[tuple(sorted({change.name for change in changes}))] = None
         return changes
 
     def cut_all(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> Trial:
@@ -172,8 +172,25 @@ class Bench:
         made, problem = self._ran(smaller)
         return _failed(problem) if problem else self._finished(smaller, made, None, changes)
 
+    def cut_together(
+        self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]
+    ) -> tuple[Trial, dict[int, str]]:
+        """A model without as many of these as go together, and why others do not, by their places."""
+        whole, left = self.cut_all(parts), list(parts)
+        if whole.model is not None:
+            return whole, {}
+        refused: dict[int, str] = {}
+        taken: list[tuple[Group, Any, tuple[Change, ...]]] = []
+        for place, part in enumerate(left):
+            tried = self.cut_all([*taken, part])
+            if tried.problem:
+                refused[place] = f"not together with the others: {tried.problem}"
+            else:
+                taken.append(part)
+        return self.cut_all(taken), refused
+
     def _smaller(self, model: torch.nn.Module, units: Any, changes: Sequence[Change] = ()) -> torch.nn.Module:
-        smaller = without(model, self.coupling.kept(units))
+        smaller = without(model, self.coupling.kept(units), share=True)
         change_all(smaller, changes)
         return smaller
 
