@@ -88,6 +88,37 @@ def test_convolutions_take_what_the_rules_say(name: str) -> None:
         assert scratch[node] == pytest.approx(measured, rel=0.25, abs=65536)
 
 
+COPIED = {
+    "the sum of what it gave": ((8, 32, 30, 30), (32, 32, 3, 3), 1, lambda x: x),
+    "every other row": ((4, 32, 60, 30), (32, 32, 3, 3), 1, lambda x: x[:, :, ::2]),
+    "turned round": ((4, 32, 30, 30), (16, 32, 3, 3), 1, lambda x: x.transpose(2, 3)),
+    "one image for all": ((1, 32, 30, 30), (32, 32, 3, 3), 1, lambda x: x.expand(4, -1, -1, -1)),
+    "few channels, with a gradient": ((8, 8, 16, 16), (48, 8, 3, 3), 1, lambda x: x),
+    "strided, with a gradient": ((16, 40, 16, 16), (16, 40, 3, 3), 2, lambda x: x),
+    "one pixel in four": ((8, 64, 28, 28), (64, 64, 1, 1), 2, lambda x: x),
+}
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch is built without oneDNN")
+@pytest.mark.skipif(
+    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="other registers, other blocks"
+)
+@pytest.mark.parametrize("name", COPIED)
+def test_convolutions_of_what_is_laid_out_anew(name: str) -> None:
+    shape, weights, stride, view = COPIED[name]
+    x, weight = torch.randn(shape, requires_grad=True), torch.randn(weights, requires_grad=True)
+
+    def work() -> None:
+        F.conv2d(view(x), weight, None, stride).sum().backward()
+
+    predicted = tv.trace(work, fake=True)
+    scratch = predicted.memory().scratch_bytes
+    kernels = tv.measure_memory(work).events.kernels
+    (node,) = [node.index for node in predicted.graph.nodes if node.op == "aten::convolution_backward"]
+    (measured,) = [kernel.scratch_bytes for kernel in kernels if kernel.op == "aten::convolution_backward"]
+    assert scratch[node] == pytest.approx(measured, rel=0.02)
+
+
 def residual() -> tuple[nn.Module, torch.Tensor]:
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -128,6 +128,20 @@ def _channels_last(type: TensorType) -> bool:
     return len(type.shape) >= 4 and spread and type.stride[1] == 1 and type.shape[1] > 1
 
 
+def _copies(*types: TensorType) -> int:
+    """Bytes of what is laid out anew first: slices, what is turned round, and one number expanded to many."""
+    return sum(type.nbytes or 0 for type in types if not (_is_dense(type) or _channels_last(type)))
+
+
+def _is_dense(type: TensorType) -> bool:
+    step = 1
+    for size, stride in zip(reversed(type.shape), reversed(type.stride), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
 def _by_torch(data: TensorType, weight: TensorType, strided: bool, groups: int, threads: int) -> bool:
     """Whether torch's own kernel runs in the place of oneDNN's."""
     if data.dtype != "float32":
@@ -157,13 +171,14 @@ def _convolution(kernel: Kernel) -> int:
     if data is None or weight is None or result is None or len(data.shape) < 3:
         return 0
     strided, groups = _strided(kernel.literal(3), kernel.literal(5)), _groups(kernel.literal(8))
+    copies = _copies(data, weight)
     if _by_torch(data, weight, strided, groups, kernel.threads):
-        return _columns(weight, result)
+        return copies + _columns(weight, result)
     packed = _weights(weight, groups)
     if _channels_last(data) or _channels_last(weight):
         return packed
     blocked, kept = _blocked(result, 1), result.nbytes or 0
-    return max(_data(data) + packed + blocked - kept, blocked)
+    return copies + max(_data(data) + packed + blocked - kept, blocked)
 
 
 def _convolution_backward(kernel: Kernel) -> int:
@@ -171,12 +186,26 @@ def _convolution_backward(kernel: Kernel) -> int:
     if gradient is None or data is None or weight is None or len(data.shape) < 3:
         return 0
     strided, groups = _strided(kernel.literal(4), kernel.literal(6)), _groups(kernel.literal(9))
+    copies = _copies(gradient, data, weight)
     if _by_torch(data, weight, strided, groups, kernel.threads):
-        return _columns(weight, gradient)
+        return copies + _columns(weight, gradient)
     packed, plain = _weights(weight, groups), weight.nbytes or 0
     if _channels_last(data) or _channels_last(weight):
         return packed + plain
-    return max(_blocked(gradient, 1) + _data(data) + packed - plain, packed)
+    of_weights = _blocked(gradient, 1) + _data(data) + packed - plain
+    return copies + max(of_weights, packed, _of_data(kernel, gradient, data, weight, groups))
+
+
+def _of_data(kernel: Kernel, gradient: TensorType, data: TensorType, weight: TensorType, groups: int) -> int:
+    """What the gradient of the data takes, beyond the two that are kept: it is in blocks of channels as well."""
+    wanted, plain = kernel.literal(10), weight.nbytes or 0
+    if groups != 1 or kernel.literal(7) or (isinstance(wanted, tuple) and not wanted[0]):
+        return 0
+    if not _strided(kernel.literal(4), None):
+        blocked = _blocked(gradient, 1) + _blocked(weight, 0, 1) + _blocked(data, 1)
+        return blocked - (data.nbytes or 0) - plain
+    # windows that leave pixels out write on zeros, and there are three images for a moment
+    return 0 if _strided(kernel.literal(6), None) else 2 * (data.nbytes or 0) - plain
 
 
 def _strided(stride: object, dilation: object) -> bool:
