@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -32,6 +33,61 @@ def test_markdown_has_every_part(tmp_path):
     assert all(
         line.count("|") == before.count("|") for before, line in pairwise(rows) if line.startswith("|--")
     )
+
+
+def test_markdown_reads_well(tmp_path):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, x):
+            return x + self.down(self.up(self.norm(x)).relu())
+
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def training_step(x):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    tv.trace(training_step, torch.randn(4, 8)).report(tmp_path / "run.md")
+    text = (tmp_path / "run.md").read_text()
+    assert "\n\n\n" not in text
+    lines = text.splitlines()
+    headings = [line.lstrip("# ") for line in lines if line.startswith("##")]
+    assert all(heading[0].isupper() for heading in headings) and len(set(headings)) == len(headings)
+    assert headings.index("Not captured") > headings.index("Memory")
+    for title in (
+        "Memory",
+        "Time",
+        "Fusion",
+        "Partition",
+        "Gradient flow",
+    ):  # what it is about, in a sentence
+        assert lines[lines.index(f"## {title}") + 2].endswith(".")
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    assert tables
+    for rows in tables:
+        cells = [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in [rows[0], *rows[2:]]]
+        for title, *column in zip(*cells, strict=True):
+            assert title and set(column) - {"–", ""}, f"nothing is said under {title!r} of {rows[0]}"
+    notes = [line for line in lines if line.startswith(">")]
+    assert notes and all(note.startswith("> - ") for note in notes)  # else they run together
+
+
+def test_names_that_have_no_room_still_tell_one_from_another():
+    blocks = nn.Sequential()
+    for number in range(12):
+        blocks.add_module(str(number), nn.Sequential())
+        blocks[number].add_module("projection", nn.Linear(4, 4))
+    model = nn.Sequential()
+    model.add_module("transformer_for_sequence_classification", blocks)
+    text = tv.trace(model, torch.ones(2, 4), backward=True).memory().table(width=110)
+    for number in range(12):
+        assert re.search(rf" t\.{number}\.p\w*\.weight ", text), number
+    assert max(map(len, text.splitlines())) <= 110
 
 
 def test_json_is_data(tmp_path):
@@ -74,4 +130,6 @@ def test_every_case_of_the_zoo(name, tmp_path):
 def test_bad_names(tmp_path):
     with pytest.raises(UsageError, match=r"\.md or \.json"):
         small().report(tmp_path / "run.docx")
+    with pytest.raises(UsageError, match=r"t\.save\(\) writes the run as a page"):
+        small().report(tmp_path / "run.html")
     assert not list(tmp_path.iterdir())

@@ -196,7 +196,7 @@ def test_the_report_adds_up() -> None:
     assert found.kernels - found.kernels_after == sum(chain.kernels_saved for chain in found.chains)
     assert found.chains == sorted(found.chains, key=lambda chain: -chain.saved_bytes)
     text = str(found)
-    assert "addmm → gelu" in text and "encoder.layer.0" in text
+    assert "addmm → gelu" in text and "encoder.layer.*.intermediate" in text
     assert len(found.to_pandas()) == len(found.chains)
     assert (
         found.to_plain()["Chains that could be one kernel"][0]["saved_bytes"] == found.chains[0].saved_bytes

@@ -119,7 +119,7 @@ class FusionReport(Report):
         part = f" ({self.saved_bytes / self.moved_bytes:.1%})" if self.moved_bytes else ""
         return {
             "chains": f"{self.found.count:,}",
-            "kernels": f"{self.kernels:,} → {self.kernels_after:,}",
+            "kernels": f"{self.kernels:,}, fused {self.kernels_after:,}",
             "bytes that need not move": f"{size(self.saved_bytes)}{share}{part}",
         }
 
@@ -127,44 +127,66 @@ class FusionReport(Report):
         """One row per chain."""
         fields = (
             Field("operations", "operations"),
+            Field("first", "from number", count),
             Field("kind", "kind"),
             Field("phase", "phase"),
             Field("module", "module"),
             Field("kernels_saved", "kernels saved", count),
-            Field("bytes_before", "bytes now", size),
-            Field("bytes_after", "fused", size),
-            Field("saved_bytes", "saved", size),
-            Field("share", "share", "{:.2%}".format),
+            Field("bytes_before", "moves now", size),
+            Field("bytes_after", "when fused", size),
+            Field("saved_bytes", "saves", size),
+            Field("share", "of the run", "{:.2%}".format),
         )
         rows = [
-            (chained(chain.names), chain.kind, chain.phase, common_path(chain.modules), chain.kernels_saved,
-             chain.bytes_before, chain.bytes_after, chain.saved_bytes, chain.share)
+            (chained(chain.names), chain.operations[0], chain.kind, chain.phase, common_path(chain.modules),
+             chain.kernels_saved, chain.bytes_before, chain.bytes_after, chain.saved_bytes, chain.share)
             for chain in self.chains
         ]  # fmt: skip
-        return [Listing("Chains that could be one kernel", fields, rows)]
+        title = "Chains that could be one kernel"
+        listings = [Listing(title, fields, rows, heading=f"{title}, those that save most first")]
+        if len(self._alike) < len(self.chains):
+            alike = (
+                Field("operations", "operations"),
+                Field("chains", "chains", count),
+                Field("module", "module"),
+                Field("saved_bytes", "save together", size),
+            )
+            listings.append(Listing("Chains that are alike", alike, self._alike_rows()))
+        return listings
+
+    @cached_property
+    def _alike(self) -> dict[tuple[str, str], list[FusedChain]]:
+        """Chains of the same operations at the same place of repeated blocks, those that save most together first."""
+        found: dict[tuple[str, str], list[FusedChain]] = {}
+        for chain in self.chains:
+            found.setdefault((chained(chain.names), family(shared_path(chain.modules))), []).append(chain)
+        order = sorted(found.items(), key=lambda item: -sum(chain.saved_bytes for chain in item[1]))
+        return dict(order)
+
+    def _alike_rows(self) -> list[tuple[str, int, str, int]]:
+        return [
+            (names, len(chains), place, sum(chain.saved_bytes for chain in chains))
+            for (names, place), chains in self._alike.items()
+        ]
 
     def charts(self) -> Mapping[str, Chart]:
         """What would be saved and what left by the chains that save most; those that blocks repeat are one bar."""
-        alike: dict[str, list[FusedChain]] = {}
-        for chain in self.chains:
-            if chain.bytes_after is not None:
-                place = family(shared_path(chain.modules))
-                name = f"{chained(chain.names, 3)} in {place}" if place else chained(chain.names, 3)
-                alike.setdefault(name, []).append(chain)
-        if not alike:
-            return {}
-        ordered = sorted(alike.items(), key=lambda item: -sum(chain.saved_bytes for chain in item[1]))
-        labels = [
-            name if len(chains) == 1 else f"{len(chains):,} × {name}" for name, chains in ordered[:BARS]
+        known = [
+            (place, chains)
+            for (_, place), chains in self._alike.items()
+            if all(chain.bytes_after is not None for chain in chains)
         ]
-        rows = [chains for _, chains in ordered[:BARS]]
+        if not known:
+            return {}
+        rows = [chains for _, chains in known[:BARS]]
+        labels = [_label(place, chains) for place, chains in known[:BARS]]
         full = [chained(chains[0].names, 40) for chains in rows]
         sums = [
             (sum(c.saved_bytes for c in chains), sum(c.bytes_after or 0 for c in chains)) for chains in rows
         ]
         saved = Series("would be saved", labels, [saved for saved, _ in sums], full)
         left = Series("would be left", labels, [left for _, left in sums], full, color="#c9d1db")
-        title = f"Bytes that fusing would save{most(len(rows), len(ordered))}"
+        title = f"Bytes that fusing would save{most(len(rows), len(known))}"
         return {
             "saved": Chart(
                 "bars", title, Axis("chain of operations"), Axis("bytes moved", "bytes"), [saved, left]
@@ -176,6 +198,13 @@ class FusionReport(Report):
         if not self.uncovered:
             return ()
         return [f"the bytes of {self.uncovered:,} operations are not known and not in the totals"]
+
+
+def _label(place: str, chains: Sequence[FusedChain]) -> str:
+    """What a bar is of: how many chains, of which operations, where; one alone with the number that it begins with."""
+    name = chained(chains[0].names, 3)
+    name = f"{len(chains):,} × {name}" if len(chains) > 1 else f"{chains[0].operations[0]}: {name}"
+    return f"{name} in {place}" if place else name
 
 
 def chained(names: Sequence[str], most: int = NAMES) -> str:

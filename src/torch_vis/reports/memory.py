@@ -222,27 +222,40 @@ class MemoryReport(Report):
         rows = [
             (
                 t.size_bytes,
-                t.name,
+                self._told(t),
                 str(t.type),
                 t.use,
-                t.path,
-                "" if t.site is None else t.site.short,
+                t.path or "(root)",
+                None if t.site is None else t.site.short,
                 t.born,
                 t.dies,
             )
             for t in self.peak
         ]
+        modules = [(share.name or "(root)", *share[1:]) for share in self.by_module]
+        of = "At the predicted peak" if self.predicted else "At the peak"
         listings = [
-            Listing("By use", (Field("name", "use"), *shared), self.by_use),
-            Listing("Tensors at the peak", TENSORS, rows),
-            Listing("By module", (Field("name", "module"), *shared), self.by_module),
-            Listing("By line", (Field("name", "line"), *shared), self.by_line),
+            Listing("By use", (Field("name", "use"), *shared), self.by_use, heading=f"{of}, by use"),
+            Listing("Tensors at the peak", TENSORS, rows, heading=f"{of}, tensor by tensor"),
+            Listing("By module", (Field("name", "module"), *shared), modules, heading=f"{of}, by module"),
+            Listing(
+                "By line",
+                (Field("name", "source line"), *shared),
+                self.by_line,
+                heading=f"{of}, by source line",
+            ),
         ]
         if self.checkpoints:
-            listings.append(
-                Listing("Checkpointing, one call at a time", CHECKPOINTS, [r[:-1] for r in self.checkpoints])
-            )
+            calls = [(row.path or "(root)", *row[1:-1]) for row in self.checkpoints]
+            title = "Checkpointing, one call at a time"
+            heading = "What checkpointing one call of a module would free and cost"
+            listings.append(Listing(title, CHECKPOINTS, calls, heading=heading))
         return listings
+
+    def _told(self, tensor: Tensor) -> str:
+        """What a tensor is called; one without a name, by what made it."""
+        made = tensor.name.startswith("%") and tensor.born is not None
+        return f"{tensor.name} of {self.graph.nodes[tensor.born].name}" if made else tensor.name
 
     def charts(self) -> dict[str, Chart]:
         """The timeline by use, and the modules at the peak."""
@@ -273,7 +286,9 @@ class MemoryReport(Report):
     def notes(self) -> list[str]:
         """What the figures are and are not."""
         found = [
-            "what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it"
+            "what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it",
+            "made by: the number of the operation that made a tensor, – before the run; freed by: that of the first "
+            "one for which it was gone, – where it outlived the run",
         ]
         if self.predicted:
             found.append("nothing was run: these are the lifetimes of a run by shapes alone")
@@ -288,13 +303,13 @@ TENSORS = (
     Field("type", "type"),
     Field("use", "use"),
     Field("path", "module"),
-    Field("site", "line"),
-    Field("born", "born", count),
-    Field("dies", "dies", count),
+    Field("site", "source line"),
+    Field("born", "made by", count),
+    Field("dies", "freed by", count),
 )
 CHECKPOINTS = (
     Field("path", "module"), Field("type", "class"), Field("call", "call", count),
-    Field("saved_bytes", "saves", size), Field("peak_bytes", "at the peak", size),
+    Field("saved_bytes", "frees", size), Field("peak_bytes", "lowers the peak by", size),
     Field("extra_flops", "extra FLOPs", count), Field("extra_time_ns", "extra time", duration),
 )  # fmt: skip
 

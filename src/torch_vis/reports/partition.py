@@ -127,7 +127,7 @@ class PartitionReport(Report):
         """How many parts, and what passes between them."""
         crossing = sum(row.bytes for row in self.boundaries)
         return {
-            "parts": f"{self.columns.count:,} of {len(self.graph):,} operations",
+            "parts": f"{self.columns.count:,}, of {len(self.graph):,} operations",
             "FLOPs": count(int(self.columns.flops.sum())),
             "passes between parts": size(crossing),
             "stays inside": size(int(self.columns.internal_bytes.sum())),
@@ -136,19 +136,26 @@ class PartitionReport(Report):
     def listings(self) -> Sequence[Listing]:
         """One row per part, and one per reason."""
         fields = (
-            Field("number", "part", "{:,}".format), Field("names", "operations"), Field("module", "module"),
-            Field("phase", "phase"), Field("operations", "ops", count), Field("flops", "FLOPs", count),
-            Field("input_bytes", "in", size), Field("weight_bytes", "weights", size),
-            Field("output_bytes", "out", size), Field("internal_bytes", "inside", size),
-            Field("intensity", "FLOPs/B", "{:,.2f}".format), Field("reason", "begins at"),
+            Field("number", "part", "{:,}".format), Field("names", "what it runs"), Field("module", "module"),
+            Field("phase", "phase"), Field("operations", "operations", count), Field("flops", "FLOPs", count),
+            Field("input_bytes", "inputs", size), Field("weight_bytes", "weights", size),
+            Field("output_bytes", "outputs", size), Field("internal_bytes", "stays inside", size),
+            Field("intensity", "FLOPs per byte", "{:,.2f}".format), Field("reason", "cut off by"),
         )  # fmt: skip
         rows: list[tuple[Any, ...]] = [
             (part.number, chained(part.names), common_path(part.modules), part.phase, len(part.operations), part.flops,
              part.input_bytes, part.weight_bytes, part.output_bytes, part.internal_bytes, part.intensity, part.reason)
             for part in self.parts
         ]  # fmt: skip
-        why = (Field("reason", "reason"), Field("tensors", "tensors", count), Field("bytes", "bytes", size))
-        return [Listing("Parts", fields, rows), Listing("What passes between parts", why, self.boundaries)]
+        why = (
+            Field("reason", "why they are not one part"),
+            Field("tensors", "tensors", count),
+            Field("bytes", "bytes", size),
+        )
+        return [
+            Listing("Parts", fields, rows, heading="Parts, in the order of the run"),
+            Listing("What passes between parts", why, self.boundaries),
+        ]
 
     def charts(self) -> Mapping[str, Chart]:
         """The bytes of the largest parts, by what they are."""
@@ -161,7 +168,7 @@ class PartitionReport(Report):
         largest = sorted(self.parts, key=lambda part: -sum(getattr(part, name) for name in columns.values()))
         shown = sorted(largest[:BARS], key=lambda part: part.number)
         labels = [self._label(part) for part in shown]
-        told = [f"begins at: {part.reason}" for part in shown]
+        told = [f"cut off by: {part.reason}" for part in shown]
         series = [
             Series(title, labels, [getattr(part, name) for part in shown], told)
             for title, name in columns.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import UsageError, no_match
@@ -54,7 +55,9 @@ class Report:
         parts = [[self.title]] if self.title else []
         parts += [[f"{name.ljust(wide)}  {fact}" for name, fact in facts.items()]] if facts else []
         parts += [table(listing, width) for listing in self.listings() if len(listing.rows)]
-        parts += [[f"• {note}" for note in self.notes()]] if self.notes() else []
+        if self.notes():
+            notes = (wrap(f"• {note}", width, subsequent_indent="  ") for note in self.notes())
+            parts.append([line for lines in notes for line in lines])
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def figure(self, renderer: str = "plotly", *, chart: str | None = None) -> Any:

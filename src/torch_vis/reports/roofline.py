@@ -133,7 +133,7 @@ class RooflineReport(Report):
             Field("flops", "FLOPs", count),
             Field("moved_bytes", "moved", size),
             Field("bound", "bound by"),
-            Field("intensity", "FLOP/B", "{:.3g}".format),
+            Field("intensity", "FLOPs per byte", "{:.3g}".format),
             Field("peak_share", "of peak", _percent),
         )
         slow = (
@@ -142,14 +142,19 @@ class RooflineReport(Report):
             Field("dtype", "type"),
             Field("time_ns", "time", duration),
             Field("bound", "bound by"),
-            Field("intensity", "FLOP/B", "{:.3g}".format),
+            Field("intensity", "FLOPs per byte", "{:.3g}".format),
             Field("peak_share", "of peak", _percent),
-            Field("node", "node", str),
+            Field("node", "number", str),
         )
         return (
-            Listing("kinds", (Field("kind", "kind"), *common), self.kinds),
-            Listing("modules", (Field("module", "module"), *common), self.modules),
-            Listing("operations", slow, self.operations),
+            Listing("kinds", (Field("kind", "kind"), *common), self.kinds, heading="By kind of operation"),
+            Listing(
+                "modules",
+                (Field("module", "module"), *common),
+                self.modules,
+                heading="By module, without the modules inside it",
+            ),
+            Listing("operations", slow, self.operations, heading="The operations of the most time"),
         )
 
     def charts(self) -> Mapping[str, Chart]:

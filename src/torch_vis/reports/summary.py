@@ -101,8 +101,12 @@ class Summary(Report):
         """Why the cost of an operator is not known: no formula, one that leaves the case open, or one that failed.
 
         >>> import torch, torch_vis as tv
-        >>> tv.trace(torch.linalg.eigvalsh, torch.eye(3)).summary().why_uncovered
-        {'aten::_linalg_eigh': 'no formula'}
+        >>> def by_numpy(x):
+        ...     made = torch.empty(3)
+        ...     made.numpy()[:] = 1
+        ...     return made + x
+        >>> tv.trace(by_numpy, torch.zeros(3)).summary().why_uncovered
+        {'torch_vis::unseen_write': 'no formula'}
         """
         if not self.uncovered:
             return {}

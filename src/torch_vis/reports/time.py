@@ -34,8 +34,8 @@ CALLS = (
     Field("low_ns", "from", duration),
     Field("high_ns", "to", duration),
     Field("self_ns", "self", _time),
-    Field("operations_ns", "operations", duration),
-    Field("host_ns", "host", _time),
+    Field("operations_ns", "in operations", duration),
+    Field("host_ns", "in Python", _time),
     Field("backward_ns", "backward", duration),
     Field("kernel_ns", "on device", duration),
 )
@@ -138,9 +138,8 @@ class TimeReport(Report):
 
     def facts(self) -> Mapping[str, str]:
         """What it all comes to."""
-        found = {"whole run": duration(self.total_ns)}
-        if self.runs:
-            found["whole run"] += f", the median of {self.runs:,} runs"
+        how = f"the median of {self.runs:,} runs" if self.runs else "without what recording took"
+        found = {"whole run": f"{duration(self.total_ns)}, {how}"}
         if self.plain_wall_ns is not None:
             low, high = (duration(self.meta[f"plain_wall_{end}_ns"]) for end in ("low", "high"))
             found["without us"] = f"{duration(self.plain_wall_ns)}, half of the runs within {low} to {high}"
@@ -162,7 +161,8 @@ class TimeReport(Report):
         found = [
             self._groups("operators", "operator", self.operators, total),
             Listing("modules", (Field("module", "module"), Field("class", "class"), *CALLS),
-                    [_called(row, row.calls) for row in self.modules if self._is_module(row)]),
+                    [_called(row, row.calls) for row in self.modules if self._is_module(row)],
+                    heading="Time by module"),
             self._groups("lines", "source line", self.lines, total),
             self._groups("phases", "phase", self.phases, total),
             self._slowest_listing(),
@@ -175,12 +175,16 @@ class TimeReport(Report):
                 Field("scope", "scope", str),
                 *CALLS[1:],
             )
-            found.append(Listing("calls", fields, [_called(row, row.scope) for row in calls], most=10))
+            rows = [_called(row, row.scope) for row in calls]
+            found.append(Listing("calls", fields, rows, most=10, heading="Time by call of a module"))
         return found + [listing for use in self.devices for listing in self._device_listings(use)]
 
     def notes(self) -> Sequence[str]:
         """What the figures are not."""
-        found = []
+        found = [
+            "inclusive is with the modules inside, self without; both are of calls forward, and each is operations and "
+            "Python; backward is that of operations whose gradients it computes"
+        ]
         if not self.runs:
             found.append(
                 "one run under the recorder: small operations seem longer than they are, and first calls are among "
@@ -211,20 +215,20 @@ class TimeReport(Report):
         if "kernel_ns" in self.metrics:
             fields.append(Field("kernel_ns", "on device", duration))
             rows = [[*cells, row.kernel_ns] for cells, row in zip(rows, groups)]
-        return Listing(title, tuple(fields), rows)
+        return Listing(title, tuple(fields), rows, heading=f"Time by {name}")
 
     def _slowest_listing(self) -> Listing:
         names = ["time_ns", "time_low_ns", "time_high_ns", "kernel_ns"]
         titles = {"time_ns": "time", "time_low_ns": "from", "time_high_ns": "to", "kernel_ns": "on device"}
         having = [name for name in names if name in self.metrics]
-        fields = [Field("node", "node", str), Field("operation", "operation"), Field("module", "module")]
+        fields = [Field("node", "number", str), Field("operation", "operation"), Field("module", "module")]
         fields += [Field(name, titles[name], duration) for name in having] + [Field("line", "source line")]
         rows = [
             [node.index, node.name, node.path or "(run)", *(self.metrics[name][node.index] for name in having),
              node.site.short if node.site is not None else None]
             for node in self.slowest
         ]  # fmt: skip
-        return Listing("slowest operations", tuple(fields), rows, most=10)
+        return Listing("slowest operations", tuple(fields), rows, most=10, heading="The slowest operations")
 
     def _device_listings(self, use: DeviceUse) -> list[Listing]:
         where = f" on cuda:{use.number}"
@@ -238,7 +242,7 @@ class TimeReport(Report):
         )
         gaps = (Field("before", "idle after"), Field("after", "until"), time)
         return [
-            Listing(f"kernels{where}", kernels, use.kernels, most=15),
+            Listing(f"kernels{where}", kernels, use.kernels, most=15, heading=f"Kernels{where}"),
             Listing(
                 f"host waits{where}",
                 waits,
@@ -247,12 +251,14 @@ class TimeReport(Report):
                     for wait in sorted(use.waits, key=lambda wait: -wait.time_ns)
                 ],
                 most=10,
+                heading=f"Where the host waits{where}",
             ),
             Listing(
                 f"idle{where}",
                 gaps,
                 [[self._named(gap.before), self._named(gap.after), gap.time_ns] for gap in use.gaps[:GAPS]],
                 most=10,
+                heading=f"When nothing runs{where}",
             ),
         ]
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_vis.errors import TorchVisError, UsageError
 from torch_vis.graph.files import PathLike, replacing
 from torch_vis.reports.report import Report
 from torch_vis.reports.summary import UNCOVERED
 from torch_vis.views import markdown
-from torch_vis.views.tables import Listing, cell
+from torch_vis.views.tables import Listing
 
 if TYPE_CHECKING:
     from torch_vis.tracing import Trace
 
+ABOUT = {
+    "memory": "What tensors hold while each operation runs, and what it is made of where it is most.",
+    "time": "How long operations, modules and source lines took, as the host saw it.",
+    "roofline": "How near operations come to what the machine can do, and what holds them back.",
+    "fusion": "Neighbouring operations that a compiler could run as one kernel: what passes between them would not "
+    "have to be written to memory and read again.",
+    "partition": "The run cut into parts that can run one after another. Each chain that could be fused is a part, and "
+    "so is each operation that could not.",
+    "gradients": "How large gradients are, layer by layer, in the order in which the layers ran.",
+}
 ENDINGS = (".md", ".markdown", ".json")
 
 
@@ -26,6 +36,7 @@ def write_report(trace: Trace, path: PathLike) -> None:
     if ending not in ENDINGS:
         raise UsageError(
             f"a report is written as .md or .json; name a file that ends so, not {os.fspath(path)}"
+            + ("; t.save() writes the run as a page" if ending in (".html", ".htm") else "")
         )
     found, missing = gathered(trace)
     if ending == ".json":
@@ -61,14 +72,17 @@ def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:
 
 
 def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -> str:
-    lines = [markdown.report(trace.graph, trace.metrics, trace.limits, trace.meta)]
+    lines = [markdown.report(trace.graph, trace.metrics, (), trace.meta).rstrip("\n")]
     lines += _uncovered(trace)
     for name, report in found.items():
-        lines += ["", f"## {report.title or name.capitalize()}", "", *_facts(report)]
+        lines += ["", f"## {report.title or name.capitalize()}", "", ABOUT[name], "", *_facts(report)]
         for listing in report.listings():
             if len(listing.rows):
-                lines += ["", f"### {markdown.escaped(listing.title)}", "", *_listing(listing)]
-        lines += ["", *(f"> {markdown.escaped(note)}" for note in report.notes())] if report.notes() else []
+                title = listing.heading or listing.title
+                lines += ["", f"### {markdown.escaped(title)}", "", *_listing(listing)]
+        lines += ["", *(f"> - {markdown.escaped(note)}" for note in report.notes())] if report.notes() else []
+    if trace.limits:
+        lines += ["", "## Not captured", "", *(f"- {markdown.escaped(limit)}" for limit in trace.limits)]
     if missing:
         lines += ["", "## Not in this report", ""]
         lines += [f"- **{name}**: {markdown.escaped(reason)}" for name, reason in missing.items()]
@@ -90,12 +104,9 @@ def _facts(report: Report) -> list[str]:
 
 
 def _listing(listing: Listing) -> list[str]:
-    shown = listing.rows[: listing.most]
-    rows: list[list[Any]] = [
-        [markdown.escaped(cell(field, item)) for field, item in zip(listing.fields, row, strict=True)]
-        for row in shown
-    ]
-    figures = [field.show is not None for field in listing.fields]
-    lines = markdown.table([markdown.escaped(field.title) for field in listing.fields], rows, figures=figures)
-    rest = len(listing.rows) - len(shown)
+    fields, cells = listing.shown()
+    rows = [[markdown.escaped(item) for item in row] for row in cells]
+    figures = [field.show is not None for field in fields]
+    lines = markdown.table([markdown.escaped(field.title) for field in fields], rows, figures=figures)
+    rest = len(listing.rows) - len(rows)
     return [*lines, "", f"… and {rest:,} more"] if rest else lines

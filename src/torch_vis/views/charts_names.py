@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from torch_vis.views.tables import cut
+
 ALL = 32  # names that are all written
 MOST = 26  # of more, these many
 WIDE = 56  # letters of a label beside a row
@@ -16,15 +18,12 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def shortened(text: str, most: int = WIDE) -> str:
-    """A label with its middle left out; the end of a path tells more than its beginning.
+    """A label that there is room for.
 
     >>> shortened("transformer.h.0.attn.c_attn.weight", 24)
-    'transfo…attn.c_attn.weight'
+    't.h.0.attn.c_attn.weight'
     """
-    if len(text) <= most + 2:
-        return text
-    head = most // 3 - 1
-    return f"{text[:head]}…{text[len(text) - (most - head) :]}"
+    return text if len(text) <= most else cut(text, most)
 
 
 def common_path(names: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from torch_vis.views.text import title_of, totals, tree_rows
 from torch_vis.views.units import count, duration, size
 
 COSTLIEST = 12
+NESTED = "Each dot is a level deeper. A row without a class has the operations that the module above it runs itself."
 
 
 def save(
@@ -43,7 +44,7 @@ def report(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[
     lines += [
         f"- **{name}**: {escaped(fact)}" for name, fact in totals(graph, metrics, meta, outline).items()
     ]
-    lines += ["", "## Modules", "", *_modules(outline)]
+    lines += ["", "## Modules", "", NESTED, "", *_modules(outline)]
     lines += ["", "## Costliest operations", "", *_costliest(graph, metrics)]
     lines += _breaks(meta)
     if len(graph):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 GAP = "  "
@@ -19,12 +20,31 @@ class Field(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Rows under a title; a table shows the first ``most`` of them. A cell that is None is not known."""
+    """Rows under a title; a table shows the first ``most`` of them. A cell that is None is not known.
+
+    In data the rows are found by ``title``; ``heading`` is what a reader sees, where that needs more words.
+    """
 
     title: str
     fields: tuple[Field, ...]
     rows: Sequence[Sequence[Any]]
     most: int = 20
+    heading: str = ""
+
+    def shown(self) -> tuple[tuple[Field, ...], list[list[str]]]:
+        """The rows that there is room for, as texts; columns of which nothing is known are left out.
+
+        >>> Listing("", (Field("a", "a"), Field("b", "b", str)), [("x", None), ("", None)]).shown()[1]
+        [['x'], ['']]
+        """
+        rows = self.rows[: self.most]
+        told = [
+            place for place in range(len(self.fields)) if any(row[place] not in (None, "") for row in rows)
+        ]
+        fields = tuple(self.fields[place] for place in told)
+        return fields, [
+            [cell(field, row[place]) for field, place in zip(fields, told, strict=True)] for row in rows
+        ]
 
     def to_plain(self) -> list[dict[str, Any]]:
         """The rows as dictionaries; NaN and infinity, for which JSON has no form, as texts."""
@@ -48,20 +68,31 @@ def table(listing: Listing, width: int = 120) -> list[str]:
     encoder  1,200 ns
     head            –
     """
-    shown = listing.rows[: listing.most]
-    told = [place for place in range(len(listing.fields)) if any(row[place] is not None for row in shown)]
-    fields = tuple(listing.fields[place] for place in told)
-    shown = [[row[place] for place in told] for row in shown]
-    cells = [[cell(field, item) for field, item in zip(fields, row, strict=True)] for row in shown]
-    wanted = [
-        max([len(field.title), *(len(row[place]) for row in cells)]) for place, field in enumerate(fields)
-    ]
+    fields, cells = listing.shown()
+    longest = [max((len(row[place]) for row in cells), default=0) for place in range(len(fields))]
+    wanted = [max(len(field.title), long) for field, long in zip(fields, longest, strict=True)]
+    if sum(wanted) + len(GAP) * (len(wanted) - 1) > width:
+        wanted = [max(_least(field), long) for field, long in zip(fields, longest, strict=True)]
     widths = _fitted(fields, wanted, width)
-    lines = [_line(fields, [field.title for field in fields], widths)]
+    lines = _titles(fields, widths)
     lines += [GAP.join("─" * wide for wide in widths), *(_line(fields, row, widths) for row in cells)]
-    if len(listing.rows) > len(shown):
-        lines.append(f"… and {len(listing.rows) - len(shown):,} more")
-    return [*([listing.title] if listing.title else []), *lines]
+    if len(listing.rows) > len(cells):
+        lines.append(f"… and {len(listing.rows) - len(cells):,} more")
+    heading = listing.heading or listing.title
+    return [*([heading] if heading else []), *lines]
+
+
+def _least(field: Field) -> int:
+    """What a title needs where there is little room: above figures it may stand in several lines."""
+    return len(field.title) if field.show is None else max(map(len, field.title.split()), default=0)
+
+
+def _titles(fields: Sequence[Field], widths: Sequence[int]) -> list[str]:
+    """The titles, those of several lines down to the rule."""
+    titles = [wrap(field.title, wide) or [""] for field, wide in zip(fields, widths, strict=True)]
+    deep = max(map(len, titles), default=1)
+    padded = [[""] * (deep - len(title)) + title for title in titles]
+    return [_line(fields, row, widths) for row in zip(*padded, strict=True)]
 
 
 def cell(field: Field, item: Any) -> str:
@@ -69,6 +100,31 @@ def cell(field: Field, item: Any) -> str:
     if item is None:
         return "–"
     return str(item) if field.show is None else field.show(item)
+
+
+def cut(text: str, wide: int) -> str:
+    """A text that fits: a path by the first letters of where it begins, all else without its middle.
+
+    Of a path the end and the numbers tell one from another.
+
+    >>> cut("encoder.layer.11.attention.output.dense", 26), cut("lib/bert/modeling.py:9 in forward", 30)
+    ('e.l.11.a.output.dense', 'l/b/modeling.py:9 in forward')
+    >>> cut("embedding → add → native_layer_norm", 20)
+    'embedd…ve_layer_norm'
+    """
+    path, space, rest = text.partition(" ")
+    separator = "/" if "/" in path else "."
+    parts = path.split(separator)
+    over = len(text) - wide
+    for place, part in enumerate(parts[:-1]):
+        if over > 0 and len(part) > 1 and not part.isdigit():
+            parts[place] = part[0]
+            over -= len(part) - 1
+    text = separator.join(parts) + space + rest
+    if over <= 0:
+        return text
+    head = (wide - 1) // 3
+    return f"{text[:head]}…{text[len(text) - (wide - 1 - head) :]}"
 
 
 def _fitted(fields: Sequence[Field], wanted: Sequence[int], width: int) -> list[int]:
@@ -89,6 +145,6 @@ def _fitted(fields: Sequence[Field], wanted: Sequence[int], width: int) -> list[
 def _line(fields: Sequence[Field], cells: Sequence[str], widths: Sequence[int]) -> str:
     parts = []
     for field, cell, wide in zip(fields, cells, widths, strict=True):
-        text = cell if len(cell) <= wide else cell[: wide - 1] + "…"
+        text = cell if len(cell) <= wide else cut(cell, wide)
         parts.append(text.ljust(wide) if field.show is None else text.rjust(wide))
     return GAP.join(parts).rstrip()
