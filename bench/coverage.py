@@ -1,9 +1,9 @@
 """How much of what models run has a FLOPs figure: by the time of the operators, and by their names.
 
 Every case of the zoo, forward and backward; and of the corpus every case (more than an hour), or with ``--quick`` a
-sample that is drawn with a fixed seed, traced without being checked. A name counts as covered when all of its calls have
-a figure; beside it stands of how many names some have. Only operators of ``aten`` have a target: users' own operators
-and compiled code, of which nothing but the name can be seen, are listed apart.
+sample that is drawn with a fixed seed, traced without being checked. A name counts as covered when all of its calls
+have a figure; beside it stands of how many names some have. Only operators of ``aten`` have a target: users' own
+operators and compiled code, of which nothing but the name can be seen, are listed apart.
 
 ``python -m bench.coverage FILE ...`` prints the same table of what ``python -m tests.corpus --json FILE`` wrote.
 """
@@ -80,7 +80,7 @@ def _percent(share: float) -> str:
 
 
 def _milliseconds(time_ns: int) -> str:
-    return f"{time_ns / 1e6:.3g} ms"
+    return f"{time_ns / 1e6:,.1f} ms"
 
 
 def _zoo() -> list[Trace]:
@@ -101,7 +101,7 @@ def _corpus(quick: bool) -> tuple[dict[str, Tally], str]:
         if quick:
             names = random.Random(SEED).sample(names, min(SAMPLE[group], len(names)))
         chosen += [(group, name) for name in names]
-    limits = Limits(jobs=1, timeout_s=30 if quick else 240, check=False)
+    limits = Limits(jobs=1, timeout_s=60 if quick else 240, check=False)
     results = [event for event in run_all(chosen, limits) if isinstance(event, Result)]
     which = f"{len(chosen)} cases" + (f" drawn with seed {SEED}" if quick else "")
     return added(result.operators for result in results), f"{which}, {_outcomes(results)}"

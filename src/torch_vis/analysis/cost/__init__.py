@@ -16,13 +16,18 @@ normalisation, softmax  by their two-pass definitions: see ``normalization``.
 convolution             every window is whole, padding included. Backward: each gradient as much as forward.
 attention               the whole square of scores, causal or not; backward finds the scores again: see ``attention``.
 Fourier transforms      5 n log2 n for n complex numbers, half of it for real ones.
+what numbers decide     nothing is skipped: repeated indices, padding rows, labels left out and sequences that are
+                        shorter than the tensor count like all others.
+sparse, nested tensors  by the elements that they store, which the run notes; attention pads nested ones to their box.
+singular, eigenvalues   an estimate: the textbook's direct steps, and two sweeps for each value: see ``spectral``. The
+                        exponential of a matrix is one too.
 ``moved_bytes``         the least that must pass between kernel and memory: each byte that is needed read once, each
                         byte that is made written once. Views move none; an expanded tensor has the bytes under it; a
                         lookup reads the rows that it returns; an operation in place reads and writes.
 ======================= ==============================================================================================
 
-A row is not known where no formula covers the operation: operators of one's own, compiled code, algorithms that iterate
-until they are done, and tensors whose elements cannot be counted (nested ones, and sparse ones outside of products).
+A row is not known where no formula covers the operation: operators of one's own, compiled code, products of two sparse
+matrices, and tensors of which nothing noted how many elements they have.
 ``@cost`` adds a formula; ``covered()`` lists the names that have one.
 """
 
