@@ -26,7 +26,7 @@ class Steps(NamedTuple):
 def times(op: Operation, matrix: TensorType, *parts: Steps) -> Cost:
     """The steps for every matrix of a batch."""
     batch = prod(matrix.shape[:-2])
-    mac, add, mul, div, call = (batch * sum(column) for column in zip(*parts))
+    mac, add, mul, div, call = (batch * each for each in added(*parts))
     return op.count(mac=mac, add=add, mul=mul, div=div, call=call)
 
 
@@ -52,6 +52,16 @@ def cholesky_steps(n: int) -> Steps:
     return Steps(mac=(n**3 - n) // 6, div=n * (n - 1) // 2, call=n)
 
 
+def added(*parts: Steps) -> Steps:
+    """Steps one after the other."""
+    return Steps(*(sum(column) for column in zip(*parts)))
+
+
+def reflection(length: int) -> Steps:
+    """A vector of that length made a multiple of the first unit vector."""
+    return Steps(mac=length, add=2, mul=length - 1, div=2, call=1)
+
+
 def reflections(length: int, columns: int) -> Steps:
     """One reflection ``a -= tau v (v a)``, whose vector begins with one, of some columns."""
     rest = length - 1
@@ -63,9 +73,8 @@ def qr_steps(rows: int, columns: int) -> Steps:
     parts = [Steps()]
     for j in range(min(rows - 1, columns)):  # a single element needs no reflection
         length = rows - j
-        parts.append(Steps(mac=length, add=2, mul=length - 1, div=2, call=1))
-        parts.append(reflections(length, columns - j - 1))
-    return Steps(*(sum(column) for column in zip(*parts)))
+        parts += [reflection(length), reflections(length, columns - j - 1)]
+    return added(*parts)
 
 
 def form_q_steps(rows: int, columns: int, count: int) -> Steps:
@@ -74,7 +83,7 @@ def form_q_steps(rows: int, columns: int, count: int) -> Steps:
     for j in range(min(count, rows - 1)):
         parts.append(reflections(rows - j, columns - j - 1))
         parts.append(Steps(add=1, mul=rows - j - 1))  # its own column is 1 - tau and -tau v
-    return Steps(*(sum(column) for column in zip(*parts)))
+    return added(*parts)
 
 
 @cost(*aten("linalg_lu_factor_ex linalg_lu_factor linalg_lu _lu_with_info"))

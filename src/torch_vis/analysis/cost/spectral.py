@@ -12,8 +12,10 @@ from math import prod
 
 from torch_vis.analysis.cost.linalg import (
     Steps,
+    added,
     form_q_steps,
     qr_steps,
+    reflection,
     reflections,
     right_sides,
     times,
@@ -29,16 +31,6 @@ BULGE_OF_TWO = Steps(
 )  # one place on, in a matrix of two diagonals: two rotations
 BULGE_OF_THREE = Steps(mul=18, add=10, div=2, call=1)  # the same in a symmetric one of three diagonals: one
 TURNED = Steps(mul=4, add=2)  # a rotation of two numbers
-
-
-def reflection(length: int) -> Steps:
-    """A vector of that length made a multiple of the first unit vector."""
-    return Steps(mac=length, add=2, mul=length - 1, div=2, call=1)
-
-
-def added(*parts: Steps) -> Steps:
-    """Steps one after the other."""
-    return Steps(*(sum(column) for column in zip(*parts)))
 
 
 def repeated(step: Steps, count: int) -> Steps:
