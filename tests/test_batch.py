@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 import torch_vis as tv
 from torch_vis.errors import UsageError
@@ -93,12 +94,114 @@ def test_a_callable_is_not_run():
     assert torch.equal(weight, model.weight) and not optimizer.state
 
 
+class Tagger(nn.Module):
+    def __init__(self, *, batch_first: bool):
+        super().__init__()
+        self.memory = nn.LSTM(16, 32, batch_first=batch_first)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.head(self.memory(x)[0])
+
+
+class TakesMore(nn.Module):
+    """A model whose runs need more than shapes let expect."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x):
+        y = self.inner(x)
+        wide = y.new_zeros(len(x), 64 if isinstance(y, FakeTensor) else 1024)
+        return y + wide[:, :64]
+
+
+def test_a_run_over_the_memory_proves_nothing_and_a_smaller_batch_is_found():
+    model = TakesMore()
+    found = tv.analyze_batch_size(model, torch.randn(4, 64), memory="1 MiB")
+    row = next(row for row in found.rows if row.batch == found.largest)
+    assert [over.measured_bytes > found.budget for over in found.over].count(True) >= 1
+    assert found.largest < found.over[0].batch and row.measured_bytes <= row.needed_bytes <= found.budget
+    measured = tv.trace(model, torch.randn(found.largest, 64), keep=False).memory().peak_bytes
+    assert measured == row.measured_bytes > 0.9 * found.budget  # and not much smaller than it could be
+    facts = found.facts()
+    assert "was to fit and did not" in facts["warning"] and "it ran" in facts["proved"]
+    assert max(row.batch for row in found.rows if row.per_second) <= found.largest
+
+
+def test_where_no_run_stays_within_the_memory_none_is_the_largest():
+    found = tv.analyze_batch_size(TakesMore(), torch.randn(1, 64), memory=17_800)
+    assert found.largest is None and found.over
+    assert "proved" not in found.facts() and "none is known to fit" in str(found)
+
+
+@pytest.mark.parametrize("steps_first", [False, True])
+def test_an_lstm_is_proved(steps_first):
+    x = torch.randn(20, 6, 16) if steps_first else torch.randn(6, 20, 16)
+    model = Tagger(batch_first=not steps_first)
+    found = tv.analyze_batch_size(model, x, memory="8 MiB", backward=True)
+    row = next(row for row in found.rows if row.batch == found.largest)
+    assert row.measured_bytes == row.tensor_bytes and not found.over
+    assert (found.sample, found.dim) == (6, int(steps_first))
+    assert f"the batch is dimension {found.dim} of the inputs" in str(found)
+    assert ("memory (LSTM) reads (steps, batch, features)" in str(found)) == steps_first
+    shape = (20, found.largest, 16) if steps_first else (found.largest, 20, 16)
+    traced = tv.trace(model, torch.randn(shape), backward=True, keep=False)
+    assert traced.memory().peak_bytes == row.measured_bytes
+    assert not model.memory._forward_pre_hooks
+
+
+def test_the_dimension_of_the_batch_is_told_from_what_reads_it():
+    embedded = nn.Sequential(nn.Embedding(10, 8), nn.TransformerEncoderLayer(8, 2, 16))
+    ids = torch.randint(0, 10, (7, 3))
+    found = tv.analyze_batch_size(embedded, ids, memory="1 MiB", measure=False)
+    assert (found.dim, found.sample) == (1, 3)
+    found = tv.analyze_batch_size(embedded, ids, memory="1 MiB", measure=False, dim=0)
+    assert (found.dim, found.sample) == (0, 7)
+    attention = nn.MultiheadAttention(8, 2)
+    x, mask = torch.randn(7, 3, 8), torch.zeros(3, 7, dtype=torch.bool)
+    inputs = {"query": x, "key": x, "value": x, "key_padding_mask": mask}
+    found = tv.analyze_batch_size(attention, kwargs=inputs, memory="1 MiB", measure=False)
+    assert (found.dim, found.sample) == (1, 3) and found.largest > 3
+
+
+def test_a_model_that_cannot_take_one_sample_starts_at_two():
+    model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Linear(32, 2))
+    found = tv.analyze_batch_size(model, torch.randn(8, 8), memory="64 KiB", backward=True)
+    assert found.rows[0].batch == 2 and found.largest > 8
+    assert "from 2 on: of 1 the model says ValueError: Expected more than 1 value" in str(found)
+    with pytest.raises(UsageError, match="a batch of 2 takes"):
+        tv.analyze_batch_size(model, torch.randn(8, 8), memory="1 KiB", backward=True)
+
+
+def test_a_model_that_takes_whole_samples_only():
+    def groups(x):
+        return x.view(4, -1, 8).sum(1)
+
+    found = tv.analyze_batch_size(groups, torch.randn(4, 8), memory="64 KiB")
+    assert found.largest % 4 == 0 and all(row.batch % 4 == 0 for row in found.rows)
+    assert "only multiples of the sample's 4" in str(found)
+    model, x, labels = nn.Linear(4, 2), torch.ones(5, 4), torch.zeros(5, 2)
+    for loss in (lambda y: (y - labels).sum(), lambda y: (y.T @ labels).sum()):
+        with pytest.raises(UsageError, match=r"a batch of 5 runs, others do not: of . the model says"):
+            tv.analyze_batch_size(model, x, memory="1 MiB", loss=loss)
+    with pytest.raises(UsageError, match="a batch of 1 runs, others do not: of 2"):
+        tv.analyze_batch_size(lambda x: x.view(1, 8), torch.ones(1, 8), memory="1 MiB")
+    with pytest.raises(ZeroDivisionError):
+        tv.analyze_batch_size(lambda x: 1 / 0, torch.ones(5, 4), memory="1 MiB")
+
+
 def test_bad_input():
     x = torch.ones(2, 256)
     with pytest.raises(UsageError, match="nothing fits in 1000 B: a batch of 1 takes"):
         tv.analyze_batch_size(nn.Linear(256, 256), x, memory=1000)
     with pytest.raises(UsageError, match="name of hardware, not 'much'"):
         tv.analyze_batch_size(nn.Linear(256, 256), x, memory="much")
+    with pytest.raises(UsageError, match="counted from the front"):
+        tv.analyze_batch_size(nn.Linear(256, 256), x, dim=-1)
+    with pytest.raises(UsageError, match="with a dimension 2 for the batch"):
+        tv.analyze_batch_size(nn.Linear(256, 256), x, dim=2)
     with pytest.raises(UsageError, match="none of the inputs"):
         tv.analyze_batch_size(nn.Linear(256, 256), memory="1 GiB")
 

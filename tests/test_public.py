@@ -115,7 +115,8 @@ SIGNATURES = {
     "get_tensor_size": "(tensor)",
     "is_last_use": "(node, graph, user)",
     "analyze_batch_size": (
-        "(model, *args, kwargs=None, memory=None, backward=False, loss=None, measure=True, largest=1048576)"
+        "(model, *args, kwargs=None, memory=None, backward=False, loss=None, measure=True, largest=1048576, "
+        "dim=None)"
     ),
     "analyze_quantization": (
         "(model, *args, kwargs=None, formats=('int8', 'fp8', 'int4'), effect=True, floor_db=30.0, hardware=None)"

@@ -7,18 +7,17 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.hardware import find_hardware
-from torch_vis.capture.eager import run_backward
 from torch_vis.capture.progress import progress
 from torch_vis.errors import NoMatch, UsageError
+from torch_vis.reports.batching import Fit, Sizes, Step
 from torch_vis.reports.report import Report
-from torch_vis.tracing import trace
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import duration, size
@@ -26,23 +25,9 @@ from torch_vis.views.units import duration, size
 LARGEST = 1 << 20
 KNEE = 0.9  # of the best throughput
 RUNS = 5
+TRIES = 5  # runs until one stays within the memory
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
          "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}  # fmt: skip
-
-
-class Fit(NamedTuple):
-    """One batch size: the peak predicted from shapes, and what a run of it measured; None where it was not run.
-
-    ``predicted_bytes`` is what the allocator gives out or, on CUDA, holds: tensors, kernel scratch, rounding.
-    ``tensor_bytes`` is what tensors hold of it, and ``measured_bytes`` what they held when it ran.
-    """
-
-    batch: int
-    predicted_bytes: int
-    tensor_bytes: int
-    measured_bytes: int | None = None
-    time_ns: int | None = None
-    per_second: float | None = None
 
 
 class BatchSize(Report):
@@ -50,20 +35,30 @@ class BatchSize(Report):
 
     title = "Batch size"
 
-    def __init__(self, rows: list[Fit], budget: int | None, sample: int, cap: int, notes: list[str]) -> None:
+    def __init__(
+        self, rows: list[Fit], budget: int | None, sample: int, cap: int, notes: list[str], *, dim: int = 0
+    ) -> None:
         self.rows = rows
         self.cap = cap
         self.budget = budget
         self.sample = sample
+        self.dim = dim
         self._notes = notes
 
     @property
     def largest(self) -> int | None:
-        """The largest batch that fits the memory; None without a memory to fit."""
+        """The largest batch that fits the memory; None without a memory to fit, or if no run stayed within it."""
         return max((row.batch for row in self.rows if self._fits(row)), default=None)
 
     def _fits(self, row: Fit) -> bool:
-        return self.budget is not None and row.predicted_bytes <= self.budget
+        return self.budget is not None and _needed(row, self.rows) <= self.budget
+
+    @property
+    def over(self) -> list[Fit]:
+        """The batches that were to fit by prediction, and did not when they ran."""
+        if self.budget is None:
+            return []
+        return [row for row in self.rows if row.predicted_bytes <= self.budget < row.needed_bytes]
 
     @property
     def per_sample_bytes(self) -> float:
@@ -83,24 +78,33 @@ class BatchSize(Report):
 
     def facts(self) -> dict[str, str]:
         found = {"per sample": size(round(self.per_sample_bytes))}
-        if self.budget is not None:
-            fits = next(row for row in self.rows if row.batch == self.largest)
-            share = fits.predicted_bytes / self.budget
-            found["largest"] = (
-                f"{self.largest:,} in {size(self.budget)}: {size(fits.predicted_bytes)} predicted ({share:.0%})"
+        if self.over:
+            found["warning"] = (
+                f"a batch of {self.over[-1].batch:,} was to fit and did not: when it ran, tensors held "
+                f"{size(self.over[-1].measured_bytes or 0)}, predicted {size(self.over[-1].tensor_bytes)}"
             )
-            if fits.measured_bytes is not None:
-                found["proved"] = (
-                    f"it ran: tensors held {size(fits.measured_bytes)}, predicted {size(fits.tensor_bytes)}"
-                )
-            if fits.batch == self.cap:
-                found["largest"] += f"; larger ones were not looked at (largest={self.cap:,})"
+        if self.budget is not None:
+            found.update(self._largest_facts(self.budget))
         timed = [row for row in self.rows if row.per_second]
         if self.knee is not None:
             found["knee"] = f"{self.knee:,}: 90 % of the best throughput; larger batches bring little more"
         elif timed:
             found["knee"] = f"not reached: throughput still grows at {timed[-1].batch:,}, the largest timed"
         return found
+
+    def _largest_facts(self, budget: int) -> dict[str, str]:
+        fits = next((row for row in self.rows if row.batch == self.largest), None)
+        if fits is None:
+            return {"largest": f"none is known to fit in {size(budget)}: every batch that ran took more"}
+        needed = _needed(fits, self.rows)
+        how = "predicted" if not self.over else "by what ran"
+        said = f"{self.largest:,} in {size(budget)}: {size(needed)} {how} ({needed / budget:.0%})"
+        if fits.batch == self.cap:
+            said += f"; larger ones were not looked at (largest={self.cap:,})"
+        if fits.measured_bytes is None:
+            return {"largest": said}
+        held = f"it ran: tensors held {size(fits.measured_bytes)}, predicted {size(fits.tensor_bytes)}"
+        return {"largest": said, "proved": held}
 
     def listings(self) -> list[Listing]:
         fields = (
@@ -146,6 +150,18 @@ class BatchSize(Report):
         return found
 
 
+def _needed(row: Fit, rows: Iterable[Fit]) -> int:
+    """What a batch needs; where others took more than predicted when they ran, it is taken to do so as well."""
+    if row.measured_bytes is not None:
+        return row.needed_bytes
+    return math.ceil(row.predicted_bytes * _excess(rows))
+
+
+def _excess(rows: Iterable[Fit]) -> float:
+    """The most that a run took for each byte that was predicted, at least 1."""
+    return max([1.0, *(row.needed_bytes / max(1, row.predicted_bytes) for row in rows)])
+
+
 def analyze_batch_size(
     model: Callable[..., Any],
     *args: Any,
@@ -155,14 +171,16 @@ def analyze_batch_size(
     loss: Callable[[Any], Any] | None = None,
     measure: bool = True,
     largest: int = LARGEST,
+    dim: int | None = None,
 ) -> BatchSize:
     """Find the largest batch whose run fits a memory, and the batch beyond which throughput hardly grows.
 
-    ``args`` and ``kwargs`` are a sample batch: what has the batch in its first dimension is repeated or cut to other
-    sizes. ``memory`` is bytes, a text like ``"16 GiB"`` or hardware like ``"A100"``; without it, only throughput is
+    ``args`` and ``kwargs`` are a sample batch: what has the batch in dimension ``dim`` is repeated or cut to other
+    sizes. That is the first one, or the second where an RNN or attention of the model reads its inputs with the steps
+    first. ``memory`` is bytes, a text like ``"16 GiB"`` or hardware like ``"A100"``; without it, only throughput is
     looked at. Peaks are predicted from shapes alone, without running. With ``measure``, a copy of the module is then
-    run with the largest batch, where this machine has room for it, and timed with 1, 2, 4, … samples. A plain
-    callable is not run: it may change things of its own.
+    run with the largest batch, where this machine has room for it, and timed with 1, 2, 4, … samples; if that run
+    takes more than predicted, smaller ones are tried. A plain callable is not run: it may change things of its own.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Linear(256, 256)
@@ -170,30 +188,46 @@ def analyze_batch_size(
     >>> found.largest, found.per_sample_bytes
     (383, 2048.0)
     """
-    named = dict(kwargs or {})
-    sample = _batch_of((args, named))
+    if dim is not None and dim < 0:
+        raise UsageError(f"dim={dim}: the dimension of the batch is counted from the front, 0, 1, …")
     budget = None if memory is None else budget_bytes(memory)
-    step = _Step(model, args, named, sample, backward, loss)
-    notes: list[str] = []
-    rows = {1: step.fit(1)}
+    step = Step(model, args, dict(kwargs or {}), dim, backward, loss)
+    sizes = step.sizes()
+    notes = _about(step, sizes)
+    rows = {sizes.least: step.fit(sizes.least)}
     if budget is not None:
-        if rows[1].predicted_bytes > budget:
+        if rows[sizes.least].predicted_bytes > budget:
             raise UsageError(
-                f"nothing fits in {size(budget)}: a batch of 1 takes {size(rows[1].predicted_bytes)}; give more "
-                "memory, or look at t.memory() for what takes it"
+                f"nothing fits in {size(budget)}: a batch of {sizes.least} takes "
+                f"{size(rows[sizes.least].predicted_bytes)}; give more memory, or look at t.memory() for what takes it"
             )
-        _search(step, rows, budget, largest)
+        _search(step, sizes, rows, budget, largest)
     if measure and not isinstance(model, torch.nn.Module):
         notes.append(
             "not run: a plain callable may change things of its own; pass the module to have it timed"
         )
     elif measure:
         with torch.random.fork_rng():
-            _measure(step, rows, budget, notes)
+            room = _free_bytes(step)
+            if budget is not None:
+                _prove(step, sizes, rows, budget, largest, room, notes)
+            _time(step, sizes, rows, budget, room)
     notes.append(
         "predicted: what the allocator gives out for tensors and kernels, an estimate; see t.memory()"
     )
-    return BatchSize([rows[batch] for batch in sorted(rows)], budget, sample, largest, notes)
+    ordered = [rows[batch] for batch in sorted(rows)]
+    return BatchSize(ordered, budget, step.sample, largest, notes, dim=step.dim)
+
+
+def _about(step: Step, sizes: Sizes) -> list[str]:
+    """Which dimension is the batch, and which sizes of it the model takes."""
+    why = f", as {step.reader} reads (steps, batch, features)" if step.reader else ""
+    found = [f"the batch is dimension {step.dim} of the inputs{why}; dim= names another"]
+    if sizes.unit > 1:
+        found.append(f"only multiples of the sample's {sizes.unit} were looked at: {sizes.why}")
+    elif sizes.least > 1:
+        found.append(f"from {sizes.least} on: {sizes.why}")
+    return found
 
 
 def budget_bytes(memory: int | str) -> int:
@@ -215,112 +249,61 @@ def budget_bytes(memory: int | str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
-class _Step:
-    """A run with a batch of any size."""
-
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        sample: int,
-        backward: bool,
-        loss: Callable[[Any], Any] | None,
-    ) -> None:
-        self.model, self.args, self.kwargs, self.sample = model, args, kwargs, sample
-        self.backward, self.loss = backward, loss
-
-    def inputs(self, batch: int, *, fake: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The sample's tensors with another number of rows; on ``fake``, rows that are all the same memory."""
-
-        def resized(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor) or not leaf.dim() or leaf.shape[0] != self.sample:
-                return leaf
-            rows = torch.arange(batch, device=leaf.device) % self.sample
-            with torch.no_grad():
-                made = leaf.detach().index_select(0, rows) if not fake else _hollow(leaf, batch)
-            return made.requires_grad_(leaf.requires_grad)
-
-        return pytree.tree_map(resized, (self.args, self.kwargs))
-
-    def fit(self, batch: int) -> Fit:
-        """The peak that is predicted for a batch size."""
-        args, kwargs = self.inputs(batch, fake=True)
-        found = trace(
-            self.model, *args, kwargs=kwargs, backward=self.backward, loss=self.loss, fake=True, keep=False
-        )
-        memory = found.memory()
-        cuda = sum(device.reserved_bytes for device in memory.cuda)
-        return Fit(batch, cuda or memory.allocator_peak_bytes, memory.peak_bytes)
-
-    def run(self, model: Callable[..., Any], batch: int) -> None:
-        """Run it for real."""
-        args, kwargs = self.inputs(batch)
-        output = model(*args, **kwargs)
-        if self.backward or self.loss is not None:
-            run_backward(output, self.loss)
-
-
-def _hollow(leaf: torch.Tensor, batch: int) -> torch.Tensor:
-    """A tensor of the size that is wanted; its contents are never looked at."""
-    return torch.empty((batch, *leaf.shape[1:]), dtype=leaf.dtype, device=leaf.device)
-
-
-def _batch_of(inputs: Any) -> int:
-    """The number of rows of the first input that has any."""
-    for leaf in pytree.tree_leaves(inputs):
-        if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0]:
-            return leaf.shape[0]
-    raise UsageError(
-        "none of the inputs is a tensor with a first dimension; pass a sample batch as for trace()"
-    )
-
-
-def _search(step: _Step, rows: dict[int, Fit], budget: int, largest: int) -> None:
+def _search(step: Step, sizes: Sizes, rows: dict[int, Fit], budget: float, largest: int) -> None:
     """Close in on the largest batch that fits: by the slope of what is known, by halves where that gains too little."""
-    low, high = 1, largest + 1  # fits; does not
-    batch = min(2, largest)
+    unit, cap = sizes.unit, max(1, largest // sizes.unit)  # from here on all sizes are in units
+    low, high = sizes.least // unit, cap + 1  # fits; does not
+    tried = 0
+    for batch, row in rows.items():  # an earlier search has narrowed it
+        if row.predicted_bytes <= budget:
+            low = max(low, batch // unit)
+        else:
+            high = min(high, batch // unit)
+    count = min(low + 1, cap)
     while high - low > 1:
+        batch = count * unit
         rows[batch] = step.fit(batch)
+        tried += 1
         before = high - low
         if rows[batch].predicted_bytes <= budget:
-            low = batch
+            low = count
         else:
-            high = batch
-        first, last = rows[1], rows[max(rows)]
-        slope = (last.predicted_bytes - first.predicted_bytes) / (last.batch - first.batch)
-        room = (budget - rows[low].predicted_bytes) / slope if slope > 0 else math.inf
-        batch = low + max(1, int(min(room, largest)))
+            high = count
+        first, last = rows[min(rows)], rows[max(rows)]
+        slope = unit * (last.predicted_bytes - first.predicted_bytes) / (last.batch - first.batch)
+        room = (budget - rows[low * unit].predicted_bytes) / slope if slope > 0 else math.inf
+        count = low + max(1, int(min(room, cap)))
         # a line through a curve that bends upwards only creeps towards where it crosses
-        creeps = len(rows) > 3 and high - low > before / 2
-        if batch >= high or creeps:
-            batch = (low + high) // 2 if high <= largest else largest
+        creeps = tried > 2 and high - low > before / 2
+        if count >= high or creeps:
+            count = (low + high) // 2 if high <= cap else cap
 
 
-def _measure(step: _Step, rows: dict[int, Fit], budget: int | None, notes: list[str]) -> None:
-    """Run a copy of the module with the largest batch, and time smaller ones."""
-    room = _free_bytes(step)
-    wanted = max(
-        rows, key=lambda batch: batch if budget is None or rows[batch].predicted_bytes <= budget else 0
-    )
-    if budget is not None:
-        if rows[wanted].predicted_bytes * 2 < room:
-            args, kwargs = step.inputs(wanted)
-            ran = trace(
-                copy.deepcopy(step.model),
-                *args,
-                kwargs=kwargs,
-                backward=step.backward,
-                loss=step.loss,
-                keep=False,
-            )
-            rows[wanted] = rows[wanted]._replace(measured_bytes=ran.memory().peak_bytes)
-        else:
+def _prove(
+    step: Step, sizes: Sizes, rows: dict[int, Fit], budget: int, largest: int, room: int, notes: list[str]
+) -> None:
+    """Run a copy of the module with the largest batch that fits; where it does not, with what then seems to."""
+    for _ in range(TRIES):
+        excess = _excess(rows.values())
+        _search(step, sizes, rows, budget / excess, largest)
+        wanted = max((batch for batch in rows if _needed(rows[batch], rows.values()) <= budget), default=None)
+        if wanted is None or rows[wanted].measured_bytes is not None:
+            return
+        if rows[wanted].predicted_bytes * excess * 2 > room:
             notes.append(f"a batch of {wanted:,} was not run: this machine has {size(room)} to spare")
-    sizes = [1 << power for power in range(21) if budget is None or 1 << power <= wanted]
+            return
+        ran = step.traced(wanted, model=copy.deepcopy(step.model))
+        rows[wanted] = rows[wanted]._replace(measured_bytes=ran.memory().peak_bytes)
+
+
+def _time(step: Step, sizes: Sizes, rows: dict[int, Fit], budget: int | None, room: int) -> None:
+    """Time batches of twice the size each, as long as they fit and it pays."""
+    fitting = [batch for batch in rows if budget is None or _needed(rows[batch], rows.values()) <= budget]
+    most = max(fitting, default=0) if budget is not None else sizes.unit << 20
     model: Any = copy.deepcopy(step.model)
     best, flat = 0.0, 0
-    for batch in progress(sizes, "throughput"):
+    chosen = [sizes.unit << power for power in range(21)]
+    for batch in progress([batch for batch in chosen if sizes.least <= batch <= most], "throughput"):
         row = rows.get(batch) or step.fit(batch)
         if row.predicted_bytes * 2 > room or flat >= 2:
             break
@@ -331,7 +314,7 @@ def _measure(step: _Step, rows: dict[int, Fit], budget: int | None, notes: list[
         rows[batch] = row._replace(time_ns=spent, per_second=pace)
 
 
-def _timed(step: _Step, model: Any, batch: int) -> int:
+def _timed(step: Step, model: Any, batch: int) -> int:
     """The median time of a run, device work included."""
     spent = []
     for turn in range(RUNS + 1):
@@ -346,7 +329,7 @@ def _timed(step: _Step, model: Any, batch: int) -> int:
     return round(statistics.median(spent))
 
 
-def _free_bytes(step: _Step) -> int:
+def _free_bytes(step: Step) -> int:
     """What this machine can still give."""
     tensors = [
         leaf for leaf in pytree.tree_leaves((step.args, step.kwargs)) if isinstance(leaf, torch.Tensor)
