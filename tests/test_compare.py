@@ -166,3 +166,35 @@ def test_another_order_is_a_difference():
     found = tv.compare(tv.trace(Ordered("abc"), x), tv.trace(Ordered("bac"), x))
     assert not found.same and [one.path for one, _ in found.reordered_modules] in (["a"], ["b"])
     assert "another order" in str(found)
+
+
+@pytest.mark.parametrize("via", ["export", "fx", "aot"])
+def test_an_operator_is_not_shown_as_its_own_module(via):
+    class Before(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    class After(Before):
+        def forward(self, x):
+            return self.inner(x) * x.new_ones(4) + torch.arange(4)
+
+    x = torch.randn(2, 4)
+    found = tv.compare(tv.trace(Before(), x), tv.trace(After(), x, via=via))
+    assert {"mul", "new_ones", "add"} <= {node.name for node in found.added}
+    for node in found.added:
+        assert f"{node.name} in {node.name}" not in str(found)
+    assert {row["module"] for row in found.to_plain()["added"]} <= {"", "After"}
+    assert {row["module"] for row in found.to_plain()["removed"]} <= {"", "inner"}
+
+
+def test_a_layer_that_was_wrapped_is_the_same_layer():
+    x = torch.randn(2, 4)
+    layer = nn.Linear(4, 4)
+    found = tv.compare(tv.trace(nn.Sequential(layer), x), tv.trace(nn.Sequential(nn.Sequential(layer)), x))
+    assert found.same and [(one.path, two.path) for one, two in found.moved_modules] == [("0", "0.0")]
+    back = tv.compare(found.b, found.a)
+    assert back.same and back.alignment.scope_to_b.tolist() == [0, 1, -1, 2]

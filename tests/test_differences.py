@@ -126,3 +126,165 @@ def test_it_draws_and_lists(tmp_path):
     found = tv.compare(seeded(model(), x), seeded(model(1.5), x)).differences()
     assert len(found.figure().data[0].x) == len([row for row in found.rows if row.relative < float("inf")])
     assert found.to_plain()["Results"][0]["relative"] >= found.to_plain()["Results"][-1]["relative"]
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.fc = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.bn(self.conv(x)).relu().mean((2, 3)))
+
+
+class Refactored(nn.Module):
+    def __init__(self, flat: Flat):
+        super().__init__()
+        self.stem, self.head = nn.Sequential(flat.conv, flat.bn), flat.fc
+
+    def forward(self, x):
+        return self.head(self.stem(x).relu().mean((2, 3)))
+
+
+def test_results_are_compared_though_their_modules_were_renamed():
+    torch.manual_seed(0)
+    x, before = torch.randn(4, 3, 8, 8), Flat()
+    after = Refactored(copy.deepcopy(before))
+    with torch.no_grad():
+        after.head.weight *= 1.01
+    found = tv.compare(seeded(before, x), seeded(after, x)).differences()
+    assert {kind for kind, _ in found.results.values()} == {"output", "gradient", "state"}
+    assert len(found.results) == 1 + 6 + 3 and found.left_out == {}
+    assert found.results["bn.running_mean"][1].relative == 0
+    assert 5e-3 < found.results["conv.weight.grad"][1].relative < 2e-2
+    assert "stem.0.weight.grad" in str(found)
+
+
+def test_a_name_that_now_belongs_to_another_module_is_not_taken_for_it():
+    class Swapped(nn.Module):
+        def __init__(self, one, two):
+            super().__init__()
+            self.one, self.two = one, two
+
+        def forward(self, x):
+            first, second = (self.one, self.two) if self.one.out_features == 8 else (self.two, self.one)
+            return second(torch.tanh(first(x)))
+
+    torch.manual_seed(0)
+    wide, narrow, x = nn.Linear(8, 8), nn.Linear(8, 2), torch.randn(4, 8)
+    one, two = Swapped(wide, narrow), Swapped(copy.deepcopy(narrow), copy.deepcopy(wide))
+    found = tv.compare(seeded(one, x), seeded(two, x)).differences()
+    assert found.left_out == {} and len(found.results) == 5
+    assert all(gap.relative == 0 for _, gap in found.results.values())
+
+
+def test_results_that_only_one_has_are_named():
+    x = torch.randn(4, 8)
+    one, two = model(), model()
+    two[4].bias.requires_grad_(False)
+    found = tv.compare(seeded(one, x), seeded(two, x)).differences()
+    assert found.left_out == {"only in A": ["4.bias.grad"]}
+    assert "4.bias.grad" in found.facts()["results only in A"]
+
+
+def test_gradients_that_the_step_lets_go_of_are_compared_too():
+    def stepped(scale: float) -> tv.Trace:
+        net = model(scale).eval()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step():
+            net(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return tv.trace(step)
+
+    x = torch.randn(4, 8)
+    found = tv.compare(stepped(1.0), stepped(1.001)).differences()
+    gradients = [gap.relative for kind, gap in found.results.values() if kind == "gradient"]
+    assert len(gradients) == 14 and max(gradients) > 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("layer", ["linear", "convolution"])
+def test_a_gradient_that_is_zero_but_for_rounding_is_not_the_news(layer, dtype):
+    torch.manual_seed(0)
+    if layer == "linear":
+        x = torch.randn(64, 8, dtype=dtype)
+        one = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)).to(dtype)
+    else:
+        x = torch.randn(4, 3, 10, 10, dtype=dtype)
+        one = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)).to(dtype)
+    two = copy.deepcopy(one)
+    with torch.no_grad():
+        two[0].weight[0, 0] += 0.1
+    found = tv.compare(
+        *(tv.trace(net, x, loss=lambda y: y.square().mean()) for net in (one, two))
+    ).differences()
+    rounding = {name for name, (_, gap) in found.results.items() if gap.rounding}
+    assert rounding == {"0.bias.grad"}
+    assert "0.bias.grad" not in found.facts()["gradient"]
+    assert not any(found.gaps.rounding[row.a.index] for row in found.born)
+    assert "zero but for rounding" in str(found)
+
+
+def test_a_gradient_that_became_real_is_a_difference():
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
+    two = copy.deepcopy(one)
+    two[1].eval()  # no mean is taken away any more
+    x = torch.randn(64, 8)
+    found = tv.compare(
+        *(tv.trace(net, x, loss=lambda y: y.square().mean()) for net in (one, two))
+    ).differences()
+    assert not found.results["0.bias.grad"][1].rounding
+    assert "0.bias.grad" in found.facts()["gradient"]
+
+
+def test_no_view_is_named():
+    class Sliced(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.inner(x)[:, 2:]  # a result that is a view
+
+    torch.manual_seed(0)
+    one = Sliced()
+    two = copy.deepcopy(one)
+    with torch.no_grad():
+        two.inner.weight[2:] += 0.1
+    x = torch.randn(4, 8)
+    found = tv.compare(seeded(one, x), seeded(two, x)).differences()
+    assert found.rows and not any("view" in row.a.flags for row in found.rows)
+
+
+def test_a_difference_in_backward_is_told_with_the_line_of_its_forward():
+    class Slope(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, slope):
+            ctx.slope = slope
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.slope, None
+
+    class Net(nn.Module):
+        def __init__(self, slope):
+            super().__init__()
+            self.inner, self.slope = nn.Linear(8, 2), slope
+
+        def forward(self, x):
+            return Slope.apply(torch.sin(self.inner(x)), self.slope)
+
+    torch.manual_seed(0)
+    one, two = Net(1.0), Net(2.0)
+    two.load_state_dict(one.state_dict())
+    x = torch.randn(4, 8)
+    found = tv.compare(seeded(one, x), seeded(two, x)).differences()
+    line = Net.forward.__code__.co_firstlineno + 1
+    assert found.results["output"][1].relative == 0 and found.first.a.phase == "backward"
+    lines = {row["line"] for row in found.to_plain()["All that differ, in order"]}
+    assert any(f"test_differences.py:{line} in" in text for text in lines)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.compare import align
+from torch_vis.analysis.compare import align, module_of
 from torch_vis.errors import UsageError, missing_extra
 from torch_vis.graph.graph import Rows
 from torch_vis.graph.rows import Node, Scope
@@ -182,7 +182,7 @@ class Comparison:
         """
         from torch_vis.reports.differences import Differences
 
-        return Differences(self.a, self.b, self.alignment.to_b, tolerance)
+        return Differences(self.a, self.b, self.alignment, tolerance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page (``.html``) that shows both runs as one graph, with what was added, removed and changed."""
@@ -240,7 +240,9 @@ class Comparison:
         lines += _listed("only in B", [_line(node) for node in self.added[:MOST_ROWS]], len(self.added))
         changed = [f"{_line(row.after)}: {'; '.join(row.what)}" for row in self.changed[:MOST_ROWS]]
         lines += _listed("changed", changed, len(self.changed))
-        moved = [f"{one.path} → {two.path}" for one, two in self.moved_modules[:MOST_ROWS]]
+        moved = [
+            f"{one.path or '(root)'} → {two.path or '(root)'}" for one, two in self.moved_modules[:MOST_ROWS]
+        ]
         lines += _listed("modules under another path", moved, len(self.moved_modules))
         order = [one.path for one, _ in self.reordered_modules[:MOST_ROWS]]
         lines += _listed("modules called in another order", order, len(self.reordered_modules))
@@ -300,11 +302,17 @@ def _differences(before: Node, after: Node) -> list[str]:
 
 def _plain(node: Node) -> dict[str, Any]:
     made = [str(value.type) for value in node.outputs]
-    return {"node": node.index, "op": node.op, "module": node.path, "phase": node.phase, "outputs": made}
+    return {
+        "node": node.index,
+        "op": node.op,
+        "module": module_of(node),
+        "phase": node.phase,
+        "outputs": made,
+    }
 
 
 def _line(node: Node) -> str:
-    return f"{node.name} in {node.path or 'the run'}" + (
+    return f"{node.name} in {module_of(node) or 'the run'}" + (
         f" ({node.phase})" if node.phase != "forward" else ""
     )
 

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.graph import Graph
+from torch_vis.graph import Graph, Node, Scope
 
 TRANSPARENT = frozenset({"function", "compiled"})
+BETWEEN = TRANSPARENT | {"operator"}
+Key = Callable[[int], Any]
 LONG = 2000  # beyond, only what is unique or at the ends is matched, to stay linear
 
 
@@ -50,6 +52,20 @@ def align(a: Graph, b: Graph) -> Alignment:
             for here, there in common(one.operators(nodes), two.operators(others)):
                 to_b[nodes[here]] = others[there]
     return Alignment(to_b, _changed(one, two, to_b), scopes)
+
+
+def module_of(node: Node) -> str:
+    """The path of the module that an operation ran in, looked at through the functions and operators between.
+
+    >>> import torch, torch_vis as tv
+    >>> node = tv.trace(torch.nn.Sequential(torch.nn.ReLU()), torch.ones(1, 3), via="export").graph.nodes[0]
+    >>> node.path, module_of(node)
+    ('relu', '0')
+    """
+    scope: Scope | None = node.scope
+    while scope is not None and scope.kind in BETWEEN:
+        scope = scope.parent
+    return "" if scope is None else scope.path
 
 
 class _Side:
@@ -121,38 +137,63 @@ def _match_scopes(one: _Side, two: _Side, known: dict[Any, int]) -> Any:
         _fingerprints(one, inside_a, one.exactly, known),
         _fingerprints(two, inside_b, two.exactly, known),
     )
+    prints = (one, exact_a, print_a), (two, exact_b, print_b)
+    keys: tuple[tuple[Key, Key], ...] = (
+        (lambda scope: (_name(a, scope), exact_a[scope]), lambda scope: (_name(b, scope), exact_b[scope])),
+        (exact_a.__getitem__, exact_b.__getitem__),
+        (lambda scope: _name(a, scope), lambda scope: _name(b, scope)),
+        (print_a.__getitem__, print_b.__getitem__),
+        (lambda scope: _type(a, scope), lambda scope: _type(b, scope)),
+    )
     found[0] = 0
     stack = [(0, 0)]
-    while stack:
+    taken = {0}
+    alone: list[tuple[int, int]] = []
+    looked = False
+    while stack or alone:
+        if not stack:
+            if (
+                not looked
+            ):  # before it counts as one that was changed: it may be the same, wrapped or taken out
+                _match_elsewhere(found, *prints)
+                taken, looked = set(found.tolist()), True
+            stack = [pair for pair in alone if found[pair[0]] < 0 and pair[1] not in taken]
+            for here, there in stack:
+                found[here] = there
+                taken.add(there)
+            alone = []
+            continue
         here, there = stack.pop()
-        left_a, left_b = inside_a[here], inside_b[there]
-        for key_a, key_b in (
-            (
-                lambda scope: (_name(a, scope), exact_a[scope]),
-                lambda scope: (_name(b, scope), exact_b[scope]),
-            ),
-            (exact_a.__getitem__, exact_b.__getitem__),
-            (lambda scope: _name(a, scope), lambda scope: _name(b, scope)),
-            (print_a.__getitem__, print_b.__getitem__),
-            (lambda scope: _type(a, scope), lambda scope: _type(b, scope)),
-        ):
-            pairs = common([key_a(scope) for scope in left_a], [key_b(scope) for scope in left_b])
-            for place_a, place_b in pairs:
-                found[left_a[place_a]] = left_b[place_b]
-                stack.append((left_a[place_a], left_b[place_b]))
-            used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
-            left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
-            left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
+        left_a = [scope for scope in inside_a[here] if found[scope] < 0]
+        left_b = [scope for scope in inside_b[there] if scope not in taken]
+        pairs, left_a, left_b = _pair_up(left_a, left_b, keys)
+        for pair in pairs:
+            found[pair[0]] = pair[1]
+            taken.add(pair[1])
+        stack += pairs
         if len(left_a) == len(left_b) == 1:  # renamed and changed, but in the same place
-            found[left_a[0]] = left_b[0]
-            stack.append((left_a[0], left_b[0]))
-    _match_elsewhere(found, (one, exact_a, print_a), (two, exact_b, print_b))
+            alone.append((left_a[0], left_b[0]))
+    _match_elsewhere(found, *prints)
     # What was called from elsewhere, but is the same call by its whole path: fx, say, leaves containers out.
     taken = set(found.tolist())
     rest = {_place(b, scope): scope for scope in range(len(b.scope_call)) if scope not in taken}
     for scope in np.flatnonzero(found < 0).tolist():
         found[scope] = rest.pop(_place(a, scope), -1)
     return found
+
+
+def _pair_up(
+    left_a: list[int], left_b: list[int], keys: tuple[tuple[Key, Key], ...]
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Pairs of calls that are alike by the first key, of the others by the next; and those that have no partner."""
+    found: list[tuple[int, int]] = []
+    for key_a, key_b in keys:
+        pairs = common([key_a(scope) for scope in left_a], [key_b(scope) for scope in left_b])
+        found += [(left_a[place_a], left_b[place_b]) for place_a, place_b in pairs]
+        used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+        left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
+        left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
+    return found, left_a, left_b
 
 
 def _match_elsewhere(found: Any, ours: Any, theirs: Any) -> None:

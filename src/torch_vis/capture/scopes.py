@@ -229,7 +229,8 @@ def _step_begins(optimizer: Any, *_: Any) -> None:
     for recorder in _active.get(thread, ()):
         if recorder.declared is not None:
             recorder.declared.follow(thread)  # a method that has returned is not around the step
-        recorder.gradients.read_by(recorder, optimizer)
+        if recorder.operations:
+            recorder.gradients.read_by(recorder, optimizer)
         name = type(optimizer).__name__
         scope = recorder.enter(recorder.module_number(optimizer, name, name, "optimizer"), thread)
         recorder.steps[thread] = (scope, sys._getframe().f_back)

@@ -22,7 +22,7 @@ def gradients(graph: Graph) -> dict[str, int]:
     ...     model.zero_grad()
     >>> graph = tv.trace(step).graph
     >>> {name: graph.values[value].shape for name, value in gradients(graph).items()}
-    {'bias': (1,), 'weight': (1, 3)}
+    {'weight': (1, 3), 'bias': (1,)}
     """
     zeroing = np.array([short_name(call.op) in ZEROING for call in graph.calls], dtype=bool)
     shapes = _leaf_shapes(graph)

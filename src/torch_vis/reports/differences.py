@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from torch_vis.analysis.compare import module_of
+from torch_vis.analysis.compare_results import Matched, match_results
 from torch_vis.errors import UsageError
 from torch_vis.graph.rows import Node
+from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.differences import Gap, Gaps, gaps
 from torch_vis.views.charts import Axis, Chart, Series
@@ -16,6 +19,7 @@ from torch_vis.views.charts_names import shortened
 from torch_vis.views.tables import Field, Listing
 
 if TYPE_CHECKING:
+    from torch_vis.analysis.compare import Alignment
     from torch_vis.tracing import Trace
 
 MARKS = 12  # points of a chart that are named
@@ -51,13 +55,15 @@ class Differences(Report):
 
     title = "Numerical differences"
 
-    def __init__(self, a: Trace, b: Trace, to_b: np.ndarray, tolerance: float) -> None:
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment, tolerance: float) -> None:
         if not tolerance >= 0:
             raise UsageError(f"tolerance is a relative difference, 0 or more, not {tolerance!r}")
         self.a, self.b = a, b
         self.tolerance = tolerance
-        self._to_b = to_b
-        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), to_b)
+        self._to_b = alignment.to_b
+        self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b)
+        values = [(one.value, two.value) for one, two in self.matched.pairs]
+        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._to_b, values)
 
     @cached_property
     def _came_in(self) -> np.ndarray:
@@ -90,13 +96,34 @@ class Differences(Report):
 
     @cached_property
     def born(self) -> list[Difference]:
-        """The operations of which the difference is news: of their own making, or ten times what came in."""
-        return [row for row in self.rows if row.relative > GROWTH * row.came_in]
+        """The operations of which the difference is news: of their own making, or ten times what came in.
 
-    @property
+        What is zero but for rounding in both runs is no news, however much of it differs.
+        """
+        return [
+            row
+            for row in self.rows
+            if row.relative > GROWTH * row.came_in and not self.gaps.rounding[row.a.index]
+        ]
+
+    @cached_property
     def results(self) -> dict[str, tuple[str, Gap]]:
-        """Outputs, gradients and changed state that both have, with their gaps."""
-        return self.gaps.results
+        """Outputs, gradients and changed state that both have, by the name in ``a``: the kind, and the gap."""
+        compared = zip(self.matched.pairs, self.gaps.results, strict=True)
+        return {one.name: (one.kind, gap) for (one, _), gap in compared if gap is not None}
+
+    @cached_property
+    def left_out(self) -> dict[str, list[str]]:
+        """The results that are not compared, by the reason."""
+        compared = zip(self.matched.pairs, self.gaps.results, strict=True)
+        found = {
+            "only in A": [one.name for one in self.matched.only_a],
+            "only in B": [one.name for one in self.matched.only_b],
+            "that cannot be compared (another shape, no plain numbers)": [
+                one.name for (one, _), gap in compared if gap is None
+            ],
+        }
+        return {reason: names for reason, names in found.items() if names}
 
     def facts(self) -> dict[str, str]:
         compared = int(self.gaps.known.sum())
@@ -108,13 +135,19 @@ class Differences(Report):
             else "nothing could be compared: no operation has a counterpart of the same shape",
         }
         if self.first is not None:
-            line = f", {self.first.a.site.short}" if self.first.a.site else ""
+            site = line_to_mend(self.first.a)
+            line = f", {site.short}" if site else ""
             found["first"] = f"{_named(self.first.a)}: {self.first.relative:.3g} relative{line}"
         for kind in ("output", "gradient", "state"):
-            of_kind = {name: gap for name, (what, gap) in self.results.items() if what == kind}
-            if of_kind:
+            all_of = {name: gap for name, (what, gap) in self.results.items() if what == kind}
+            of_kind = {name: gap for name, gap in all_of.items() if not gap.rounding}
+            if all_of and not of_kind:
+                found[kind] = f"zero but for rounding in both, in {_some(list(all_of))}"
+            elif of_kind:
                 worst = max(of_kind, key=lambda name: of_kind[name].relative)
                 found[kind] = f"at most {of_kind[worst].relative:.3g} relative, in {worst}"
+        for reason, names in self.left_out.items():
+            found[f"results {reason}"] = _some(names)
         return found
 
     def listings(self) -> list[Listing]:
@@ -126,19 +159,40 @@ class Differences(Report):
             *gap,
             Field("came_in", "came in", figure),
         )
-        results = (Field("name", "result"), Field("kind", "kind"), *gap)
-        worst = sorted(self.results.items(), key=lambda item: -item[1][1].relative)
+        other = {one.name: two.name for one, two in self.matched.pairs if one.name != two.name}
+        renamed = (Field("in_b", "in B"),) if other else ()
+        results = (Field("name", "result"), *renamed, Field("kind", "kind"), *gap, Field("remark", "remark"))
+        worst = sorted(self.results.items(), key=lambda item: (item[1][1].rounding, -item[1][1].relative))
+        rows = [
+            (
+                name,
+                *((other.get(name),) if other else ()),
+                kind,
+                found.relative,
+                found.largest,
+                _remark(found),
+            )
+            for name, (kind, found) in worst
+        ]
         return [
             Listing("Where the difference is news", operations, [_row(row) for row in self.born], most=15),
             Listing("All that differ, in order", operations, [_row(row) for row in self.rows], most=10),
-            Listing("Results", results, [(name, kind, *gap) for name, (kind, gap) in worst], most=15),
+            Listing("Results", results, rows, most=15),
         ]
 
     def notes(self) -> list[str]:
+        noise = self.gaps.rounding.any() or any(gap.rounding for _, gap in self.results.values())
         missing = len(self.a.graph) - int(self.gaps.known.sum())
         return [
             f"relative: the norm of the difference over the norm in A; {missing:,} operations have no numbers to "
-            "compare (views, integers, no counterpart, another shape)"
+            "compare (views, integers, no counterpart, another shape)",
+            *(
+                [
+                    "zero but for rounding: a sum that cancels in both runs; what is left of it is no difference"
+                ]
+                if noise
+                else []
+            ),
         ]
 
     def charts(self) -> dict[str, Chart]:
@@ -153,11 +207,20 @@ class Differences(Report):
         return {"operations": Chart("points", "Numerical differences along the run", *axes, [series])}
 
 
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+
+
+def _remark(gap: Gap) -> str | None:
+    return "zero but for rounding" if gap.rounding else None
+
+
 def _named(node: Node) -> str:
-    where = f" in {node.path}" if node.path else ""
+    path = module_of(node)
+    where = f" in {path}" if path else ""
     return f"{node.name}{where}" + (f" ({node.phase})" if node.phase != "forward" else "")
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float]:
-    line = row.a.site.short if row.a.site else None
-    return _named(row.a), line, row.relative, row.largest, row.came_in
+    site = line_to_mend(row.a)
+    return _named(row.a), site.short if site else None, row.relative, row.largest, row.came_in

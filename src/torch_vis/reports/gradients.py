@@ -11,6 +11,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import gradients
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Kind, Phase
+from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.contents import contents_and_norms, outside_faults, parameter_norms
 from torch_vis.views.charts import QUIET, Axis, Chart, Series
@@ -263,11 +264,10 @@ class GradientFlow(Report):
 
 
 def _place(node: Node) -> str:
-    """Where to look: of a backward operation, the line whose derivative it is, not that of ``backward()``."""
     where = f" in {node.path}" if node.path else ""
     of = node.link if node.phase == "backward" else None
     phase = node.phase if of is None else f"backward of {of.name}"
-    site = node.site if of is None or of.site is None else of.site
+    site = line_to_mend(node)
     return f"at {node.name} ({phase}){where}" + (f", {site.short}" if site else "")
 
 

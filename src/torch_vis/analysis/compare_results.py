@@ -1,0 +1,82 @@
+"""What two runs gave back, matched: by name, and by the modules that became one another where names changed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch_vis.graph import Graph
+from torch_vis.graph.gradients import ENDING, gradients
+
+
+class Given(NamedTuple):
+    """An output, a gradient or a changed state of a run, and the value that it is."""
+
+    kind: str
+    name: str
+    value: int
+
+
+class Matched(NamedTuple):
+    """Pairs of what both runs gave back, and what only one of them did."""
+
+    pairs: list[tuple[Given, Given]]
+    only_a: list[Given]
+    only_b: list[Given]
+
+
+def given_back(graph: Graph) -> list[Given]:
+    """The results of a run; gradients as they were when complete, also those that were freed or zeroed since."""
+    complete = {f"{name}{ENDING}": value for name, value in gradients(graph).items()}
+    found = [
+        Given(
+            row.kind,
+            row.name,
+            complete.pop(row.name, row.value.index) if row.kind == "gradient" else row.value.index,
+        )
+        for row in graph.outcomes
+    ]
+    return found + [Given("gradient", name, value) for name, value in complete.items()]
+
+
+def match_results(a: Graph, b: Graph, scope_to_b: Any) -> Matched:
+    """Match by where the module around went, else by the same name.
+
+    >>> import torch, torch_vis as tv
+    >>> from torch_vis.analysis.compare import align
+    >>> x = torch.ones(2, 3)
+    >>> one = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2)), x, backward=True).graph
+    >>> two = tv.trace(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 2))), x, backward=True).graph
+    >>> [(here.name, there.name) for here, there in match_results(one, two, align(one, two).scope_to_b).pairs]
+    [('output', 'output'), ('0.weight.grad', '0.0.weight.grad'), ('0.bias.grad', '0.0.bias.grad')]
+    """
+    paths = _paths(a, b, scope_to_b)
+    ours, theirs = given_back(a), {(one.kind, one.name): one for one in given_back(b)}
+    found: dict[Given, Given] = {}
+    for renamed in (True, False):  # a name that is the same may be another module's by now
+        for one in ours:
+            name = _renamed(one.name, paths) if renamed else one.name
+            if one not in found and name is not None and (one.kind, name) in theirs:
+                found[one] = theirs.pop((one.kind, name))
+    pairs = [(one, found[one]) for one in ours if one in found]
+    return Matched(pairs, [one for one in ours if one not in found], list(theirs.values()))
+
+
+def _paths(a: Graph, b: Graph, scope_to_b: Any) -> dict[str, str]:
+    """For the path of each module of ``a`` that has a counterpart, the path of that."""
+    found: dict[str, str] = {}
+    for here, there in enumerate(scope_to_b.tolist()):
+        module = a.modules[int(a.scope_module[here])]
+        if there >= 0 and module.kind == "module":
+            found.setdefault(module.path, b.scope_paths[there])
+    return found
+
+
+def _renamed(name: str, paths: dict[str, str]) -> str | None:
+    """The name of something in a module once that is called by its other path; None where none is known."""
+    for skipped, text in (("", name), (name.partition(".")[0] + ".", name.partition(".")[2])):
+        parts = text.split(".")  # of an optimizer's state, the optimizer's name is left out
+        for end in range(len(parts) - 1, 0, -1):
+            path = paths.get(".".join(parts[:end]))
+            if path is not None:
+                return skipped + ".".join([*([path] if path else []), *parts[end:]])
+    return f"{paths['']}.{name}" if paths.get("") else None
