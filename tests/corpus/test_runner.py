@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.corpus import child
+from tests.corpus.operators import added
 from tests.corpus.pool import Limits, Running, run_all
 from tests.corpus.report import grouped, normalise, write_json
 from tests.corpus.subject import Maker, NothingToRun, Result, Subject
@@ -32,6 +33,8 @@ def makers(name: str) -> list[Maker]:
     """A case that ends as its name says."""
     if name == "nothing":
         raise NothingToRun("not a model")
+    if name == "product of sparse matrices":
+        return [lambda: Subject(torch.mm, (torch.eye(2).to_sparse(), torch.eye(2).to_sparse()))]
     return [
         lambda: Subject({"fine": torch.sin, "raises": _raise, "crashes": _crash, "hangs": _hang}[name], _X)
     ]
@@ -77,6 +80,17 @@ def test_each_case_ends_as_it_should() -> None:
     assert results["raises"].cause == "ValueError: shape [2, 3] at 0x7f00 is wrong"
     assert "SIGKILL in eager" in results["crashes"].cause
     assert "more than 2 s in eager" in results["hangs"].cause
+
+
+def test_a_case_says_which_operators_it_ran_and_which_have_a_figure() -> None:
+    limits = Limits(jobs=1, timeout_s=60, memory_bytes=1 << 40, check=False)
+    cases = [("fake", "fine"), ("fake", "product of sparse matrices")]
+    found = {event.name: event for event in run_all(cases, limits) if isinstance(event, Result)}
+    assert {result.status for result in found.values()} == {"passed"}
+    operators = added(result.operators for result in found.values())
+    assert operators["aten::sin"][:2] == (1, 0) and operators["aten::sin"].time_ns > 0
+    product = operators["aten::mm"]
+    assert product.unknown == product.calls > 0 and product.unknown_ns == product.time_ns
 
 
 def test_leaving_early_kills_what_runs() -> None:
