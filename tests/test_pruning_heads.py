@@ -117,6 +117,11 @@ def phi3():
     return made, _ids()
 
 
+def bigcode():
+    tokens = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 0}
+    return _of("GPTBigCodeModel", n_embd=32, n_head=4, n_layer=2, n_positions=8, **tokens), _ids()
+
+
 def neox():
     return _of("GPTNeoXModel", **WIDE, vocab_size=40), _ids()
 
@@ -169,6 +174,7 @@ FAMILIES = {
         16,
         {"num_key_value_heads", "config.num_attention_heads", "config.num_key_value_heads"},
     ),
+    "one head of keys for all": (bigcode, r"attn\.c_proj", 1, "head", 8, {"num_heads", "embed_dim"}),
     "neox": (neox, r"attention\.dense", 1, "head", 8, set()),
     "vit": (vit, r"attention\.o_proj", 1, "head", 8, {"num_attention_heads"}),
     "timm": (timm_vit, r"attn\.proj", 1, "head", 8, {"num_heads", "attn_dim"}),
@@ -182,19 +188,11 @@ FAMILIES = {
     ),
     "torch": (
         lambda: (Torch(batch_first=True), (torch.randn(2, 5, 32),)),
-        r"attention\.out_proj",
-        1,
-        "head",
-        8,
-        {"num_heads", "class", "_qkv_same_embed_dim"},
+        *(r"attention\.out_proj", 1, "head", 8, {"num_heads", "class", "_qkv_same_embed_dim"}),
     ),
     "torch, sequence first, no bias": (
         lambda: (Torch(bias=False), (torch.randn(2, 5, 32),)),
-        r"attention\.out_proj",
-        1,
-        "head",
-        8,
-        {"num_heads", "class", "_qkv_same_embed_dim"},
+        *(r"attention\.out_proj", 1, "head", 8, {"num_heads", "class", "_qkv_same_embed_dim"}),
     ),
     "kept": (lambda: (nn.Sequential(Kept(), Kept()), (torch.randn(*X),)), "to_out", 1, "head", 8, {"heads"}),
     "settings": (lambda: (Shared(), (torch.randn(*X),)), r"\.o", 1, "head", 8, {"config.heads"}),

@@ -1,4 +1,4 @@
-"""Every cut that the zoo's models allow, checked: what is left is the whole model with the columns zero that read it."""
+"""Every cut that models of the zoo allow: what is left is the whole model with the columns zero that read it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ZOO_GROUPS = {
     "multihead_attention_fast_path": (1, 1, 0),
     "encoder_layer_fast_path": (2, 1, 0),
     "encoder_nested_fast_path": (4, 2, 0),
-    "transformer_train": (8, 4, 0),
+    "transformer_train": (10, 6, 0),
     "tied_weights": (1, 0, 0),
     "hooks_change_values": (1, 0, 0),
     "resnet50": (13, 0, 0),

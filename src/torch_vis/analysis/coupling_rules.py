@@ -223,9 +223,9 @@ def _attention(step: Step) -> list[Dims]:
     query, key, value = step.arg(0), step.arg(1), step.arg(2)
     step.lock([query[-1], key[-1]], "attention is scaled by its size")
     shape, graph = step.shape(0), step.coupling.graph
-    sides = [(query[:-2], shape[:-2])]
+    sides: list[tuple[Dims, Sequence[int]]] = [(query[:-2], shape[:-2])]
     for place, dims in ((1, key), (2, value)):
-        sides.append((_spread(dims[:-2], step.shape(place)[:-2], shape[:-2]), shape[:-2]))
+        sides.append(_spread(dims[:-2], step.shape(place)[:-2], shape[:-2]))
     for other in step.inputs[3:]:  # a mask, or a bias that knows the heads
         if graph.values[other].dtype.startswith(("float", "bfloat", "bool")):
             sides.append((step.coupling.dims(other)[:-2], graph.values[other].shape[:-2]))
@@ -235,12 +235,15 @@ def _attention(step: Step) -> list[Dims]:
     return [out if len(out) == len(o.shape) else [None] * len(o.shape) for o in step.node.outputs]
 
 
-def _spread(dims: Sequence[Ids | None], sizes: Sequence[int], wanted: Sequence[int]) -> Dims:
-    """The dimensions of keys or values, each head as often as there are heads of queries to it."""
-    return [
-        ids if ids is None or size == want else np.repeat(ids, want // size)
+def _spread(
+    dims: Sequence[Ids | None], sizes: Sequence[int], wanted: Sequence[int]
+) -> tuple[Dims, Sequence[int]]:
+    """The dimensions of keys or values, each head as often as there are heads of queries to it; one is for all."""
+    made = [
+        ids if ids is None or size in (1, want) else np.repeat(ids, want // size)
         for ids, size, want in zip(dims, sizes, wanted)
     ]
+    return made, [size if size == 1 else want for size, want in zip(sizes, wanted)]
 
 
 RULES: dict[str, Rule] = {

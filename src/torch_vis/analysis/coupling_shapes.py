@@ -139,6 +139,7 @@ SHAPE_RULES: dict[str, Rule] = {
     "cat": _cat,
     "split": _split,
     "chunk": _split,
+    "split_with_sizes": _split,
     "unbind": _unbind,
     "slice": _slice,
     "select": _select,
@@ -230,9 +231,8 @@ def _cells(step: Step, dims: Sequence[Entry], before: Sequence[int], old: Sequen
         followed = [place for place in followed if not step.coupling.is_loose(lines[place])] or followed[:1]
     if not followed:
         return None
-    if len(followed) > 1:
-        step.lock([lines[place] for place in followed], "a view merges it with another")
-        return None
+    if len(followed) > 1:  # of heads and what is within them, heads can be cut
+        step.lock([lines[place] for place in followed[1:]], "a view merges it with another")
     ids = lines[followed[0]]
     assert ids is not None
     return np.broadcast_to(ids.reshape([-1 if n == followed[0] else 1 for n in range(len(old))]), sizes)

@@ -6,8 +6,9 @@ import contextlib
 import copy
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ MIXED = "its heads are normalised or averaged together: there is nothing to chec
 UNSTEADY = (
     "the output is not the same twice, or not finite: there is nothing to check the smaller model against"
 )
+RESHAPED = "the output has another shape"
 OTHER = (
     "what is left gives something else than the whole model with these at zero: the program counts on them"
 )
@@ -68,9 +70,10 @@ class Bench:
         self.coupling = Coupling(found.graph)
         self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         self.output = self.run(self.model)
-        self.fine, self.fine_args, self.fine_kwargs = self._finer()
-        same = gap_of(self.check(self.fine), self.check(self.fine))
-        self.steady = same is not None and same.relative <= 1e-5  # not where it is not finite
+        same = gap_of(self.output, self.run(self.model))
+        self.steady = same is not None and same.relative <= _allowed(
+            self.output
+        )  # not where it is not finite
         self._right: dict[tuple[str, ...], None] = {}  # names of what had to be changed so far
 
     def run(self, model: torch.nn.Module) -> list[torch.Tensor]:
@@ -79,10 +82,16 @@ class Bench:
 
     def check(self, model: torch.nn.Module) -> list[torch.Tensor]:
         """The same of a model that is only there to be compared, in double precision where it runs in it."""
-        return _run(model, self.fine_args, self.fine_kwargs)
+        return _run(model, *self._finer[1:])
 
+    @property
+    def fine(self) -> torch.nn.Module:
+        """The model in double precision, where it runs in it."""
+        return self._finer[0]
+
+    @cached_property
     def _finer(self) -> tuple[torch.nn.Module, Any, Any]:
-        """The model and the batch in double precision, so that a wrong result is not taken for rounding."""
+        """The model and the batch in double precision, so that heads mixed up are not taken for rounding."""
         fine = copy.deepcopy(self.model)
         try:
             args, kwargs = pytree.tree_map(_doubled, (self.args, self.kwargs))
@@ -99,22 +108,23 @@ class Bench:
         exact = group.exact and self.steady
         if group.heads and not exact:
             return _failed(UNSTEADY if group.exact else MIXED)
-        changes: tuple[Change, ...] = ()
-        if exact:
-            found, problem = self._right_changes(group, units)
-            if found is None:
-                return _failed(problem)
-            changes = found
-        smaller = self._smaller(self.model, units, changes)
-        made, problem = self._ran(smaller)
-        if problem:
-            return _failed(problem)
-        error = None
+        target = None
         if exact:
             with zeroed(self.model, self.coupling.fed(units)):
-                gap = gap_of(self.run(self.model), made)
-            error = None if gap is None else gap.relative
-        return self._finished(smaller, made, error, changes)
+                target = self.run(self.model)
+        if not group.heads:
+            smaller = self._smaller(self.model, units)
+            made, problem = self._ran(smaller, target)
+            if not problem:
+                return self._finished(smaller, made, target, ())
+            if not exact:
+                return _failed(problem)
+        changes, problem = self._right_changes(group, units)
+        if changes is None:
+            return _failed(problem)
+        smaller = self._smaller(self.model, units, changes)
+        made, problem = self._ran(smaller, target)
+        return _failed(problem) if problem else self._finished(smaller, made, target, changes)
 
     def _right_changes(self, group: Group, units: Any) -> tuple[tuple[Change, ...] | None, str]:
         """What has to be changed for the smaller model to be right, or None and why nothing makes it so."""
@@ -129,7 +139,7 @@ class Bench:
         problems = []
         for changes in (known,) if known else attempts(tiers, self._right):
             with changed(smaller, changes):
-                problem = self._compared(smaller, target)
+                problem = _compared(self.check, smaller, target)[1]
             if not problem:
                 return changes if known else self._fewest(smaller, target, changes), ""
             problems.append(problem)
@@ -147,7 +157,7 @@ class Bench:
             if "head" in name or not fewer:
                 continue
             with changed(smaller, fewer):
-                if not self._compared(smaller, target):
+                if not _compared(self.check, smaller, target)[1]:
                     changes = fewer
         self._right[tuple(sorted({change.name for change in changes}))] = None
         return changes
@@ -160,16 +170,18 @@ class Bench:
         every = np.concatenate([exact, other])
         changes = tuple(change for _, _, some in parts for change in some)
         if self.steady:
-            with zeroed(self.fine, self.coupling.fed(exact)):
+            heads = any(group.heads for group, _, _ in parts)
+            model, run = (self.fine, self.check) if heads else (self.model, self.run)
+            with zeroed(model, self.coupling.fed(exact)):
                 try:
-                    target = self.check(self._smaller(self.fine, other))
+                    target = run(self._smaller(model, other))
                 except Exception as error:  # whatever the user's forward raises
                     return _failed(_told(error))
-            problem = self._compared(self._smaller(self.fine, every, changes), target)
+            problem = _compared(run, self._smaller(model, every, changes), target)[1]
             if problem:
                 return _failed(problem)
         smaller = self._smaller(self.model, every, changes)
-        made, problem = self._ran(smaller)
+        made, problem = self._ran(smaller, None)
         return _failed(problem) if problem else self._finished(smaller, made, None, changes)
 
     def cut_together(
@@ -194,36 +206,26 @@ class Bench:
         change_all(smaller, changes)
         return smaller
 
-    def _ran(self, model: torch.nn.Module) -> tuple[list[torch.Tensor], str]:
-        try:
-            made = self.run(model)
-        except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
-            return [], _told(error)
-        if [tensor.shape for tensor in made] != [tensor.shape for tensor in self.output]:
-            return [], "the output has another shape"
-        return made, ""
-
-    def _compared(self, model: torch.nn.Module, target: list[torch.Tensor]) -> str:
-        """Why a model does not give this output, empty where it does."""
-        try:
-            made = self.check(model)
-        except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
-            return _told(error)
-        gap = gap_of(target, made)
-        if gap is None:
-            return "the output has another shape"
-        return "" if gap.relative <= _allowed(target) else OTHER
+    def _ran(
+        self, model: torch.nn.Module, target: list[torch.Tensor] | None
+    ) -> tuple[list[torch.Tensor], str]:
+        """The output of a model, and what is wrong with it."""
+        made, problem = _compared(self.run, model, target)
+        if not problem and [tensor.shape for tensor in made] != [tensor.shape for tensor in self.output]:
+            problem = RESHAPED
+        return made, problem
 
     def _finished(
         self,
         smaller: torch.nn.Module,
         made: list[torch.Tensor],
-        error: float | None,
+        target: list[torch.Tensor] | None,
         changes: tuple[Change, ...],
     ) -> Trial:
         for name, module in smaller.named_modules():
             module.training = self.training.get(name, False)
-        return Trial(smaller, gap_of(self.output, made), error, changes, "")
+        gap = None if target is None else gap_of(target, made)
+        return Trial(smaller, gap_of(self.output, made), None if gap is None else gap.relative, changes, "")
 
     def _sizes(self, group: Group) -> set[int]:
         """The numbers that a program may have for the size of a group: its heads, and what it has of each dimension."""
@@ -302,6 +304,24 @@ def _unfused() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _compared(
+    run: Callable[[torch.nn.Module], list[torch.Tensor]],
+    model: torch.nn.Module,
+    target: list[torch.Tensor] | None,
+) -> tuple[list[torch.Tensor], str]:
+    """The output of a model, and why it is not the one that was wanted."""
+    try:
+        made = run(model)
+    except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
+        return [], _told(error)
+    if target is None:
+        return made, ""
+    gap = gap_of(target, made)
+    if gap is None:
+        return made, RESHAPED
+    return made, "" if gap.relative <= _allowed(target) else OTHER
 
 
 def _doubled(item: Any) -> Any:
