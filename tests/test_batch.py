@@ -209,3 +209,9 @@ def test_bad_input():
 def test_memory_that_grows_with_the_square_is_closed_in_on():
     found = tv.analyze_batch_size(lambda x: (x @ x.T).sum(), torch.ones(4, 16), memory="256 KiB")
     assert len(found.rows) < 30 and found.per_sample_bytes > 4 * found.largest
+
+
+def test_sizes_far_beyond_the_memory_are_not_looked_at():
+    model, x = nn.LSTM(32, 64, batch_first=True), torch.randn(4, 20, 32)
+    found = tv.analyze_batch_size(model, x, memory="16 MiB", backward=True, measure=False)
+    assert max(row.batch for row in found.rows) <= 8 * found.largest

@@ -275,8 +275,10 @@ def _search(step: Step, sizes: Sizes, rows: dict[int, Fit], budget: float, large
         count = low + max(1, int(min(room, cap)))
         # a line through a curve that bends upwards only creeps towards where it crosses
         creeps = tried > 2 and high - low > before / 2
-        if count >= high or creeps:
-            count = (low + high) // 2 if high <= cap else cap
+        if high > cap:  # by leaps, as inputs of the largest size may be more than there is memory for
+            count = min(4 * low if creeps else count, cap)
+        elif count >= high or creeps:
+            count = (low + high) // 2
 
 
 def _prove(
