@@ -119,6 +119,26 @@ def test_convolutions_of_what_is_laid_out_anew(name: str) -> None:
     assert scratch[node] == pytest.approx(measured, rel=0.02)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch is built without oneDNN")
+@pytest.mark.parametrize("sizes", [(20, 64, 32, 64), (14, 8, 64, 64), (11, 64, 64, 128)])
+@pytest.mark.parametrize("expanded", [False, True])
+def test_an_lstm_takes_what_the_rules_say(sizes: tuple[int, int, int, int], expanded: bool) -> None:
+    steps, batch, features, units = sizes
+    model, x = nn.LSTM(features, units), torch.randn(steps, batch, features)
+    gradient = torch.ones(()) if expanded else torch.ones(steps, batch, units)
+
+    def work() -> None:
+        model(x)[0].backward(gradient.expand(steps, batch, units))
+
+    predicted = tv.trace(work, fake=True)
+    scratch = predicted.memory().scratch_bytes
+    kernels = tv.measure_memory(work).events.kernels
+    for op in ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"):
+        (node,) = [node.index for node in predicted.graph.nodes if node.op == op]
+        (measured,) = [kernel.scratch_bytes for kernel in kernels if kernel.op == op]
+        assert scratch[node] == pytest.approx(measured, rel=0.08)
+
+
 def residual() -> tuple[nn.Module, torch.Tensor]:
     class Net(nn.Module):
         def __init__(self) -> None:

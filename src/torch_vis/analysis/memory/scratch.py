@@ -250,12 +250,15 @@ def _attention(kernel: Kernel) -> int:
 
 
 def _recurrent(kernel: Kernel) -> int:
-    """The weights of both products with longer rows, and all gates of all steps."""
+    """The weights of both products with longer rows, all gates of all steps, and a gradient that is laid out anew."""
     if len(kernel.inputs) < 3 or len(kernel.inputs[0].shape) != 3:
         return 0
     steps, batch, _ = kernel.inputs[0].shape
+    gates = -(-kernel.inputs[1].shape[0] // BLOCK) * BLOCK
+    gates += BLOCK if gates % 256 == 0 else 0  # rows that would fall into the same places of a cache
     weights = sum((part.shape[0] + BLOCK) * part.shape[1] for part in kernel.inputs[1:3])
-    return 4 * (weights + steps * batch * kernel.inputs[1].shape[0])
+    gradient = kernel.tensor(10)  # there is one in the backward pass
+    return 4 * (weights + steps * batch * gates) + (0 if gradient is None else _copies(gradient))
 
 
 def _half_mean(kernel: Kernel) -> int:
