@@ -14,7 +14,7 @@ belong to one head are one unit; where several heads of queries share one of key
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -290,11 +290,12 @@ class Coupling:
                 paths.setdefault(unit, set()).add(path)
         return paths
 
-    def kept(self, cut: Ids) -> dict[str, list[NDArray[np.bool_]]]:
-        """For each parameter and buffer, along each dimension, what stays when these units go."""
+    def kept(self, cut: Ids, names: Collection[str] | None = None) -> dict[str, list[NDArray[np.bool_]]]:
+        """For each parameter and buffer (or those named), along each dimension, what stays when these units go."""
         gone = np.zeros(self._count, dtype=bool)
         gone[cut] = True
-        return {name: [~gone[self.unit[ids]] for ids in dims] for name, dims in self.ids.items()}
+        chosen = self.ids if names is None else names
+        return {name: [~gone[self.unit[ids]] for ids in self.ids[name]] for name in chosen}
 
     def fed(self, cut: Ids) -> dict[str, list[NDArray[np.bool_]]]:
         """For each parameter, along each dimension, the columns through which these units reach others."""

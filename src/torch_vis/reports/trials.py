@@ -254,11 +254,11 @@ class Bench:
 
     def parameters_of(self, group: Group, units: Any) -> int:
         """How many parameters go with these units."""
-        kept = self.coupling.kept(units)
+        names = {name for name, _ in group.places}
+        own = [name for name in names if isinstance(self.tensors.get(name), torch.nn.Parameter)]
+        kept = self.coupling.kept(units, own)
         return sum(
-            self.tensors[name].numel() - int(np.prod([mask.sum() for mask in kept[name]]))
-            for name in {name for name, _ in group.places}
-            if isinstance(self.tensors.get(name), torch.nn.Parameter)
+            self.tensors[name].numel() - int(np.prod([mask.sum() for mask in kept[name]])) for name in own
         )
 
     def figures(self, model: torch.nn.Module) -> dict[str, int]:
