@@ -99,6 +99,29 @@ class Pruning(Report):
         return found
 
     def listings(self) -> list[Listing]:
+        heads = (
+            Field("name", "head"),
+            Field("share", "weight", "{:.1%}".format),
+            Field("parameters", "parameters", count),
+            Field("cut", "cut", lambda cut: "cut" if cut else ""),
+        )
+        light = sorted(self.heads, key=lambda head: head.share)
+        why: dict[str, list[Group]] = {}
+        for group in self.locked:
+            why.setdefault(group.locked, []).append(group)
+        locked = (
+            Field("why", "why not"),
+            Field("groups", "groups", "{:,}".format),
+            Field("first", "for example"),
+        )
+        reasons = [(reason, len(found), found[0].places[0][0]) for reason, found in why.items()]
+        return [
+            self._group_listing(),
+            Listing("Attention heads", heads, light, most=30),
+            Listing("Not to be cut", locked, sorted(reasons, key=lambda row: -row[1])),
+        ]
+
+    def _group_listing(self) -> Listing:
         fields = (
             Field("name", "units of"),
             Field("places", "tensors", str),
@@ -110,45 +133,19 @@ class Pruning(Report):
             Field("changes", "numbers changed"),
             Field("problem", "problem"),
         )
-        changed, failed = (
-            any(group.changes for group in self.groups),
-            any(group.problem for group in self.groups),
-        )
+        changed, failed = any(cut.changes for cut in self.groups), any(cut.problem for cut in self.groups)
         rows = [
             (
-                group.name,
-                len({name for name, _ in group.places}),
-                group.units,
-                group.cut,
-                group.share,
-                group.parameters,
-                None if group.output is None else group.output.relative,
-                ", ".join(dict.fromkeys(change.name for change in group.changes)) if changed else None,
-                group.problem if failed else None,
+                cut.name,
+                len({name for name, _ in cut.places}),
+                *cut[2:6],
+                None if cut.output is None else cut.output.relative,
+                ", ".join(dict.fromkeys(change.name for change in cut.changes)) if changed else None,
+                cut.problem if failed else None,
             )
-            for group in self.groups
+            for cut in self.groups
         ]
-        why: dict[str, list[Group]] = {}
-        for group in self.locked:
-            why.setdefault(group.locked, []).append(group)
-        locked = (
-            Field("why", "why not"),
-            Field("groups", "groups", "{:,}".format),
-            Field("first", "for example"),
-        )
-        reasons = [(reason, len(found), found[0].places[0][0]) for reason, found in why.items()]
-        light = sorted(self.heads, key=lambda head: head.share)
-        heads = (
-            Field("name", "head"),
-            Field("share", "weight", "{:.1%}".format),
-            Field("parameters", "parameters", count),
-            Field("cut", "cut", lambda cut: "cut" if cut else ""),
-        )
-        return [
-            Listing("Groups that belong together", fields, rows, most=30),
-            Listing("Attention heads", heads, light, most=30),
-            Listing("Not to be cut", locked, sorted(reasons, key=lambda row: -row[1])),
-        ]
+        return Listing("Groups that belong together", fields, rows, most=30)
 
     def notes(self) -> list[str]:
         found = [
