@@ -76,7 +76,8 @@ def _namespaces(others: Mapping[str, Tally]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.4g} %" if share < 1 else "100 %"
+    shown = f"{100 * share:.3f} %"
+    return f"{100 * share:.7f} %" if share < 1 and shown == "100.000 %" else shown
 
 
 def _milliseconds(time_ns: int) -> str:

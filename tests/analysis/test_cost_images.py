@@ -250,6 +250,36 @@ def test_the_gradient_of_sampling(mask: tuple[bool, bool]) -> None:
     assert cost_of(trace, "grid_sampler_2d_backward").flops == flops(tally)
 
 
+@pytest.mark.parametrize(("mode", "taps"), [(1, 1), (2, 4)])
+def test_the_gradient_of_sampling_the_nearest_and_by_cubics(mode: int, taps: int) -> None:
+    g, x, grid = double(1, 3, 2, 4), double(1, 3, 8, 9), double(1, 2, 4, 2, low=-0.4, high=0.4)
+
+    def reference(g: Array, x: Array, grid: Array) -> Any:
+        dx = zeros(1, 3, 8, 9)
+        for i, j in itertools.product(range(2), range(4)):
+            at = [((grid[0, i, j, d] + 1) * size - 1) / 2 for d, size in enumerate((9, 8))]
+            if taps == 1:
+                for c in range(3):
+                    dx[0, c, round(float(at[1])), round(float(at[0]))] += g[0, c, i, j]
+                continue
+            low = [math.floor(float(each)) for each in at]
+            weights = [cubic(each - start) for each, start in zip(at, low)]
+            for c, p in itertools.product(range(3), range(4)):
+                along = g[0, c, i, j] * weights[1][p]
+                for q in range(4):
+                    dx[0, c, low[1] + p - 1, low[0] + q - 1] += along * weights[0][q]
+        return dx, None
+
+    def function(*tensors: torch.Tensor) -> Any:
+        return aten.grid_sampler_2d_backward(*tensors, mode, 0, False, [True, False])
+
+    trace = traced(function, g, x, grid)
+    with counting() as tally:
+        made = reference(numbers(g), numbers(x), numbers(grid))
+    assert_values(trace.output, made)
+    assert cost_of(trace, "grid_sampler_2d_backward").flops == flops(tally)
+
+
 def test_a_grid_from_a_matrix() -> None:
     theta = double(2, 2, 3)
     found = cost_of(traced(lambda t: aten.affine_grid_generator(t, [2, 1, 4, 5], False), theta))

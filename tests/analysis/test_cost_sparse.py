@@ -119,3 +119,10 @@ def test_rows_are_brought_to_a_norm() -> None:
         return torch.ops.aten.embedding_renorm_(x.clone(), indices, 1.0, 2.0)
 
     assert_counts(function, reference, x, op="embedding_renorm_")
+
+
+def test_a_mask_that_names_nothing_adds_nothing() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.index_put((torch.zeros(4, dtype=torch.bool),), torch.zeros(0, 3), accumulate=True)
+
+    assert cost_of(traced(function, torch.ones(4, 3)), "index_put").flops == 0

@@ -144,12 +144,20 @@ def cudnn_grid_sample(op: Operation) -> Cost:
 
 @cost(*aten("grid_sampler_2d_backward grid_sampler_3d_backward"))
 def grid_sample_backward(op: Operation) -> Cost | None:
-    """Bilinear: weights as forward, each gradient spread over its corners, and the slope of each coordinate."""
+    """Weights as forward, each gradient spread over its corners, and if bilinear the slope of each coordinate.
+
+    The nearest element has no slope; that of a cubic is not covered.
+    """
     _, x, grid, mode, _, corners, mask = op.args[:7]
-    if mode != BILINEAR:
-        return None
     points, dims, _ = _points(op, grid, bool(corners))
     work = _sampled(op, grid, 0, mode, bool(corners))
+    if mode != BILINEAR:
+        if mode == BICUBIC and mask[1]:
+            return None
+        adds, muls = (16, 20) if mode == BICUBIC else (1, 0)  # of one axis first, then of the other
+        work["add"] += points * x.shape[1] * adds * mask[0]
+        work["mul"] += points * x.shape[1] * muls * mask[0]
+        return op.count(**work)
     spread = points * x.shape[1] * 2**dims
     if mask[0]:
         work["add"] += spread
