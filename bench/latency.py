@@ -6,18 +6,22 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
 from bench import child
 from bench.latency_models import MODELS, Known
-from bench.row import Row, within
+from bench.quiet import Quiet
+from bench.row import Row, for_information, within
 from torch_vis import load_calibration, predict_latency, trace
+from torch_vis.run.calibrate.clocks import Burst, wall
 
 LIMIT_PERCENT = 10.0
-BATCHES, ROUNDS, TIMES = (1, 8, 32), 5, 4
+BATCHES, ROUNDS, TIMES = (1, 8, 32), 5, 3
 
 
 class Case(NamedTuple):
@@ -35,15 +39,24 @@ def run(quick: bool) -> list[Row]:
     on_gpu = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "calibration.json")
-        # in a process of its own: a profiler, once used, slows every launch that comes after it
-        seconds = child.call("bench.latency:calibrate_to", path=path)
-        errors, inside = compare(path, quick)
+        # in processes of their own: a profiler, once used, slows every launch that comes after it
+        seconds = child.call("bench.latency:calibrate_to", threads=1 if on_gpu else None, path=path)
+        found = child.call("bench.latency:compare", threads=1 if on_gpu else None, path=path, quick=quick)
     where = torch.cuda.get_device_name() if on_gpu else "this CPU"
-    off = 100 * sum(map(abs, errors)) / len(errors)
-    share = 100 * sum(inside) / len(inside)
-    note = f"{len(errors)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
-    row = within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)
-    return [row if on_gpu else row._replace(target="", met=None)]
+    off = 100 * sum(abs(row["predicted_ns"] / row["plain_ns"] - 1) for row in found) / len(found)
+    share = 100 * sum(row["low_ns"] <= row["plain_ns"] <= row["high_ns"] for row in found) / len(found)
+    note = f"{len(found)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
+    whole = within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)
+    return [whole if on_gpu else for_information(whole), *_by_model(found)]
+
+
+def _by_model(found: list[dict[str, Any]]) -> Iterator[Row]:
+    """The same for each model, for information."""
+    for model, group in groupby(found, key=lambda row: row["model"]):
+        errors = [100 * (row["predicted_ns"] / row["plain_ns"] - 1) for row in group]
+        note = f"{len(errors)} runs, {min(errors):+.0f} % to {max(errors):+.0f} %"
+        off = sum(map(abs, errors)) / len(errors)
+        yield for_information(within(f"… of which {model}", off, LIMIT_PERCENT, "%", note))
 
 
 def calibrate_to(path: str) -> float:
@@ -51,44 +64,40 @@ def calibrate_to(path: str) -> float:
     from torch_vis import calibrate
 
     start = time.perf_counter()
-    calibrate(path=path, again=True)
+    if torch.cuda.is_available():
+        with patch("torch_vis.run.calibrate.clocks.burst", Quiet("cuda").burst):
+            calibrate(path=path, again=True)
+    else:
+        calibrate(path=path, again=True)
     return time.perf_counter() - start
 
 
-def compare(path: str, quick: bool) -> tuple[list[float], list[bool]]:
-    """The relative error of each prediction, and whether the plain time lay in its range."""
+def compare(path: str, quick: bool, models: dict[str, Known] | None = None) -> list[dict[str, Any]]:
+    """For each run what it took plain, and what was predicted of it. One model is there at a time."""
     calibration = load_calibration(path)
-    ready = list(cases(quick))
-    plain = plain_times(ready)
-    errors, inside = [], []
-    for case, took in zip(ready, plain):
-        found = predict_latency(trace(case.call, keep=False), calibration=calibration)
-        errors.append(found.total_ns / took - 1)
-        inside.append(found.low_ns <= took <= found.high_ns)
-    return errors, inside
+    quiet = Quiet("cuda") if torch.cuda.is_available() else None
+    found = []
+    for (model, dtype), group in groupby(cases(quick, models), key=lambda case: case[:2]):
+        ready = list(group)
+        for case, took in zip(ready, plain_times(ready, quiet)):
+            made = predict_latency(trace(case.call, keep=False), calibration=calibration)
+            row: dict[str, Any] = {"model": model, "dtype": dtype, "batch": case.batch, "mode": case.mode}
+            times = {"predicted_ns": made.total_ns, "low_ns": made.low_ns, "high_ns": made.high_ns}
+            found.append({**row, "plain_ns": took, **times})
+    return found
 
 
-def plain_times(ready: list[Case]) -> list[float]:
-    """The median of plain runs, taken in rounds over all cases: hosts change their pace from second to second."""
-    on_gpu = torch.cuda.is_available()
-    times: list[list[float]] = [[] for _ in ready]
-    for turn in range(ROUNDS if on_gpu else 2):
+def plain_times(ready: list[Case], quiet: Quiet | None) -> list[float]:
+    """The median of plain runs, taken in rounds over all cases; on a GPU, those while the host was quiet."""
+    for case in ready:
+        case.call()
+    if quiet is None:
+        return [median(wall(case.call, "cpu", 2)) for case in ready]
+    taken: list[list[Burst]] = [[] for _ in ready]
+    for _ in range(ROUNDS):
         for place, case in enumerate(ready):
-            for _ in range((3 if turn == 0 else 1) if on_gpu else 1):
-                case.call()
-            for _ in range(TIMES if on_gpu else 1):
-                times[place].append(_timed(case.call, on_gpu))
-    return [median(samples) for samples in times]
-
-
-def _timed(call: Callable[[], Any], on_gpu: bool) -> float:
-    if on_gpu:
-        torch.cuda.synchronize()
-    start = time.perf_counter_ns()
-    call()
-    if on_gpu:
-        torch.cuda.synchronize()
-    return float(time.perf_counter_ns() - start)
+            taken[place] += quiet.bursts(case.call, TIMES)
+    return [quiet.median(bursts) for bursts in taken]
 
 
 def cases(quick: bool, models: dict[str, Known] | None = None) -> Iterator[Case]:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from torch_vis.analysis.host_time import HostCosts
     from torch_vis.analysis.workload import Workload
     from torch_vis.graph.graph import Graph
-    from torch_vis.run.calibrate.clocks import Timed
+    from torch_vis.run.calibrate.clocks import Burst, Timed
     from torch_vis.run.calibrate.sizes import Probe
+    from torch_vis.tracing import Trace
 
-SECONDS = 52.0  # that it takes at most, next to loading torch
-PROGRAM_SHARE = 0.38  # of that for the host
+SECONDS = 52.0  # that it takes at most, next to loading torch and the libraries of kernels
+PROGRAM_SHARE = 0.33  # of that for the host
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
 DTYPES = ("float32", "bfloat16")
 LEAST = 60  # operations that are timed, however little time there is
@@ -156,12 +157,13 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     from torch_vis.run.calibrate.clocks import gap_ns, host_unit
     from torch_vis.run.calibrate.peaks import copies, memory_bytes, peaks
 
-    started = time.perf_counter()
     state = torch.random.get_rng_state()
     on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
     try:
         with torch.enable_grad():
             torch.manual_seed(0)
+            _load(device)
+            started = time.perf_counter()
             unit = host_unit(device)
             programs = _programs(device, started + PROGRAM_SHARE * seconds)
             roofs, rates = peaks(device, DTYPES), copies(device)
@@ -192,42 +194,55 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     return _with_host(made, programs, unit)
 
 
-def _programs(device: str, until: float) -> list[Program]:
-    """Every program with its median time.
+def _load(device: str) -> None:
+    """Run one program of each sort, so that libraries are loaded: from a cold disk that takes longer than all else."""
+    from torch_vis.run.calibrate.programs import all_programs, runs
 
-    Rounds are spread out, since hosts change their pace. Whatever time there is, each program that is begun is timed
-    and traced.
+    wanted = {"deep words", "deep residual", "deep encoder"}
+    for number, program in enumerate(all_programs(DTYPES, deep=device.startswith("cuda"))):
+        if program.name in wanted:
+            for dtype in program.dtypes:
+                for run in runs(program, number, device, dtype).values():
+                    run()
+
+
+def _programs(device: str, until: float) -> list[Program]:
+    """Every program with its median time while the host ran at its usual pace.
+
+    Rounds are spread out, since others on the same machine come and go. Whatever time there is, each program that is
+    begun is timed and traced.
     """
     from torch_vis.analysis.workload import workload
     from torch_vis.capture.progress import progress
-    from torch_vis.run.calibrate.clocks import wall
+    from torch_vis.run.calibrate.clocks import burst, undisturbed
     from torch_vis.run.calibrate.programs import all_programs, runs
     from torch_vis.tracing import trace
 
     begun = time.perf_counter()
-    ready: list[tuple[Any, float, list[float]]] = []
+    ready: list[tuple[Any, float, list[Burst]]] = []
     chosen = list(all_programs(DTYPES, deep=device.startswith("cuda")))
     for number, program in progress(list(enumerate(chosen)), "programs"):
         for dtype in program.dtypes:
             for run in runs(program, number, device, dtype).values():
                 run()
-                ready.append((run, program.weight, wall(run, device, 2)))
+                ready.append((run, program.weight, [burst(run, device, 2)]))
         if time.perf_counter() - begun > 0.65 * (until - begun):
             break
-    tracing = 3e-9 * sum(min(times) for *_, times in ready)
+    tracing = 3e-9 * sum(min(bursts[0].times) for *_, bursts in ready)
     for _ in range(8):
-        for run, _, times in ready:
-            times += wall(run, device, 3)[1:]
+        for run, _, bursts in ready:
+            bursts.append(burst(run, device, 2))
         round_takes = (time.perf_counter() - begun) / 4
         if time.perf_counter() + round_takes + tracing > until:
             break
+    best = min((one.pace_ns for *_, bursts in ready for one in bursts), default=0.0)
     found = []
-    for run, weight, times in ready:
+    for run, weight, bursts in ready:
         traced = trace(run, keep=False)
         work = workload(traced.graph, traced.metrics)
-        found.append(
-            Program(traced.graph, work, float(np.median(times)), weight, float(np.std(np.log(times))))
-        )
+        took = float(np.median(undisturbed(bursts, best)))
+        noise = float(np.std(np.log([time_ns for one in bursts for time_ns in one.times])))
+        found.append(Program(traced.graph, work, took, weight, noise))
     return found
 
 
@@ -242,9 +257,13 @@ def _with_host(made: Calibration, programs: Sequence[Program], unit: float) -> C
         estimate = made.kernels(work)
         device_ns = float(made.device_ns(estimate)[work.group].sum())
         host_ns = took if made.class_ == "gpu" else took - device_ns
+        whole = float(np.nan_to_num(estimate.host_ns)[work.group].sum())
+        if whole > 0.2 * took:
+            continue  # known already, and what is left would be the difference of two large numbers
+        host_ns -= whole
         if (made.class_ == "gpu" and device_ns > 0.7 * took) or host_ns < 0.2 * took:
             continue  # the device was what it waited for
-        equations.append(Equation(counts(graph, work, estimate.kernels), host_ns, weight))
+        equations.append(Equation(counts(graph, work, estimate), host_ns, weight))
     costs: HostCosts = fit(equations, unit)
     noise = float(np.median([program.noise for program in programs])) if programs else made.noise
     return replace(made, host=costs, noise=noise)
@@ -260,53 +279,62 @@ def _samples(device: str, roofs: dict[str, float], until: float) -> Samples:
     flops = {dtype: roofs.get(dtype, roofs["float32"]) * longest for dtype in DTYPES}
     bench = Bench(device, flops, 1e8 if on_gpu else 4e6)
     probes = all_probes(bench, DTYPES)
-    timed: list[tuple[Probe, Timed]] = []
-    for probe, result in _timed(probes, device, until):
-        if result is not None:
-            timed.append((probe, result))
-    return _recorded([probe for probe, _ in timed], [result for _, result in timed])
+    return _on_gpu(probes, device, until) if on_gpu else _on_cpu(probes, until)
 
 
-def _timed(probes: Sequence[Probe], device: str, until: float) -> Iterator[tuple[Probe, Timed | None]]:
-    """Probes with their times, as many as there is time for; some of it is left for recording them."""
+def _on_gpu(probes: Sequence[Probe], device: str, until: float) -> Samples:
+    """As many as there is time for; each is recorded in one of the runs that the profiler times."""
     from torch_vis.capture.progress import progress
-    from torch_vis.run.calibrate.clocks import PART, cpu_times, kernel_times
+    from torch_vis.run.calibrate.clocks import PART, host_times, kernel_times
+    from torch_vis.tracing import record
 
-    if device.startswith("cuda"):
-        parts = [probes[start : start + PART] for start in range(0, len(probes), PART)]
-        recording = 0.0  # of what was timed so far: sets up the same tensors, but finds all kernels loaded
+    host = host_times([probe.make if probe.many else None for probe in probes], device)
+    parts = [range(start, min(start + PART, len(probes))) for start in range(0, len(probes), PART)]
+    results: list[Timed | None] = []
+    with record(keep=False) as trace:
         for part in progress(parts, "operations"):
             begun = time.perf_counter()
-            yield from zip(part, kernel_times([probe.make for probe in part], device))
-            spent = time.perf_counter() - begun
-            recording += min(0.4 * spent, 1.2)
-            if time.perf_counter() + spent + recording > until:
-                return
-        return
+            results += kernel_times([(number, probes[number].make) for number in part], device, _mark)
+            if time.perf_counter() + 1.3 * (time.perf_counter() - begun) > until:
+                break
+    return _sampled(trace, results, host)
+
+
+def _on_cpu(probes: Sequence[Probe], until: float) -> Samples:
+    """As many as there is time for; they are run once more to be recorded, since recording takes the host's time."""
+    from torch_vis.capture.progress import progress
+    from torch_vis.run.calibrate.clocks import cpu_times
+    from torch_vis.tracing import record
+
     begun, recording = time.perf_counter(), 1.7
+    results: list[Timed | None] = []
     times = cpu_times(probe.make for probe in probes)
-    for number, probe in enumerate(progress(probes, "operations")):
-        yield probe, next(times)
-        if number >= LEAST and begun + (time.perf_counter() - begun) * recording > until:
-            return
+    for _ in progress(probes, "operations"):
+        results.append(next(times))
+        if len(results) > LEAST and begun + (time.perf_counter() - begun) * recording > until:
+            break
+    with record(keep=False) as trace:
+        for number, result in enumerate(results):
+            if result is not None:
+                work = probes[number].make()
+                _mark(2 * number)
+                work()
+                _mark(2 * number + 1)
+                del work
+    return _sampled(trace, results, [None] * len(results))
 
 
-def _recorded(probes: Sequence[Probe], results: Sequence[Timed]) -> Samples:
+def _sampled(trace: Trace, results: Sequence[Timed | None], host: Sequence[float | None]) -> Samples:
     """The samples: what each probe's operation is, as a trace sees it, and how long it took."""
     from torch_vis.analysis.device_time import Samples
     from torch_vis.analysis.workload import workload
-    from torch_vis.tracing import record
 
-    with record(keep=False) as trace:
-        for number, probe in enumerate(probes):
-            work = probe.make()
-            _mark(2 * number)
-            work()
-            _mark(2 * number + 1)
-            del work
     work_done = workload(trace.graph, trace.metrics)
-    rows, places = _marked(trace.graph, work_done)
-    times = [results[place] for place in places]
+    found = [
+        (row, place) for row, place in zip(*_marked(trace.graph, work_done)) if results[place] is not None
+    ]
+    rows = [row for row, _ in found]
+    times = [result for _, place in found if (result := results[place]) is not None]
     return Samples(
         [work_done.op[row] for row in rows],
         work_done.kind[rows],
@@ -316,6 +344,7 @@ def _recorded(probes: Sequence[Probe], results: Sequence[Timed]) -> Samples:
         work_done.sizes[rows],
         np.array([result.time_ns for result in times], dtype=np.float64),
         np.array([result.kernels for result in times], dtype=np.float64),
+        np.array([host[place] for _, place in found], dtype=np.float64),
     )
 
 

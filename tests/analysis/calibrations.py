@@ -31,6 +31,7 @@ def made_up(class_: str = "gpu", *, error: float = 0.1) -> Calibration:
         sizes,
         np.array([row[5] for row in rows]),
         np.ones(len(rows)),
+        np.full(len(rows), np.nan),
     )
     copies = [(1 << 20, 2e11), (1 << 30, 1e11)]
     host = HostCosts(UNIT_NS, {}, error)

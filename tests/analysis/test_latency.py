@@ -13,21 +13,23 @@ import torch_vis as tv
 from tests.analysis.calibrations import UNIT_NS, made_up
 from tests.graph.graphs import empty_graph
 from tests.traced import NAMES, traced
+from torch_vis.analysis.device_time import Estimate
 from torch_vis.analysis.hardware import find_hardware
-from torch_vis.analysis.host_time import Equation, counts, fit, per_node
-from torch_vis.analysis.latency import SETTLE_NS, predict, timeline
+from torch_vis.analysis.host_time import Equation, HostCosts, counts, fit, per_node
+from torch_vis.analysis.latency import SETTLE_NS, WITHIN, predict, timeline
 from torch_vis.analysis.workload import workload
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Metrics
 from torch_vis.reports.latency import LatencyReport
 
 
-def one_by_one(issue: list[float], device: list[float], waits: list[bool]) -> float:
-    """The two streams followed operation by operation."""
+def one_by_one(issue: list[float], device: list[float], waits: list[bool], kernels: list[int]) -> float:
+    """The two streams followed kernel by kernel."""
     host = ready = 0.0
-    for spent, work, wait in zip(issue, device, waits):
-        host += spent
-        ready = max(ready, host) + work
+    for spent, work, wait, count in zip(issue, device, waits, kernels):
+        for _ in range(count):
+            host += spent / count
+            ready = max(ready, host) + work / count
         if wait:
             host = max(host, ready) + SETTLE_NS
     return max(host, ready + SETTLE_NS)
@@ -39,10 +41,13 @@ def test_two_streams_run_side_by_side(seed: int) -> None:
     count = int(random.integers(1, 60))
     issue, device = random.uniform(0, 10, count), random.uniform(0, 20, count)
     waits = random.random(count) < 0.1
-    end = timeline(issue, device, waits, True)
-    assert end[-1] == pytest.approx(one_by_one(issue.tolist(), device.tolist(), waits.tolist()))
+    kernels = random.integers(1, 6, count)
+    streams = {"waits": waits, "kernels": kernels.astype(float)}
+    end = timeline(issue, device, **streams, overlaps=True)
+    followed = one_by_one(issue.tolist(), device.tolist(), waits.tolist(), kernels.tolist())
+    assert end[-1] == pytest.approx(followed)
     assert (np.diff(end) >= 0).all()
-    assert timeline(issue, device, waits, False)[-1] == pytest.approx((issue + device).sum())
+    assert timeline(issue, device, **streams, overlaps=False)[-1] == pytest.approx((issue + device).sum())
 
 
 def test_small_work_waits_for_the_host_and_large_for_the_device() -> None:
@@ -57,9 +62,9 @@ def test_small_work_waits_for_the_host_and_large_for_the_device() -> None:
     assert found.waits_for == "host" and found.total_ns == pytest.approx(20 * UNIT_NS, rel=0.3)
     found = predict(large.graph, large.metrics, made_up())
     each = 1000 + 2 * 1024**3 / 5e3
-    assert found.waits_for == "device" and found.total_ns == pytest.approx(20 * each, rel=0.1)
-    on_cpu = predict(large.graph, large.metrics, made_up("cpu"))
-    assert on_cpu.total_ns > found.total_ns  # nothing runs side by side there
+    assert found.waits_for == "device" and found.total_ns == pytest.approx(20 * WITHIN * each, rel=0.1)
+    on_cpu = predict(large.graph, large.metrics, made_up("cpu"))  # nothing runs side by side there
+    assert on_cpu.total_ns == pytest.approx((on_cpu.host_ns + on_cpu.device_ns).sum())
 
 
 def test_sizes_that_were_never_measured_follow_the_roofs() -> None:
@@ -134,14 +139,43 @@ def test_costs_of_the_host_are_found_from_programs() -> None:
     for adds, products in ((10, 0), (0, 10), (20, 10), (5, 30)):
         trace = tv.trace(chain, torch.zeros(4, 4), adds, products)
         work = workload(trace.graph, trace.metrics)
-        kernels = np.ones(len(work.op))
+        single = estimated(len(work.op))
         took = 7_000.0 * adds + 21_000.0 * products
-        equations.append(Equation(counts(trace.graph, work, kernels), took))
-        graphs.append((trace.graph, work, kernels, took))
+        equations.append(Equation(counts(trace.graph, work, single), took))
+        graphs.append((trace.graph, work, single, took))
     costs = fit(equations, UNIT_NS)
-    for graph, work, kernels, took in graphs:
-        assert per_node(graph, work, kernels, costs).sum() == pytest.approx(took, rel=0.12)
+    for graph, work, single, took in graphs:
+        assert per_node(graph, work, single, costs).sum() == pytest.approx(took, rel=0.12)
     assert costs.error < 0.4
+
+
+def estimated(classes: int) -> Estimate:
+    """An estimate of one kernel each, with nothing measured as a whole."""
+    return Estimate(np.zeros(classes), np.ones(classes), np.zeros(classes), np.full(classes, np.nan))
+
+
+def test_what_was_measured_as_a_whole_is_not_put_together_from_parts() -> None:
+    trace = tv.trace(lambda x: torch.mm(x, x) + 1, torch.zeros(4, 4))
+    work = workload(trace.graph, trace.metrics)
+    product = work.op.index("mm")
+    whole = estimated(len(work.op))
+    whole.host_ns[product] = 5e6
+    costs = HostCosts(UNIT_NS, {}, 0.1)
+    issue = per_node(trace.graph, work, whole, costs)[work.group == product]
+    assert issue.tolist() == [pytest.approx(5e6, rel=0.01)]
+    assert not any("mm" in name for name in counts(trace.graph, work, whole))
+
+
+def test_single_measurements_are_followed_and_far_from_them_it_is_unsure() -> None:
+    machine = made_up()
+    sides = (64, 192, 1024, 1536)  # two that were measured, and two between
+    traces = [tv.trace(torch.mm, torch.zeros(side, side), torch.zeros(side, side)) for side in sides]
+    found = [machine.kernels(workload(t.graph, t.metrics)) for t in traces]
+    for side, estimate in zip(sides, found):
+        assert estimate.time_ns[0] == pytest.approx(1000 + 2.0 * side**3 / 5e3, rel=0.1)
+    near = found[0].spread[0]
+    odd = tv.trace(torch.mm, torch.zeros(3, 50_001), torch.zeros(50_001, 3))
+    assert machine.kernels(workload(odd.graph, odd.metrics)).spread[0] > 2 * near
 
 
 def test_more_powerful_machines_are_predicted_faster() -> None:
@@ -166,7 +200,8 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
         ("not JSON", NotOurFile),
         ('{"format": "other"}', NotOurFile),
         ('{"format": "torch_vis calibration", "version": 99}', NewerFile),
-        ('{"format": "torch_vis calibration", "version": 1}', CorruptFile),
+        ('{"format": "torch_vis calibration", "version": 1}', NotOurFile),
+        ('{"format": "torch_vis calibration", "version": 2}', CorruptFile),
     ):
         path.write_text(content)
         with pytest.raises(error):

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.analysis import host_time
-from torch_vis.analysis.device_time import Estimate, Neighbours, Samples
+from torch_vis.analysis.device_time import Estimate, Likeness, Samples
 from torch_vis.analysis.hardware import Hardware
 from torch_vis.analysis.host_time import HostCosts
 from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile
 from torch_vis.graph.files import PathLike, read_whole, replacing
 
-FORMAT, VERSION = "torch_vis calibration", 1
+FORMAT, VERSION = "torch_vis calibration", 2
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Calibration:
         )
 
     @cached_property
-    def kernels(self) -> Neighbours:
+    def kernels(self) -> Likeness:
         """The estimator of kernel times."""
-        return Neighbours(self.samples, floor_ns=self.floor_ns, bandwidth=self.bandwidth)
+        return Likeness(self.samples, floor_ns=self.floor_ns, bandwidth=self.bandwidth)
 
     def device_ns(self, estimate: Estimate) -> NDArray[np.float64]:
         """What the device takes: on a GPU with the gap before each kernel, on a CPU without the call itself."""
@@ -127,6 +127,8 @@ def load_calibration(path: PathLike) -> Calibration:
         raise NotOurFile(f"{path} is not a calibration that torch_vis wrote")
     if plain.get("version", 0) > VERSION:
         raise NewerFile(f"{path} was written by a later version of torch_vis; update to read it")
+    if plain.get("version", 0) < VERSION:
+        raise NotOurFile(f"{path} is a calibration of an earlier version of torch_vis; calibrate again")
     try:
         return _from_plain(plain)
     except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -1,7 +1,9 @@
 """How long an operation's kernels take on a device, from measurements of operations like it.
 
-The estimate is what a roofline allows, times the factor by which the most similar measured operations missed it.
-Similar means: of the same kind, near in the sizes that matter to it, and rather the same operator and element type.
+The estimate is what a roofline allows, times the factor by which similar measured operations missed it. That factor is
+taken for a smooth function of what describes an operation: known where it was measured, followed in between, and the
+less sure the further off the next measurement is (a Gaussian process on its logarithm). Similar means: of the same
+kind, near in the sizes that matter to it, and rather the same operator and element type.
 """
 
 from __future__ import annotations
@@ -15,19 +17,27 @@ from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
 from torch_vis.analysis.workload import SIZES, Workload
 
 Floats = NDArray[np.float64]
-NEIGHBOURS = 6
-# How far another operator and another element type are, squared: as far as 3, 8 and 4 doublings of a size.
-SIMILAR_OP, OTHER_OP, OTHER_DTYPE = 9.0, 64.0, 16.0
+# How far another operator and another element type are, squared: as far as 3, 5 and 4 doublings of a size.
+SIMILAR_OP, OTHER_OP, OTHER_DTYPE = 9.0, 25.0, 16.0
+BASE_WEIGHT = 0.3  # of the time that the roofs allow, next to the sizes themselves
+LENGTH = 10.0  # doublings over which the factor changes by its own size
+SIGMA, NOISE = 0.8, 0.1  # how far the factor's logarithm spreads, and how far one measurement is off
 ALIKE = frozenset(
     {"matmul", "elementwise", "copy", "optimizer"}
 )  # kinds whose operators take much the same time
 ARITHMETIC = frozenset({"matmul", "convolution", "attention", "recurrent"})  # kinds that peaks can bound
-CHUNK = 256
+CHUNK = 512
 VIEW, RECURRENT = KINDS.index("view"), KINDS.index("recurrent")
 
 
+FIGURES = ("flops", "moved", "time_ns", "kernels", "host_ns")
+
+
 class Samples(NamedTuple):
-    """Operations whose time on a device was measured, a row each; the columns are those of ``Workload``."""
+    """Operations whose time on a device was measured, a row each; the columns are those of ``Workload``.
+
+    ``host_ns`` is what the host took to issue the operation, where that was measured too, and NaN elsewhere.
+    """
 
     op: list[str]
     kind: NDArray[np.int8]
@@ -37,13 +47,14 @@ class Samples(NamedTuple):
     sizes: Floats
     time_ns: Floats
     kernels: Floats
+    host_ns: Floats
 
     def to_plain(self) -> dict[str, Any]:
         """The columns as lists, for JSON; figures with the digits that a measurement has."""
         plain: dict[str, Any] = {"op": self.op}
         for name in ("kind", "dtype"):
             plain[name] = getattr(self, name).tolist()
-        for name in ("flops", "moved", "time_ns", "kernels"):
+        for name in FIGURES:
             plain[name] = np.nan_to_num(getattr(self, name)).round().astype(np.int64).tolist()
         return {**plain, "sizes": self.sizes.round(3).tolist()}
 
@@ -51,9 +62,8 @@ class Samples(NamedTuple):
     def from_plain(cls, plain: dict[str, Any]) -> Samples:
         """The inverse of ``to_plain``."""
         codes = {name: np.array(plain[name], dtype=np.int8) for name in ("kind", "dtype")}
-        figures = {
-            name: np.array(plain[name], dtype=np.float64) for name in ("flops", "moved", "time_ns", "kernels")
-        }
+        figures = {name: np.array(plain[name], dtype=np.float64) for name in FIGURES}
+        figures["host_ns"][figures["host_ns"] == 0] = np.nan
         sizes = np.array(plain["sizes"], dtype=np.float64).reshape(-1, SIZES)
         made = cls(
             [str(op) for op in plain["op"]],
@@ -64,6 +74,7 @@ class Samples(NamedTuple):
             sizes,
             figures["time_ns"],
             figures["kernels"],
+            figures["host_ns"],
         )
         if len({len(column) for column in made}) != 1:
             raise ValueError("the columns differ in length")
@@ -71,14 +82,27 @@ class Samples(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What is expected of each class of a workload: time, number of kernels, and the spread of the time's logarithm."""
+    """What is expected of each class of a workload: time, number of kernels, and the spread of the time's logarithm.
+
+    ``host_ns`` is the time to issue it, for what was measured as a whole: an operation of many kernels; NaN elsewhere.
+    """
 
     time_ns: Floats
     kernels: Floats
     spread: Floats
+    host_ns: Floats
 
 
-class Neighbours:
+class Known(NamedTuple):
+    """What the samples of one kind say: which they are, the inverse of how alike they are, means, and weights."""
+
+    rows: NDArray[np.int64]
+    inverse: Floats
+    means: Floats
+    weights: Floats
+
+
+class Likeness:
     """The estimator: samples of one device, with its roofs."""
 
     def __init__(self, samples: Samples, *, floor_ns: float, bandwidth: float) -> None:
@@ -87,9 +111,8 @@ class Neighbours:
         self.bandwidth = bandwidth / 1e9  # bytes per ns
         self.roofs = self._roofs()
         self.base = self._base(samples)
-        self.missed = np.log(np.maximum(samples.time_ns, 1.0) / self.base)
-        self.each = np.log(np.maximum(samples.kernels, 1.0) / _steps(samples))
         self.ops = np.array([plain_name(op) for op in samples.op])
+        self._known: dict[tuple[int, bool], Known] = {}
 
     def _roofs(self) -> Floats:
         """FLOP per ns that any sample of a kind and element type reached; infinite where there is none."""
@@ -112,53 +135,93 @@ class Neighbours:
         roof = np.maximum(compute, np.nan_to_num(work.moved) / self.bandwidth)
         return np.asarray(self.floor_ns * _steps(work) + roof)
 
-    def __call__(self, work: Workload, *, leave_out: bool = False) -> Estimate:
-        """The estimate for each class; ``leave_out`` looks past samples that are the same operation exactly."""
+    def __call__(self, work: Workload) -> Estimate:
+        """The estimate for each class."""
         base, steps = self._base(work), _steps(work)
-        missed, kernels = np.zeros(len(base)), np.ones(len(base))
-        spread = np.full(len(base), 0.7)  # of what is like nothing that was measured
-        names = np.array([plain_name(op) for op in work.op]) if len(base) else np.zeros(0, dtype=str)
+        found = np.zeros((len(base), 2))
+        spread = np.full(len(base), SIGMA)  # of what is like nothing that was measured
+        host = np.full(len(base), np.nan)
         for kind in np.unique(work.kind):
-            rows, near = np.flatnonzero(work.kind == kind), np.flatnonzero(self.samples.kind == kind)
-            if kind == VIEW or not len(near):
+            rows = np.flatnonzero(work.kind == kind)
+            if kind == VIEW or not (self.samples.kind == kind).any():
                 continue
-            for start in range(0, len(rows), CHUNK):
-                part = rows[start : start + CHUNK]
-                distance = self._distance(work, names, base, part, near)
-                if leave_out:
-                    distance[distance < 1e-9] = np.inf
-                missed[part], kernels[part], spread[part] = self._weighted(distance, near)
+            known = self._of(int(kind), whole=False)
+            found[rows], spread[rows] = self._followed(known, work, base, rows)
+            if kind == RECURRENT:
+                known = self._of(int(kind), whole=True)
+                if len(known.rows):
+                    logs, _ = self._followed(known, work, base, rows)
+                    host[rows] = np.exp(logs[:, 0]) * self._issue(_steps(work)[rows])
         none = work.kind == VIEW
-        count = np.maximum(kernels * steps, 1.0)
-        return Estimate(np.where(none, 0.0, base * np.exp(missed)), np.where(none, 0.0, count), spread)
+        count = np.maximum(np.exp(found[:, 1]) * steps, 1.0)
+        return Estimate(
+            np.where(none, 0.0, base * np.exp(found[:, 0])), np.where(none, 0.0, count), spread, host
+        )
 
-    def _distance(
-        self, work: Workload, names: NDArray[Any], base: Floats, rows: NDArray[Any], near: NDArray[Any]
+    def _issue(self, steps: Floats) -> Floats:
+        """About what it takes to issue so many steps; what was measured is a factor to this."""
+        return np.asarray(self.floor_ns * (100.0 + 10.0 * steps))
+
+    def _of(self, kind: int, *, whole: bool) -> Known:
+        """What the samples of a kind say of time and kernels, or as a ``whole`` of the time to issue them."""
+        if (kind, whole) not in self._known:
+            samples = self.samples
+            chosen = samples.kind == kind
+            if whole:
+                chosen = chosen & np.isfinite(samples.host_ns)
+            rows = np.flatnonzero(chosen)
+            steps = _steps(samples)[rows]
+            if whole:
+                goals = np.log(np.maximum(samples.host_ns[rows], 1.0) / self._issue(steps))[:, None]
+            else:
+                missed = np.maximum(samples.time_ns[rows], 1.0) / self.base[rows]
+                goals = np.log(np.stack([missed, np.maximum(samples.kernels[rows], 1.0) / steps], axis=1))
+            if len(rows):
+                self._known[kind, whole] = self._solved(rows, goals)
+            else:
+                self._known[kind, whole] = Known(rows, np.zeros((0, 0)), np.zeros(1), goals)
+        return self._known[kind, whole]
+
+    def _solved(self, rows: NDArray[np.int64], goals: Floats) -> Known:
+        alike = self._alike(self.samples, self.ops[rows], self.base[rows], rows, rows)
+        inverse = np.asarray(np.linalg.inv(alike + NOISE**2 * np.eye(len(rows))), dtype=np.float64)
+        means = (inverse @ goals).sum(axis=0) / inverse.sum()
+        return Known(rows, inverse, means, inverse @ (goals - means))
+
+    def _followed(
+        self, known: Known, work: Workload, base: Floats, rows: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """The goals for some classes of one kind, and how far they may be off."""
+        names = np.array([plain_name(work.op[row]) for row in rows])
+        means, spread = np.empty((len(rows), len(known.means))), np.empty(len(rows))
+        for start in range(0, len(rows), CHUNK):
+            part = slice(start, start + CHUNK)
+            alike = self._alike(work, names[part], base[rows[part]], rows[part], known.rows)
+            means[part] = known.means + alike @ known.weights
+            left = SIGMA**2 - np.einsum("ij,jk,ik->i", alike, known.inverse, alike, optimize=True)
+            spread[part] = np.sqrt(np.maximum(left, 0.0) + NOISE**2)
+        return means, spread
+
+    def _alike(
+        self,
+        work: Samples | Workload,
+        names: NDArray[Any],
+        base: Floats,
+        rows: NDArray[np.int64],
+        near: NDArray[np.int64],
     ) -> Floats:
+        """How much the factors of some operations say of one another: less with the distance of their descriptions."""
         samples = self.samples
-        apart = (np.log2(base[rows])[:, None] - np.log2(self.base[near])) ** 2
+        apart = BASE_WEIGHT * (np.log2(base)[:, None] - np.log2(self.base[near])) ** 2
         for place in range(SIZES):
             column = samples.sizes[near, place]
             if column.any() or work.sizes[rows, place].any():
                 apart += (work.sizes[rows, place][:, None] - column) ** 2
-        other = SIMILAR_OP if KINDS[work.kind[rows[0]]] in ALIKE else OTHER_OP
-        apart += np.where(names[rows][:, None] != self.ops[near], other, 0.0)
+        other = SIMILAR_OP if KINDS[samples.kind[near[0]]] in ALIKE else OTHER_OP
+        apart += np.where(names[:, None] != self.ops[near], other, 0.0)
         apart += np.where(work.dtype[rows][:, None] != samples.dtype[near], OTHER_DTYPE, 0.0)
-        return np.asarray(apart)
-
-    def _weighted(self, distance: Floats, near: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
-        """The mean of the nearest samples, the nearer the heavier, and how far they are from one another."""
-        count = min(NEIGHBOURS, len(near))
-        closest = np.argpartition(distance, count - 1, axis=1)[:, :count]
-        apart = np.take_along_axis(distance, closest, axis=1)
-        scale = np.maximum(np.median(apart, axis=1, keepdims=True), 0.05)
-        weight = np.exp(-np.minimum(apart / scale, 50.0)) + 1e-9
-        weight /= weight.sum(axis=1, keepdims=True)
-        missed, kernels = self.missed[near][closest], self.each[near][closest]
-        mean = (weight * missed).sum(axis=1)
-        variance = (weight * (missed - mean[:, None]) ** 2).sum(axis=1)
-        far = 0.1 * np.sqrt(apart.min(axis=1))  # one doubling away from the nearest: a tenth less sure
-        return mean, np.exp((weight * kernels).sum(axis=1)), np.sqrt(variance + far**2 + 0.03**2)
+        far = np.sqrt(3.0 * apart) / LENGTH
+        return np.asarray(SIGMA**2 * (1.0 + far) * np.exp(-far))
 
 
 def _steps(work: Samples | Workload) -> Floats:

@@ -96,7 +96,8 @@ class Profiled:
             spread[rows], kernels[rows] = around, KERNELS.get(KINDS[code], 1.0)
         floor = 0.0 if self.hardware.class_ == "cpu" else 0.75 * self.hardware.overhead_ns
         none = work.kind == VIEW
-        return Estimate(np.where(none, 0.0, floor + ideal / share), np.where(none, 0.0, kernels), spread)
+        time_ns = np.where(none, 0.0, floor + ideal / share)
+        return Estimate(time_ns, np.where(none, 0.0, kernels), spread, np.full(len(ideal), np.nan))
 
 
 def usual_host(hardware: Hardware) -> HostCosts:

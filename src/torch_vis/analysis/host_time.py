@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_vis.analysis.device_time import plain_name
+from torch_vis.analysis.device_time import Estimate, plain_name
 from torch_vis.analysis.kinds import KINDS
 from torch_vis.analysis.workload import Workload
 from torch_vis.graph import Graph
@@ -87,14 +87,16 @@ def modes(graph: Graph) -> NDArray[np.int64]:
     return np.asarray(made, dtype=np.int64)
 
 
-def per_node(graph: Graph, work: Workload, kernels: Floats, costs: HostCosts) -> Floats:
+def per_node(graph: Graph, work: Workload, estimate: Estimate, costs: HostCosts) -> Floats:
     """What the host spends on each operation; calls of modules are spread over the operations."""
     mode, group = modes(graph), work.group
     if not len(group):
         return np.zeros(0)
     made = costs.per_class(work)[group, mode]
     launch = np.array([costs.extra(name) for name in _launches(work)])
-    made += (np.maximum(kernels - 1.0, 0.0) * launch)[group]
+    made += (np.maximum(estimate.kernels - 1.0, 0.0) * launch)[group]
+    whole = estimate.host_ns[group]
+    made = np.where(np.isfinite(whole), whole, made)
     made += np.where(work.kind[group] == LISTED, work.tensors[group], 0) * costs.extra("tensor")
     made += costs.extra("scope") * len(graph.scope_call) / len(group)
     made[0] += costs.extra("run")
@@ -104,18 +106,22 @@ def per_node(graph: Graph, work: Workload, kernels: Floats, costs: HostCosts) ->
     return made
 
 
-def counts(graph: Graph, work: Workload, kernels: Floats) -> dict[str, float]:
-    """The left side of an equation: how often a run did what the host pays for."""
+def counts(graph: Graph, work: Workload, estimate: Estimate) -> dict[str, float]:
+    """The left side of an equation: how often a run did what the host pays for.
+
+    Operations whose time to issue was measured as a whole are left out: the right side is without them.
+    """
     mode, group = modes(graph), work.group
     table = np.bincount(group * len(MODES) + mode, minlength=len(work.op) * len(MODES)).reshape(
         -1, len(MODES)
     )
     found: dict[str, float] = defaultdict(float)
-    for row, column in zip(*np.nonzero(table)):
+    parts = ~np.isfinite(estimate.host_ns)
+    for row, column in zip(*np.nonzero(table * parts[:, None])):
         of_kind = f"{MODES[column]}/{KINDS[work.kind[row]]}"
         found[of_kind] += table[row, column]
         found[f"{of_kind}/{plain_name(work.op[row])}"] += table[row, column]
-    more = np.bincount(group, minlength=len(work.op)) * np.maximum(kernels - 1.0, 0.0)
+    more = np.bincount(group, minlength=len(work.op)) * np.maximum(estimate.kernels - 1.0, 0.0) * parts
     for name, launches in zip(_launches(work), more.tolist()):
         found[name] += launches
     found["tensor"] = float(work.tensors[group][work.kind[group] == LISTED].sum())

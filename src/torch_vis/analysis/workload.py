@@ -105,7 +105,13 @@ def _matmul(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
     item = out.itemsize or 4
     uneven = columns * item % 16 != 0 or round(depth) * item % 16 != 0  # rows that no wide load can take
     odd = (8.0 if item < 4 else 2.0) * uneven  # fast units want them, so that narrow types suffer most
-    return [_log(rows), _log(columns), _log(depth), _log(batch), odd, *turned]
+    rough = 0.4 * (_roughness(columns) + _roughness(round(depth)))
+    return [_log(rows), _log(columns), _log(depth), _log(batch), odd, rough, *turned]
+
+
+def _roughness(count: int) -> float:
+    """How many doublings a size lacks to be a multiple of 64, the least that most tiles have."""
+    return float(next((6 - power for power in range(6, 0, -1) if count % (1 << power) == 0), 6))
 
 
 def _convolution(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
@@ -143,8 +149,8 @@ def _attention(call: Call, inputs: Types, outputs: Types, macs: float) -> list[f
         batch, tokens, width = read.shape
         return [_log(batch), _log(tokens), _log(tokens), _log(width)]
     query, key = maps[1:3] if "backward" in call.op else maps[:2]
-    mask = float(len(maps) > 3 and "backward" not in call.op)
-    causal = float(any(a is True for a in call.args))
+    mask = 2.0 * (len(maps) > 3 and "backward" not in call.op)
+    causal = 2.0 * any(a is True for a in call.args)
     heads = query.shape[0] * query.shape[1]
     return [_log(heads), _log(query.shape[2]), _log(key.shape[2]), _log(query.shape[3]), mask, causal]
 
@@ -155,14 +161,14 @@ def _rows(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]
     if "batch_norm" in call.op or "group_norm" in call.op:
         across = big.shape[1] if len(big.shape) > 1 else 1
     training = "batch_norm" in call.op and any(argument is True for argument in call.args)
-    return [_log(big.numel), _log(across), 3.0 * training]
+    return [_log(big.numel), _log(across), 3.0 * training, 2.0 * _is_loose(big)]
 
 
 def _reduction(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
     big = max(inputs, key=lambda t: t.numel, default=outputs[0])
     out = outputs[0]
     last = float(not out.shape or not big.shape or out.shape[-1] != big.shape[-1])
-    return [_log(big.numel), _log(out.numel), 2.0 * last]
+    return [_log(big.numel), _log(out.numel), 2.0 * last, 1.0 * _is_loose(big)]
 
 
 def _recurrent(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
@@ -175,19 +181,31 @@ def _recurrent(call: Call, inputs: Types, outputs: Types, macs: float) -> list[f
         state = next((t for t in inputs[1:] if len(t.shape) == 3), read)
         layers, batch, width = state.shape
     times = max(read.numel // max(batch * read.shape[-1], 1), 1)
-    return [
-        _log(times),
-        _log(layers),
-        _log(batch),
-        3.0 * _log(width),
-    ]  # the width decides which kernels there are
+    weights = [t.shape[0] for t in inputs if len(t.shape) == 2 and t.shape[0] % max(width, 1) == 0]
+    gates = weights[0] // max(width, 1) if weights else 4
+    other = {4: 0.0, 3: 5.0}.get(gates, 10.0)
+    # the width and the number of gates decide which kernels there are
+    return [_log(times), _log(layers), _log(batch), 3.0 * _log(width), other, _log(read.shape[-1])]
 
 
 def _elements(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
     out = outputs[0]
-    turned = any(_is_turned(t, out) for t in inputs if t.numel == out.numel)
-    spread = any(t.numel < out.numel for t in inputs)
-    return [_log(sum(t.numel for t in (*inputs, out))), 2.0 * turned, 0.5 * spread]
+    whole = [t for t in inputs if t.numel == out.numel]
+    turned = any(_is_turned(t, out) for t in whole)
+    spread = any(1 < t.numel < out.numel for t in inputs)
+    loose = any(_is_loose(t) for t in (*whole, out))
+    return [_log(sum(t.numel for t in (*inputs, out))), 2.0 * turned, 1.0 * spread, 1.5 * loose]
+
+
+def _is_loose(one: TensorType) -> bool:
+    """Whether a tensor's elements do not lie one after another, so that kernels compute where each one is."""
+    expected = 1
+    for size, stride in zip(reversed(one.shape), reversed(one.stride)):
+        if size > 1:
+            if stride != expected:
+                return True
+            expected *= size
+    return False
 
 
 def _is_turned(one: TensorType, other: TensorType) -> bool:
@@ -203,14 +221,14 @@ def _listed(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
 
 
 DESCRIBED: dict[str, Callable[[Call, Types, Types, float], list[Any]]] = {
-    "matmul": _matmul,  # rows, columns, depth, batch; whether rows lie unevenly, and either side is turned
+    "matmul": _matmul,  # rows, columns, depth, batch; whether rows lie unevenly, no multiple of 64, either side turned
     "convolution": _convolution,  # pixels, channels, depth, groups, taps, stride; transposed, channels last
     "attention": _attention,  # heads, queries, keys, width; mask, causal
-    "recurrent": _recurrent,  # steps, layers, batch, width
-    "normalization": _rows,  # elements, how many lie together; whether statistics are taken
+    "recurrent": _recurrent,  # steps, layers, batch, width; number of gates, width of what it reads
+    "normalization": _rows,  # elements, how many lie together; whether statistics are taken, whether they lie apart
     "softmax": _rows,
-    "reduction": _reduction,  # elements read and made; whether the last dimension is reduced
-    "pooling": _elements,  # elements; whether orders differ, whether something is spread
+    "reduction": _reduction,  # elements read and made; whether the last dimension is reduced, whether they lie apart
+    "pooling": _elements,  # elements; whether orders differ, something is spread, elements lie apart
     "indexing": _elements,
     "elementwise": _elements,
     "copy": _elements,

@@ -15,9 +15,12 @@ import torch
 from torch_vis.run.calibrate.sizes import Work
 
 MARK = "torch_vis probe"
-HOT, COLD = 2, 1  # runs of a probe with its data in the caches, and without
+COLDNESS = 0.6  # of the way from the time with data in the caches to that with data in memory
+USUAL = 1.12  # times the best pace of the host that still counts as its usual one
+LOOP = 2000
+HOST_TIMES = 2
 FLUSH_BYTES, CPU_FLUSH_BYTES = 256 << 20, 32 << 20
-PART = 250  # probes in one session of the profiler
+PART = 120  # probes in one session of the profiler
 
 
 class Timed(NamedTuple):
@@ -43,6 +46,70 @@ def wall(call: Work, device: str, times: int) -> list[float]:
         synchronize(device)
         found.append(float(time.perf_counter_ns() - start))
         del kept
+    return found
+
+
+class Burst(NamedTuple):
+    """Some runs one after another, and what a loop of plain Python took before and after them, whichever was longer."""
+
+    pace_ns: float
+    times: list[float]
+
+
+def pace_ns() -> float:
+    """How long the host takes for always the same: longer when something else runs on the same core."""
+    found = []
+    for _ in range(3):  # the first finds its code and data out of the caches
+        start = time.perf_counter_ns()
+        total = 0
+        for number in range(LOOP):
+            total += number
+        found.append(time.perf_counter_ns() - start)
+    return float(min(found))
+
+
+def burst(call: Work, device: str, times: int) -> Burst:
+    """Some runs, after one that is not counted, with the pace of the host around them."""
+    call()
+    before = pace_ns()
+    found = wall(call, device, times)
+    return Burst(max(before, pace_ns()), found)
+
+
+def undisturbed(bursts: Sequence[Burst], best_ns: float) -> list[float]:
+    """The times of those bursts in which the host ran at its usual pace; of the two nearest to it if none did.
+
+    >>> undisturbed([Burst(10.0, [5.0]), Burst(10.5, [5.2]), Burst(17.0, [8.0])], 10.0)
+    [5.0, 5.2]
+    """
+    chosen = [one for one in bursts if one.pace_ns <= USUAL * best_ns]
+    chosen = chosen or sorted(bursts, key=lambda one: one.pace_ns)[:2]
+    return [time_ns for one in chosen for time_ns in one.times]
+
+
+def host_times(makers: Sequence[Callable[[], Work] | None], device: str) -> list[float | None]:
+    """Nanoseconds that the host takes to issue each call, at its best; None where there is none to make."""
+    found: list[float | None] = []
+    best = min(pace_ns() for _ in range(20))
+    for make in makers:
+        work = _made(make) if make is not None else None
+        if work is None:
+            found.append(None)
+            continue
+        times = []
+        for _ in range(2 * HOST_TIMES):
+            before = pace_ns()
+            synchronize(device)
+            start = time.perf_counter_ns()
+            kept = work()
+            times.append(time.perf_counter_ns() - start)
+            del kept
+            pace = max(before, pace_ns())
+            best = min(best, pace)
+            if len(times) >= HOST_TIMES and pace <= USUAL * best:
+                break
+        found.append(float(min(times)))
+    synchronize(device)
     return found
 
 
@@ -86,38 +153,36 @@ def _made(make: Callable[[], Work]) -> Work | None:
     return work
 
 
-def kernel_times(makers: Sequence[Callable[[], Work]], device: str) -> list[Timed | None]:
-    """The time that the kernels of each operation take on a GPU, by the profiler's device activity.
+def kernel_times(
+    makers: Sequence[tuple[int, Callable[[], Work]]], device: str, mark: Callable[[int], None]
+) -> list[Timed | None]:
+    """The time that the kernels of each numbered operation take on a GPU, by the profiler's device activity.
 
-    Half of the runs find their data in the caches and half do not: in a model, what an operation reads was often,
-    but not always, written just before.
+    One run finds its data in the caches and one does not: in a model, what an operation reads was often, but not
+    always, written just before. ``mark`` is called around one of the runs, with twice the number and one more.
     """
     flush = torch.empty(FLUSH_BYTES // 4, device=device)
     with _profiler() as profile:
-        for number, make in enumerate(makers):
+        for number, make in makers:
             work = _made(make)
             if work is None:
                 continue
-            for turn in range(HOT + COLD):
-                if turn >= HOT:
-                    flush.zero_()
-                with torch.profiler.record_function(f"{MARK} {number} {turn}"):
-                    work()
+            mark(2 * number)
+            with torch.profiler.record_function(f"{MARK} {number} 0"):
+                work()
+            mark(2 * number + 1)
+            flush.zero_()
+            with torch.profiler.record_function(f"{MARK} {number} 1"):
+                work()
         synchronize(device)
     by_turn = _kernels(profile)
-    return [
-        _combined([by_turn.get((number, turn)) for turn in range(HOT + COLD)])
-        for number in range(len(makers))
-    ]
+    return [_combined(by_turn.get((number, 0)), by_turn.get((number, 1))) for number, _ in makers]
 
 
-def _combined(turns: list[Timed | None]) -> Timed | None:
-    hot = [found.time_ns for found in turns[:HOT] if found is not None]
-    cold = [found.time_ns for found in turns[HOT:] if found is not None]
-    kernels = [found.kernels for found in turns if found is not None]
-    if not hot or not cold:
+def _combined(hot: Timed | None, cold: Timed | None) -> Timed | None:
+    if hot is None or cold is None:
         return None
-    return Timed((min(hot) * median(cold)) ** 0.5, float(median(kernels)))
+    return Timed(hot.time_ns ** (1 - COLDNESS) * cold.time_ns**COLDNESS, cold.kernels)
 
 
 @contextmanager

@@ -13,6 +13,16 @@ from torch_vis.run.calibrate.sizes import Bench, Probe, Work, backward
 
 COLUMNS = 256
 ENTRIES = 30_000  # of a table to look up in
+OF_LISTS = (
+    (4, 500),
+    (30, 500),
+    (150, 500),
+    (4, 20_000),
+    (150, 20_000),
+    (4, 600_000),
+    (60, 600_000),
+    (8, 8_000_000),
+)
 Tensor = torch.Tensor
 
 ONE: dict[str, Callable[[Tensor], Any]] = {
@@ -22,14 +32,10 @@ ONE: dict[str, Callable[[Tensor], Any]] = {
     "silu": F.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "exp": torch.exp,
-    "sqrt": torch.sqrt,
     "rsqrt": torch.rsqrt,
-    "neg": torch.neg,
-    "pow": lambda x: x**3,
+    "pow": lambda x: x**2,
     "scale": lambda x: x * 0.5,
     "shift": lambda x: x + 1.0,
-    "hardswish": F.hardswish,
     "clone": torch.clone,
     "dropout": lambda x: F.dropout(x, 0.1, True),
     "sum": torch.sum,
@@ -39,23 +45,23 @@ ONE: dict[str, Callable[[Tensor], Any]] = {
     "mean rows": lambda x: x.mean(-1),
     "amax": lambda x: x.amax(-1),
     "argmax": lambda x: x.argmax(-1),
-    "var": lambda x: x.var(-1),
     "cumsum": lambda x: x.cumsum(-1),
+    "half": lambda x: -x[:, : COLUMNS // 2],
+    "halves": lambda x: torch.cat([x[:, COLUMNS // 2 :], x[:, : COLUMNS // 2]], -1),
+    "one for all": lambda x: x[:, :1].expand(-1, COLUMNS) / 7.0,
     "norm": torch.linalg.vector_norm,
 }
 TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "add": torch.add,
     "add_": lambda x, y: x.add_(y),
     "mul": torch.mul,
-    "sub": torch.sub,
     "div": torch.div,
-    "gt": torch.gt,
     "copy_": lambda x, y: x.copy_(y),
     "cat": lambda x, y: torch.cat([x, y], 1),
     "add row": lambda x, y: x + y[0],
     "mul column": lambda x, y: x * y[:, :1],
 }
-TURNED: tuple[Callable[[Tensor], Any], ...] = (F.relu, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.hardswish)
+TURNED: tuple[Callable[[Tensor], Any], ...] = (F.relu, F.gelu, F.silu, torch.sigmoid)
 LISTS: tuple[Callable[[list[Tensor], list[Tensor]], Any], ...] = (
     lambda x, y: torch._foreach_add_(x, y, alpha=0.1),
     lambda x, y: torch._foreach_mul_(x, 0.9),
@@ -119,7 +125,22 @@ def copies(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
         data = bench.tensor(max(1, rows // 196), COLUMNS, 14, 14, dtype=dtype)
         return lambda: data.mean((2, 3))
 
-    yield from (cast, turn, heads, zeros, maps)
+    def grow() -> Work:
+        data = bench.tensor(max(1, rows // 196), COLUMNS, 14, 14, dtype=dtype)
+        more = bench.tensor(len(data), COLUMNS // 8, 14, 14, dtype=dtype)
+        return lambda: torch.cat([data, more], 1)
+
+    def last() -> Work:
+        data = bench.tensor(max(1, rows // 196), COLUMNS, 14, 14, dtype=dtype)
+        other = bench.tensor(len(data), 14, 14, COLUMNS, dtype=dtype).permute(0, 3, 1, 2)
+        return lambda: data + other
+
+    def table() -> Work:
+        data = bench.tensor(max(1, rows // 32), 32, 8, 32, dtype=dtype).transpose(1, 2)
+        factor = bench.tensor(32, 32, dtype=dtype)
+        return lambda: data * factor
+
+    yield from (cast, turn, heads, zeros, maps, grow, last, table)
 
 
 def lookups(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
@@ -159,8 +180,12 @@ def rows(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
     def sample() -> tuple[int, int]:
         return bench.between(1, 60_000), bench.some([64, 128, 256, 512, 768, 1024, 2048, 4096])
 
-    def norm(drawn: tuple[int, int], gradient: bool) -> Work:
-        data = bench.tensor(*drawn, dtype=dtype, grad=gradient)
+    def norm(drawn: tuple[int, int], gradient: bool, number: int) -> Work:
+        turned = (
+            number % 4 == 3
+        )  # maps are normalised with their channels last, which they are seldom stored with
+        data = bench.tensor(*(drawn[::-1] if turned else drawn), dtype=dtype)
+        data = (data.t() if turned else data).requires_grad_(gradient)
         weight, bias = (bench.tensor(drawn[1], dtype=dtype, grad=gradient) for _ in range(2))
 
         def call() -> Tensor:
@@ -176,7 +201,7 @@ def rows(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
     drawn = bench.draw(count, sample, lambda sizes: sizes[0] * sizes[1] <= bench.elements / 3)
     for number, sizes in enumerate(drawn):
         for gradient in (False, True):
-            yield Probe("layer norm", partial(norm, sizes, gradient))
+            yield Probe("layer norm", partial(norm, sizes, gradient, number))
             yield Probe("softmax", partial(softmax, sizes, gradient, number))
 
 
@@ -187,8 +212,7 @@ def optimizers(bench: Bench, dtype: str) -> Iterator[Probe]:
         ones, others = ([bench.tensor(size, dtype=dtype).abs_() for _ in range(count)] for _ in range(2))
         return lambda: call(ones, others)
 
-    for count in (4, 30, 150):
-        for size in (500, 20_000, 600_000):
-            if count * size <= bench.elements / 2:
-                for call in LISTS:
-                    yield Probe("optimizer", partial(make, call, count, size))
+    for count, size in OF_LISTS:
+        if count * size <= bench.elements / 1.5:
+            for call in LISTS:
+                yield Probe("optimizer", partial(make, call, count, size))

@@ -46,12 +46,18 @@ def convolutions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
     def sample() -> Filter:
         pick = bench.random.random()
         window = bench.some([1, 1, 1, 1, 3, 3, 3, 3, 3, 5, 7, 2, 4])
-        inputs = bench.some([3, 3, *CHANNELS, bench.between(16, 1024, 8)])
-        outputs = bench.some([*CHANNELS, bench.between(16, 1024, 8)])
+        inputs = bench.some([*CHANNELS, bench.between(16, 1024, 8)])
+        outputs = bench.some([*CHANNELS, inputs, inputs, bench.between(16, 1024, 8)])
         groups, stride = 1, 2 if window in (2, 4) else bench.some([1, 1, 1, 2])
         if inputs >= 16 and pick < 0.2:
             groups = outputs = inputs
-            window = bench.some([3, 3, 5, 7])
+            window = bench.some([3, 3, 5, 5, 7])
+        elif pick > 0.92:  # the first layer of most models
+            window, stride = bench.random.choice([(7, 2), (3, 1), (3, 2), (4, 4), (16, 16)])
+            image = bench.some([96, 128, 160, 192, 224, 256])
+            return Filter(
+                bench.some(BATCHES), image, 3, bench.some([16, 32, 64, 96, 768]), window, stride, 1, False
+            )
         elif inputs % 32 == outputs % 32 == 0 and pick < 0.25:
             groups = 32
         turned = groups == 1 and window in (2, 4) and bench.random.random() < 0.6
@@ -89,7 +95,11 @@ def normalizations(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
 
     def sample() -> tuple[int, int, int]:
         channels = [16, 24, 32, 40, 64, 96, 112, 128, 192, 256, 320, 512, 1024, 2048]
-        return bench.some(BATCHES), bench.some(channels), bench.some([7, 8, 14, 16, 28, 32, 56, 64, 112, 128])
+        return (
+            bench.some(BATCHES),
+            bench.some(channels),
+            bench.some([7, 8, 14, 16, 28, 32, 56, 64, 80, 112, 128, 160]),
+        )
 
     def fits(drawn: tuple[int, int, int]) -> bool:
         return drawn[0] * drawn[1] * drawn[2] ** 2 <= bench.elements / 2

@@ -120,6 +120,22 @@ class Gate(nn.Module):
         return x * self.gate(self.up(self.act(self.down(self.pool(x)))))
 
 
+class Shuffle(nn.Module):
+    """Half of the channels through a block, and both halves mixed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        half = width // 2
+        self.into, self.across = nn.Conv2d(half, half, 1), nn.Conv2d(half, half, 3, padding=1, groups=half)
+        self.first, self.second = nn.BatchNorm2d(half), nn.BatchNorm2d(half)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept, y = x.chunk(2, 1)
+        y = self.second(self.across(F.hardtanh(self.first(self.into(y)))))
+        batch, channels, *sides = x.shape
+        return torch.cat([kept, y], 1).view(batch, 2, channels // 2, *sides).transpose(1, 2).reshape(x.shape)
+
+
 class Zoom(nn.Module):
     """Down, up again, and joined with what was there."""
 
@@ -134,20 +150,6 @@ class Zoom(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.up(F.max_pool2d(F.relu(self.into(x)), 2))
         return F.relu(self.join(torch.cat([x, y], 1)))
-
-
-class Steps(nn.Module):
-    """Words through a recurrent layer."""
-
-    def __init__(self, kind: str, width: int, layers: int) -> None:
-        super().__init__()
-        self.words = nn.Embedding(50, width)
-        self.layer: Any = getattr(nn, kind)(width, width, layers, batch_first=True)
-        self.head = nn.Linear(width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        seen: Tensor = self.layer(self.words(x))[0]
-        return self.head(seen[:, -1])
 
 
 class Words(nn.Module):

@@ -7,7 +7,7 @@ import random
 from torch_vis.run.calibrate import elements, images, products
 from torch_vis.run.calibrate.sizes import Bench, Probe
 
-SIZES = (1_000, 30_000, 250_000, 1_000_000, 6_000_000, 25_000_000)
+SIZES = (1_000, 30_000, 400_000, 3_000_000, 25_000_000)
 
 
 def all_probes(bench: Bench, dtypes: tuple[str, ...], share: float = 1.0) -> list[Probe]:
@@ -18,13 +18,13 @@ def all_probes(bench: Bench, dtypes: tuple[str, ...], share: float = 1.0) -> lis
         def some(count: int) -> int:
             return max(2, round(count * share))
 
-        found += products.matmuls(bench, dtype, some(150))
-        found += products.batched(bench, dtype, some(30))
-        found += products.attentions(bench, dtype, some(22))
+        found += products.matmuls(bench, dtype, some(220))
+        found += products.batched(bench, dtype, some(36))
+        found += products.attentions(bench, dtype, some(30))
         found += products.encoders(bench, dtype, some(14))
-        found += products.recurrent(bench, dtype, some(36))
-        found += images.convolutions(bench, dtype, some(100))
-        found += images.normalizations(bench, dtype, some(26))
+        found += products.recurrent(bench, dtype, some(34))
+        found += images.convolutions(bench, dtype, some(110))
+        found += images.normalizations(bench, dtype, some(30))
         found += elements.rows(bench, dtype, some(16))
         found += elements.optimizers(bench, dtype)
         for size in SIZES:

@@ -11,8 +11,28 @@ import torch.nn.functional as F
 
 from torch_vis.run.calibrate.sizes import Bench, Probe, Work, backward, without_gradients
 
-WIDTHS = [64, 128, 256, 512, 768, 1024, 2048, 3072, 4096]
-ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192]
+WIDTHS = [
+    64,
+    96,
+    128,
+    192,
+    256,
+    320,
+    384,
+    512,
+    640,
+    768,
+    1024,
+    1280,
+    1536,
+    2048,
+    2560,
+    3072,
+    4096,
+    5120,
+    8192,
+]
+ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192, 16_384]
 
 
 class Product(NamedTuple):
@@ -30,14 +50,19 @@ def matmuls(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
 
     def sample() -> Product:
         pick = bench.random.random
-        rows = bench.some(ROWS) if pick() < 0.5 else bench.between(1, 40_000)
-        depth = bench.some(WIDTHS) if pick() < 0.5 else bench.between(32, 16_384, 8)
-        columns = bench.some([*WIDTHS, 1000, 32_000]) if pick() < 0.5 else bench.between(32, 32_000, 8)
-        if pick() < 0.15:
-            columns += bench.some([1, 1, 2, 3])  # vocabularies are seldom round
-        return Product(
-            rows, depth, columns, 1, bench.random.choice(["linear", "linear", "plain", "left", "right"])
+        form = bench.random.choice(["linear", "linear", "plain", "left", "right"])
+        rows = bench.some(ROWS) if pick() < 0.6 else bench.between(1, 40_000)
+        depth = bench.some(WIDTHS) if pick() < 0.7 else bench.between(32, 16_384, bench.some([8, 64]))
+        columns = (
+            bench.some([*WIDTHS, 1000, 32_000])
+            if pick() < 0.7
+            else bench.between(32, 50_000, bench.some([8, 64]))
         )
+        if pick() < 0.12:
+            columns += bench.some([1, 1, 2, 3])  # vocabularies are seldom round
+        if form == "left":  # a weight's gradient: as deep as there are rows of data
+            rows, depth = depth, rows
+        return Product(rows, depth, columns, 1, form)
 
     def fits(product: Product) -> bool:
         rows, depth, columns, *_ = product
@@ -162,7 +187,7 @@ def encoders(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
 
 
 class Recurrence(NamedTuple):
-    """A recurrent layer: its class, time steps, batch, widths, layers."""
+    """A recurrent layer: its class, time steps, batch, widths, layers, and whether it goes both ways."""
 
     type: str
     steps: int
@@ -170,6 +195,7 @@ class Recurrence(NamedTuple):
     inputs: int
     width: int
     layers: int
+    both: bool
 
 
 def recurrent(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
@@ -177,22 +203,22 @@ def recurrent(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
 
     def sample() -> Recurrence:
         return Recurrence(
-            bench.random.choice(["LSTM", "LSTM", "GRU", "RNN"]),
-            bench.between(1, 200),
-            bench.some([1, 4, 8, 16, 32, 64]),
-            bench.some([64, 128, 256, 512]),
+            bench.random.choice(["LSTM", "LSTM", "LSTM", "GRU", "GRU", "RNN"]),
+            bench.between(4, 300),
+            bench.some([1, 2, 4, 8, 16, 32, 64]),
             bench.some([64, 128, 256, 512, 1024]),
-            bench.some([1, 2, 2, 3]),
+            bench.some([64, 128, 200, 256, 320, 384, 512, 512, 640, 768, 1024, 1024]),
+            bench.some([1, 1, 2, 2, 3]),
+            bench.random.random() < 0.2,
         )
 
     def fits(one: Recurrence) -> bool:
-        return 16 * one.steps * one.batch * one.width * (one.width + one.inputs) * one.layers <= min(
-            bench.flops[dtype] / 3, 3e10
-        )
+        work = 8 * one.steps * one.batch * one.width * (one.width + one.inputs) * one.layers
+        return work <= min(bench.flops[dtype] / 2, 8e10)
 
     for one in bench.draw(count, sample, fits):
-        yield Probe("recurrent", partial(_recurrent, bench, dtype, one, False))
-        yield Probe("recurrent backward", partial(_recurrent, bench, dtype, one, True))
+        yield Probe("recurrent", partial(_recurrent, bench, dtype, one, False), many=True)
+        yield Probe("recurrent backward", partial(_recurrent, bench, dtype, one, True), many=True)
 
 
 def _recurrent(bench: Bench, dtype: str, one: Recurrence, gradient: bool) -> Work:
@@ -201,8 +227,10 @@ def _recurrent(bench: Bench, dtype: str, one: Recurrence, gradient: bool) -> Wor
         "device": bench.device,
         "dtype": getattr(torch, dtype),
     }
-    layer = getattr(torch.nn, one.type)(one.inputs, one.width, one.layers, **options)
+    layer = getattr(torch.nn, one.type)(one.inputs, one.width, one.layers, bidirectional=one.both, **options)
     data = bench.tensor(one.batch, one.steps, one.inputs, dtype=dtype, grad=gradient)
     if gradient:
         return backward(layer(data)[0], (data, *layer.parameters()))
-    return without_gradients(lambda: layer(data))
+    start = bench.tensor(one.layers * (1 + one.both), one.batch, one.width, dtype=dtype)
+    state = (start, start) if one.type == "LSTM" else start
+    return without_gradients(lambda: layer(data, state))

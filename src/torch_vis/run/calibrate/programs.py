@@ -16,7 +16,7 @@ from torch_vis.run.calibrate.parts import (
     Heads,
     Loop,
     Residual,
-    Steps,
+    Shuffle,
     Tower,
     Words,
     Written,
@@ -24,6 +24,9 @@ from torch_vis.run.calibrate.parts import (
 )
 
 TIMES = 12
+WITH_DEEP = frozenset(
+    {"residual", "residual silu", "residual group", "gate", "zoom", "fused", "written", "encoder"}
+)
 LOOPS: dict[str, tuple[Callable[..., Any], str, tuple[tuple[int, ...], ...]]] = {
     "add": (lambda x: x + 1.5, "rows", ()),
     "mul": (lambda x, p: x * p, "rows", ((64,),)),
@@ -76,33 +79,22 @@ class Program(NamedTuple):
 def all_programs(dtypes: tuple[str, ...], *, deep: bool = True) -> Iterator[Program]:
     """Every program. Towers are most like models, the deep ones above all, and weigh most.
 
-    The deep ones are worth their time where kernels do not run on the host.
+    The deep ones are worth their time where kernels do not run on the host; there they stand for their small forms.
     """
     for program in _all(dtypes):
-        if deep or not program.name.startswith("deep"):
+        if program.name.startswith("deep") <= deep and not (deep and program.name in WITH_DEEP):
             yield program
 
 
 def _all(dtypes: tuple[str, ...]) -> Iterator[Program]:
     """What is most like models comes first: when time runs out, the rest is left out."""
-    yield Program("deep words", lambda: Words(192, 8), "words 48", 2.0, dtypes)
+    yield Program("deep words", lambda: Words(384, 8), "words 64", 2.0, dtypes)
     for name, (block, reads, depth) in _blocks().items():
-        weight = 2.0 if name.startswith("deep") else 1.0
+        weight = 2.0 if name.startswith("deep") else 0.7
         yield Program(name, partial(Tower, block, depth), reads, weight, dtypes)
-    for kind, width, layers, steps in _STEPS:
-        yield Program(f"{kind} {steps}", partial(Steps, kind, width, layers), f"words {steps}", 1.5, dtypes)
-    yield Program("words", lambda: Words(64, 3), "words 16", 1.0, dtypes)
+    yield Program("words", lambda: Words(64, 3), "words 16", 0.7, dtypes)
     for name, (call, reads, shapes) in LOOPS.items():
-        yield Program(name, _loop(call, shapes), reads, 0.3, dtypes[:1])
-
-
-_STEPS = (
-    ("LSTM", 32, 2, 10),
-    ("LSTM", 256, 1, 40),
-    ("LSTM", 384, 2, 80),
-    ("LSTM", 640, 1, 60),
-    ("GRU", 256, 1, 10),
-)
+        yield Program(name, _loop(call, shapes), reads, 0.2, dtypes[:1])
 
 
 def _loop(call: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> Callable[[], nn.Module]:
@@ -116,15 +108,22 @@ def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
         return lambda: nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True, **options)
 
     return {
-        "deep residual": (lambda: Residual(64, nn.BatchNorm2d, nn.ReLU), "wide maps", 14),
+        "deep residual": (lambda: Residual(128, nn.BatchNorm2d, nn.ReLU), "wide maps", 14),
         "deep gate": (
-            lambda: nn.Sequential(Residual(48, nn.BatchNorm2d, nn.SiLU, 48), Gate(48)),
+            lambda: nn.Sequential(Residual(96, nn.BatchNorm2d, nn.SiLU, 96), Gate(96)),
             "narrow maps",
             8,
         ),
-        "deep zoom": (lambda: Zoom(64), "wide maps", 8),
-        "deep fused": (lambda: Fused(192), "wide rows", 10),
-        "deep encoder": (encoder(192, norm_first=True, activation="gelu"), "wide rows", 8),
+        "deep zoom": (lambda: Zoom(128), "wide maps", 8),
+        "deep fused": (lambda: Fused(384), "wide rows", 10),
+        "deep shuffle": (lambda: Shuffle(96), "narrow maps", 10),
+        "deep group": (
+            lambda: Residual(128, lambda c: nn.GroupNorm(8, c), nn.SiLU),
+            "wide maps",
+            8,
+        ),
+        "deep written": (lambda: Written(384), "wide rows", 8),
+        "deep encoder": (encoder(384, norm_first=True, activation="gelu"), "wide rows", 8),
         "heads": (lambda: Heads(64), "rows", 6),
         "identity": (nn.Identity, "rows", 8),
         "linear relu": (
@@ -153,10 +152,10 @@ def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "rows": (2, 16, 64),
-    "wide rows": (2, 48, 192),
+    "wide rows": (4, 64, 384),
     "maps": (2, 16, 8, 8),
-    "wide maps": (2, 64, 16, 16),
-    "narrow maps": (2, 48, 14, 14),
+    "wide maps": (4, 128, 28, 28),
+    "narrow maps": (4, 96, 28, 28),
 }
 
 

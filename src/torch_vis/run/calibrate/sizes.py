@@ -13,10 +13,14 @@ Work = Callable[[], Any]
 
 
 class Probe(NamedTuple):
-    """One operation to time: ``make`` sets up its tensors and returns the call."""
+    """One operation to time: ``make`` sets up its tensors and returns the call.
+
+    ``many`` is whether it launches kernels step by step, so that what it takes the host is timed as well.
+    """
 
     family: str
     make: Callable[[], Work]
+    many: bool = False
 
 
 class Bench:
