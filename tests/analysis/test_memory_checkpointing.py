@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
+from tests.traced import NAMES, traced
 from torch_vis.errors import NoMatch, UsageError
 
 
@@ -92,6 +94,71 @@ def test_a_row_says_what_a_call_no_longer_holds() -> None:
     assert rows["blocks.1"].saved_bytes == saved
     assert rows["blocks.1"].peak_bytes == saved  # the peak is when backward begins
     assert rows["blocks.1"].extra_time_ns is not None and rows["blocks.1"].type == "Block"
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.module, x, use_reentrant=False)
+
+
+def perceptron() -> nn.Sequential:
+    """Six blocks on end, as a list that modules can be replaced in."""
+    blocks = [
+        nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(6)
+    ]
+    return nn.Sequential(nn.Sequential(*blocks))
+
+
+def mixed(model: nn.Module) -> tv.Trace:
+    def step(x: torch.Tensor) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(x)
+        out.float().pow(2).sum().backward()
+
+    return tv.trace(step, torch.randn(64, 64))
+
+
+def test_rows_say_what_the_peak_really_falls_by_and_come_in_that_order() -> None:
+    report = mixed(perceptron()).memory()
+    rows = report.checkpoints
+    assert {"0", "0.0", "0.3", "0.5.3"} <= {row.path for row in rows}
+    assert [row.peak_bytes for row in rows] == sorted((row.peak_bytes for row in rows), reverse=True)
+    for row in rows:
+        if row.path:
+            model = perceptron()
+            above, _, name = row.path.rpartition(".")
+            model.get_submodule(above)[int(name)] = Checkpointed(model.get_submodule(row.path))
+            real = mixed(model).memory().peak_bytes
+            # the gradient of one bias is made a moment later in a run that computes again
+            assert 0 <= row.new_peak_bytes - real <= 128, row
+            assert row.peak_bytes == report.peak_bytes - row.new_peak_bytes
+    whole = next(row for row in rows if row.path == "0")
+    assert whole.saved_bytes > 5 * max(whole.peak_bytes, 1), "computing it all again brings it all back"
+    assert whole not in rows[:6]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_of_any_model_agrees_with_the_timeline_of_the_run_with_that_checkpoint(name: str) -> None:
+    trace = traced(name)
+    calls = Counter(trace.graph.scope_paths)
+    report = trace.memory()
+    for row in report.checkpoints:
+        if calls[row.path] == 1:
+            assert report.checkpoint(row.path).peak_bytes == row.new_peak_bytes, row
+
+
+def test_the_extra_time_is_that_of_the_operations_that_run_again() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 8))
+    trace = tv.trace(nn.Sequential(model), torch.randn(4, 8), backward=True)
+    nodes = list(trace.graph.find("0", phase="forward"))
+    assert [node.name for node in nodes] == ["t", "addmm", "sigmoid", "t", "addmm"]
+    row = next(row for row in trace.memory().checkpoints if row.path == "0")
+    times = trace.metrics["time_ns"]
+    assert row.extra_time_ns == sum(times[node.index] for node in nodes[:-1])  # nothing saves the last result
 
 
 def test_what_the_program_holds_itself_is_not_saved() -> None:

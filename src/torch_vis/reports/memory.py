@@ -133,7 +133,7 @@ class MemoryReport(Report):
 
     @cached_property
     def checkpoints(self) -> list[Checkpoint]:
-        """What checkpointing each call of a module would save and cost, by itself; what lowers the peak most first."""
+        """What checkpointing each call of a module by itself would save and cost; what leaves the lowest peak first."""
         rows = self._checkpointing.rows()
         return [row._replace(extra_time_ns=None) for row in rows] if self.predicted else rows
 
@@ -310,6 +310,7 @@ TENSORS = (
 CHECKPOINTS = (
     Field("path", "module"), Field("type", "class"), Field("call", "call", count),
     Field("saved_bytes", "frees", size), Field("peak_bytes", "lowers the peak by", size),
+    Field("new_peak_bytes", "new peak", size),
     Field("extra_flops", "extra FLOPs", count), Field("extra_time_ns", "extra time", duration),
 )  # fmt: skip
 

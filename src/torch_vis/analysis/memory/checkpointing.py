@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.memory.blocks import Blocks, Ints, Use
+from torch_vis.analysis.memory.checkpoint_peaks import peaks_alone
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
@@ -27,8 +28,10 @@ class Checkpoint(NamedTuple):
     """One call of a module, as if it were checkpointed.
 
     ``saved_bytes`` is what it no longer holds between its forward and its backward, less what it then has to hold of
-    its inputs; ``peak_bytes`` is how much lower the run is where its peak is now. ``extra_flops`` is what is computed
-    again, ``extra_time_ns`` the time of the call, a little more than that takes; None where it is not known.
+    its inputs. ``new_peak_bytes`` is the peak of the run then, while it computes again included, and ``peak_bytes`` how
+    much lower that is than the peak is now; it is negative where computing again takes the run above it.
+    ``extra_flops`` and ``extra_time_ns`` are those of the operations that are computed again, as they were recorded (an
+    operation's first run may be slow; medians of a trace with ``repeat`` are not); None where they are not known.
     """
 
     path: str
@@ -36,6 +39,7 @@ class Checkpoint(NamedTuple):
     call: int
     saved_bytes: int
     peak_bytes: int
+    new_peak_bytes: int
     extra_flops: int | None
     extra_time_ns: int | None
     scope: int
@@ -70,55 +74,49 @@ class Checkpointing:
     # ---------------------------------------------------------------- call by call
 
     def rows(self) -> list[Checkpoint]:
-        """Every call of a module that saves something for backward, those that save most first."""
-        graph, metrics = self.graph, self.metrics
+        """Every call of a module that saves something for backward, what leaves the lowest peak first."""
+        graph = self.graph
         if not len(self.backward):
             return []
-        saved, at_peak = self._savings()
-        flops = self._sum_known("flops")
-        times = metrics.get("scope_time_ns")
+        saved = self._savings()
+        named = np.array([module.kind == "module" for module in graph.modules], dtype=bool)
+        chosen = np.flatnonzero((saved > 0) & named[graph.scope_module])
+        peaks = peaks_alone(self, chosen).tolist()
+        flops, times = self._sum_known("flops"), self._sum_known("time_ns")
         found = []
-        for scope in np.flatnonzero(saved > 0).tolist():
+        for scope, peak in zip(chosen.tolist(), peaks, strict=True):
             module = graph.modules[int(graph.scope_module[scope])]
-            if module.kind == "module":
-                cost = None if flops is None else flops[scope]
-                time = None if times is None else times[scope]
-                call = int(graph.scope_call[scope])
-                lower = int(at_peak[scope])
-                found.append(
-                    Checkpoint(module.path, module.type, call, int(saved[scope]), lower, cost, time, scope)
+            found.append(
+                Checkpoint(
+                    module.path,
+                    module.type,
+                    int(graph.scope_call[scope]),
+                    int(saved[scope]),
+                    self.blocks.peak_bytes - peak,
+                    peak,
+                    None if flops is None else flops[scope],
+                    None if times is None else times[scope],
+                    scope,
                 )
-        return sorted(found, key=lambda row: (-row.peak_bytes, -row.saved_bytes, row.scope))
+            )
+        return sorted(found, key=lambda row: (row.new_peak_bytes, -row.saved_bytes, row.scope))
 
-    def _savings(self) -> tuple[Ints, Ints]:
-        """For every scope, bytes no longer held, and of those, the ones that are held where the peak is."""
-        graph, blocks = self.graph, self.blocks
-        top = self._forgettable()
+    def _savings(self) -> Ints:
+        """For every scope, bytes that it would no longer hold."""
+        top = self.forgettable
         chosen = np.flatnonzero(top >= 0)
-        size = blocks.bytes[chosen]
-        count = len(self.parent)
-        saved = np.bincount(top[chosen], weights=size, minlength=count).astype(np.float64)
-        at = blocks.peak_node or 0
-        here = (blocks.birth[chosen] <= at) & (blocks.death[chosen] > at)
-        peak = np.bincount(top[chosen][here], weights=size[here], minlength=count).astype(np.float64)
-        first = np.full(count, len(graph), dtype=np.int64)
-        np.minimum.at(first, graph.node_scope[self.backward], self.backward)
-        kept = self._kept_inputs()
-        for scope in range(count - 1, 0, -1):  # a scope has a higher number than the one that it is in
-            above = self.parent[scope]
-            saved[above] += saved[scope]
-            peak[above] += peak[scope]
-            kept[above] += kept[scope]
-            first[above] = min(first[above], first[scope])
-        peak[first <= at] = 0.0  # by then it has been computed again
-        peak -= np.where(first > at, kept, 0.0)
-        return (saved - kept).astype(np.int64), np.maximum(peak, 0).astype(np.int64)
+        saved = np.bincount(top[chosen], weights=self.blocks.bytes[chosen], minlength=len(self.parent))
+        saved = saved - self._kept_inputs()
+        for scope in range(len(self.parent) - 1, 0, -1):  # a scope has a higher number than the one it is in
+            saved[self.parent[scope]] += saved[scope]
+        return saved.astype(np.int64)
 
-    def _forgettable(self) -> Ints:
+    @cached_property
+    def forgettable(self) -> Ints:
         """For every block the innermost scope whose checkpointing would forget it; -1 for a block that has to stay."""
         graph, blocks = self.graph, self.blocks
         found = np.full(len(blocks.birth), -1, dtype=np.int64)
-        block, node = self._backward_reads()
+        block, node = self.backward_reads()
         if not len(block):
             return found
         born = np.flatnonzero(blocks.use == Use.SAVED)
@@ -133,10 +131,10 @@ class Checkpointing:
         held = self._held_longer(block, node)
         born = born[~held[born]]
         # scopes are numbered as they are entered: what contains the first and the last contains those between
-        found[born] = self._common(low[born], high[born])
+        found[born] = self.common(low[born], high[born])
         return found
 
-    def _backward_reads(self) -> tuple[Ints, Ints]:
+    def backward_reads(self) -> tuple[Ints, Ints]:
         """Reads of blocks by operations of backward, those that compute forward again left out."""
         graph = self.graph
         block, node = self.blocks.readers
@@ -172,14 +170,14 @@ class Checkpointing:
         own = graph.node_scope[blocks.birth[block]].astype(np.int64)
         np.add.at(total, scope, size)
         same = np.flatnonzero(block[1:] == block[:-1])
-        np.add.at(total, self._common(scope[:-1][same], scope[1:][same]), -size[same])
-        shared = self._common(own, scope)  # from here outwards it is not from outside
+        np.add.at(total, self.common(scope[:-1][same], scope[1:][same]), -size[same])
+        shared = self.common(own, scope)  # from here outwards it is not from outside
         order = np.lexsort((-self.depth[shared], block))
         first = order[np.append(True, block[order][1:] != block[order][:-1])]
         np.add.at(total, shared[first], -size[first])
         return total
 
-    def _common(self, one: Ints, other: Ints) -> Ints:
+    def common(self, one: Ints, other: Ints) -> Ints:
         """The innermost scope around both of two scopes."""
         one, other = one.copy(), other.copy()
         while True:
@@ -202,7 +200,7 @@ class Checkpointing:
             unknown[self.forward + 1] = ~column.known[self.forward]
             values[unknown > 0] = 0
         values, unknown = np.cumsum(values), np.cumsum(unknown)
-        first, stop = self._runs
+        first, stop = self.runs
         low, high = np.minimum(first, count), np.maximum(stop, np.minimum(first, count))
         missing = (unknown[high] - unknown[low]) > 0
         return [
@@ -211,16 +209,37 @@ class Checkpointing:
         ]
 
     @cached_property
-    def _runs(self) -> tuple[Ints, Ints]:
+    def _saved_reads(self) -> tuple[Ints, Ints, Ints]:
+        """Reads by backward of what was there when its forward operation had run: block, reader, forward operation."""
+        block, node = self.backward_reads()
+        link = self.graph.node_link[node].astype(np.int64)
+        there = (link >= 0) & (self.blocks.birth[block] <= link)
+        return block[there], node[there], link[there]
+
+    @cached_property
+    def ends(self) -> Ints:
+        """For every scope the operation before which its backward lets go of what a checkpoint of it holds.
+
+        That is when the last step of autograd that saved something is over; after it come casts and gradients that
+        are put in their places.
+        """
+        saves = np.zeros(len(self.graph), dtype=bool)
+        saves[self._saved_reads[2]] = True
+        link = self.graph.node_link[self.backward]
+        node = self.backward[(link >= 0) & saves[link]]
+        found = np.zeros(len(self.parent), dtype=np.int64)
+        np.maximum.at(found, self.graph.node_scope[node], node + 1)
+        for scope in range(len(self.parent) - 1, 0, -1):
+            above = self.parent[scope]
+            found[above] = max(found[above], found[scope])
+        return found
+
+    @cached_property
+    def runs(self) -> tuple[Ints, Ints]:
         """For every scope its first forward operation, and the one before which computing it again stops."""
         graph, blocks = self.graph, self.blocks
         count, nodes = len(self.parent), len(graph)
-        block, node = self._backward_reads()
-        link = graph.node_link[node].astype(np.int64)
-        known = link >= 0
-        block, link = block[known], link[known]
-        there = blocks.birth[block] <= link  # tensors that were there when the forward operation had run
-        block, link = block[there], link[there]
+        block, _, link = self._saved_reads
         stop = np.zeros(
             nodes, dtype=np.int64
         )  # an operation runs again only if one of its own results was saved
@@ -244,25 +263,23 @@ class Checkpointing:
         blocks, count = self.blocks, len(self.graph)
         owner, scopes = self._owners(paths)
         calls = len(scopes)
-        top = self._forgettable()
+        top = self.forgettable
         gone = np.flatnonzero(np.where(top >= 0, owner[top], -1) >= 0)
         whose = np.full(len(blocks.birth), -1, dtype=np.int64)
         whose[gone] = owner[top[gone]]
-        block, node = self._backward_reads()
+        block, node = self.backward_reads()
         forgotten = whose[block] >= 0
         again = np.full(calls, count, dtype=np.int64)
         np.minimum.at(again, whose[block[forgotten]], node[forgotten])
         change = np.zeros(count + 1, dtype=np.int64)
-        np.subtract.at(
-            change, np.minimum(self._last_read()[gone] + 1, again[whose[gone]]), blocks.bytes[gone]
-        )
+        np.subtract.at(change, np.minimum(self.last_read()[gone] + 1, again[whose[gone]]), blocks.bytes[gone])
         np.add.at(change, again[whose[gone]], blocks.bytes[gone])
-        self._keep_inputs(owner, again, change)
+        self._keep_inputs(owner, scopes, again, change)
         live = blocks.live + np.cumsum(change[:count])
         peak = int(live.max()) if count else blocks.peak_bytes
         used = np.flatnonzero(again < count)
         held = np.bincount(whose[gone], weights=blocks.bytes[gone], minlength=calls).astype(np.int64)
-        before = live[again[used]] - self._made_by(again[used]) - held[used]
+        before = live[again[used]] - self.made_by(again[used]) - held[used]
         highest = int((before + self._recomputing(owner, scopes, whose)[used]).max(initial=0))
         return Recomputed(max(peak, highest), highest > peak, live)
 
@@ -294,7 +311,7 @@ class Checkpointing:
                 scopes.append(scope)
         return np.array(owner, dtype=np.int64), np.array(scopes, dtype=np.int64)
 
-    def _last_read(self) -> Ints:
+    def last_read(self) -> Ints:
         """For every block the last forward operation that reads it, or else the one that makes it."""
         block, node = self.blocks.readers
         forward = self.graph.node_phase[node] == Phase.FORWARD
@@ -302,12 +319,10 @@ class Checkpointing:
         np.maximum.at(found, block[forward], node[forward])
         return found
 
-    def _keep_inputs(self, owner: Ints, again: Ints, change: Ints) -> None:
+    def _keep_inputs(self, owner: Ints, scopes: Ints, again: Ints, change: Ints) -> None:
         """Let what a checkpointed call was given live until its backward is done."""
         graph, blocks, count = self.graph, self.blocks, len(self.graph)
-        whose = owner[graph.node_scope[self.backward]]
-        end = np.zeros(len(again), dtype=np.int64)
-        np.maximum.at(end, whose[whose >= 0], self.backward[whose >= 0] + 1)
+        end = self.ends[scopes]
         end[again >= count] = 0
         block, node = blocks.readers
         inside = owner[graph.node_scope[node]]
@@ -321,7 +336,7 @@ class Checkpointing:
         np.add.at(change, blocks.death[longer], blocks.bytes[longer])
         np.subtract.at(change, np.minimum(death[longer], count), blocks.bytes[longer])
 
-    def _made_by(self, nodes: Ints) -> Ints:
+    def made_by(self, nodes: Ints) -> Ints:
         born = self.blocks.birth >= 0
         made = np.bincount(
             self.blocks.birth[born], weights=self.blocks.bytes[born], minlength=len(self.graph)
@@ -335,7 +350,7 @@ class Checkpointing:
         Calls do not overlap in time, so that one pass over the operations serves them all.
         """
         graph, blocks = self.graph, self.blocks
-        first, stop = self._runs[0][scopes], self._runs[1][scopes]
+        first, stop = self.runs[0][scopes], self.runs[1][scopes]
         mine = np.flatnonzero(blocks.birth >= 0)
         mine = mine[graph.node_phase[blocks.birth[mine]] == Phase.FORWARD]
         call = owner[graph.node_scope[blocks.birth[mine]]]
