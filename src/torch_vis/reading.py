@@ -63,7 +63,7 @@ class Reading:
 
         >>> import torch, torch_vis as tv
         >>> report = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), repeat=2).time()
-        >>> sum(row.time_ns for row in report.operators) + report.host_ns == report.total_ns
+        >>> report.operations_ns + report.host_ns == report.total_ns
         True
         >>> sorted(row.name for row in report.operators), report.runs
         (['addmm', 't'], 2)
@@ -112,8 +112,8 @@ class Reading:
         """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
 
         The run is repeated from the tensors that the trace holds and looked at on the way. The figures stay beside
-        the trace as columns (``norm``, ``nans``, ``infs``, ``units``, ``dead_units``), and the page that ``save`` then
-        writes has a heat map of them.
+        the trace as columns (``norm``, ``nans``, ``infs``, ``units``, ``dead_units``, and ``grad_norm`` of each
+        gradient), and the page that ``save`` then writes has a heat map of them.
 
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))

@@ -302,6 +302,57 @@ def test_a_trace_from_a_file_says_that_it_keeps_no_tensors(trace: tv.Trace, tmp_
     drive(tv.load(tmp_path / "norms.tvz"), with_norms)
 
 
+@pytest.mark.parametrize("to_none", [True, False], ids=["freed", "zeroed"])
+def test_gradients_that_the_step_let_go_of_are_shown(model: Net, tmp_path: Path, to_none: bool) -> None:
+    """A training step ends in ``zero_grad()``; what its backward gave is what one looks for."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    norms = []
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        norms.append(
+            {name: float(p.grad.norm()) for name, p in model.named_parameters() if p.grad is not None}
+        )
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=to_none)
+
+    trace = tv.trace(step, torch.randn(2, 1, 8, 8))
+    file = tmp_path / "norms.tvz"
+    one = norms[0]
+    whole = sum(norm**2 for norm in one.values()) ** 0.5
+
+    async def steps(app: Any, pilot: Any) -> None:
+        found = {gradient.name: gradient.norm for gradient in app.subject.gradients()}
+        assert found == {name: pytest.approx(norm, rel=1e-4, abs=1e-5) for name, norm in one.items()}
+        app.sort_by("gradient")
+        await settle(app, pilot)
+        assert app.subject.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-4)
+        await press(app, pilot, "7")
+        assert "norm of all" in panel(app) and "conv.weight" in panel(app)
+
+    drive(trace, steps)
+    drive(model, steps, trace=trace)
+    trace.gradients()
+    trace.save(file)
+    drive(tv.load(file), steps)
+
+
+def test_gradients_that_were_let_go_of_and_cannot_be_found_again(model: Net) -> None:
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        model.zero_grad()
+
+    trace = tv.trace(step, torch.randn(2, 1, 8, 8))
+    with torch.no_grad():
+        model.conv.weight.add_(1)
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "7")
+        assert "changed since the trace" in " ".join(panel(app).split())
+
+    drive(trace, steps)
+
+
 def test_a_trace_that_has_gone_stale_says_so(model: Net, trace: tv.Trace) -> None:
     with torch.no_grad():
         model.conv.weight.add_(1)

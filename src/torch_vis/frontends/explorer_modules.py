@@ -172,11 +172,11 @@ class ModuleSubject(Subject):
         return class_source(type(self.modules[row]))
 
     def gradients(self) -> Sequence[Gradient] | None:
-        """What lies in ``.grad`` now; of a trace, the gradients that it ended with."""
+        """What lies in ``.grad`` now; where that is nothing or zero, the gradients of the trace, if there is one."""
         if self._gradients is None:
             self._gradients = list(self._find_gradients())
-            if self.trace is not None and all(one.norm is None for one in self._gradients):
-                self._gradients = gradients_of(self.trace, self.forest)
+            if self.trace is not None and not any(one.norm for one in self._gradients):
+                self._gradients = gradients_of(self.trace, self.forest) or self._gradients
         return self._gradients if any(one.norm is not None for one in self._gradients) else None
 
     @property

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from torch_vis.errors import TensorsMissing
 from torch_vis.frontends.explorer_maps import Maps
 from torch_vis.frontends.explorer_source import lines_source
 from torch_vis.graph import Graph
+from torch_vis.graph.gradients import ENDING, gradients
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.tracing import Trace
 from torch_vis.views.tui.forest import Forest, Sharing
@@ -72,7 +75,7 @@ class TraceSubject(Subject):
         return None
 
     def gradients(self) -> Sequence[Gradient] | None:
-        """The gradients that the run ended with, where the trace still holds them or has their norms."""
+        """The gradients of the run as they were last, where the trace holds them, has norms or can be repeated."""
         if self._gradients is None:
             self._gradients = gradients_of(self.trace, self.forest)
         return self._gradients or None
@@ -129,23 +132,42 @@ def has_backward(trace: Trace) -> bool:
 
 
 def gradients_of(trace: Trace, forest: Forest) -> list[Gradient]:
-    """The gradients of a trace: of tensors that it holds, or by the norms that ``t.gradients()`` left in it."""
-    held, graph, found = trace._held, trace.graph, []
-    norms = trace.metrics["norm"] if "norm" in trace.metrics else None  # noqa: SIM401  (its get raises NoMatch)
-    for number, result in enumerate(graph.outcomes):
-        if result.kind != "gradient":
-            continue
-        norm: float | None = None
-        if held is not None and number in held.results:
-            norm = _norm(held.results[number])
-        elif norms is not None and graph.value_producer[result.value.index] >= 0:
-            norm = norms[int(graph.value_producer[result.value.index])]
-        elif norms is None:
-            continue
-        name = result.name.removesuffix(".grad")
+    """The gradients of a trace, none where nothing is known of them.
+
+    They are those of tensors that it holds, and of what the run let go of (``zero_grad()``) the norms that
+    ``t.gradients()`` left in the trace, or else those that a repetition of the run shows.
+    """
+    graph = trace.graph
+    values = gradients(graph)
+    for result in graph.outcomes:
+        if result.kind == "gradient":
+            values.setdefault(result.name.removesuffix(ENDING), result.value.index)
+    norms = _norms_of(trace, list(values.values()))
+    found = []
+    for name, value in values.items():
         row = forest.row(name.rpartition(".")[0])
-        found.append(Gradient(0 if row is None else row, name, norm, None))
-    return sorted(found, key=lambda one: (one.row, one.name))
+        found.append(Gradient(0 if row is None else row, name, norms.get(value), None))
+    known = any(one.norm is not None for one in found)
+    return sorted(found, key=lambda one: (one.row, one.name)) if known else []
+
+
+def _norms_of(trace: Trace, values: Sequence[int]) -> dict[int, float | None]:
+    from torch_vis.run.contents import norms_of_values
+
+    held, graph = trace._held, trace.graph
+    found: dict[int, float | None] = {}
+    if held is not None:
+        for number, result in enumerate(graph.outcomes):
+            if result.kind == "gradient" and number in held.results:
+                found[result.value.index] = _norm(held.results[number])
+    absent = [value for value in values if value not in found]
+    column = trace.metrics.get("grad_norm")
+    if column is not None:
+        found.update((value, column[value]) for value in absent)
+    elif absent and held is not None:
+        with suppress(TensorsMissing):  # told by ``no_gradients``
+            found.update(norms_of_values(graph, held, absent))
+    return found
 
 
 def no_gradients(trace: Trace) -> str:
@@ -153,6 +175,14 @@ def no_gradients(trace: Trace) -> str:
     if not has_backward(trace):
         return ""
     if trace._held is not None:
+        from torch_vis.run.observe import ready
+
+        try:
+            ready(trace.graph, trace._held)
+        except TensorsMissing as error:
+            return (
+                f"The run ended without gradients, and cannot be repeated to see those that it had: {error}."
+            )
         return "The backward pass of this run left no gradients in any parameter."
     return (
         "There was a backward pass, but a file keeps no tensors, and this trace was loaded from one or kept none. Call "

@@ -9,6 +9,7 @@ import numpy as np
 
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import gradients
+from torch_vis.graph.metrics import Column
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Kind, Phase
 from torch_vis.reports.lines import line_to_mend
@@ -20,7 +21,6 @@ from torch_vis.views.tables import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
-    from torch_vis.graph.metrics import Column
     from torch_vis.held import Held
 
 FAR = 1e3  # times under or over what the layers next to the loss have
@@ -72,8 +72,16 @@ class GradientFlow(Report):
         self._gradients = gradients(graph)
         self.columns: dict[str, Column]
         self.columns, self._norms = contents_and_norms(graph, held, self._gradients.values())
+        self.columns["grad_norm"] = self._column()
         self._weights = parameter_norms(graph, held)
         self._outside = outside_faults(graph, held)
+
+    def _column(self) -> Column:
+        """The norm of each gradient by itself: one operation makes several, and often more than gradients."""
+        values, known = np.zeros(len(self.graph.value_type)), np.zeros(len(self.graph.value_type), dtype=bool)
+        for value, norm in self._norms.items():
+            values[value], known[value] = norm, True
+        return Column("grad_norm", values, along="value", known=known)
 
     @cached_property
     def layers(self) -> list[Layer]:

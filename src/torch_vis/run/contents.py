@@ -71,6 +71,22 @@ def contents_and_norms(
     return found, {value: norm for value, norm in norms.items() if norm is not None}
 
 
+def norms_of_values(graph: Graph, held: Held | None, values: Iterable[int]) -> dict[int, float | None]:
+    """The norm of each of some values as it was when it was made; None where it has no floating-point elements."""
+    wanted = np.array(sorted(values), dtype=np.int64)
+    norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, wanted)}
+    places = made_where(graph, wanted)
+
+    def see(node: int, made: list[torch.Tensor]) -> None:
+        for value, place in places[node]:
+            norms[value] = _norm(made[place])
+
+    shown = np.zeros(len(graph), dtype=bool)
+    shown[list(places)] = True
+    observe(graph, held, see, shown)
+    return norms
+
+
 def parameter_norms(graph: Graph, held: Held | None) -> dict[str, float]:
     """The norm of each parameter before the run, by name."""
     values = np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0))
