@@ -212,6 +212,21 @@ def test_a_module_takes_as_long_as_it_does() -> None:
     assert t.meta["plain_wall_ns"] >= 10_000_000
 
 
+def test_python_has_a_share_of_every_run_and_never_less_than_nothing() -> None:
+    """Operations and calls are timed in turns; where the turns differ, the difference is no time of Python's."""
+
+    def product(x: Tensor) -> Tensor:
+        rows = 600 if torch._C._autograd._profiler_enabled() else 6
+        return x[:rows] @ x
+
+    t = tv.trace(product, torch.rand(600, 600), repeat=3)
+    report = t.time()
+    assert sum(row.time_ns for row in report.operators) > report.total_ns
+    for row in report.calls:
+        assert 0 <= row.host_ns <= row.inclusive_ns == row.operations_ns + row.host_ns
+    assert 0 <= report.host_ns < report.total_ns == report.operations_ns + report.host_ns
+
+
 def test_a_large_product_takes_longer_than_a_view() -> None:
     x = torch.rand(600, 600)
     t = tv.trace(lambda x: (x @ x).t(), x, repeat=3)

@@ -35,6 +35,7 @@ class Group(NamedTuple):
 class Called(NamedTuple):
     """A call of a module, or all calls of one: ``operations_ns`` + ``host_ns`` = ``inclusive_ns``.
 
+    Of repeated runs, how much of a call is the host's is the median of what it was in each run.
     ``self_ns`` is what the modules that it calls do not take. ``low_ns`` and ``high_ns`` are quartiles over repeated
     runs, where it was repeated; ``kernel_ns`` is what devices did for it, backward included, where that is known.
     """
@@ -75,6 +76,9 @@ class Timing:
         self.kernel: Column | None = None
         if "kernel_ns" in metrics:
             self.kernel = metrics["kernel_ns"]
+        self.host: Ints | None = None
+        if "scope_host_ns" in metrics:
+            self.host = metrics["scope_host_ns"].values.astype(np.int64)
 
     @property
     def total_ns(self) -> int:
@@ -83,8 +87,8 @@ class Timing:
 
     @property
     def operations_ns(self) -> int:
-        """The time of all operations."""
-        return int(self.time.sum())
+        """The time of all operations; of repeated runs not the sum of their medians, but the median of their sum."""
+        return int(self.time.sum()) if self.host is None else self.total_ns - int(self.host[0])
 
     @property
     def host_ns(self) -> int:
@@ -148,6 +152,8 @@ class Timing:
         inside = self._inside(self.time, ~backward)
         behind = self._inside(self.time, backward)
         inside[0], behind[0] = self.operations_ns, 0  # the run is around its backward pass as well
+        if self.host is not None:
+            inside = self.inclusive - self.host
         own = self.inclusive.copy()
         np.subtract.at(own, graph.scope_parent[1:], self.inclusive[1:])
         low, high = (self._spread(name) for name in ("scope_time_low_ns", "scope_time_high_ns"))

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from torch_vis.capture.aligning import Pieces, align, ends, pieces_of_events
+from torch_vis.capture.between import host_shares, parts, upwards
 from torch_vis.capture.columns import Ints, table
 from torch_vis.capture.eager import Capture, run_backward
 from torch_vis.capture.kernels import Kernels
@@ -71,6 +72,7 @@ class Repeats:
         self.operations: list[Ints] = []
         self.calls: list[Ints] = []
         self.recorded: list[Ints] = []
+        self.parts: list[Any] = []
         self.nested: Ints | None = None  # how many events lie inside each operation's
         self.skipped = 0
         self.loose = 0
@@ -229,7 +231,7 @@ class Repeats:
 
     def _profiled(self) -> None:
         """The profiler without the recorder and without the device, each of which slows the host down."""
-        timeline, places, _ = self._profile(cuda=False)
+        timeline, places, _ = self._profile(cuda=False, within=self.parts)
         spent = np.full(len(places), np.nan)
         has = places >= 0
         spent[has] = (timeline.stop - timeline.start)[places[has]]
@@ -241,7 +243,9 @@ class Repeats:
         timeline, places, (start, ended) = self._profile(cuda=True)
         self.kernels.add_alone(start, timeline.until(ended), places, self._seen_nodes())
 
-    def _profile(self, *, cuda: bool) -> tuple[Timeline, Ints, tuple[int, int]]:
+    def _profile(
+        self, *, cuda: bool, within: list[Any] | None = None
+    ) -> tuple[Timeline, Ints, tuple[int, int]]:
         """A run under the profiler: what it saw, the event of each operation, and when the run began and ended."""
         first_number = sequence_number()
         with profiling(cuda=cuda) as found:
@@ -250,12 +254,14 @@ class Repeats:
             ended = clock()
         places = np.full(len(self._rows.call), -1, dtype=np.int64)
         if scopes is not None:
-            places, self.nested = self._align(found.timeline, scopes, first_number)
+            events = pieces_of_events(found.timeline, scopes, first_number)
+            places, self.nested = self._align(found.timeline, events)
+            if within is not None:
+                within.append(parts(found.timeline, events, places, scopes))
         return found.timeline, places, (start, ended)
 
-    def _align(self, timeline: Timeline, scopes: Ints, first_number: int) -> tuple[Ints, Ints]:
+    def _align(self, timeline: Timeline, events: Pieces) -> tuple[Ints, Ints]:
         """The event of each operation, -1 for none, and how many events lie inside it."""
-        events = pieces_of_events(timeline, scopes, first_number)
         after = ends(timeline)
         key = (after.tolist(), events.names, events.scope.tolist(), events.backward.tolist())
         if self._aligned is None or self._aligned[0] != key:  # most runs are like the one before
@@ -332,6 +338,7 @@ class Repeats:
         if self.nested is not None:  # half of an event's cost falls before or after its own time
             profiled = np.maximum(profiled - event_ns() * (self.nested + 0.5), 0)
         alike = ~np.isnan(profiled).any(axis=0)
+        self.unlike = ~alike
         self.loose = int((~alike).sum())
         if self.loose:
             self.limits.append(
@@ -351,11 +358,7 @@ class Repeats:
         rec, graph = self.capture.recorder, self.graph
         followed = [isinstance(rec.modules[row[0]][0], FOLLOWED) for row in rec.scopes]
         rows = np.flatnonzero([True, *followed[1:]])
-        forward = graph.node_phase != Phase.BACKWARD
-        inside = np.bincount(graph.node_scope[forward], weights=time[forward], minlength=len(followed))
-        inside = inside.astype(np.int64)
-        for scope in range(len(inside) - 1, 0, -1):
-            inside[graph.scope_parent[scope]] += inside[scope]
+        inside = self._operations_in(np.ones(len(graph), dtype=bool), time)
         middle, low, high = (_placed(inside, rows, row) for row in _quartiles(np.stack(self.calls)))
         own = middle.copy()
         np.subtract.at(own, graph.scope_parent[1:], middle[1:])
@@ -363,6 +366,22 @@ class Repeats:
         yield Column("scope_time_low_ns", low, along="scope")
         yield Column("scope_time_high_ns", high, along="scope")
         yield Column("scope_self_ns", np.maximum(own, 0), along="scope")
+        if self.parts:
+            unlike = np.zeros(len(graph), dtype=bool)
+            unlike[self._seen_nodes()] = self.unlike
+            unseen = self._operations_in(unlike, time)
+            unseen[0] = time[unlike].sum()  # the run is around its backward pass as well
+            host = np.zeros(len(middle), dtype=np.int64)
+            host[rows] = (host_shares(self.parts, unseen[rows]) * middle[rows]).round()
+            yield Column("scope_host_ns", host, along="scope")
+
+    def _operations_in(self, chosen: Any, time: Ints) -> Ints:
+        """The time of some operations by the calls that they ran in, those of the backward pass left out."""
+        graph = self.graph
+        chosen = chosen & (graph.node_phase != Phase.BACKWARD)
+        sums = np.bincount(graph.node_scope[chosen], weights=time[chosen], minlength=len(graph.scope_parent))
+        found: Ints = upwards(sums.astype(np.int64), graph.scope_parent)
+        return found
 
     def _meta(self) -> dict[str, Any]:
         found: dict[str, Any] = {"repeat": len(self.operations)}

@@ -44,8 +44,9 @@ CALLS = (
 class TimeReport(Report):
     """The time of a run on the host and, of a repeated run on CUDA, on the device.
 
-    ``operators``, ``lines`` and ``phases`` are operations added up; with ``host_ns`` they come to ``total_ns``.
-    ``modules`` and ``calls`` have inclusive and self time. Of a run traced with ``repeat=``, every figure is a median.
+    ``operators``, ``lines`` and ``phases`` are operations added up; they come to ``operations_ns``, and that with
+    ``host_ns`` to ``total_ns``. ``modules`` and ``calls`` have inclusive and self time. Of a run traced with ``repeat=``,
+    every figure is a median, and medians of single operations add up to that of all only about.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
@@ -190,9 +191,10 @@ class TimeReport(Report):
                 "one run under the recorder: small operations seem longer than they are, and first calls are among "
                 "them; trace(..., repeat=10) gives medians of runs at their own pace"
             )
-        elif self.host_ns < 0:
+        else:
             found.append(
-                "operations and whole runs were timed in turns, and differ by more than is left between them"
+                "medians of single operations come to about the time of all, not exactly; how much of a run or call is "
+                "Python is the median of its share in each run"
             )
         if self.device is not None:
             found.append(
@@ -306,9 +308,7 @@ class TimeReport(Report):
 
 def _called(row: Called, number: int) -> list[Any]:
     quartiles = (row.low_ns, row.high_ns)
-    host = (
-        row.host_ns if row.host_ns >= 0 else None
-    )  # medians of different runs, less than they can tell apart
+    host = row.host_ns if row.host_ns >= 0 else None  # what recording took is taken off by an estimate
     times = (row.self_ns, row.operations_ns, host, row.backward_ns)
     return [row.name or "(root)", row.type, number, row.inclusive_ns, *quartiles, *times, row.kernel_ns]
 

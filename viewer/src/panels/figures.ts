@@ -11,7 +11,7 @@ import type { Fact } from "./rows.ts";
 const LABELS: Record<string, string> = {
   start_ns: "began after", time_ns: "time", kernel_ns: "time of its kernels", alloc_bytes: "memory allocated", free_bytes: "memory freed",
   live_bytes: "memory alive after it", moved_bytes: "bytes moved", flops: "FLOPs", macs: "multiply-adds", parameters: "parameters",
-  scope_start_ns: "call began after", scope_time_ns: "call took", scope_self_ns: "of it its own", norm: "norm of the result", bound: "bound by",
+  scope_start_ns: "call began after", scope_time_ns: "call took", scope_self_ns: "of it its own", scope_host_ns: "of it Python", norm: "norm of the result", bound: "bound by",
   nans: "NaN values",
   time_low_ns: "time, lowest", time_high_ns: "time, highest", kernel_low_ns: "kernels, lowest", kernel_high_ns: "kernels, highest", kernel_start_ns: "kernels began after",
   scope_time_low_ns: "call, lowest", scope_time_high_ns: "call, highest", infs: "infinite values", peak_share: "share of the peak reached", units: "units", dead_units: "dead units",
