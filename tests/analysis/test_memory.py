@@ -179,3 +179,29 @@ def test_a_long_timeline_is_drawn_in_few_points_that_keep_the_peak() -> None:
     series = report.charts()["timeline"].series
     assert len(series[0].x) == 2000
     assert max(sum(heights) for heights in zip(*(s.y for s in series))) == report.peak_bytes
+
+
+def test_the_counter_of_adam_is_there_from_its_first_step_on() -> None:
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def backward(x: torch.Tensor) -> None:
+        model(x).square().sum().backward()
+
+    def step(x: torch.Tensor) -> None:
+        backward(x)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    x = torch.randn(256, 64)
+    alone = tv.trace(backward, x)
+    model.zero_grad()
+    first, second = tv.trace(step, x), tv.trace(step, x)
+    counted = [tensor for tensor in first.memory().lifetimes if tensor.name.endswith(".step")]
+    assert len(counted) == 2
+    for tensor in counted:
+        assert tensor.born is not None and first.graph.nodes[tensor.born].name == "lift_fresh"
+        assert tensor.use == "optimizer state" and tensor.size_bytes == 4 and tensor.dies is None
+    assert first.memory().peak_node.phase == "backward"
+    assert first.memory().peak_bytes == alone.memory().peak_bytes == first.summary().peak_bytes
+    assert {tensor.born for tensor in second.memory().lifetimes if tensor.name.endswith(".step")} == {None}

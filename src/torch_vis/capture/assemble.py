@@ -14,6 +14,7 @@ from torch_vis.capture.links import forward_of
 from torch_vis.capture.log import read_log
 from torch_vis.capture.recorder import FORWARD, Recorder
 from torch_vis.capture.sites import resolve
+from torch_vis.graph.births import block_births
 from torch_vis.graph.builder import GraphBuilder
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
@@ -374,6 +375,6 @@ class _Assembly:
                 rec, self.rows.begun, self.rows.ended, graph.node_scope, self.finding.ended
             )
         if rec.memory:
-            blocks = (self.storage_birth, self.storage_death, self.first_bytes, self.storage_bytes)
+            blocks = (block_births(graph), self.storage_death, self.first_bytes, self.storage_bytes)
             found += measures.memory(rec, *blocks, self.count)
         return Metrics({column.name: column for column in found})

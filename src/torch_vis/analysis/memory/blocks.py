@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.errors import UsageError
+from torch_vis.graph.births import block_births
 from torch_vis.graph.gradients import gradients
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
@@ -96,7 +97,7 @@ class Blocks:
             )
         self.graph = graph
         self.bytes = graph.storage_bytes
-        self.birth = graph.storage_birth.astype(np.int64)
+        self.birth = block_births(graph)
         self.death = graph.storage_death.astype(np.int64)
         self._columns = {name: metrics[name].values for name in COLUMNS}
 
