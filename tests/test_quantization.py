@@ -163,3 +163,42 @@ def test_of_many_parameters_the_worst_are_named_and_all_shown_along_the_run():
     assert "the 40 of 110" in found.figure().layout.title.text
     along = found.figure(chart="run")
     assert len(along.data[1].x) == 110 and written(along, "x")[:3] == ["0", "5", "10"]
+
+
+def test_activations_that_cannot_be_seen_are_said_to_be_so():
+    torch.manual_seed(0)
+
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.lstm = nn.Linear(8, 8), nn.LSTM(8, 8)
+
+        def forward(self, x):
+            return self.lstm(self.first(x))[0]
+
+    found = tv.analyze_quantization(Reads().eval(), torch.randn(5, 2, 8), formats=("int8", "int4"))
+    unseen = {row.weight for row in found.rows if row.format == "int8" and row.activation_db is None}
+    assert unseen == {"lstm.weight_hh_l0"}
+    (note,) = [note for note in found.notes() if "activation dB" in note]
+    assert (
+        "lstm.weight_hh_l0" in note and "first.weight" not in note and note in str(found).replace("\n  ", " ")
+    )
+    words = " ".join(found.notes())
+    for word in ("asymmetric", "largest elements stay", "counted once", "output dB of int8:"):
+        assert word in words
+    plain = tv.analyze_quantization(network(), X, formats=("int4",)).notes()
+    assert not any("activation dB" in note or "output dB" in note for note in plain)
+
+
+def test_tied_weights_are_counted_once():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x))
+
+    found = tv.analyze_quantization(Tied().eval(), torch.randint(0, 20, (3, 4)), formats=("int8",))
+    assert len(found.rows) == 1 and found.whole[0].bytes_before == 20 * 8 * 4

@@ -51,7 +51,7 @@ class Whole(NamedTuple):
     format: str
     output_db: float | None
     agreement: float | None
-    """The share of outputs whose largest element stays the same, where the output has several."""
+    """The share of rows of the first output whose largest element stays in its place; None where it has no rows."""
     bytes_before: int
     bytes_after: int
     time_saved_ns: int | None
@@ -179,6 +179,13 @@ def analyze_quantization(
     repeats out and gives the errors of weights and activations alone. ``hardware`` names the device for which the time
     saved is predicted. The model is not changed.
 
+    For int8 and fp8 the parameter and the activations that it is multiplied with are rounded, weights by row and
+    activations with one scale for a tensor (int8 asymmetric, fp8 symmetric): ``output_db`` is of both. Those inside a
+    fused kernel (``out_proj`` of attention, ``weight_hh`` of an LSTM) cannot be seen and stay exact: ``activation_db``
+    is None. "Largest elements stay" is ``agreement``: the share of rows of the first output, along its last
+    dimension, whose largest element stays in its place (the class that is predicted). A parameter that several layers
+    share is one row, and its bytes are counted once.
+
     >>> import torch, torch_vis as tv
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <...>
@@ -221,7 +228,7 @@ def analyze_quantization(
             _row(trial, first[weight], form, noise.get((weight, form)), reached, saved.get((weight, form)))
         )
     whole = [_whole(trial, multiplied, form, rows, exact) for form in formats]
-    return Quantization(rows, whole, floor_db, _notes(formats, effect, hardware))
+    return Quantization(rows, whole, floor_db, _notes(rows, whole, hardware))
 
 
 def _multiplies(graph: Graph, node: int) -> bool:
@@ -340,8 +347,24 @@ def _spared(graph: Graph, one: Product, form: str) -> float:
     return spared
 
 
-def _notes(formats: Sequence[str], effect: bool, hardware: str | None) -> list[str]:
-    found = [f"{name}: {FORMATS[name].what}" for name in formats]
+def _notes(rows: Sequence[Rounding], whole: Sequence[Whole], hardware: str | None) -> list[str]:
+    found = [f"{one.format}: {FORMATS[one.format].what}" for one in whole]
+    both = [one.format for one in whole if FORMATS[one.format].activation is not None]
+    effect = any(one.output_db is not None for one in whole)
+    if both and effect:
+        found.append(
+            f"output dB of {' and '.join(both)}: the weight and what it is multiplied with are rounded"
+        )
+    hidden = list(dict.fromkeys(r.weight for r in rows if r.format in both and r.activation_db is None))
+    if hidden:
+        told = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3:,} more" if len(hidden) > 3 else "")
+        found.append(
+            f"no activation dB for {told}: an embedding multiplies nothing, and what else they are multiplied with "
+            "never leaves a fused kernel; it stays exact"
+        )
+    if any(one.agreement is not None for one in whole):
+        found.append("largest elements stay: rows of the first output whose largest element is where it was")
+    found.append("a weight that several layers share is one row, and counted once")
     if not effect:
         found.append("effects on the output were not tried (effect=False)")
     if hardware is None:

@@ -86,7 +86,7 @@ FORMATS = {
         _int8_weight,
         _int8_activation,
         lambda shape: 4 * shape[0],
-        "a scale for each row of weights",
+        "a scale for each row of weights; a scale and a zero point for each tensor of activations (asymmetric)",
     ),
     "fp8": Format(
         "fp8",
@@ -94,7 +94,7 @@ FORMATS = {
         lambda weight: _fp8(weight, _amax_by_row(weight)),
         lambda activation: _fp8(activation, activation.abs().amax()),
         lambda shape: 4 * shape[0],
-        "e4m3, a scale for each row of weights",
+        "e4m3, a scale for each row of weights and for each tensor of activations (symmetric)",
     ),
     "int4": Format(
         "int4",
