@@ -56,6 +56,7 @@ def test_a_changed_width_says_which_shapes() -> None:
     stem = next(row for row in found.changed if row.after.path == "stem" and row.after.name == "addmm")
     assert stem.what == ("f32[2, 4] → f32[2, 6]",)
     assert found.figures["FLOPs"][1] > found.figures["FLOPs"][0]  # type: ignore[operator]
+    assert found.figure().layout.xaxis.title.text == "B − A, in % of A"
 
 
 def test_a_renamed_module_is_the_same_module() -> None:

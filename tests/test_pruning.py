@@ -183,6 +183,23 @@ def test_the_model_is_left_alone():
     assert len(found.figure().data) == 1 and len(found.to_pandas()) == len(found.groups)
 
 
+def test_the_figure_names_groups_and_of_many_those_that_matter_most():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *[part for _ in range(44) for part in (nn.Linear(6, 6), nn.ReLU())], nn.Linear(6, 2)
+    )
+    found = tv.analyze_pruning(nn.Sequential(*model[:6], model[-1]), torch.randn(2, 6), ratio=0.5)
+    assert len(found.groups) == 3
+    shown = found.figure()
+    assert [name.split(",")[0] for name in shown.layout.yaxis.ticktext] == [cut.name for cut in found.groups]
+    assert [*shown.data[0].x] == [cut.output.relative for cut in found.groups]
+    many = tv.analyze_pruning(model, torch.randn(2, 6), ratio=0.5, each=False)
+    chart = many.charts()["groups"]
+    assert len(many.groups) == 44 and len(chart.series[0].x) == 40 and "40 of 44" in chart.title
+    most = sorted((cut.parameters for cut in many.groups), reverse=True)[:40]
+    assert sorted(chart.series[0].y, reverse=True) == most
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_coupling_is_found_zoo_wide(name):
     coupling = Coupling(traced(name).graph)

@@ -146,7 +146,7 @@ class Comparison:
             f"{_cell(one, FIGURES[n][0])} → {_cell(two, FIGURES[n][0])}" for n, (one, two) in known.items()
         ]
         series = Series("B − A", list(known), changes, told)
-        return draw(Chart("bars", "B against A", Axis(""), Axis("% of A"), [series]), renderer)
+        return draw(Chart("bars", "B against A", Axis(""), Axis("B − A, in % of A"), [series]), renderer)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row for each operation that was added, removed or changed.

@@ -21,6 +21,7 @@ from torch_vis.analysis.workload import workload
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Metrics
 from torch_vis.reports.latency import LatencyReport
+from torch_vis.views.charts import scale
 
 
 def one_by_one(issue: list[float], device: list[float], waits: list[bool], kernels: list[int]) -> float:
@@ -228,6 +229,10 @@ def test_the_report_is_read_drawn_and_written() -> None:
     assert "A100" in str(report) and "addmm" in str(report)
     report.figure()
     report.figure("matplotlib", chart="timeline")
+    kinds, along = report.charts().values()
+    assert kinds.title != along.title and "A100" in kinds.title and "A100" in along.title
+    reach = max(figure for series in kinds.series for figure in series.y)
+    assert scale(kinds, "y").high < 1.1 * reach  # device and host overlap, and are not stacked
     plain = json.loads(json.dumps(report.to_plain()))
     assert plain["low_ns"] < plain["total_ns"] < plain["high_ns"]
     assert sum(row[1] for row in report.modules) == len(report.graph)

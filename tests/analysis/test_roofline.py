@@ -106,6 +106,24 @@ def test_the_report_is_read_drawn_and_written() -> None:
     assert report.to_pandas("operations")["bound"].tolist() == ["overhead"]
 
 
+def test_only_element_types_that_do_some_of_the_work_have_a_roof() -> None:
+    """A counter of bytes beside a convolution is nothing that one wants to see a roof for."""
+    convolution, counter = torch.nn.Conv2d(3, 16, 3), torch.zeros(1, dtype=torch.uint8)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        counter.add_(1)
+        return convolution(x)
+
+    report = tv.trace(step, torch.ones(2, 3, 32, 32)).roofline("a100")
+    assert "int8" in {row[2] for row in report.operations}  # it is listed all the same
+    chart = report.charts()["roofline"]
+    assert [series.name for series in chart.series] == ["float32"]
+    assert len(chart.guides) == 1 and "float32" in chart.guides[0].name
+    counted = tv.trace(lambda x: (x + 1, x.float() * 2), torch.ones(64, 64, dtype=torch.uint8))
+    both = counted.roofline("a100").charts()["roofline"]
+    assert len(both.guides) == len(both.series) == 2
+
+
 def test_without_a_name_it_takes_a_calibration_and_runs_nothing(
     tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

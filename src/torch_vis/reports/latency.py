@@ -145,11 +145,13 @@ class LatencyReport(Report):
         """Kinds of operation by device and host time; both streams over the run."""
         rows = self.kinds[:BARS]
         names = [row[0] for row in rows]
-        bars = [
+        times = [
             Series("device", names, [row[2] for row in rows]),
             Series("host", names, [row[3] for row in rows]),
         ]
-        title = f"Predicted on {self.found.machine}"
+        on = f"predicted on {self.found.machine}"
+        kinds = f"Device and host time by kind of operation, {on}"
+        along = f"When operations are issued and done, {on}"
         step = max(1, len(self.graph) // 1000)
         place = np.arange(0, len(self.graph), step)
         lines = [
@@ -157,8 +159,9 @@ class LatencyReport(Report):
             Series("done", place.tolist(), self.found.end_ns[place].tolist()),
         ]
         return {
-            "kinds": Chart("bars", title, Axis("kind"), Axis("time", "ns"), bars),
-            "timeline": Chart("lines", title, Axis("operation", "count"), Axis("time", "ns"), lines),
+            # beside one another: device and host work at the same time, and the two add up to nothing
+            "kinds": Chart("dots", kinds, Axis("kind"), Axis("time", "ns"), times),
+            "timeline": Chart("lines", along, Axis("operation", "count"), Axis("time", "ns"), lines),
         }
 
     def notes(self) -> Sequence[str]:

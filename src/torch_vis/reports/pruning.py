@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,8 @@ from torch_vis.run.differences import Gap
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration
+
+ROWS = 40  # groups that a chart names one by one
 
 
 class Cut(NamedTuple):
@@ -173,18 +175,34 @@ class Pruning(Report):
         return found
 
     def _group_chart(self) -> dict[str, Chart]:
-        rows = [group for group in self.groups if not group.problem and group.output is not None]
-        if not rows:  # cut without trying each alone
-            cut = [group for group in self.groups if not group.problem]
-            sizes = Series("parameters", [group.name for group in cut], [group.parameters for group in cut])
-            bars = Chart(
-                "bars", "What cutting each group saves", Axis(""), Axis("parameters", "count"), [sizes]
-            )
-            return {"groups": bars} if cut else {}
-        moved = [group.output.relative if group.output else 0.0 for group in rows]
-        series = Series("group", [group.parameters for group in rows], moved, [group.name for group in rows])
-        axes = Axis("parameters that go", "count"), Axis("how far the output moves")
-        return {"groups": Chart("points", "What cutting each group saves and does", *axes, [series])}
+        """A row for each group, of many for those that matter most: how far the output moves, or what goes."""
+        cut = [group for group in self.groups if not group.problem]
+        if not cut:
+            return {}
+        tried = [group for group in cut if group.output is not None]
+        if not tried:  # cut without trying each alone
+            shown = _largest(cut, lambda group: group.parameters)
+            told = f": the {ROWS} of {len(cut):,} that save most" if len(cut) > ROWS else ""
+            sizes = Series("parameters", [group.name for group in shown], [g.parameters for g in shown])
+            axes = Axis("units of"), Axis("parameters that go", "count")
+            return {"groups": Chart("dots", f"What cutting each group saves{told}", *axes, [sizes])}
+        shown = _largest(tried, _moved)
+        told = f": the {ROWS} of {len(tried):,} that move it most" if len(tried) > ROWS else ""
+        names = [f"{group.name}, {count(group.parameters)} parameters" for group in shown]
+        series = Series("group", names, [_moved(group) for group in shown])
+        axes = Axis("units of, and what goes with them"), Axis("how far the output moves, of its norm")
+        title = f"What cutting each group alone does to the output{told}"
+        return {"groups": Chart("dots", title, *axes, [series])}
+
+
+def _moved(group: Cut) -> float:
+    return group.output.relative if group.output is not None else 0.0
+
+
+def _largest(groups: Sequence[Cut], by: Callable[[Cut], float]) -> list[Cut]:
+    """Of more groups than can be named, those of the most, in the order that they have."""
+    kept = sorted(range(len(groups)), key=lambda place: -by(groups[place]))[:ROWS]
+    return [groups[place] for place in sorted(kept)]
 
 
 def analyze_pruning(

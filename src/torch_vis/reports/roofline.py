@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch_vis.graph.metrics import Column, Metrics
 
 POINTS = 2000  # operations that a chart shows, those of the most time
+VISIBLE = 0.01  # of the FLOPs or the bytes: what an element type has to have to be drawn
 MARKS = 12  # of each element type, points that are named, those of the most time
 SLOWEST = 200  # operations that are listed
 Cells = tuple[Any, ...]
@@ -199,6 +200,7 @@ class RooflineReport(Report):
         return notes
 
     def _points(self) -> list[Series]:
+        """By element type; not of one that does next to nothing, as a counter in a model of floats does."""
         found = self.found
         took = np.nan_to_num(found.time_ns)
         usable = (took > 0) & (found.flops > 0) & (found.moved > 0)
@@ -207,6 +209,8 @@ class RooflineReport(Report):
         made: list[Series] = []
         for code in np.unique(found.dtype[chosen]).tolist():
             rows = chosen[found.dtype[chosen] == code]
+            if all(part[rows].sum() < VISIBLE * part[chosen].sum() for part in (found.flops, found.moved)):
+                continue
             names = [self._name(node) for node in rows.tolist()]
             rates = found.flops[rows] / took[rows] * 1e9
             color = COLORS[len(made) % len(COLORS)]

@@ -45,8 +45,8 @@ class TimeReport(Report):
     """The time of a run on the host and, of a repeated run on CUDA, on the device.
 
     ``operators``, ``lines`` and ``phases`` are operations added up; they come to ``operations_ns``, and that with
-    ``host_ns`` to ``total_ns``. ``modules`` and ``calls`` have inclusive and self time. Of a run traced with ``repeat=``,
-    every figure is a median, and medians of single operations add up to that of all only about.
+    ``host_ns`` to ``total_ns``. ``modules`` and ``calls`` have inclusive and self time. Of a run traced with
+    ``repeat=``, every figure is a median, and medians of single operations add up to that of all only about.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
