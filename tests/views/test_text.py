@@ -31,9 +31,9 @@ Net · forward and backward · torch 2.13.0 · 2 threads
                                                                         ───────── backward ────────
 module  class   output     params  ops   time   self  allocated  FLOPs  ops  time  allocated  FLOPs
 ───────────────────────────────────────────────────────────────────────────────────────────────────
-Net             f32[]          12    4  80 ns  55 ns       36 B     56    1  5 ns          0      0
+Net             f32[]          12    4  80 ns  55 ns       36 B   ≥ 56    1  5 ns          0      0
 ├─ fc   Linear  f32[2, 4]      12    2  25 ns  25 ns       32 B     48    0     0          0      0
-└─ · fill_, sum                      2  20 ns               4 B      8    1  5 ns          0      0
+└─ · fill_, sum                      2  20 ns               4 B    ≥ 8    1  5 ns          0      0
 
 operations   5 (4 forward, 1 backward)
 parameters   12 in 1 tensor (48 B)

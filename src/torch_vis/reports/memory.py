@@ -31,6 +31,11 @@ from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
 BARS = 30
+SCRATCH = "an estimate: 4 of 5 convolutions within 2 %, LSTMs up to 37 % low"
+TRIED = (  # what the rules of analysis/memory/scratch.py were found to be worth on shapes they were not made from
+    "scratch of kernels on the CPU, as tried: in backward, 206 of 260 random convolutions were within 2 % + 2 KiB; "
+    "depthwise windows above 3×3 are mostly too high, and LSTMs up to 37 % too low"
+)
 POINTS = 2000  # along a timeline; beyond, the highest of each stretch is drawn
 
 
@@ -208,7 +213,10 @@ class MemoryReport(Report):
         if self.blocks.live.size:
             found["at the end"] = size(int(self.blocks.after[:, -1].sum()))
         if (self.graph.storage_device == 0).any() and "cpu" in self.graph.devices[:1]:
-            found["CPU allocator"] = f"about {size(self.allocator_peak_bytes)}, with the scratch of kernels"
+            bound = f" ({SCRATCH})" if (self.scratch_bytes * self._on_cpu).any() else ""
+            found["CPU allocator"] = (
+                f"about {size(self.allocator_peak_bytes)} with the scratch of kernels{bound}"
+            )
         for row in self.cuda:
             found[f"{row.device} allocator"] = (
                 f"about {size(row.peak_bytes)} allocated, {size(row.reserved_bytes)} reserved, of which "
@@ -287,6 +295,7 @@ class MemoryReport(Report):
         """What the figures are and are not."""
         found = [
             "what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it",
+            *([TRIED] if (self.scratch_bytes * self._on_cpu).any() else ()),
             "made by: the number of the operation that made a tensor, – before the run; freed by: that of the first "
             "one for which it was gone, – where it outlived the run",
         ]

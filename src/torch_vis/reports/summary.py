@@ -14,11 +14,11 @@ from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.outline import Outline
 from torch_vis.views.tables import Field, Listing
-from torch_vis.views.text import table, totals
+from torch_vis.views.text import gaps, table, totals
 from torch_vis.views.units import count, duration, size
 
 if TYPE_CHECKING:
-    from torch_vis.graph.metrics import Metrics
+    from torch_vis.graph.metrics import Column, Metrics
     from torch_vis.tracing import Trace
 
 BARS = 30
@@ -26,7 +26,10 @@ UNCOVERED = "Operators whose FLOPs are not known"
 
 
 class ModuleSummary(NamedTuple):
-    """All calls of one module from one place, with what it called: figures as in the table, None where not known."""
+    """All calls of one module from one place, with what it called: figures as in the table, None where not known.
+
+    ``incomplete`` names the figures that are too low, since an operation inside has none: ``("flops", "macs")``.
+    """
 
     path: str
     type: str
@@ -47,10 +50,14 @@ class ModuleSummary(NamedTuple):
     backward_macs: int | None
     moved_bytes: int | None
     backward_moved_bytes: int | None
+    incomplete: tuple[str, ...]
 
 
 class PhaseSummary(NamedTuple):
-    """Forward, backward or optimizer: what its operations come to, None where nothing of it is known."""
+    """Forward, backward or optimizer: what its operations come to, None where nothing of it is known.
+
+    ``incomplete`` names the figures that leave out operations of which they are not known.
+    """
 
     phase: str
     operations: int
@@ -59,6 +66,10 @@ class PhaseSummary(NamedTuple):
     flops: int | None
     macs: int | None
     moved_bytes: int | None
+    incomplete: tuple[str, ...]
+
+
+SUMMED = PhaseSummary._fields[2:-1]
 
 
 class Summary(Report):
@@ -128,8 +139,9 @@ class Summary(Report):
         found = []
         for phase, number in self.operations.items():
             inside = graph.node_phase == Phase[phase.upper()]
-            sums = [_total_of(metrics, name, inside) for name in PhaseSummary._fields[2:]]
-            found.append(PhaseSummary(phase, number, *sums))
+            sums = {name: _total_of(metrics, name, inside) for name in SUMMED}
+            low = tuple(name for name in SUMMED if name in metrics and _has_gaps(metrics[name], inside))
+            found.append(PhaseSummary(phase, number, **sums, incomplete=low))
         return found
 
     @cached_property
@@ -162,7 +174,7 @@ class Summary(Report):
         fields = []
         for name in ModuleSummary._fields:
             unit = name.rpartition("_")[2]
-            text = name in ("path", "type", "kind", "outputs")
+            text = name in ("path", "type", "kind", "outputs", "incomplete")
             fields.append(
                 Field(name, name.replace("_", " "), None if text else shown.get(unit, "{:,}".format))
             )
@@ -173,13 +185,18 @@ class Summary(Report):
         )
         uncovered = [(op, calls, self.why_uncovered[op]) for op, calls in self.uncovered.items()]
         phases = [Field("phase", "phase"), Field("operations", "operations", "{:,}".format)]
-        for name in PhaseSummary._fields[2:]:
+        for name in SUMMED:
             phases.append(Field(name, name.replace("_", " "), shown.get(name.rpartition("_")[2], count)))
+        phases.append(Field("incomplete", "incomplete"))
         return [
             Listing("Modules", tuple(fields), self.modules),
             Listing("Phases", tuple(phases), self.phases),
             Listing(UNCOVERED, operators, uncovered),
         ]
+
+    def notes(self) -> list[str]:
+        """Which sums leave operations out."""
+        return gaps(self._trace.metrics)
 
     def charts(self) -> dict[str, Chart]:
         """The time of each module's own operations, where it was measured."""
@@ -210,9 +227,13 @@ class Summary(Report):
             "wall_ns uncovered why_uncovered"
         ).split()
         found = {name: getattr(self, name) for name in names}
-        modules = [{**row._asdict(), "outputs": list(row.outputs)} for row in self.modules]
-        phases = [row._asdict() for row in self.phases]
-        return {**found, "phases": phases, "modules": modules, "limits": list(self.limits)}
+        modules = [
+            {**row._asdict(), "outputs": list(row.outputs), "incomplete": list(row.incomplete)}
+            for row in self.modules
+        ]
+        phases = [{**row._asdict(), "incomplete": list(row.incomplete)} for row in self.phases]
+        rest = {"notes": self.notes(), "limits": list(self.limits)}
+        return {**found, "phases": phases, "modules": modules, **rest}
 
 
 def _uncovered(trace: Trace) -> dict[str, int]:
@@ -229,6 +250,10 @@ def _total_of(metrics: Metrics, name: str, inside: Any) -> int | None:
     column = metrics[name]
     known = inside if column.known is None else inside & column.known
     return int(column.values[known].sum()) if known.any() or not inside.any() else None
+
+
+def _has_gaps(column: Column, inside: Any) -> bool:
+    return column.known is not None and bool((inside & ~column.known).any())
 
 
 def _sum(sizes: list[int | None]) -> int | None:

@@ -73,7 +73,7 @@ def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:
 
 def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -> str:
     lines = [markdown.report(trace.graph, trace.metrics, (), trace.meta).rstrip("\n")]
-    lines += _uncovered(trace)
+    lines += _left_out(trace)
     for name, report in found.items():
         lines += ["", f"## {report.title or name.capitalize()}", "", ABOUT[name], "", *_facts(report)]
         for listing in report.listings():
@@ -89,12 +89,15 @@ def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -
     return "\n".join([*lines, ""])
 
 
-def _uncovered(trace: Trace) -> list[str]:
-    """The operators that no sum of FLOPs has in it, where there are some."""
-    listing = next(listing for listing in trace.summary().listings() if listing.title == UNCOVERED)
-    if not len(listing.rows):
-        return []
-    return ["", f"## {UNCOVERED}", "", "Sums of FLOPs leave them out.", "", *_listing(listing)]
+def _left_out(trace: Trace) -> list[str]:
+    """Which sums leave operations out, and the operators that no sum of FLOPs has in it, where there are some."""
+    summary = trace.summary()
+    notes = [f"- {markdown.escaped(note)}" for note in summary.notes()]
+    lines = ["", "## Sums that are too low", "", *notes] if notes else []
+    listing = next(listing for listing in summary.listings() if listing.title == UNCOVERED)
+    if len(listing.rows):
+        lines += ["", f"## {UNCOVERED}", "", "Sums of FLOPs leave them out.", "", *_listing(listing)]
+    return lines
 
 
 def _facts(report: Report) -> list[str]:

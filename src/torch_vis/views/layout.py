@@ -11,25 +11,25 @@ from torch_vis.views.units import count, duration, size
 
 
 class Figure(NamedTuple):
-    """One column of figures."""
+    """One column of figures: its title, the name that it has in sums, and how a person reads a cell of it."""
 
     title: str
-    cell: Callable[[Sums], int | None]
+    name: str
     show: Callable[[int], str]
     backward: bool = False
 
 
 # In the order in which they stand; NARROW is the order in which they go when there is no room.
 FIGURES = {
-    "ops": Figure("ops", lambda sums: sums.ops, "{:,}".format),
-    "time": Figure("time", lambda sums: sums.time_ns, duration),
-    "self": Figure("self", lambda sums: sums.self_ns, duration),
-    "memory": Figure("allocated", lambda sums: sums.alloc_bytes, size),
-    "flops": Figure("FLOPs", lambda sums: sums.flops, count),
-    "backward ops": Figure("ops", lambda sums: sums.backward_ops, "{:,}".format, backward=True),
-    "backward time": Figure("time", lambda sums: sums.backward_ns, duration, backward=True),
-    "backward memory": Figure("allocated", lambda sums: sums.backward_bytes, size, backward=True),
-    "backward flops": Figure("FLOPs", lambda sums: sums.backward_flops, count, backward=True),
+    "ops": Figure("ops", "ops", "{:,}".format),
+    "time": Figure("time", "time_ns", duration),
+    "self": Figure("self", "self_ns", duration),
+    "memory": Figure("allocated", "alloc_bytes", size),
+    "flops": Figure("FLOPs", "flops", count),
+    "backward ops": Figure("ops", "backward_ops", "{:,}".format, backward=True),
+    "backward time": Figure("time", "backward_ns", duration, backward=True),
+    "backward memory": Figure("allocated", "backward_bytes", size, backward=True),
+    "backward flops": Figure("FLOPs", "backward_flops", count, backward=True),
 }
 NARROW = (
     "backward flops",
@@ -177,8 +177,11 @@ def _share(wanted: Mapping[str, int], room: int) -> dict[str, int]:
 
 
 def _figure(figure: Figure, sums: Sums) -> str:
-    number = figure.cell(sums)
-    return "" if number is None else figure.show(number) if number else "0"
+    number = getattr(sums, figure.name)
+    if number is None:
+        return ""
+    least = "≥ " if figure.name in sums.incomplete else ""
+    return least + (figure.show(number) if number else "0")
 
 
 def _cut(text: str, width: int) -> str:

@@ -29,7 +29,10 @@ SUMMED = {
 
 @dataclass(slots=True)
 class Sums:
-    """Totals of one block or line; time and bytes are None where they were not measured."""
+    """Totals of one block or line; time and bytes are None where they were not measured.
+
+    ``incomplete`` names the figures that leave out operations of which they are not known.
+    """
 
     ops: int = 0
     backward_ops: int = 0
@@ -44,13 +47,20 @@ class Sums:
     backward_macs: int | None = None
     moved_bytes: int | None = None
     backward_moved_bytes: int | None = None
+    incomplete: tuple[str, ...] = ()
 
     def add(self, other: Sums) -> None:
         """Add the figures of another block; what one of the two does not know, it leaves as it is."""
-        for name in self.__slots__:
+        if other.incomplete:
+            either = {*self.incomplete, *other.incomplete}
+            self.incomplete = tuple(name for name in AMOUNTS if name in either)
+        for name in AMOUNTS:
             mine, theirs = getattr(self, name), getattr(other, name)
             if theirs is not None:
                 setattr(self, name, theirs if mine is None else mine + theirs)
+
+
+AMOUNTS = tuple(name for name in Sums.__slots__ if name != "incomplete")
 
 
 @dataclass(slots=True)
@@ -167,6 +177,7 @@ class Outline:
                 totals = _sum_by(self._block_of_scope, values, len(blocks))
                 for block, total in zip(blocks, totals.tolist()):
                     setattr(block.sums, name, int(total))
+                    block.sums.incomplete = tuple(part for part in block.sums.incomplete if part != name)
 
     def _sums_by(self, group: Any, nodes: Any, count: int) -> list[Sums]:
         """The sums over some nodes, for each of ``count`` groups that ``group`` puts them into."""
@@ -176,6 +187,7 @@ class Outline:
             "backward_ops": np.bincount(group[backward], minlength=count),
         }
         cells = {name: column.tolist() for name, column in columns.items()}
+        cells["incomplete"] = self._incomplete(group, nodes, count)
         for name, behind in SUMMED.items():
             values = _known_or_zero(self.metrics, name)
             if values is None:
@@ -189,6 +201,19 @@ class Outline:
                     none = (np.bincount(place, minlength=count) > 0) & (some == 0)
                     cells[column] = [None if n else cell for cell, n in zip(cells[column], none.tolist())]
         return [Sums(**{name: column[row] for name, column in cells.items()}) for row in range(count)]
+
+    def _incomplete(self, group: Any, nodes: Any, count: int) -> list[tuple[str, ...]]:
+        """For each group, the figures that are not known of one of its nodes."""
+        backward = self.graph.node_phase[nodes] == Phase.BACKWARD
+        found: list[tuple[str, ...]] = [()] * count
+        for name, behind in SUMMED.items():
+            known = self.metrics[name].known if name in self.metrics else None
+            if known is None:
+                continue
+            for column, chosen in ((name, ~backward), (behind, backward)):
+                for row in np.unique(group[chosen & ~known[nodes]]).tolist():
+                    found[row] = (*found[row], column)
+        return found
 
     def _count_operators(self) -> None:
         """Count each block's own operators, in the order in which it first ran them."""

@@ -36,8 +36,9 @@ def table(
     """The module tree of a run as text, with totals and what was not captured below it.
 
     Each line counts what happened in the module and in all that it called; ``self`` is the time without the modules it
-    called, ``allocated`` the bytes of the tensors its operations made. Neighbours that do the same are one line with
-    their sum (``0-11 × 12``). ``depth`` is how many levels to show, None for all; by default as many as fit in 60 rows.
+    called, ``allocated`` the bytes of the tensors its operations made; ``≥`` stands before a sum that leaves out
+    operations of which it is not known. Neighbours that do the same are one line with their sum (``0-11 × 12``).
+    ``depth`` is how many levels to show, None for all; by default as many as fit in 60 rows.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
@@ -216,10 +217,11 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
 def _compute(metrics: Metrics) -> str:
     """What all operations with a formula come to, and how many have none."""
     flops, macs, moved = (metrics[name].total() for name in ("flops", "macs", "moved_bytes"))
-    if flops is None or macs is None or moved is None:
+    if flops is None or macs is None:
         return ""
-    least = "at least " if metrics["flops"].uncovered else ""
-    return f"{least}{count(int(flops))} FLOPs, {count(int(macs))} MACs; {size(int(moved))} moved"
+    least, less = ("at least " if metrics[name].uncovered else "" for name in ("flops", "moved_bytes"))
+    bytes_ = "" if moved is None else f"; {less}{size(int(moved))} moved"
+    return f"{least}{count(int(flops))} FLOPs, {count(int(macs))} MACs{bytes_}"
 
 
 def _operations(graph: Graph) -> str:
@@ -254,13 +256,18 @@ def _peak(graph: Graph, live: Column, freed: Column) -> str:
     return f"{size(int(values.max()))} in live tensors, at {node.name}{where}"
 
 
-def _footnotes(metrics: Metrics, limits: Sequence[str], width: int) -> list[str]:
-    """What the figures leave out, and what the capture could not see."""
-    notes = [
+def gaps(metrics: Metrics) -> list[str]:
+    """Which sums leave operations out, in sentences."""
+    return [
         f"{name} is not known for {column.uncovered:,} of {len(column):,} operations; sums leave them out"
         for name, column in metrics.items()
-        if name in ("time_ns", "alloc_bytes", "live_bytes", "flops") and column.uncovered
+        if name in ("time_ns", "alloc_bytes", "live_bytes", "flops", "moved_bytes") and column.uncovered
     ]
+
+
+def _footnotes(metrics: Metrics, limits: Sequence[str], width: int) -> list[str]:
+    """What the figures leave out, and what the capture could not see."""
+    notes = gaps(metrics)
     if len(limits) > MOST_LIMITS:
         limits = [*limits[:MOST_LIMITS], f"… and {len(limits) - MOST_LIMITS:,} more in t.limits"]
     lines = []
