@@ -172,6 +172,21 @@ def test_a_function_without_modules_is_shown_by_operator() -> None:
     assert "operation  ops" in text
 
 
+def test_an_operator_that_runs_forward_and_backward_is_one_row_with_its_own_figures() -> None:
+    def step(x: torch.Tensor) -> None:
+        (x * x.sigmoid()).mul(2).sum().backward()
+
+    trace = tv.trace(step, torch.ones(3, requires_grad=True))
+    found = {
+        name: (sums.ops, sums.backward_ops)
+        for name, sums in Outline(trace.graph, trace.metrics).by_operator()
+    }
+    for name, figures in found.items():
+        expected = [len(trace.graph.find(op=name, phase=phase)) for phase in ("forward", "backward")]
+        assert list(figures) == expected, name
+    assert found["mul"][0] == 2 and found["mul"][1] > 0
+
+
 def test_a_training_step_shows_its_optimizer() -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

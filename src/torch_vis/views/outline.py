@@ -154,7 +154,8 @@ class Outline:
     def by_operator(self) -> list[tuple[str, Sums]]:
         """The run's own operations (those outside of all modules), summed up for each operator."""
         graph = self.graph
-        names = {name: number for number, name in enumerate([*self.run.own_ops, *self.run.own_backward_ops])}
+        ran = dict.fromkeys([*self.run.own_ops, *self.run.own_backward_ops])  # both ways, some of them
+        names = {name: number for number, name in enumerate(ran)}
         of_call = np.array([names.get(short_name(call.op), -1) for call in graph.calls], dtype=np.int64)
         here = np.flatnonzero(self._block_of_node == 0)
         found = self._sums_by(of_call[graph.node_call[here]], here, len(names))
