@@ -36,6 +36,19 @@ def torch_is_left_as_it_was() -> Iterator[None]:
     assert after == before, "the test left torch changed"
 
 
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Nothing compiled before, and nothing left: not what Dynamo has in its cache, not a case's process group."""
+    import torch._dynamo
+
+    from tests.zoo import close_process_group
+
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    close_process_group()
+
+
 def torch_settings() -> dict[str, Any]:
     import torch
     from torch.nn.modules import module

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,15 +14,10 @@ import torch_vis as tv
 from tests.zoo import ZOO
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 
-pytestmark = pytest.mark.skipif(
-    "compile_inductor_backend" not in ZOO, reason="no C++ compiler here for inductor"
-)
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.skipif("compile_inductor_backend" not in ZOO, reason="no C++ compiler here for inductor"),
+    pytest.mark.usefixtures("fresh_compiler"),
+]
 
 
 class Block(nn.Module):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -58,12 +57,7 @@ WEIGHT = (
 )
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    close_process_group()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def captured(case: Case, via: str) -> tuple[tv.Trace, tv.Trace]:

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.graph.files import MAKERS, assert_comes_back, saved_run
 from tests.graph.graphs import (
     LIMITS,
     META,
-    empty_graph,
-    odd_calls_graph,
-    one_node_graph,
     synthetic,
     training_graph,
     training_metrics,
@@ -40,18 +38,13 @@ def read(path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    path = tmp_path / "run.json"
-    exporter.save(path, training_graph(), training_metrics(), LIMITS, META)
-    return path
+    return saved_run(exporter, tmp_path / "run.json")
 
 
-@pytest.mark.parametrize("make", [empty_graph, one_node_graph, training_graph, odd_calls_graph])
+@pytest.mark.parametrize("make", MAKERS)
 def test_a_graph_comes_back(tmp_path: Path, make: Callable[[], Graph]) -> None:
-    exporter.save(tmp_path / "run.json", make(), Metrics(), LIMITS, META)
+    assert_comes_back(exporter, tmp_path / "run.json", make)
     read(tmp_path / "run.json")
-    graph, metrics, limits, meta = exporter.load(tmp_path / "run.json")
-    assert_same_graph(graph, make())
-    assert (len(metrics), limits, meta) == (0, LIMITS, META)
 
 
 def test_metrics_come_back(saved: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -12,16 +11,10 @@ from torch import Tensor, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 import torch_vis as tv
-from tests.zoo import ZOO, close_process_group
+from tests.zoo import ZOO
 from torch_vis.errors import CaptureFailed, NoMatch, UsageError
 
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    close_process_group()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 class Net(nn.Module):

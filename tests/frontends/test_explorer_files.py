@@ -16,6 +16,8 @@ import torch_vis as tv
 from tests.views.screen import drive, panel, press
 from torch_vis.frontends.explorer import explore, subject_of
 
+PATIENCE = 300  # seconds in which a terminal shows what it should, however busy the machine is
+
 
 def net() -> torch.nn.Module:
     torch.manual_seed(0)
@@ -202,8 +204,8 @@ def test_in_a_real_terminal(tmp_path: Path) -> None:
         return done.stdout
 
     def wait_for(*words: str) -> str:
-        text = ""
-        for _ in range(300):
+        text, end = "", time.monotonic() + PATIENCE
+        while time.monotonic() < end:
             text = tmux("capture-pane", "-p", "-t", "s")
             if all(word in text for word in words):
                 return text
@@ -211,13 +213,15 @@ def test_in_a_real_terminal(tmp_path: Path) -> None:
         raise AssertionError(f"{words} did not come: {text}")
 
     source = str(Path(tv.__file__).resolve().parent.parent)
-    shell = f"PYTHONPATH={source} {sys.executable} {program}; sleep 60"
+    shell = f"PYTHONPATH={source} {sys.executable} {program}; sleep {PATIENCE}"
     tmux("new-session", "-d", "-s", "s", "-x", "120", "-y", "30", shell)
     try:
         first = wait_for("15 parameters", "Linear", "filter")
         assert "ReLU" in first
-        tmux("send-keys", "-t", "s", "/", "relu")
-        wait_for("1 match")
+        tmux("send-keys", "-t", "s", "/")
+        wait_for("Enter keeps it")
+        tmux("send-keys", "-t", "s", "relu")
+        wait_for("1 match", "\n relu")
         tmux("send-keys", "-t", "s", "Enter")
         tmux("send-keys", "-t", "s", "3")
         wait_for("def forward(self, input")

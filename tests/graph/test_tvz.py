@@ -16,12 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.graph.files import MAKERS, assert_comes_back, saved_run
 from tests.graph.graphs import (
     LIMITS,
     META,
-    empty_graph,
-    odd_calls_graph,
-    one_node_graph,
     synthetic,
     training_graph,
     training_metrics,
@@ -38,17 +36,12 @@ dtypes = st.sampled_from(
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A file that is good."""
-    path = tmp_path / "run.tvz"
-    tvz.save(path, training_graph(), training_metrics(), LIMITS, META)
-    return path
+    return saved_run(tvz, tmp_path / "run.tvz")
 
 
-@pytest.mark.parametrize("make", [empty_graph, one_node_graph, training_graph, odd_calls_graph])
+@pytest.mark.parametrize("make", MAKERS)
 def test_a_graph_comes_back(tmp_path: Path, make: Callable[[], Graph]) -> None:
-    tvz.save(tmp_path / "run.tvz", make(), Metrics(), LIMITS, META)
-    graph, metrics, limits, meta = tvz.load(tmp_path / "run.tvz")
-    assert_same_graph(graph, make())
-    assert (len(metrics), limits, meta) == (0, LIMITS, META)
+    assert_comes_back(tvz, tmp_path / "run.tvz", make)
 
 
 def test_metrics_come_back_with_what_is_not_known(saved: Path) -> None:

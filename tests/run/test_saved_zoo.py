@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,7 @@ REFUSED = {"fake_tensor_input": "FakeTensor", "meta_tensor_input": "meta device"
 OTHERWISE_EXPORTED = {*OTHERWISE["export"], "seeds_inside_forward"}
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    close_process_group()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 @pytest.mark.parametrize("name", ZOO)
