@@ -190,7 +190,7 @@ class Pruning(Report):
         told = f": the {ROWS} of {len(tried):,} that move it most" if len(tried) > ROWS else ""
         names = [f"{group.name}, {count(group.parameters)} parameters" for group in shown]
         series = Series("group", names, [_moved(group) for group in shown])
-        axes = Axis("units of, and what goes with them"), Axis("how far the output moves, of its norm")
+        axes = Axis("units of"), Axis("how far the output moves, of its norm")
         title = f"What cutting each group alone does to the output{told}"
         return {"groups": Chart("dots", title, *axes, [series])}
 
