@@ -29,7 +29,7 @@ SECONDS = 52.0  # that it takes at most, next to loading torch and the libraries
 PROGRAM_SHARE = 0.33  # of that for the host
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
 DTYPES = ("float32", "bfloat16")
-LEAST = 60  # operations that are timed, however little time there is
+LEAST = 250  # operations that are timed, however little time there is
 
 
 def calibrate(
@@ -355,23 +355,28 @@ def _mark(number: int) -> None:
 
 
 def _marked(graph: Graph, work: Workload) -> tuple[list[int], list[int]]:
-    """For each probe the class of its operation, the last one between its marks that runs a kernel, and its number."""
-    from torch_vis.analysis.device_time import VIEW
+    """For each probe the class of its operation, the last one between its marks that runs a kernel, and its number.
+
+    Before it there may be copies and fills, no more: a layer that this device runs in many operations says nothing of
+    the last of them.
+    """
+    from torch_vis.analysis.device_time import COPY, VIEW
 
     rows, places = [], []
-    current, last = -1, -1
+    current, last, single = -1, -1, True
     for node, call in enumerate(graph.node_call.tolist()):
         template = graph.calls[call]
         sizes = template.args[0] if template.op.startswith("aten::empty") and template.args else ()
         if type(sizes) is tuple and len(sizes) == 2 and sizes[0] == MARK:
             number = int(sizes[1]) - 1
             if number % 2 == 0:
-                current, last = number // 2, -1
-            elif current == number // 2 and last >= 0:
+                current, last, single = number // 2, -1, True
+            elif current == number // 2 and last >= 0 and single:
                 rows.append(last)
                 places.append(current)
             continue
         row = int(work.group[node])
         if work.kind[row] != VIEW:
+            single &= last < 0 or work.kind[last] == COPY
             last = row
     return rows, places

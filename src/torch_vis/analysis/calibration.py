@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.analysis import host_time
-from torch_vis.analysis.device_time import Estimate, Likeness, Samples
+from torch_vis.analysis.device_time import NOISE, Estimate, Likeness, Samples
 from torch_vis.analysis.hardware import Hardware
 from torch_vis.analysis.host_time import HostCosts
 from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
@@ -66,7 +66,10 @@ class Calibration:
     @cached_property
     def kernels(self) -> Likeness:
         """The estimator of kernel times."""
-        return Likeness(self.samples, floor_ns=self.floor_ns, bandwidth=self.bandwidth)
+        noise = NOISE.get(self.class_, max(NOISE.values()))
+        return Likeness(
+            self.samples, floor_ns=self.floor_ns, bandwidth=self.bandwidth, peaks=self.peaks, noise=noise
+        )
 
     def device_ns(self, estimate: Estimate) -> NDArray[np.float64]:
         """What the device takes: on a GPU with the gap before each kernel, on a CPU without the call itself."""

@@ -21,13 +21,18 @@ Floats = NDArray[np.float64]
 SIMILAR_OP, OTHER_OP, OTHER_DTYPE = 9.0, 25.0, 16.0
 BASE_WEIGHT = 0.3  # of the time that the roofs allow, next to the sizes themselves
 LENGTH = 10.0  # doublings over which the factor changes by its own size
-SIGMA, NOISE = 0.8, 0.1  # how far the factor's logarithm spreads, and how far one measurement is off
+SIGMA = 0.8  # how far the factor's logarithm spreads
+NOISE = {
+    "gpu": 0.1,
+    "cpu": 0.25,
+}  # how far one measurement is off: a host has caches, neighbours and a clock of its own
 ALIKE = frozenset(
     {"matmul", "elementwise", "copy", "optimizer"}
 )  # kinds whose operators take much the same time
 ARITHMETIC = frozenset({"matmul", "convolution", "attention", "recurrent"})  # kinds that peaks can bound
+REACHED = 0.3  # of the peak, by the largest operations of every kind but the recurrent
 CHUNK = 512
-VIEW, RECURRENT = KINDS.index("view"), KINDS.index("recurrent")
+VIEW, RECURRENT, COPY = KINDS.index("view"), KINDS.index("recurrent"), KINDS.index("copy")
 
 
 FIGURES = ("flops", "moved", "time_ns", "kernels", "host_ns")
@@ -105,8 +110,12 @@ class Known(NamedTuple):
 class Likeness:
     """The estimator: samples of one device, with its roofs."""
 
-    def __init__(self, samples: Samples, *, floor_ns: float, bandwidth: float) -> None:
+    def __init__(
+        self, samples: Samples, *, floor_ns: float, bandwidth: float, peaks: dict[str, float], noise: float
+    ) -> None:
         self.samples = samples
+        self.peaks = peaks
+        self.noise = noise
         self.floor_ns = floor_ns
         self.bandwidth = bandwidth / 1e9  # bytes per ns
         self.roofs = self._roofs()
@@ -115,7 +124,10 @@ class Likeness:
         self._known: dict[tuple[int, bool], Known] = {}
 
     def _roofs(self) -> Floats:
-        """FLOP per ns that any sample of a kind and element type reached; infinite where there is none."""
+        """FLOP per ns that any sample of a kind and element type reached; infinite where there is none.
+
+        Few samples may all be small: what runs on the units of matrix products reaches a part of their peak.
+        """
         made = np.full((len(KINDS), len(REAL_DTYPES)), np.inf)
         rates = np.nan_to_num(self.samples.flops) / np.maximum(self.samples.time_ns, 1.0)
         for kind, name in enumerate(KINDS):
@@ -124,10 +136,16 @@ class Likeness:
             for dtype in range(len(REAL_DTYPES)):
                 chosen = rates[(self.samples.kind == kind) & (self.samples.dtype == dtype)]
                 if len(chosen) and chosen.max() > 0:
-                    made[kind, dtype] = chosen.max()
+                    made[kind, dtype] = max(chosen.max(), self._least(name, REAL_DTYPES[dtype]))
             known = made[kind][np.isfinite(made[kind])]
             made[kind][~np.isfinite(made[kind])] = known.min() if len(known) else np.inf
         return made
+
+    def _least(self, kind: str, dtype: str) -> float:
+        """FLOP per ns that large operations of a kind reach at the least."""
+        if kind == "convolution" and dtype == "float32" and "tf32" in self.peaks:
+            dtype = "tf32"
+        return REACHED * self.peaks.get(dtype, 0.0) / 1e9 if kind != "recurrent" else 0.0
 
     def _base(self, work: Samples | Workload) -> Floats:
         """The least time by the roofs; what goes step by step takes at least one smallest kernel for each."""
@@ -184,7 +202,7 @@ class Likeness:
 
     def _solved(self, rows: NDArray[np.int64], goals: Floats) -> Known:
         alike = self._alike(self.samples, self.ops[rows], self.base[rows], rows, rows)
-        inverse = np.asarray(np.linalg.inv(alike + NOISE**2 * np.eye(len(rows))), dtype=np.float64)
+        inverse = np.asarray(np.linalg.inv(alike + self.noise**2 * np.eye(len(rows))), dtype=np.float64)
         means = (inverse @ goals).sum(axis=0) / inverse.sum()
         return Known(rows, inverse, means, inverse @ (goals - means))
 
@@ -199,7 +217,7 @@ class Likeness:
             alike = self._alike(work, names[part], base[rows[part]], rows[part], known.rows)
             means[part] = known.means + alike @ known.weights
             left = SIGMA**2 - np.einsum("ij,jk,ik->i", alike, known.inverse, alike, optimize=True)
-            spread[part] = np.sqrt(np.maximum(left, 0.0) + NOISE**2)
+            spread[part] = np.sqrt(np.maximum(left, 0.0) + self.noise**2)
         return means, spread
 
     def _alike(
