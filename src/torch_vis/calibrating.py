@@ -40,7 +40,9 @@ def calibrate(
     Times single operations over the sizes that models have, copies from small to large, and small programs whose
     time is the host's. ``device`` is ``"cuda"`` where there is one, or else ``"cpu"``. What was measured before with
     the same device, torch, threads and precision settings is taken as it is; ``again=True`` measures anew. The file is
-    in the user's cache folder, or at ``path``. Nothing is written if it is interrupted.
+    in the user's cache folder, or at ``path``. Nothing is written if it is interrupted. On a GPU, do it in a process of
+    its own, ``python -c "import torch_vis; torch_vis.calibrate()"``: torch's profiler, once used, slows every launch that
+    comes after it. What is measured is a quiet machine: times that something else on the same core disturbed are left out.
 
     >>> import torch_vis as tv
     >>> machine = tv.calibrate()  # doctest: +SKIP

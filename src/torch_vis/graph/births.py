@@ -30,9 +30,8 @@ def block_births(graph: Graph) -> NDArray[Any]:
     if not lifts.any():
         return birth
     first = np.full(len(birth), -1, dtype=np.int64)
-    first[graph.value_storage[graph.in_value[::-1]]] = graph.in_node[
-        ::-1
-    ]  # the last write counts: the first reader
+    backwards = slice(None, None, -1)  # the last write counts: the first reader
+    first[graph.value_storage[graph.in_value[backwards]]] = graph.in_node[backwards]
     given = np.zeros(len(birth), dtype=bool)
     given[graph.value_storage[np.isin(graph.value_role, GIVEN)]] = True
     block = np.flatnonzero((birth < 0) & (first >= 0) & ~given)

@@ -8,6 +8,7 @@ import numpy as np
 from rich.text import Text
 
 from torch_vis.graph import Graph
+from torch_vis.graph.births import block_births
 from torch_vis.views.tui.panels.sheet import Sheet, chart, squeeze
 from torch_vis.views.tui.subject import Subject
 from torch_vis.views.units import size
@@ -70,7 +71,7 @@ def _curve(live: Any, nodes: Any, sheet: Sheet) -> None:
 
 def _alive_at(graph: Graph, node: int, sheet: Sheet) -> None:
     """The largest blocks that were alive when most was."""
-    alive = np.flatnonzero((graph.storage_birth <= node) & (graph.storage_death > node))
+    alive = np.flatnonzero((block_births(graph) <= node) & (graph.storage_death > node))
     order = alive[np.argsort(-graph.storage_bytes[alive], kind="stable")][:MOST]
     first: dict[int, int] = {}
     wanted = set(order.tolist())
