@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch_vis.run.calibrate.sizes import Probe
     from torch_vis.tracing import Trace
 
-SECONDS = 52.0  # that it takes at most, next to loading torch and the libraries of kernels
+SECONDS = 48.0  # that it takes at most, next to loading torch and the libraries of kernels
 PROGRAM_SHARE = 0.33  # of that for the host
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
 DTYPES = ("float32", "bfloat16")
@@ -41,8 +41,9 @@ def calibrate(
     time is the host's. ``device`` is ``"cuda"`` where there is one, or else ``"cpu"``. What was measured before with
     the same device, torch, threads and precision settings is taken as it is; ``again=True`` measures anew. The file is
     in the user's cache folder, or at ``path``. Nothing is written if it is interrupted. On a GPU, do it in a process of
-    its own, ``python -c "import torch_vis; torch_vis.calibrate()"``: torch's profiler, once used, slows every launch that
-    comes after it. What is measured is a quiet machine: times that something else on the same core disturbed are left out.
+    its own (``python -c "import torch_vis; torch_vis.calibrate()"``): torch's profiler, once used, slows every launch
+    that comes after it. What is measured is a quiet machine: times that something else on the same core disturbed are
+    left out.
 
     >>> import torch_vis as tv
     >>> machine = tv.calibrate()  # doctest: +SKIP
