@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 import torch_vis as tv
+from tests.analysis.calibrations import made_up
 from tests.traced import NAMES, traced
-from torch_vis.errors import UsageError
+from torch_vis import calibrating
+from torch_vis.errors import NoMatch, UsageError
 from torch_vis.reports.whole import gathered
 
 
@@ -96,6 +98,30 @@ def test_json_is_data(tmp_path):
     found = json.loads((tmp_path / "run.json").read_text())
     assert found["summary"]["flops"] == t.metrics["flops"].total()
     assert found["memory"]["facts"] and found["time"]["facts"] and found["gradients"]["Gradients by layer"]
+
+
+def test_latency_is_in_it_where_this_machine_was_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    t = small()
+    t.report(tmp_path / "run.md")
+    left_out = (tmp_path / "run.md").read_text().partition("## Not in this report")[2]
+    assert "- **latency**: this machine has not been calibrated: run tv.calibrate()" in left_out
+    monkeypatch.setattr(calibrating, "cached", lambda device=None: made_up("cpu"))
+    t.report(tmp_path / "run.md")
+    text = (tmp_path / "run.md").read_text()
+    assert "## Predicted latency" in text and "**latency**" not in text
+    t.report(tmp_path / "run.json")
+    assert json.loads((tmp_path / "run.json").read_text())["latency"]["facts"]
+
+
+def test_charts_are_named_where_a_report_is_read():
+    report = small().time()
+    last = str(report).splitlines()[-1]
+    assert last.startswith("charts: modules, operators, lines;") and "figure(chart='operators')" in last
+    with pytest.raises(NoMatch, match="'lines', 'modules', 'operators'"):
+        report.figure(chart="operator")
+    alone = small().partition()
+    assert len(alone.charts()) == 1 and "charts:" not in str(alone)
 
 
 def test_a_loaded_trace_has_what_needs_no_tensors(tmp_path):

@@ -216,7 +216,8 @@ class Reading:
         """Write all that can be found out to one file: Markdown to read (``.md``), or data to go on with (``.json``).
 
         The tables of ``print``, ``memory``, ``time``, ``fusion``, ``partition``, and as far as the trace has the data
-        ``roofline`` and ``gradients``. What is missing is listed with the reason.
+        ``roofline``, ``gradients`` and ``latency`` (where this machine was calibrated). What is missing is
+        listed with the reason.
 
         >>> import os, tempfile, torch, torch_vis as tv
         >>> path = os.path.join(tempfile.mkdtemp(), "run.md")

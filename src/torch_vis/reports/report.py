@@ -41,7 +41,7 @@ class Report:
         return ()
 
     def charts(self) -> Mapping[str, Chart]:
-        """The charts that can be drawn, by name."""
+        """The charts that can be drawn, by name: ``figure(chart=…)`` takes one of these names."""
         return {}
 
     def notes(self) -> Sequence[str]:
@@ -58,10 +58,23 @@ class Report:
         if self.notes():
             notes = (wrap(f"• {note}", width, subsequent_indent="  ") for note in self.notes())
             parts.append([line for lines in notes for line in lines])
+        names = [*self.charts()]
+        if len(names) > 1:
+            told = f"charts: {', '.join(names)}; figure() draws the first, figure(chart={names[1]!r}) another"
+            parts.append(wrap(told, width, subsequent_indent="  "))
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def figure(self, renderer: str = "plotly", *, chart: str | None = None) -> Any:
-        """A chart of it, drawn by ``"plotly"`` or ``"matplotlib"``."""
+        """A chart of it, drawn by ``"plotly"`` or ``"matplotlib"``.
+
+        ``chart`` is one of the names in ``charts()``, which ``print`` shows below the tables; without it, the first.
+
+        >>> import torch, torch_vis as tv
+        >>> report = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).time()
+        >>> [*report.charts()]
+        ['modules', 'operators', 'lines']
+        >>> figure = report.figure("matplotlib", chart="lines")
+        """
         found = self.charts()
         if not found:
             raise UsageError(f"there is nothing to draw: {self.title or type(self).__name__} is empty")

@@ -21,6 +21,7 @@ ABOUT = {
     "memory": "What tensors hold while each operation runs, and what it is made of where it is most.",
     "time": "How long operations, modules and source lines took, as the host saw it.",
     "roofline": "How near operations come to what the machine can do, and what holds them back.",
+    "latency": "How long the run is expected to take on this machine, by what was measured to calibrate it.",
     "fusion": "Neighbouring operations that a compiler could run as one kernel: what passes between them would not "
     "have to be written to memory and read again.",
     "partition": "The run cut into parts that can run one after another. Each chain that could be fused is a part, and "
@@ -57,6 +58,7 @@ def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:
         "memory": trace.memory,
         "time": trace.time,
         "roofline": trace.roofline,
+        "latency": trace.latency,
         "fusion": trace.fusion,
         "partition": trace.partition,
         "gradients": trace.gradients,
