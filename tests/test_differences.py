@@ -288,3 +288,31 @@ def test_a_difference_in_backward_is_told_with_the_line_of_its_forward():
     assert found.results["output"][1].relative == 0 and found.first.a.phase == "backward"
     lines = {row["line"] for row in found.to_plain()["All that differ, in order"]}
     assert any(f"test_differences.py:{line} in" in text for text in lines)
+
+
+def test_an_operation_is_as_far_off_as_the_worst_of_what_it_made():
+    class Attend(nn.Module):
+        def forward(self, q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    torch.manual_seed(0)
+    full = [torch.randn(2, 4, 16, 16).mul(0.02).requires_grad_() for _ in "qkv"]
+    half = [one.detach().bfloat16().requires_grad_() for one in full]
+    found = tv.compare(tv.trace(Attend(), *full), tv.trace(Attend(), *half)).differences()
+    row = next(row for row in found.rows if "attention" in row.a.name)
+    # its logarithms of sums are a hundred times as large as what it is for
+    assert (
+        row.relative == pytest.approx(found.results["output"][1].relative, rel=1e-6) and row.relative > 1e-3
+    )
+
+
+def test_the_mean_that_a_normalisation_keeps_is_no_difference_of_its_own():
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.LayerNorm(64), nn.LayerNorm(64))  # what comes in has no mean
+    two = copy.deepcopy(one)
+    with torch.no_grad():
+        two[0].weight *= 1 + 1e-3
+    x = torch.randn(8, 64)
+    found = tv.compare(tv.trace(one, x), tv.trace(two, x)).differences()
+    assert [row.a.path for row in found.born] == ["0"]
+    assert all(row.relative < 2e-3 for row in found.rows)

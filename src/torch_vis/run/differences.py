@@ -10,11 +10,18 @@ import torch
 from numpy.typing import NDArray
 
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.template import short_name
 from torch_vis.held import Held
 from torch_vis.run.contents import made_where, makes_numbers
 from torch_vis.run.noise import Noise
 from torch_vis.run.observe import Watched
 from torch_vis.run.replay import quiet
+
+MEAN = 1  # the place of the mean among what a normalisation makes
+NORMS = frozenset({
+    "layer_norm", "group_norm", "batch_norm", "batch_norm_legit", "batch_norm_with_update", "fused_layer_norm",
+    "cudnn_batch_norm", "miopen_batch_norm",
+})  # fmt: skip
 
 
 class Gap(NamedTuple):
@@ -72,7 +79,8 @@ def gaps(
                 if wanted[reached] and reached != other:
                     ahead[reached] = [tensor.clone() for tensor in two.made(reached)]
             found = ahead.pop(other, None)
-            gap = gap_of(one.made(node), two.made(other) if found is None else found)
+            made = one.made(node), two.made(other) if found is None else found
+            gap = worst_gap(*made, _counting(one, two, node, other))
             if gap is not None:
                 known[node], relative[node], largest[node] = True, gap.relative, gap.largest
         for _ in others:
@@ -103,10 +111,33 @@ class _Side:
                 self.copies[value] = self.made(node)[place].clone()
             yield node
 
+    def outputs(self, node: int) -> list[int]:
+        """The values that an operation made."""
+        return self.run.graph.out_value[slice(*self.run.graph.output_span(node))].tolist()
+
+    def normalises(self, node: int) -> bool:
+        """Whether an operation gives the mean and the spread of what it read after what it made of it."""
+        name = short_name(self.run.graph.calls[self.run.graph.node_call[node]].op)
+        return name.strip("_").removeprefix("native_") in NORMS
+
     def given(self, value: int) -> torch.Tensor:
         """What was wanted, when the run is over."""
         found = self.copies.get(value)
         return _counted(self.run.replay.tensor(value) if found is None else found)
+
+
+def _counting(one: _Side, two: _Side, node: int, other: int) -> list[bool]:
+    """Of each output, whether it counts: the mean that a normalisation keeps says nothing that its input does not.
+
+    Means are often next to zero, and what is zero but for rounding in both runs counts only where all of them are.
+    """
+    here, there = one.outputs(node), two.outputs(other)
+    counted = [place != MEAN or not one.normalises(node) for place in range(len(here))]
+    sound = [
+        counts and not (a in one.noise.values and b in two.noise.values)
+        for counts, a, b in zip(counted, here, there)
+    ]
+    return sound if any(sound) else counted
 
 
 def _result(one: _Side, two: _Side, here: int, there: int) -> Gap | None:
@@ -116,38 +147,67 @@ def _result(one: _Side, two: _Side, here: int, there: int) -> Gap | None:
 
 
 def gap_of(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> Gap | None:
-    """How far apart, None where shapes differ or nothing is a plain floating-point tensor.
+    """How far apart all of them together are, None where shapes differ or nothing is a plain floating-point tensor.
 
     >>> gap_of([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 4.5])])
     Gap(relative=0.1, largest=0.5, rounding=False)
     """
-    apart, size, most, seen = 0.0, 0.0, 0.0, False
-    if len(a) != len(b):
+    found = _measured(a, b)
+    if not found:
         return None
-    for left, right in zip(a, b, strict=True):
-        if left.is_nested or right.is_nested or left.layout != torch.strided or right.layout != torch.strided:
-            continue
-        if (
-            left.shape != right.shape
-            or left.is_quantized
-            or right.is_quantized
-            or left.is_meta
-            or right.is_meta
-        ):
-            return None
-        if not (left.is_floating_point() or left.is_complex()) or not left.numel():
-            continue
-        seen = True
-        left, right = _wide(left), _wide(right).to(left.device)
-        difference = torch.where(_alike(left, right), 0.0, left - right)
-        apart += float(torch.linalg.vector_norm(difference)) ** 2
-        size += float(torch.linalg.vector_norm(torch.nan_to_num(left, 0.0, 0.0, 0.0))) ** 2
-        if bool(difference.isnan().any()):  # on one side only
-            return Gap(float("inf"), float("inf"))
-        most = max(most, float(difference.abs().amax()))
-    if not seen:
+    apart, size = (sum(part**2 for part in parts) ** 0.5 for parts in list(zip(*found))[:2])
+    return _gap(apart, size, max(one[2] for one in found))
+
+
+def worst_gap(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], counts: Sequence[bool]) -> Gap | None:
+    """How far apart the worst pair is of those that count; in one norm, a large one would hide a small one.
+
+    >>> large, small = torch.tensor([1e6]), torch.tensor([1.0])
+    >>> worst_gap([large, small], [large, 1.5 * small], [True, True])
+    Gap(relative=0.5, largest=0.5, rounding=False)
+    """
+    found = [_gap(*one) for one in _measured(a, b, counts) or ()]
+    return max(found, key=lambda gap: (gap.relative, gap.largest), default=None)
+
+
+def _gap(apart: float, size: float, most: float) -> Gap:
+    return Gap(apart / size if size else float("inf") if apart else 0.0, most)
+
+
+def _measured(
+    a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], counts: Sequence[bool] | None = None
+) -> list[tuple[float, float, float]] | None:
+    """Of each pair the norm of the difference, that of the first, the largest difference; None for another shape."""
+    if len(a) != len(b) or not all(map(_comparable, a, b)):
         return None
-    return Gap((apart / size) ** 0.5 if size else float("inf") if apart else 0.0, most)
+    return [
+        _measure(left, right)
+        for place, (left, right) in enumerate(zip(a, b))
+        if _is_plain(left, right)
+        and (left.is_floating_point() or left.is_complex())
+        and left.numel()
+        and (counts is None or counts[place])
+    ]
+
+
+def _measure(left: torch.Tensor, right: torch.Tensor) -> tuple[float, float, float]:
+    left, right = _wide(left), _wide(right).to(left.device)
+    difference = torch.where(_alike(left, right), 0.0, left - right)
+    if bool(difference.isnan().any()):  # on one side only
+        return float("inf"), 1.0, float("inf")
+    size = float(torch.linalg.vector_norm(torch.nan_to_num(left, 0.0, 0.0, 0.0)))
+    return float(torch.linalg.vector_norm(difference)), size, float(difference.abs().amax())
+
+
+def _is_plain(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return all(not one.is_nested and one.layout == torch.strided for one in (left, right))
+
+
+def _comparable(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Of the same shape and with numbers to look at; what is not plain is left out, and is no reason to give up."""
+    if not _is_plain(left, right):
+        return True
+    return left.shape == right.shape and not any(one.is_quantized or one.is_meta for one in (left, right))
 
 
 def _counted(tensor: torch.Tensor) -> torch.Tensor:
