@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -278,3 +280,19 @@ def test_the_figure_of_a_deep_stack_has_a_line_for_each_kind_of_layer(renderer):
     assert written(figure, "x")[:3] == ["layers.0", "layers.2", "layers.4"]
     if renderer == "plotly":
         assert series[1].hovertext[7].startswith("layers.7.up<br>")
+
+
+def test_dead_units_are_told_with_operator_line_and_numbers() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).sum()
+
+    shift = torch.ones(30, requires_grad=True)
+    x = torch.ones(2, 30)
+    x[:, 3:28] = -5
+    flow = tv.trace(lambda x: step(x + shift), x, backward=True).gradients()
+    (row,) = flow.to_plain()["Units that are zero for the whole batch"]
+    assert row["operator"] == "relu" and row["line"].endswith(".step") and row["dead"] == 25
+    assert list(row["dead_units"]) == list(range(3, 28)) == json.loads(json.dumps(row["dead_units"]))
+    text = flow.table(width=400)
+    assert "3, 4, 5" in text and "21, 22 and 5 more" in text
+    assert max(map(len, flow.table(width=100).splitlines())) <= 100

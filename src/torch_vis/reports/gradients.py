@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FAR = 1e3  # times under or over what the layers next to the loss have
 BEYOND = 1e6  # times a layer's own weights
 KINDS = 12  # lines of a chart
+SHOWN = 20  # dead units that a table names
 NEXT = 0.25  # the share of the layers that counts as next to the loss
 
 
@@ -44,13 +45,24 @@ class Layer(NamedTuple):
     verdict: str
 
 
+class Numbers(tuple[int, ...]):
+    """Numbers of which a table shows the first; data has all."""
+
+    def __str__(self) -> str:
+        rest = f" and {len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
+        return ", ".join(map(str, self[:SHOWN])) + rest
+
+
 class Rectifier(NamedTuple):
-    """An operation that cuts to zero: how many channels it gives, and how many never fire."""
+    """An operation that cuts to zero: how many channels it gives, and how many never fire, and which."""
 
     path: str
     node: int
     units: int
     dead: int
+    operator: str
+    line: str | None
+    dead_units: Numbers
 
 
 class GradientFlow(Report):
@@ -71,7 +83,7 @@ class GradientFlow(Report):
         self.graph = graph
         self._gradients = gradients(graph)
         self.columns: dict[str, Column]
-        self.columns, self._norms = contents_and_norms(graph, held, self._gradients.values())
+        self.columns, self._norms, self._dead = contents_and_norms(graph, held, self._gradients.values())
         self.columns["grad_norm"] = self._column()
         self._weights = parameter_norms(graph, held)
         self._outside = outside_faults(graph, held)
@@ -125,10 +137,12 @@ class GradientFlow(Report):
         """Operations that cut to zero, those with most dead units first."""
         units, dead = self.columns["units"], self.columns["dead_units"]
         known = np.ones(len(units), dtype=bool) if units.known is None else units.known
-        rows = [
-            Rectifier(self.graph.nodes[node].path, node, units[node], dead[node])
-            for node in np.flatnonzero(known).tolist()
-        ]
+        rows = []
+        for number in np.flatnonzero(known).tolist():
+            node = self.graph.nodes[number]
+            site, which = line_to_mend(node), Numbers(self._dead.get(number, ()))
+            line = None if site is None else site.short
+            rows.append(Rectifier(node.path, number, units[number], dead[number], node.name, line, which))
         return sorted(rows, key=lambda row: -row.dead / max(1, row.units))
 
     @cached_property
@@ -212,9 +226,12 @@ class GradientFlow(Report):
         )
         rectifiers = (
             Field("path", "module"),
-            Field("node", "operation", str),
+            Field("node", "number", str),
             Field("units", "units", "{:,}".format),
             Field("dead", "dead", "{:,}".format),
+            Field("operator", "operator"),
+            Field("line", "source line"),
+            Field("dead_units", "which are dead"),
         )
         dying = [(row.path or "(root)", *row[1:]) for row in self.rectifiers if row.dead]
         rows = [(row.path or "(root)", *row[1:]) for row in self.layers]

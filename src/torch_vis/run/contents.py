@@ -37,8 +37,11 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
 
 def contents_and_norms(
     graph: Graph, held: Held | None, values: Iterable[int]
-) -> tuple[dict[str, Column], dict[int, float]]:
-    """Those columns, and the norm of each of some values as it was when it was made; of one run for both."""
+) -> tuple[dict[str, Column], dict[int, float], dict[int, list[int]]]:
+    """Those columns, the norm of each of some values as it was when it was made, and by operation which units are dead.
+
+    All come of one run.
+    """
     count = len(graph)
     norm = np.zeros(count)
     numbers = {name: np.zeros(count, dtype=np.int64) for name in CONTENTS[1:]}
@@ -47,6 +50,7 @@ def contents_and_norms(
     wanted = np.array(sorted(values), dtype=np.int64)
     norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, wanted)}
     places = made_where(graph, wanted)
+    dead: dict[int, list[int]] = {}
 
     def see(node: int, made: list[torch.Tensor]) -> None:
         for value, place in places.get(node, ()):
@@ -60,7 +64,8 @@ def contents_and_norms(
         norm[node], numbers["nans"][node], numbers["infs"][node] = _size(floating)
         if cutting[node] and floating[0].dim() >= 2:
             rectifies[node] = True
-            numbers["units"][node], numbers["dead_units"][node] = _dead(floating[0])
+            numbers["units"][node], dead[node] = _dead(floating[0])
+            numbers["dead_units"][node] = len(dead[node])
 
     shown = numbers_made.copy()
     shown[list(places)] = True
@@ -68,7 +73,7 @@ def contents_and_norms(
     found = {"norm": Column("norm", norm, known=known)}
     for name, column in numbers.items():
         found[name] = Column(name, column, known=rectifies if name.endswith("units") else known)
-    return found, {value: norm for value, norm in norms.items() if norm is not None}
+    return found, {value: norm for value, norm in norms.items() if norm is not None}, dead
 
 
 def norms_of_values(graph: Graph, held: Held | None, values: Iterable[int]) -> dict[int, float | None]:
@@ -168,8 +173,8 @@ def _size(made: list[torch.Tensor]) -> tuple[float, int, int]:
     return total**0.5, nans, sum(int(torch.isinf(tensor).sum()) for tensor in made)
 
 
-def _dead(made: torch.Tensor) -> tuple[int, int]:
-    """The channels of what a rectifier made, and how many are zero throughout."""
+def _dead(made: torch.Tensor) -> tuple[int, list[int]]:
+    """How many channels there are in what a rectifier made, and which of them are zero throughout."""
     axis = 1 if made.dim() >= 4 else made.dim() - 1
     rest = [number for number in range(made.dim()) if number != axis]
-    return made.shape[axis], int((made == 0).all(dim=rest).sum())
+    return made.shape[axis], (made == 0).all(dim=rest).nonzero().flatten().tolist()
