@@ -31,6 +31,7 @@ WAITS = frozenset(
     {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select"}
 )
 COMMON = 0.05  # what every kernel of a run is off by alike: clocks, heat, how caches were left
+ALIKE = 0.5  # how far what different operations of one kind are off by goes together
 GAP_NS = 700.0  # between two kernels, where it was not measured
 # Within a model operations take longer than alone: caches, memory and clocks are shared. On fifteen models that no
 # calibration and no benchmark of ours contains, kernels took 6 % more on an H200, and so did its host; not so what
@@ -169,7 +170,7 @@ def _range(
     errors: tuple[float, float],
     follow: Callable[[Floats, Floats], Floats],
 ) -> tuple[float, float]:
-    """The range of the total. Operations of one class are off alike, those of different classes independently.
+    """The range of the total. Operations of one class are off alike, classes of one kind half so, kinds independently.
 
     ``errors`` are that of the host's costs and that which all of a run has in common.
     """
@@ -177,7 +178,9 @@ def _range(
         return 0.0, 0.0
     per_class = np.bincount(work.group, weights=device, minlength=len(estimate.spread))
     total = max(float(per_class.sum()), 1.0)
-    spread = float(np.sqrt(((per_class * estimate.spread) ** 2).sum())) / total
+    off = per_class * estimate.spread
+    of_kind = np.bincount(work.kind, weights=off)
+    spread = float(np.sqrt((1.0 - ALIKE) * (off**2).sum() + ALIKE * (of_kind**2).sum())) / total
     of_device = TIMES * float(np.hypot(spread, errors[1]))
     of_host = TIMES * float(np.hypot(*errors))
     ends = []
