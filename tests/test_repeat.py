@@ -213,6 +213,28 @@ def test_a_module_takes_as_long_as_it_does() -> None:
     assert t.meta["plain_wall_ns"] >= 10_000_000
 
 
+@pytest.mark.parametrize("mostly", [True, False])
+def test_self_time_is_what_it_was_in_a_run(mostly: bool) -> None:
+    """Of three modules another one is unlike the rest in every run: medians of the whole and of these do not mix."""
+
+    class Sleeps(nn.Module):
+        def __init__(self, turn: int) -> None:
+            super().__init__()
+            self.turn = turn
+
+        def forward(self, x: Tensor) -> Tensor:
+            import time
+
+            self.turn += 1
+            time.sleep(0.02 if (self.turn % 3 != 0) is mostly else 0)
+            return x + 1
+
+    t = tv.trace(nn.Sequential(*(Sleeps(turn) for turn in range(3))), torch.rand(3), repeat=3)
+    (whole,) = (row for row in t.time().modules if row.type == "Sequential")
+    assert 0 <= whole.self_ns < 10_000_000 < whole.inclusive_ns
+    assert whole.self_ns == t.metrics["scope_self_ns"][whole.scope]
+
+
 def test_python_has_a_share_of_every_run_and_never_less_than_nothing() -> None:
     """Operations and calls are timed in turns; where the turns differ, the difference is no time of Python's."""
 

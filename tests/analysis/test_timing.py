@@ -62,6 +62,16 @@ def test_self_and_inclusive_time_of_modules() -> None:
     assert rows["1.0"].kernel_ns == 14  # forward and backward
 
 
+def test_no_time_is_less_than_nothing() -> None:
+    t = tv.trace(nn.Sequential(nn.ReLU()), torch.rand(2), keep=False)
+    columns = [
+        Column("time_ns", np.full(len(t.graph), 10)),
+        Column("scope_time_ns", np.arange(len(t.graph.scope_call)) * 100, along="scope"),
+    ]
+    timing = Timing(t.graph, Metrics({column.name: column for column in columns}))
+    assert all(row.self_ns >= 0 for row in [*timing.by_call, *timing.by_module])
+
+
 def test_a_module_called_again_counts_each_call_and_one_inside_itself_once() -> None:
     class Nested(nn.Module):
         def __init__(self) -> None:

@@ -36,7 +36,8 @@ class Called(NamedTuple):
     """A call of a module, or all calls of one: ``operations_ns`` + ``host_ns`` = ``inclusive_ns``.
 
     Of repeated runs, how much of a call is the host's is the median of what it was in each run.
-    ``self_ns`` is what the modules that it calls do not take. ``low_ns`` and ``high_ns`` are quartiles over repeated
+    ``self_ns`` is what the modules that it calls do not take, in repeated runs the median of that, and never less than
+    0. ``low_ns`` and ``high_ns`` are quartiles over repeated
     runs, where it was repeated; ``kernel_ns`` is what devices did for it, backward included, where that is known.
     """
 
@@ -154,8 +155,7 @@ class Timing:
         inside[0], behind[0] = self.operations_ns, 0  # the run is around its backward pass as well
         if self.host is not None:
             inside = self.inclusive - self.host
-        own = self.inclusive.copy()
-        np.subtract.at(own, graph.scope_parent[1:], self.inclusive[1:])
+        own = self._own()
         low, high = (self._spread(name) for name in ("scope_time_low_ns", "scope_time_high_ns"))
         kernel: Any = [None] * len(own)
         if self.kernel is not None:
@@ -204,6 +204,14 @@ class Timing:
                 )
             )
         return sorted(found, key=lambda row: (-row.inclusive_ns - row.backward_ns, row.scope))
+
+    def _own(self) -> Ints:
+        """What the calls inside each call do not take: of repeated runs, the median of what that was in each."""
+        if {"scope_self_ns", "scope_time_low_ns"} <= set(self.metrics):
+            return self.metrics["scope_self_ns"].values.astype(np.int64)
+        own = self.inclusive.copy()
+        np.subtract.at(own, self.graph.scope_parent[1:], self.inclusive[1:])
+        return np.maximum(own, 0)  # what recording took is taken off by an estimate
 
     def _spread(self, name: str) -> list[int | None]:
         return self.metrics[name][:] if name in self.metrics else [None] * len(self.inclusive)

@@ -359,13 +359,15 @@ class Repeats:
         followed = [isinstance(rec.modules[row[0]][0], FOLLOWED) for row in rec.scopes]
         rows = np.flatnonzero([True, *followed[1:]])
         inside = self._operations_in(np.ones(len(graph), dtype=bool), time)
-        middle, low, high = (_placed(inside, rows, row) for row in _quartiles(np.stack(self.calls)))
-        own = middle.copy()
-        np.subtract.at(own, graph.scope_parent[1:], middle[1:])
+        runs = np.tile(inside, (len(self.calls), 1))
+        runs[:, rows] = np.stack(self.calls)
+        middle, low, high = _quartiles(runs)
+        own = runs.copy()  # run by run: a median less other medians can be anything
+        np.subtract.at(own, (slice(None), graph.scope_parent[1:]), runs[:, 1:])
         yield Column("scope_time_ns", middle, along="scope")
         yield Column("scope_time_low_ns", low, along="scope")
         yield Column("scope_time_high_ns", high, along="scope")
-        yield Column("scope_self_ns", np.maximum(own, 0), along="scope")
+        yield Column("scope_self_ns", np.maximum(_quartiles(own)[0], 0), along="scope")
         if self.parts:
             unlike = np.zeros(len(graph), dtype=bool)
             unlike[self._seen_nodes()] = self.unlike

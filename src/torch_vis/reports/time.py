@@ -33,7 +33,7 @@ CALLS = (
     Field("inclusive_ns", "inclusive", duration),
     Field("low_ns", "from", duration),
     Field("high_ns", "to", duration),
-    Field("self_ns", "self", _time),
+    Field("self_ns", "self", duration),
     Field("operations_ns", "in operations", duration),
     Field("host_ns", "in Python", _time),
     Field("backward_ns", "backward", duration),
@@ -194,7 +194,7 @@ class TimeReport(Report):
         else:
             found.append(
                 "medians of single operations come to about the time of all, not exactly; how much of a run or call is "
-                "Python is the median of its share in each run"
+                "Python is the median of its share in each run, and self the median of what it was in each"
             )
         if self.device is not None:
             found.append(
