@@ -362,12 +362,12 @@ class Repeats:
         runs = np.tile(inside, (len(self.calls), 1))
         runs[:, rows] = np.stack(self.calls)
         middle, low, high = _quartiles(runs)
-        own = runs.copy()  # run by run: a median less other medians can be anything
-        np.subtract.at(own, (slice(None), graph.scope_parent[1:]), runs[:, 1:])
+        own = runs.T.copy()  # run by run: a median less other medians can be anything
+        np.subtract.at(own, graph.scope_parent[1:], runs.T[1:])
         yield Column("scope_time_ns", middle, along="scope")
         yield Column("scope_time_low_ns", low, along="scope")
         yield Column("scope_time_high_ns", high, along="scope")
-        yield Column("scope_self_ns", np.maximum(_quartiles(own)[0], 0), along="scope")
+        yield Column("scope_self_ns", np.maximum(_quartiles(own.T)[0], 0), along="scope")
         if self.parts:
             unlike = np.zeros(len(graph), dtype=bool)
             unlike[self._seen_nodes()] = self.unlike
