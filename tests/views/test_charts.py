@@ -30,6 +30,19 @@ def test_places_are_named(renderer: str) -> None:
     assert written(figure, "y") == ["0.001", "0.002", "0.005", "0.01"]
 
 
+def test_figures_of_bars_below_zero_stand_clear_of_the_names() -> None:
+    chart = Chart("bars", "T", Axis(""), Axis("change"), [Series("c", ["time", "memory"], [-40.0, 20.0])])
+    figure = draw(chart, "matplotlib")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    names = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert [text.get_text() for text in axes.texts] == ["−40", "20"]
+    for text, end in zip(axes.texts, (0, 20)):
+        box = text.get_window_extent()
+        assert not any(box.overlaps(name) for name in names)
+        assert box.x0 > axes.transData.transform((end, 0))[0]
+
+
 def test_of_many_names_the_blocks_are_written_and_none_over_another() -> None:
     places, labels = named_ticks(STACK)
     assert labels[:3] == ["h.0", "h.1", "h.2"] and labels[-2:] == ["h.23", "head"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from torch_vis.errors import missing_extra
@@ -115,11 +115,20 @@ def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
                 [mid - low for low, mid in zip(series.low, series.y)],
                 [high - mid for high, mid in zip(series.high, series.y)],
             ]
-        drawn = axes.barh(where, series.y, left=left, color=series.color, label=series.name, xerr=spread)
+        axes.barh(where, series.y, left=left, color=series.color, label=series.name, xerr=spread)
         if len(chart.series) == 1 and spread is None:
-            axes.bar_label(drawn, [_plain(said(chart.y, n)) for n in series.y], padding=3, fontsize=7)
+            _figures(axes, chart, zip(where, series.y))
         for row, number in zip(where, series.y):
             offsets[row] += number
+
+
+def _figures(axes: Any, chart: Chart, bars: Iterable[tuple[int, float]]) -> None:
+    """The figure of each bar to the right of it: to the left of one below zero stand the names of the rows."""
+    for row, number in bars:
+        axes.annotate(
+            _plain(said(chart.y, number)), (max(number, 0), row), xytext=(3, 0), textcoords="offset points",
+            fontsize=7, va="center",
+        )  # fmt: skip
 
 
 def _dots(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
