@@ -214,3 +214,12 @@ def test_as_a_table_as_data_and_as_a_figure(renderer: str) -> None:
     assert len(found.to_pandas()) == len(found.parts)
     assert np.sum([row["operations"] for row in found.to_plain()["Parts"]]) == len(found.graph)
     assert found.figure(renderer) is not None
+
+
+def test_views_are_told_apart_from_what_the_budget_counts() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(6)))
+    found = tv.trace(model, torch.ones(2, 8)).partition(max_operations=2)
+    rows = found.to_plain()["Parts"]
+    assert any(row["views"] for row in rows)
+    assert all(row["operations"] - row["views"] <= 2 for row in rows)
+    assert "of which views" in found.table(width=240) and "max_operations does not count them" in str(found)

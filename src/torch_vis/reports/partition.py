@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BARS = 40
 OUTSIDE = "input of the run"
+VIEWS = "views run no kernel, so max_operations does not count them"
 
 
 class Crossing(NamedTuple):
@@ -137,15 +138,17 @@ class PartitionReport(Report):
         """One row per part, and one per reason."""
         fields = (
             Field("number", "part", "{:,}".format), Field("names", "what it runs"), Field("module", "module"),
-            Field("phase", "phase"), Field("operations", "operations", count), Field("flops", "FLOPs", count),
+            Field("phase", "phase"), Field("operations", "operations", count),
+            Field("views", "of which views", count), Field("flops", "FLOPs", count),
             Field("input_bytes", "inputs", size), Field("weight_bytes", "weights", size),
             Field("output_bytes", "outputs", size), Field("internal_bytes", "stays inside", size),
             Field("intensity", "FLOPs per byte", "{:,.2f}".format), Field("reason", "cut off by"),
         )  # fmt: skip
         rows: list[tuple[Any, ...]] = [
-            (part.number, chained(part.names), common_path(part.modules), part.phase, len(part.operations), part.flops,
-             part.input_bytes, part.weight_bytes, part.output_bytes, part.internal_bytes, part.intensity, part.reason)
-            for part in self.parts
+            (part.number, chained(part.names), common_path(part.modules), part.phase, len(part.operations), views,
+             part.flops, part.input_bytes, part.weight_bytes, part.output_bytes, part.internal_bytes, part.intensity,
+             part.reason)
+            for part, views in zip(self.parts, (self.columns.operations - self.columns.kernels).tolist(), strict=True)
         ]  # fmt: skip
         why = (
             Field("reason", "why they are not one part"),
@@ -184,4 +187,7 @@ class PartitionReport(Report):
     def notes(self) -> Sequence[str]:
         """What is not covered."""
         missing = int(self.columns.uncovered.sum())
-        return [f"the FLOPs of {missing:,} operations are not known and not in the totals"] if missing else ()
+        found = [VIEWS] if (self.columns.operations > self.columns.kernels).any() else []
+        if missing:
+            found.append(f"the FLOPs of {missing:,} operations are not known and not in the totals")
+        return found
