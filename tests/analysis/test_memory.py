@@ -205,3 +205,17 @@ def test_the_counter_of_adam_is_there_from_its_first_step_on() -> None:
     assert first.memory().peak_node.phase == "backward"
     assert first.memory().peak_bytes == alone.memory().peak_bytes == first.summary().peak_bytes
     assert {tensor.born for tensor in second.memory().lifetimes if tensor.name.endswith(".step")} == {None}
+
+
+def test_an_operation_is_told_by_itself_or_by_its_number() -> None:
+    t, other = (tv.trace(Residual(), torch.ones(4, 8), backward=True) for _ in range(2))
+    report = t.memory()
+    peak = report.peak_node
+    assert report.at(peak) == report.at(peak.index) == report.at(np.int64(peak.index)) == report.peak
+    for number in (10**9, -1, len(t.graph)):
+        with pytest.raises(UsageError, match=f"has operations 0 to {len(t.graph) - 1}"):
+            report.at(number)
+    with pytest.raises(UsageError, match="not by 'sum'"):
+        report.at("sum")
+    with pytest.raises(UsageError, match="another graph"):
+        report.at(other.graph.nodes[0])

@@ -195,3 +195,29 @@ def test_bad_names_and_no_backward() -> None:
     assert report.checkpoints == []
     with pytest.raises(UsageError, match="backward=True"):
         report.checkpoint("blocks.0")
+
+
+def test_checkpoints_together_can_be_read_and_drawn() -> None:
+    model, x = transformer(frozenset())
+    plain = tv.trace(model, x, backward=True).memory()
+    found = plain.checkpoint("blocks.?")
+    rows = [row for row in plain.checkpoints if row.path in {f"blocks.{number}" for number in range(4)}]
+    assert [(row.path, row.calls) for row in found.modules] == [
+        (f"blocks.{number}", 1) for number in range(4)
+    ]
+    assert found.extra_flops == sum(row.extra_flops for row in rows)
+    assert found.extra_time_ns == sum(row.extra_time_ns for row in rows)
+    assert found.saved_bytes == plain.peak_bytes - found.peak_bytes > 0
+    lines = str(found).splitlines()
+    assert len(lines) < 20 and "blocks.3" in str(found) and "MiB lower" in found.facts()["change"]
+    now, then = found.charts()["timeline"].series
+    assert max(now.y) == plain.peak_bytes and max(then.y) == found.live.max() <= found.peak_bytes
+    assert len(found.figure("matplotlib").axes) == 1
+
+
+def test_checkpoints_of_a_prediction_have_no_time_and_those_that_forget_nothing_say_so() -> None:
+    model, x = transformer(frozenset())
+    found = tv.trace(model, x, backward=True, fake=True).memory().checkpoint("blocks.?")
+    assert found.extra_time_ns is None and found.extra_flops and "extra time" not in str(found)
+    found = tv.trace(nn.Sequential(nn.Identity(), nn.Linear(4, 4)), torch.ones(2, 4), backward=True).memory()
+    assert "none of these calls saves anything" in str(found.checkpoint("0"))

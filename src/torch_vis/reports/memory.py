@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +20,13 @@ from torch_vis.analysis.memory import (
 )
 from torch_vis.analysis.memory import scratch_bytes as scratch_of
 from torch_vis.analysis.memory.caching import WORKSPACE
-from torch_vis.analysis.memory.checkpointing import Recomputed, paths_of
+from torch_vis.analysis.memory.checkpointing import paths_of
 from torch_vis.analysis.memory.plain_run import plain_live
+from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
+from torch_vis.reports.checkpointed import Checkpointed, thinned
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
@@ -36,7 +38,6 @@ TRIED = (  # what the rules of analysis/memory/scratch.py were found to be worth
     "scratch of kernels on the CPU, as tried: in backward, 206 of 260 random convolutions were within 2 % + 2 KiB; "
     "depthwise windows above 3×3 are mostly too high, and LSTMs up to 37 % too low"
 )
-POINTS = 2000  # along a timeline; beyond, the highest of each stretch is drawn
 
 
 class Share(NamedTuple):
@@ -86,9 +87,34 @@ class MemoryReport(Report):
         """The tensors that make up the peak, the largest first."""
         return self.at(self.blocks.peak_node)
 
-    def at(self, node: int | None) -> list[Tensor]:
-        """The tensors that are alive while an operation runs, the largest first."""
-        return self.blocks.tensors(self.blocks.alive(node))
+    def at(self, node: Node | int | None) -> list[Tensor]:
+        """The tensors that are alive while an operation runs, the largest first; for None, before the run.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+        >>> [tensor.name for tensor in t.memory().at(t.graph.nodes[0])]
+        ['weight', 'input', 'bias']
+        """
+        return self.blocks.tensors(self.blocks.alive(self._number(node)))
+
+    def _number(self, node: Node | int | None) -> int | None:
+        """The number of an operation of this run."""
+        if node is None:
+            return None
+        if isinstance(node, Node):
+            if node.graph is not self.graph:
+                raise UsageError(
+                    f"{node} is an operation of another graph than the one that this memory is of"
+                )
+            return node.index
+        try:
+            number = index(node)
+        except TypeError:
+            raise UsageError(f"an operation is told by itself or by its number, not by {node!r}") from None
+        if not 0 <= number < len(self.graph):
+            has = f"operations 0 to {len(self.graph) - 1:,}" if len(self.graph) else "no operations"
+            raise UsageError(f"there is no operation {number:,}: this run has {has}")
+        return number
 
     @property
     def lifetimes(self) -> list[Tensor]:
@@ -142,8 +168,10 @@ class MemoryReport(Report):
         rows = self._checkpointing.rows()
         return [row._replace(extra_time_ns=None) for row in rows] if self.predicted else rows
 
-    def checkpoint(self, modules: str | Sequence[str]) -> Recomputed:
+    def checkpoint(self, modules: str | Sequence[str]) -> Checkpointed:
         """The memory of the run if all calls of these modules (paths or patterns) were checkpointed together.
+
+        ``print`` shows both peaks and what it costs; ``.figure()`` draws the memory along the run, now and then.
 
         >>> import torch, torch_vis as tv
         >>> layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(8)]
@@ -151,7 +179,7 @@ class MemoryReport(Report):
         >>> report.peak_bytes, report.checkpoint("?").peak_bytes
         (2509064, 1591560)
         """
-        return self._checkpointing.with_checkpoints(paths_of(modules))
+        return Checkpointed(self._checkpointing, paths_of(modules), predicted=self.predicted)
 
     # ---------------------------------------------------------------- allocators
 
@@ -269,7 +297,7 @@ class MemoryReport(Report):
         """The timeline by use, and the modules at the peak."""
         if not len(self.graph):
             return {}
-        x, chosen = _thinned(self.blocks.live)
+        x, chosen = thinned(self.blocks.live)
         names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
         series = [
             Series(use.words, x, self.blocks.during[use][chosen].tolist(), names)
@@ -322,12 +350,3 @@ CHECKPOINTS = (
     Field("new_peak_bytes", "new peak", size),
     Field("extra_flops", "extra FLOPs", count), Field("extra_time_ns", "extra time", duration),
 )  # fmt: skip
-
-
-def _thinned(live: Any) -> tuple[list[int], Any]:
-    """Places along a timeline, few enough to draw: of each stretch the one where most is alive."""
-    if len(live) <= POINTS:
-        return list(range(len(live))), np.arange(len(live))
-    edges = np.linspace(0, len(live), POINTS + 1).astype(np.int64)
-    chosen = np.array([low + int(live[low:high].argmax()) for low, high in pairwise(edges.tolist())])
-    return chosen.tolist(), chosen

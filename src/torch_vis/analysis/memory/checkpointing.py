@@ -46,11 +46,15 @@ class Checkpoint(NamedTuple):
 
 
 class Recomputed(NamedTuple):
-    """The memory of a run with some calls checkpointed: the peak, and whether it is reached while recomputing."""
+    """The memory of a run with some calls checkpointed: the peak, and whether it is reached while recomputing.
+
+    ``scopes`` are those of the calls that are computed again.
+    """
 
     peak_bytes: int
     recomputing: bool
     live: Ints
+    scopes: Ints
 
 
 class Checkpointing:
@@ -82,7 +86,7 @@ class Checkpointing:
         named = np.array([module.kind == "module" for module in graph.modules], dtype=bool)
         chosen = np.flatnonzero((saved > 0) & named[graph.scope_module])
         peaks = peaks_alone(self, chosen).tolist()
-        flops, times = self._sum_known("flops"), self._sum_known("time_ns")
+        flops, times = self.extra("flops"), self.extra("time_ns")
         found = []
         for scope, peak in zip(chosen.tolist(), peaks, strict=True):
             module = graph.modules[int(graph.scope_module[scope])]
@@ -189,7 +193,7 @@ class Checkpointing:
             one[up] = self.parent[one[up]]
             other[down] = self.parent[other[down]]
 
-    def _sum_known(self, name: str) -> list[int | None] | None:
+    def extra(self, name: str) -> list[int | None] | None:
         """A column summed over what each scope, with those inside, computes again; None where a part is not known."""
         if name not in self.metrics:
             return None
@@ -281,7 +285,7 @@ class Checkpointing:
         held = np.bincount(whose[gone], weights=blocks.bytes[gone], minlength=calls).astype(np.int64)
         before = live[again[used]] - self.made_by(again[used]) - held[used]
         highest = int((before + self._recomputing(owner, scopes, whose)[used]).max(initial=0))
-        return Recomputed(max(peak, highest), highest > peak, live)
+        return Recomputed(max(peak, highest), highest > peak, live, scopes[used])
 
     def _owners(self, paths: Sequence[str]) -> tuple[Ints, Ints]:
         """For every scope the number of the checkpointed call that it is in, -1 for none; and those calls' scopes.
