@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
+from tests.zoo_models.compiled import HAS_COMPILER
 from torch_vis.errors import TensorsMissing
 
 
@@ -316,3 +317,79 @@ def test_the_mean_that_a_normalisation_keeps_is_no_difference_of_its_own():
     found = tv.compare(tv.trace(one, x), tv.trace(two, x)).differences()
     assert [row.a.path for row in found.born] == ["0"]
     assert all(row.relative < 2e-3 for row in found.rows)
+
+
+def traced_twice(**options) -> tuple[tv.Trace, tv.Trace]:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), torch.randn(2, 3)
+    return tv.trace(net, x, backward=True, **options), tv.trace(net, x, backward=True, **options)
+
+
+def test_gradients_from_before_the_run_are_no_difference():
+    found = tv.compare(*traced_twice()).differences()
+    assert found.rows == [] and all(gap.relative == 0 for _, gap in found.results.values())
+    assert len(found.results) == 5
+    assert any("`.grad` was not empty before the run of B: 4 gradients" in note for note in found.notes())
+    assert not any("run of A" in note for note in found.notes())
+
+
+def test_both_runs_may_have_added_to_gradients():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), torch.randn(2, 3)
+    _, one, two = (tv.trace(net, x, backward=True) for _ in range(3))
+    found = tv.compare(one, two).differences()
+    assert found.rows == [] and found.born == []
+    assert all(gap.relative == 0 for _, gap in found.results.values())
+    assert all(any(f"run of {which}" in note for note in found.notes()) for which in "AB")
+
+
+def test_gradients_of_which_the_part_of_the_run_is_not_known_are_marked():
+    def clipped(net: nn.Module) -> None:
+        net(x).sum().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), torch.randn(2, 3)
+    other = copy.deepcopy(net)
+    other(-x).sum().backward()
+    found = tv.compare(tv.trace(lambda: clipped(net)), tv.trace(lambda: clipped(other))).differences()
+    assert found.facts()["gradient"].startswith("accumulated into what was there before")
+    assert any("both together are shown" in note for note in found.notes())
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_gradients_that_were_zeroed_are_not_accumulated(when):
+    torch.manual_seed(0)
+    net, x = nn.Linear(3, 1), torch.randn(2, 3)
+    net(x).sum().backward()
+
+    def step():
+        net.zero_grad(set_to_none=False)
+        net(x).sum().backward()
+
+    if when == "before":
+        net.zero_grad(set_to_none=False)
+    one = tv.trace(net, x, backward=True) if when == "before" else tv.trace(step)
+    assert not one.gradients().accumulated
+    assert one.gradients().layers[0].gradient_norm == pytest.approx(
+        float(torch.cat([net.weight.grad.flatten(), net.bias.grad]).norm())
+    )
+
+
+def test_the_flow_is_of_what_the_run_itself_added():
+    first, second = (one.gradients() for one in traced_twice())
+    assert first.facts()["gradient norm"] == second.facts()["gradient norm"]
+    assert [row.gradient_norm for row in first.layers] == [row.gradient_norm for row in second.layers]
+    assert "zero_grad()" in str(second) and "zero_grad()" not in str(first)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here for inductor")
+def test_a_compiled_run_says_how_to_see_inside():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.GELU()), torch.randn(2, 3)
+    one = tv.trace(net, x)
+    compiled = tv.trace(torch.compile(net), x)
+    torch._dynamo.reset()
+    found = tv.compare(one, compiled).differences()
+    assert any("B ran compiled code" in note and 'via="aot"' in note for note in found.notes())
+    assert not any("compiled" in note for note in tv.compare(one, one).differences().notes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from torch_vis.analysis.accumulated import accumulated
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
 
@@ -25,8 +26,14 @@ class Matched(NamedTuple):
 
 
 def given_back(graph: Graph) -> list[Given]:
-    """The results of a run; gradients as they were when complete, also those that were freed or zeroed since."""
+    """The results of a run; gradients as they were when complete, also those that were freed or zeroed since.
+
+    Of a gradient that was added to what was there before the run, what the run itself added, where that is known.
+    """
     complete = {f"{name}{ENDING}": value for name, value in gradients(graph).items()}
+    for name, row in accumulated(graph).items():
+        if row.own is not None:
+            complete[f"{name}{ENDING}"] = row.own
     found = [
         Given(
             row.kind,

@@ -10,7 +10,9 @@ import numpy as np
 from torch_vis.analysis.compare import module_of
 from torch_vis.analysis.compare_results import Matched, match_results
 from torch_vis.errors import UsageError
+from torch_vis.graph.gradients import ENDING
 from torch_vis.graph.rows import Node
+from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.differences import Gap, Gaps, gaps
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from torch_vis.tracing import Trace
 
 MARKS = 12  # points of a chart that are named
+MIXED = "accumulated into what was there before"
+COMPILED = (
+    "{} ran compiled code, which is one operation here, without a counterpart: only what comes out of it is compared. "
+    'tv.trace(model, …, via="aot") or via="dynamo" of the model before torch.compile shows what is inside'
+)
 GROWTH = 10.0  # times what came in: an operation of which the difference is news
 
 
@@ -64,6 +71,10 @@ class Differences(Report):
         self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b)
         values = [(one.value, two.value) for one, two in self.matched.pairs]
         self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._to_b, values)
+        self.accumulated = {
+            "A": filled_before(a.graph, a._held),
+            "B": filled_before(b.graph, b._held),
+        }
 
     @cached_property
     def _came_in(self) -> np.ndarray:
@@ -81,13 +92,39 @@ class Differences(Report):
 
     @cached_property
     def rows(self) -> list[Difference]:
-        """The operations that differ by more than the tolerance."""
+        """The operations that differ by more than the tolerance.
+
+        Those that add to a gradient from before the run are left out: what they made is not of this run alone.
+        """
         found = []
-        for node in np.flatnonzero(self.gaps.known & (self.gaps.relative > self.tolerance)).tolist():
+        differing = self.gaps.known & (self.gaps.relative > self.tolerance)
+        differing[list(self._accumulating)] = False
+        for node in np.flatnonzero(differing).tolist():
             pair = self.a.graph.nodes[node], self.b.graph.nodes[int(self._to_b[node])]
             gap = float(self.gaps.relative[node]), float(self.gaps.largest[node])
             found.append(Difference(*pair, *gap, float(self._came_in[node])))
         return found
+
+    @cached_property
+    def _accumulating(self) -> set[int]:
+        """The operations of ``a`` that add to what was in ``.grad`` before, or whose counterparts do."""
+        here, there = (
+            {node for row in found.values() for node in row.nodes} for found in self.accumulated.values()
+        )
+        return here | set(np.flatnonzero(np.isin(self._to_b, list(there))).tolist())
+
+    @cached_property
+    def mixed(self) -> set[str]:
+        """The gradients that hold what was there before the run, of which the run's own part is not known."""
+        unknown = [
+            {f"{name}{ENDING}" for name, row in found.items() if row.own is None}
+            for found in self.accumulated.values()
+        ]
+        return {
+            one.name
+            for one, two in self.matched.pairs
+            if one.kind == "gradient" and (one.name in unknown[0] or two.name in unknown[1])
+        }
 
     @property
     def first(self) -> Difference | None:
@@ -125,6 +162,15 @@ class Differences(Report):
         }
         return {reason: names for reason, names in found.items() if names}
 
+    @cached_property
+    def _compiled(self) -> list[str]:
+        """Which of the two ran compiled code."""
+        return [
+            name
+            for name, trace in (("A", self.a), ("B", self.b))
+            if any(call.op == "torch_vis::compiled" for call in trace.graph.calls)
+        ]
+
     def facts(self) -> dict[str, str]:
         compared = int(self.gaps.known.sum())
         found = {
@@ -140,8 +186,13 @@ class Differences(Report):
             found["first"] = f"{_named(self.first.a)}: {self.first.relative:.3g} relative{line}"
         for kind in ("output", "gradient", "state"):
             all_of = {name: gap for name, (what, gap) in self.results.items() if what == kind}
-            of_kind = {name: gap for name, gap in all_of.items() if not gap.rounding}
-            if all_of and not of_kind:
+            of_run = {
+                name: gap for name, gap in all_of.items() if kind != "gradient" or name not in self.mixed
+            }
+            of_kind = {name: gap for name, gap in of_run.items() if not gap.rounding}
+            if all_of and not of_run:
+                found[kind] = f"accumulated into what was there before, in {_some(list(all_of))}"
+            elif all_of and not of_kind:
                 found[kind] = f"zero but for rounding in both, in {_some(list(all_of))}"
             elif of_kind:
                 worst = max(of_kind, key=lambda name: of_kind[name].relative)
@@ -162,7 +213,10 @@ class Differences(Report):
         other = {one.name: two.name for one, two in self.matched.pairs if one.name != two.name}
         renamed = (Field("in_b", "in B"),) if other else ()
         results = (Field("name", "result"), *renamed, Field("kind", "kind"), *gap, Field("remark", "remark"))
-        worst = sorted(self.results.items(), key=lambda item: (item[1][1].rounding, -item[1][1].relative))
+        worst = sorted(
+            self.results.items(),
+            key=lambda item: (item[0] in self.mixed or item[1][1].rounding, -item[1][1].relative),
+        )
         rows = [
             (
                 name,
@@ -170,7 +224,7 @@ class Differences(Report):
                 kind,
                 found.relative,
                 found.largest,
-                _remark(found),
+                MIXED if kind == "gradient" and name in self.mixed else _remark(found),
             )
             for name, (kind, found) in worst
         ]
@@ -183,7 +237,10 @@ class Differences(Report):
     def notes(self) -> list[str]:
         noise = self.gaps.rounding.any() or any(gap.rounding for _, gap in self.results.values())
         missing = len(self.a.graph) - int(self.gaps.known.sum())
+        filled = {where: found for where, found in self.accumulated.items() if found}
         return [
+            *([COMPILED.format(" and ".join(self._compiled))] if self._compiled else []),
+            *(accumulation_note(found, f" of {where}") for where, found in filled.items()),
             f"relative: the norm of the difference over the norm in A; {missing:,} operations have no numbers to "
             "compare (views, integers, no counterpart, another shape)",
             *(

@@ -12,6 +12,7 @@ from torch_vis.graph.gradients import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Kind, Phase
+from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.contents import contents_and_norms, outside_faults, parameter_norms
@@ -81,9 +82,13 @@ class GradientFlow(Report):
         if not (graph.node_phase == Phase.BACKWARD).any():
             raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")
         self.graph = graph
-        self._gradients = gradients(graph)
+        self._complete = gradients(graph)
+        self.accumulated = filled_before(graph, held)
+        own = {name: row.own for name, row in self.accumulated.items() if row.own is not None}
+        self._gradients = {**self._complete, **own}
         self.columns: dict[str, Column]
-        self.columns, self._norms, self._dead = contents_and_norms(graph, held, self._gradients.values())
+        values = {*self._complete.values(), *own.values()}
+        self.columns, self._norms, self._dead = contents_and_norms(graph, held, values)
         self.columns["grad_norm"] = self._column()
         self._weights = parameter_norms(graph, held)
         self._outside = outside_faults(graph, held)
@@ -122,7 +127,7 @@ class GradientFlow(Report):
     def let_go(self) -> list[str]:
         """The parameters whose gradient the run itself freed or zeroed, as ``zero_grad()`` does."""
         kept = {r.value.index for r in self.graph.outcomes if r.kind == "gradient"}
-        return [name for name, value in self._gradients.items() if value not in kept]
+        return [name for name, value in self._complete.items() if value not in kept]
 
     def _first_runs(self) -> dict[str, int]:
         graph = self.graph
@@ -247,6 +252,8 @@ class GradientFlow(Report):
         ]
         if not any(row.elements for row in self.layers):
             found.append("no parameter was given a gradient while this run was recorded")
+        if self.accumulated:
+            found.append(accumulation_note(self.accumulated))
         if self.let_go:
             found.append(
                 f"{len(self.let_go):,} gradients were freed or zeroed before the end of the run: shown as they were "

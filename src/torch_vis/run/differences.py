@@ -17,7 +17,7 @@ from torch_vis.run.noise import Noise
 from torch_vis.run.observe import Watched
 from torch_vis.run.replay import quiet
 
-MEAN = 1  # the place of the mean among what a normalisation makes
+# What gives the mean and the spread of what it read after what it made of it.
 NORMS = frozenset({
     "layer_norm", "group_norm", "batch_norm", "batch_norm_legit", "batch_norm_with_update", "fused_layer_norm",
     "cudnn_batch_norm", "miopen_batch_norm",
@@ -115,10 +115,14 @@ class _Side:
         """The values that an operation made."""
         return self.run.graph.out_value[slice(*self.run.graph.output_span(node))].tolist()
 
-    def normalises(self, node: int) -> bool:
-        """Whether an operation gives the mean and the spread of what it read after what it made of it."""
-        name = short_name(self.run.graph.calls[self.run.graph.node_call[node]].op)
-        return name.strip("_").removeprefix("native_") in NORMS
+    def mean(self, node: int) -> int:
+        """The place of the mean among what a normalisation made; -1 for other operations."""
+        graph, made = self.run.graph, self.outputs(node)
+        name = short_name(graph.calls[graph.node_call[node]].op).strip("_").removeprefix("native_")
+        if name not in NORMS or not made:
+            return -1
+        sizes = [graph.types[graph.value_type[value]].numel for value in made]
+        return sizes.index(max(sizes)) + 1  # state that it changes comes before what it made
 
     def given(self, value: int) -> torch.Tensor:
         """What was wanted, when the run is over."""
@@ -132,7 +136,8 @@ def _counting(one: _Side, two: _Side, node: int, other: int) -> list[bool]:
     Means are often next to zero, and what is zero but for rounding in both runs counts only where all of them are.
     """
     here, there = one.outputs(node), two.outputs(other)
-    counted = [place != MEAN or not one.normalises(node) for place in range(len(here))]
+    mean = one.mean(node)
+    counted = [place != mean for place in range(len(here))]
     sound = [
         counts and not (a in one.noise.values and b in two.noise.values)
         for counts, a, b in zip(counted, here, there)
