@@ -247,6 +247,12 @@ def test_a_formula_that_fails_is_named_once_for_each_operator_and_cause(
     assert [record.args[0] for record in caplog.records] == ["mylib::one", "mylib::other"]
 
 
+def test_a_plain_number_is_told_what_to_be_instead(formulas: None) -> None:
+    cost("mylib::number")(lambda op: 5)  # type: ignore[arg-type, return-value]
+    told = why_uncovered(linear_chain(["mylib::number"]))["mylib::number"]
+    assert told.endswith("the formula returned 5; return op.count(...) or Cost(flops=...)")
+
+
 def test_why_an_operator_is_not_covered(formulas: None) -> None:
     cost("mylib::broken")(lambda op: Cost(op.args[7]))
     cost("mylib::partial")(lambda op: None)

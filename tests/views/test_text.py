@@ -15,11 +15,13 @@ from tests.graph.graphs import (
     LIMITS,
     META,
     empty_graph,
+    linear_chain,
     one_node_graph,
     synthetic,
     training_graph,
     training_metrics,
 )
+from torch_vis.analysis.cost.columns import costs
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.views.outline import Outline
@@ -42,6 +44,7 @@ peak memory  108 B in live tensors, at sum
 wall time    81.0 µs
 
 • flops is not known for 1 of 5 operations; sums leave them out
+• without FLOPs: aten::fill_.Scalar; t.summary().why_uncovered says why
 
 not captured
 • 1 value left for Python at model.py:7"""
@@ -254,6 +257,15 @@ def test_the_outermost_rows_add_up_to_the_whole_graph() -> None:
     assert sum(part.backward_ops for part in parts) == len(trace.graph.find(phase="backward"))
     allocated = sum((part.alloc_bytes or 0) + (part.backward_bytes or 0) for part in parts)
     assert allocated == trace.metrics["alloc_bytes"].total()
+
+
+def test_operators_without_flops_are_named() -> None:
+    ops = [f"mylib::op{number}" for number in range(4)]
+    graph = linear_chain([*ops, "aten::exp", ops[2]])
+    text = table(graph, Metrics(costs(graph)), (), {}, width=140)
+    assert "• without FLOPs: mylib::op2, mylib::op0, mylib::op1 and 1 more; t.summary().why_uncovered" in text
+    fine = linear_chain(["aten::exp"])
+    assert "without FLOPs" not in table(fine, Metrics(costs(fine)), (), {})
 
 
 def test_a_measure_with_gaps_says_so() -> None:

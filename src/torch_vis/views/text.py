@@ -21,6 +21,7 @@ from torch_vis.views.units import count, duration, size
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
 MOST_LIMITS = 8
+FIRST = 3  # operators without a formula that are named
 CAPTURED = {"dynamo": "Dynamo", "aot": "Dynamo and AOT", "export": "torch.export", "fx": "torch.fx"}
 
 
@@ -58,7 +59,7 @@ def table(
     facts = totals(graph, metrics, meta, outline)
     wide = max(map(len, facts))
     lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
-    lines += _footnotes(metrics, limits, width)
+    lines += _footnotes(graph, metrics, limits, width)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -265,9 +266,20 @@ def gaps(metrics: Metrics) -> list[str]:
     ]
 
 
-def _footnotes(metrics: Metrics, limits: Sequence[str], width: int) -> list[str]:
+def _uncovered(graph: Graph, metrics: Metrics) -> list[str]:
+    """The operators that sums of FLOPs leave out, and where it says why."""
+    known = metrics["flops"].known if "flops" in metrics else None
+    missing = [] if known is None else graph.node_call[~known].tolist()
+    names = [name for name, _ in Counter(graph.calls[call].op for call in missing).most_common()]
+    if not names:
+        return []
+    rest = f" and {len(names) - FIRST:,} more" if len(names) > FIRST else ""
+    return [f"without FLOPs: {', '.join(names[:FIRST])}{rest}; t.summary().why_uncovered says why"]
+
+
+def _footnotes(graph: Graph, metrics: Metrics, limits: Sequence[str], width: int) -> list[str]:
     """What the figures leave out, and what the capture could not see."""
-    notes = gaps(metrics)
+    notes = gaps(metrics) + _uncovered(graph, metrics)
     if len(limits) > MOST_LIMITS:
         limits = [*limits[:MOST_LIMITS], f"… and {len(limits) - MOST_LIMITS:,} more in t.limits"]
     lines = []

@@ -212,6 +212,8 @@ def _checked(cost: Cost | None) -> Cost | None:
     """A cost in whole numbers, or the error that says that it is none."""
     if cost is None:
         return None
+    if not isinstance(cost, tuple) or len(cost) != len(Cost._fields):
+        raise TypeError(f"the formula returned {cost!r}; return op.count(...) or Cost(flops=...)")
     flops, macs, moved = cost
     made = Cost(index(flops), index(macs), None if moved is None else index(moved))
     if min(made.flops, made.macs) < 0:

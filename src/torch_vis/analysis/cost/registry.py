@@ -36,6 +36,14 @@ _FORMULAS: dict[str, Entry] = {}
 def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], FormulaType]:
     """Make the decorated function the cost formula of some operators; each operator has one.
 
+    The function is called with an ``op`` for each kind of call, and returns what that call costs: ``op.count(add=…,
+    mul=…, div=…, call=…, mac=…)`` from how many of each it does, or ``Cost(flops=…, macs=…, bytes=…)`` in figures
+    (``bytes`` may be left to the types), or None where it does not know. A plain number is refused. ``op`` has no
+    tensors but their types, with ``shape``, ``numel``, ``dtype`` and ``nbytes``: ``op.out`` and ``op.outputs`` of what
+    it gives, ``op.arg(position, name, default)`` of one argument, which may be a number or None as well,
+    ``op.tensors()`` of all tensors among them. ``op.op`` is the operator's full name, ``op.overload`` what is behind
+    its dot.
+
     A name without overload (``aten::mm``) stands for all its overloads that have no formula of their own. An
     operator of ``aten`` that writes in place (``aten::add_``) is looked up under its plain name as well.
     A name in ``aten`` or ``prims`` that torch does not have is refused; operators of one's own may come later.
