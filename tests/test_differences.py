@@ -126,6 +126,9 @@ def test_it_draws_and_lists(tmp_path):
     x = torch.randn(4, 8)
     found = tv.compare(seeded(model(), x), seeded(model(1.5), x)).differences()
     assert len(found.figure().data[0].x) == len([row for row in found.rows if row.relative < float("inf")])
+    assert len(found.to_pandas()) == len(found.rows) > len(found.to_pandas("news")) == len(found.born)
+    assert set(found.to_pandas("results").name) == set(found.to_pandas("Results").name) == set(found.results)
+    assert any(note.text.startswith("first: mul in 1") for note in found.figure().layout.annotations)
     assert found.to_plain()["Results"][0]["relative"] >= found.to_plain()["Results"][-1]["relative"]
 
 

@@ -21,10 +21,13 @@ from torch_vis.views.charts_names import shortened
 from torch_vis.views.tables import Field, Listing
 
 if TYPE_CHECKING:
+    import pandas
+
     from torch_vis.analysis.compare import Alignment
     from torch_vis.tracing import Trace
 
 MARKS = 12  # points of a chart that are named
+LISTINGS = {"news": "Where the difference is news", "all": "All that differ, in order", "results": "Results"}
 MIXED = "accumulated into what was there before"
 COMPILED = (
     "{} ran compiled code, which is one operation here, without a counterpart: only what comes out of it is compared. "
@@ -229,10 +232,22 @@ class Differences(Report):
             for name, (kind, found) in worst
         ]
         return [
-            Listing("Where the difference is news", operations, [_row(row) for row in self.born], most=15),
-            Listing("All that differ, in order", operations, [_row(row) for row in self.rows], most=10),
-            Listing("Results", results, rows, most=15),
+            Listing(LISTINGS["news"], operations, [_row(row) for row in self.born], most=15),
+            Listing(LISTINGS["all"], operations, [_row(row) for row in self.rows], most=10),
+            Listing(LISTINGS["results"], results, rows, most=15),
         ]
+
+    def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:
+        """The rows of a listing as a pandas ``DataFrame``: ``"all"`` that differ by default, ``"news"``, ``"results"``.
+
+        >>> import torch, torch_vis as tv
+        >>> x, model = torch.ones(2, 3), torch.nn.Linear(3, 1)
+        >>> found = tv.compare(tv.trace(model, x), tv.trace(model, 2 * x)).differences()
+        >>> list(found.to_pandas().a), list(found.to_pandas("results").name)
+        (['addmm'], ['output'])
+        """
+        name = "all" if listing is None else listing
+        return super().to_pandas(LISTINGS.get(name, name))
 
     def notes(self) -> list[str]:
         noise = self.gaps.rounding.any() or any(gap.rounding for _, gap in self.results.values())
@@ -258,7 +273,11 @@ class Differences(Report):
             return {}
         names = [_named(self.a.graph.nodes[node]) for node in shown.tolist()]
         news = {row.a.index for row in self.born[:MARKS]}
-        marks = [shortened(n, 30) if node in news else "" for n, node in zip(names, shown.tolist())]
+        first = -1 if self.first is None else self.first.a.index
+        marks = [
+            f"first: {shortened(n, 30)}" if node == first else shortened(n, 30) if node in news else ""
+            for n, node in zip(names, shown.tolist())
+        ]
         series = Series("difference", shown.tolist(), self.gaps.relative[shown].tolist(), names, marks=marks)
         axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
         return {"operations": Chart("points", "Numerical differences along the run", *axes, [series])}
