@@ -11,6 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import torch_vis as tv
 from torch_vis.errors import UsageError
+from torch_vis.reports.batch import BatchSize
+from torch_vis.reports.batching import Fit
 
 
 def network() -> nn.Module:
@@ -215,3 +217,33 @@ def test_sizes_far_beyond_the_memory_are_not_looked_at():
     model, x = nn.LSTM(32, 64, batch_first=True), torch.randn(4, 20, 32)
     found = tv.analyze_batch_size(model, x, memory="16 MiB", backward=True, measure=False)
     assert max(row.batch for row in found.rows) <= 8 * found.largest
+
+
+def rounded() -> BatchSize:
+    """A search as it ends where a kernel rounds up right after the largest batch."""
+    needs = {1: 100_000, 2: 152_000, 500: 26_048_000, 1233: 64_164_000, 1234: 65_000_000, 4932: 257_000_000}
+    rows = [Fit(batch, amount, amount) for batch, amount in needs.items()]
+    rows[3] = rows[3]._replace(measured_bytes=64_164_000)
+    return BatchSize(rows, 64_500_000, 16, 1 << 20, [])
+
+
+def test_what_a_sample_takes_is_not_what_one_step_was_rounded_up_to():
+    assert rounded().per_sample_bytes == 52_000
+
+
+def test_the_table_says_what_is_over_and_leaves_out_what_only_the_search_met():
+    found = rounded()
+    lines = [line.split() for line in str(found).splitlines() if line.strip()[:1].isdigit()]
+    assert [(line[0], line[-1]) for line in lines] == [("1", "yes"), ("1,233", "largest"), ("1,234", "over")]
+    assert lines[1][1:3] == ["61.19", "MiB"] and lines[2][1:3] == ["61.99", "MiB"]
+    assert len(found.rows) == 6
+
+
+def test_the_picture_has_the_budget_and_the_largest_batch_and_ends_near_it():
+    chart = rounded().charts()["memory"]
+    line, largest = chart.series
+    assert line.x[-1] == 1234 and (largest.x, largest.y) == ([1233], [64_164_000]) and "1,233" in largest.name
+    assert [list(guide.y) for guide in chart.guides] == [[64_500_000] * 2]
+    assert len(rounded().figure("matplotlib").axes) == 1
+    unbound = BatchSize(rounded().rows, None, 16, 1 << 20, [])
+    assert unbound.charts()["memory"].series[0].x[-1] == 4932 and "over" not in str(unbound)

@@ -24,6 +24,7 @@ from torch_vis.views.units import duration, size
 
 LARGEST = 1 << 20
 KNEE = 0.9  # of the best throughput
+BEYOND = 1.25  # times the largest batch that fits, as far as a chart of the memory goes
 RUNS = 5
 TRIES = 5  # runs until one stays within the memory
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
@@ -62,10 +63,16 @@ class BatchSize(Report):
 
     @property
     def per_sample_bytes(self) -> float:
-        """What one sample more takes, at the largest batch that fits or else the largest that was looked at."""
-        chosen = [row.batch for row in self.rows].index(self.largest) if self.largest else len(self.rows) - 1
-        at = max(1, min(chosen + 1, len(self.rows) - 1))
-        first, last = self.rows[at - 1], self.rows[min(at, len(self.rows) - 1)]
+        """What one sample more takes, over the upper half of the batches up to the largest that fits.
+
+        Without a memory to fit, up to the largest that was looked at. Over a single step, what kernels and allocators
+        round up to would count whole.
+        """
+        batches = [row.batch for row in self.rows]
+        at = batches.index(self.largest) if self.largest else len(batches) - 1
+        at = max(at, min(1, len(batches) - 1))
+        half = max((place for place in range(at) if 2 * batches[place] <= batches[at]), default=0)
+        first, last = self.rows[half], self.rows[at]
         return (last.predicted_bytes - first.predicted_bytes) / max(1, last.batch - first.batch)
 
     @property
@@ -107,35 +114,60 @@ class BatchSize(Report):
         return {"largest": said, "proved": held}
 
     def listings(self) -> list[Listing]:
+        """The sizes that ran, the largest that fits and the next one that does not; ``rows`` has all."""
+        exact = _telling(self.per_sample_bytes)
         fields = (
             Field("batch", "batch", "{:,}".format),
-            Field("predicted_bytes", "predicted", size),
-            Field("tensor_bytes", "of it tensors", size),
-            Field("measured_bytes", "measured", size),
+            Field("predicted_bytes", "predicted", exact),
+            Field("tensor_bytes", "of it tensors", exact),
+            Field("measured_bytes", "measured", exact),
             Field("time_ns", "time", duration),
             Field("per_second", "samples/s", "{:,.1f}".format),
+            Field("fits", "fits"),
         )
-        return [Listing("Batch sizes", fields, self.rows)]
+        return [Listing("Batch sizes", fields, [(*row, self._said(row)) for row in self._useful()])]
+
+    def _useful(self) -> list[Fit]:
+        """The rows less those that only a search came by."""
+        above = next((row.batch for row in self.rows if row.batch > (self.largest or math.inf)), None)
+        chosen = {self.rows[0].batch, self.sample, self.largest, above} if self.budget is not None else None
+        return [
+            row
+            for row in self.rows
+            if chosen is None or row.batch in chosen or row.per_second or row.measured_bytes is not None
+        ]
+
+    def _said(self, row: Fit) -> str:
+        if self.budget is None:
+            return ""
+        return "largest" if row.batch == self.largest else "yes" if self._fits(row) else "over"
 
     def notes(self) -> list[str]:
         return self._notes
 
-    def charts(self) -> dict[str, Chart]:
-        batches = [row.batch for row in self.rows]
-        memory = Series("predicted peak", batches, [row.predicted_bytes for row in self.rows])
+    def figure(self, renderer: str = "plotly", *, chart: str | None = None) -> Any:
+        """The memory by batch size, with the memory to fit and the largest batch that does.
+
+        ``chart="throughput"`` draws samples per second, where runs were timed: there the knee is seen.
+        """
+        return super().figure(renderer, chart=chart)
+
+    def _memory_chart(self) -> Chart:
+        shown = [row for row in self.rows if row.batch <= BEYOND * (self.largest or math.inf)]
+        batches = [row.batch for row in shown]
+        series = [Series("predicted peak", batches, [row.predicted_bytes for row in shown])]
         guides = []
         if self.budget is not None:
             guides = [Series(f"to fit: {size(self.budget)}", [batches[0], batches[-1]], [self.budget] * 2)]
-        found = {
-            "memory": Chart(
-                "lines",
-                "Memory by batch size",
-                Axis("batch size", "count"),
-                Axis("peak memory", "bytes"),
-                [memory],
-                guides,
-            )
-        }
+        fits = next((row for row in shown if row.batch == self.largest), None)
+        if fits is not None:
+            name, needed = f"largest that fits: {fits.batch:,}", _needed(fits, self.rows)
+            series.append(Series(name, [fits.batch], [needed], loose=True))
+        along, up = Axis("batch size", "count"), Axis("peak memory", "bytes")
+        return Chart("lines", "Memory by batch size", along, up, series, guides)
+
+    def charts(self) -> dict[str, Chart]:
+        found = {"memory": self._memory_chart()}
         timed = [row for row in self.rows if row.per_second]
         if timed:
             pace = Series(
@@ -148,6 +180,16 @@ class BatchSize(Report):
                 guides = [Series("90 % of the best", [pace.x[0], pace.x[-1]], [KNEE * best] * 2)]
             found["throughput"] = Chart("lines", "Throughput by batch size", *axes, [pace], guides)
         return found
+
+
+def _telling(step: float) -> Callable[[int], str]:
+    """How to write bytes so that amounts that are a step apart differ.
+
+    >>> _telling(27 * 1024)(67_108_000), _telling(2048)(1_048_000), _telling(5e6)(67_108_000)
+    ('64.00 MiB', '0.999 MiB', '64.0 MiB')
+    """
+    digits = min(6, max(1, math.ceil(-math.log10(step / UNITS["mi"])))) if step > 0 else 1
+    return lambda amount: f"{amount / UNITS['mi']:,.{digits}f} MiB"
 
 
 def _needed(row: Fit, rows: Iterable[Fit]) -> int:
