@@ -182,3 +182,27 @@ def test_where_no_gradient_was_given_the_norm_is_not_zero() -> None:
     flow = tv.trace(lambda: torch.autograd.grad(net(X).sum(), list(net.parameters()))).gradients()
     assert flow.facts()["gradient norm"] == "not known"
     assert "no parameter was given a gradient" in str(flow)
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_the_picture_shows_from_where_layers_vanish_and_which_do(renderer):
+    torch.manual_seed(0)
+    deep = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(10)))
+    flow = tv.trace(deep, torch.randn(4, 8), backward=True).gradients()
+    bad = [place for place, row in enumerate(flow.layers) if row.verdict == "vanishing"]
+    figure = flow.figure(renderer)
+    if renderer == "plotly":
+        drawn = {line.name: (list(line.x), list(line.y)) for line in figure.data}
+    else:
+        lines = figure.axes[0].get_lines()
+        drawn = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in lines}
+    assert bad and drawn["vanishing"][0] == bad
+    bound = drawn["vanishing below"][1][0]
+    sound = [row.rms for row in flow.layers if not row.verdict]
+    assert max(drawn["vanishing"][1]) < bound < min(sound)
+    assert "exploding" not in drawn and "exploding above" not in drawn
+
+
+def test_the_picture_of_a_sound_run_is_not_flattened_by_bounds():
+    flow = tv.trace(network(), X, backward=True).gradients()
+    assert [line.name for line in flow.figure().data] == ["gradient"]

@@ -109,7 +109,24 @@ def test_an_axis_has_figures_on_it_wherever_it_begins(least: float, most: float)
 def test_texts_beside_points_do_not_overlap() -> None:
     crowd = Series("ops", [1.0, 1.01, 5.0, 9.0], [1.0, 1.0, 9.0, 9.0], marks=["first", "second", "third", ""])
     chart = Chart("points", "", Axis("x"), Axis("y"), [crowd])
-    assert [text for _, _, text, _ in marked(chart)] == ["first", "third"]
+    assert [text for _, _, text, *_ in marked(chart)] == ["first", "third"]
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_a_text_does_not_lie_on_the_next_point(renderer: str) -> None:
+    near = Series("ops", [1.0, 1.5, 9.0], [5.0, 5.0, 9.0], marks=["embedding in wte", "", "far"])
+    chart = Chart("points", "", Axis("x"), Axis("y"), [near])
+    assert [lift for *_, lift in marked(chart)] == [1, 0]
+    figure = draw(chart, renderer)
+    if renderer == "plotly":
+        assert [note.yshift > 0 for note in figure.layout.annotations] == [True, False]
+        return
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    texts = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    across, up = axes.transData.transform((1.5, 5.0))
+    assert texts["embedding in wte"].x0 < across < texts["embedding in wte"].x1
+    assert not texts["embedding in wte"].contains(across, up)
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])

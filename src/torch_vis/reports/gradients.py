@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch_vis.held import Held
 
 FAR = 1e3  # times under or over what the layers next to the loss have
+NEAR = 10.0  # times from such a bound: it is drawn
+ALARM = {"vanishing": "#7a1fa2", "exploding": "#b3001b"}  # no colours of lines
 BEYOND = 1e6  # times a layer's own weights
 KINDS = 12  # lines of a chart
 SHOWN = 20  # dead units that a table names
@@ -280,11 +282,27 @@ class GradientFlow(Report):
             loose = kind == OTHERS or (kinds is None and len(names) > ALL)
             color = QUIET if kind == OTHERS else ""
             series.append(Series(kind, places, heights, told, color=color, loose=loose))
+        for verdict in ("vanishing", "exploding"):  # over the lines, so that they are seen
+            beyond = [place for place in shown if self.layers[place].verdict == verdict]
+            if beyond:
+                heights = [self.layers[place].rms or 0.0 for place in beyond]
+                told = [names[place] for place in beyond]
+                series.append(Series(verdict, beyond, heights, told, color=ALARM[verdict], loose=True))
         inside = common_path(names).rstrip(".")
         along = Axis(f"layer of {inside}, first to last" if inside else "layer, first to last", names=names)
         title = "Gradient flow: how large the elements of each layer's gradient are"
         height = Axis("root mean square of the gradient", log=True)
-        return {"layers": Chart("lines", title, along, height, series)}
+        return {"layers": Chart("lines", title, along, height, series, self._bounds(shown))}
+
+    def _bounds(self, shown: list[int]) -> list[Series]:
+        """Lines from which a layer vanishes or explodes; one that no layer comes near would only flatten the rest."""
+        usual, heights = _usual(self.layers), [self.layers[place].rms or 0.0 for place in shown]
+        ends, found = [-0.6, len(self.layers) - 0.4], []
+        if min(heights) < usual / FAR * NEAR:
+            found.append(Series("vanishing below", ends, [usual / FAR] * 2, color=ALARM["vanishing"]))
+        if max(heights) > usual * FAR / NEAR:
+            found.append(Series("exploding above", ends, [usual * FAR] * 2, color=ALARM["exploding"]))
+        return found
 
     def _labels(self) -> list[str]:
         """What each layer is called; one that has but a number is told with its class."""
@@ -318,10 +336,14 @@ def _together(norms: list[float | None]) -> float | None:
 
 
 def _judged(rows: list[Layer]) -> list[Layer]:
-    """With verdicts: a gradient comes from the loss, so the layers next to it are what others are measured by."""
-    sound = [row.rms for row in rows if row.rms and np.isfinite(row.rms)]
-    usual = float(np.median(sound[-max(1, round(len(sound) * NEXT)) :])) if sound else 0.0
+    usual = _usual(rows)
     return [row._replace(verdict=_verdict(row, usual)) for row in rows]
+
+
+def _usual(rows: list[Layer]) -> float:
+    """A gradient comes from the loss, so the layers next to it are what others are measured by."""
+    sound = [row.rms for row in rows if row.rms and np.isfinite(row.rms)]
+    return float(np.median(sound[-max(1, round(len(sound) * NEXT)) :])) if sound else 0.0
 
 
 def _verdict(row: Layer, usual: float) -> str:

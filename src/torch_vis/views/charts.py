@@ -18,6 +18,7 @@ RENDERERS = ("plotly", "matplotlib")
 INK, RULE = "#1c2430", "#dfe4ea"
 TICKS = 6
 FEW_POINTS = 40  # of a line, which are then marked one by one
+LINE = 0.05  # of the height of a chart: a line of small text
 ROOM = 0.04  # of an axis, kept free at its ends
 
 
@@ -214,24 +215,55 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
     return min(kept, default=0.0), max(kept, default=1.0)
 
 
-def marked(chart: Chart) -> list[tuple[float, float, str, str]]:
-    """The texts that stand beside points, as place, text and colour: those that overlap none before them."""
+def marked(chart: Chart) -> list[tuple[float, float, str, str, int]]:
+    """The texts that stand beside points, as place, text, colour and how many lines up: those that overlap none before.
+
+    A text stands beside its point, or a line above or below where it would lie on other points.
+    """
     across, up = scale(chart, "x"), scale(chart, "y")
     taken: list[tuple[float, float, float]] = []
+    points = _points(chart, across, up)
     found = []
     for series in colored(chart):
         for x, y, text in zip(series.x, series.y, series.marks):
             if not text or not (math.isfinite(x) and math.isfinite(y)):
                 continue
-            left, high = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
+            left, middle = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
             wide = 0.011 * len(text)  # of the figure's width, a little more than letters take
-            clear = all(
-                abs(high - other) > 0.05 or left > to or left + wide < start for start, to, other in taken
-            )
-            if clear and left + wide < 1.02:
-                taken.append((left, left + wide, high))
-                found.append((x, y, text, series.color))
+            clear = [
+                lift
+                for lift in (0, 1, -1)
+                if 0 < middle + lift * LINE < 1.02
+                and all(
+                    abs(middle + lift * LINE - other) > LINE or left > to or left + wide < start
+                    for start, to, other in taken
+                )
+            ]
+            if 0 in clear and left + wide < 1.02:
+                covered = {
+                    lift: _covered(points, left, left + wide, middle + lift * LINE, lift) for lift in clear
+                }
+                lift = min(clear, key=covered.__getitem__)  # the first of those that cover least
+                taken.append((left, left + wide, middle + lift * LINE))
+                found.append((x, y, text, series.color, lift))
     return found
+
+
+def _points(chart: Chart, across: Scale, up: Scale) -> list[tuple[float, float]]:
+    return [
+        (_share(across, x, chart.x.log), _share(up, y, chart.y.log))
+        for series in chart.series
+        for x, y in zip(series.x, series.y)
+        if math.isfinite(x) and math.isfinite(y)
+    ]
+
+
+def _covered(
+    points: Sequence[tuple[float, float]], left: float, right: float, middle: float, lift: int
+) -> int:
+    """How many points lie under a text; its own stands before it where it is not lifted."""
+    start = left + 0.004 if not lift else left
+    return sum(start < x < right + 0.01 and abs(y - middle) < 0.6 * LINE for x, y in points)
 
 
 def _share(along: Scale, number: float, log: bool) -> float:

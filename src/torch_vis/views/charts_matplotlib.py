@@ -161,7 +161,8 @@ def _points(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         axes.scatter(
             series.x, series.y, color=series.color, label=series.name, s=22, alpha=0.75, linewidths=0
         )
-    for x, y, text, color in marked(chart):
+    for x, y, text, color, lift in marked(chart):
         axes.annotate(
-            _plain(text), (x, y), xytext=(5, 0), textcoords="offset points", fontsize=7, color=color, va="center"
+            _plain(text), (x, y), xytext=(5, 12 * lift), textcoords="offset points", fontsize=7, color=color,
+            va="center",
         )  # fmt: skip

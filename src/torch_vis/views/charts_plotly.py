@@ -42,10 +42,10 @@ def figure(chart: Chart) -> Any:
         made.add_trace(_guide(go, series, sideways))
     for series in colored(chart):
         made.add_trace(_series(go, chart, series, {label: place for place, label in enumerate(labels)}))
-    for x, y, text, color in marked(chart) if chart.kind == "points" else ():
+    for x, y, text, color, lift in marked(chart) if chart.kind == "points" else ():
         made.add_annotation(
             x=_logged(x, chart.x.log), y=_logged(y, chart.y.log), text=escape(text, quote=False), showarrow=False,
-            xanchor="left", xshift=7, font={"size": 10, "color": color},
+            xanchor="left", xshift=7, yshift=15 * lift, font={"size": 10, "color": color},
         )  # fmt: skip
     keyed = len(chart.series) + len(chart.guides) > 1
     made.update_layout(
