@@ -223,3 +223,23 @@ def test_time_is_predicted_for_hardware_that_is_named():
     model = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 512))
     found = tv.analyze_pruning(model, torch.randn(64, 512), ratio=0.5, hardware="T4")
     assert found.after["predicted_ns"] < found.before["predicted_ns"] and "time, predicted" in str(found)
+
+
+def test_what_is_not_checked_is_named_with_the_reason():
+    model = nn.Sequential(nn.Linear(4, 12), nn.LayerNorm(12), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
+    found = tv.analyze_pruning(model, torch.randn(3, 4))
+    assert found.facts()["checked"].startswith("1 of 2 ")
+    (note,) = (note for note in found.notes() if "not checked" in note)
+    assert "0.weight" in note and "2.weight" not in note and "normalised together" in note
+    untried = tv.analyze_pruning(model, torch.randn(3, 4), each=False)
+    assert any("each=False" in note for note in untried.notes())
+    assert "2 can be cut, 0 turned out not to run" in found.facts()["groups"]
+    assert "must stay whole, for 2 reasons: see 'Not to be cut'" in found.facts()["groups"]
+
+
+def test_a_group_too_small_for_the_ratio_is_remarked():
+    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 10), nn.ReLU(), nn.Linear(10, 2))
+    (note,) = (n for n in tv.analyze_pruning(model, torch.randn(3, 4), ratio=0.3).notes() if "ratio" in n)
+    assert "ratio of 0.3" in note and "1 of 2 units of 0.weight" in note and "2.weight" not in note
+    even = tv.analyze_pruning(model, torch.randn(3, 4), ratio=0.5)
+    assert not any("ratio" in note for note in even.notes())

@@ -13,12 +13,16 @@ from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError
 from torch_vis.reports.cutting import Change
 from torch_vis.reports.report import Report
-from torch_vis.reports.trials import Bench, Trial
+from torch_vis.reports.trials import UNSTEADY, Bench, Trial
 from torch_vis.run.differences import Gap
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration
 
+MORE = 0.1  # of a group that goes beyond what was asked for, from which on it is said
+NAMED = 3  # groups that a note names
+TOGETHER = "units are normalised together there, so that a unit at zero is not the same as one that is gone"
+UNTRIED = "they were not tried one by one (each=False)"
 ROWS = 40  # groups that a chart names one by one
 
 
@@ -29,7 +33,8 @@ class Cut(NamedTuple):
     much of the group's weight, as squared norm, the units have that would go. ``output`` is how far the output moves
     with this group alone cut, and ``problem`` is why it cannot be. ``error`` is how far the smaller model's output is
     from the whole one's with the columns zero that read the units: rounding; None where these are not the same, as
-    before a normalisation over all of them. ``changes`` are numbers that modules keep and that had to go along.
+    before a normalisation over all of them: ``unchecked`` says why. ``changes`` are numbers that modules keep and that
+    had to go along.
     """
 
     name: str
@@ -43,6 +48,7 @@ class Cut(NamedTuple):
     heads: bool = False
     error: float | None = None
     changes: tuple[Change, ...] = ()
+    unchecked: str = ""
 
 
 class Head(NamedTuple):
@@ -68,15 +74,16 @@ class Pruning(Report):
         after: Mapping[str, int],
         output: Gap | None,
         heads: Sequence[Head] = (),
+        ratio: float | None = None,
     ) -> None:
+        self.ratio = ratio
         self.groups, self.locked, self.model, self.heads = groups, locked, model, list(heads)
         self.before, self.after, self.output = dict(before), dict(after), output
 
     def facts(self) -> dict[str, str]:
         cut = [group for group in self.groups if not group.problem]
         found = {
-            "groups": f"{len(cut):,} can be cut, {len(self.groups) - len(cut):,} turned out not to run, "
-            f"{len({group.locked for group in self.locked}):,} reasons lock others",
+            "groups": f"{len(cut):,} can be cut, {len(self.groups) - len(cut):,} turned out not to run{self._kept()}",
             "units": f"{sum(group.cut for group in cut):,} of {sum(group.units for group in cut):,} cut",
         }
         if self.heads:
@@ -99,6 +106,11 @@ class Pruning(Report):
         if self.output is not None:
             found["output"] = f"moves by {self.output.relative:.3g} of its norm, without training again"
         return found
+
+    def _kept(self) -> str:
+        many, why = len(self.locked), len({group.locked for group in self.locked})
+        reasons = "one reason" if why == 1 else f"{why:,} reasons"
+        return f", {many:,} must stay whole, for {reasons}: see 'Not to be cut'" if many else ""
 
     def listings(self) -> list[Listing]:
         heads = (
@@ -158,6 +170,16 @@ class Pruning(Report):
                 "torch's MultiheadAttention cannot have fewer heads than fill its width; in .model, those cut are "
                 "torch_vis.reports.fewer_heads.FewerHeads, with the same parameters"
             )
+        cut = [group for group in self.groups if not group.problem]
+        for why in dict.fromkeys(group.unchecked for group in cut if group.unchecked):
+            names = [group.name for group in cut if group.unchecked == why]
+            found.append(f"not checked against units at zero: {_first(names)}: {why}")
+        more = [g for g in cut if self.ratio is not None and g.cut / g.units > self.ratio + MORE]
+        if more:
+            told = [f"{g.cut:,} of {g.units:,} {'heads' if g.heads else 'units'} of {g.name}" for g in more]
+            found.append(
+                f"whole units only: more goes than a ratio of {self.ratio:g} asks for, {_first(told)}"
+            )
         return found
 
     def charts(self) -> dict[str, Chart]:
@@ -193,6 +215,10 @@ class Pruning(Report):
         axes = Axis("units of"), Axis("how far the output moves, of its norm")
         title = f"What cutting each group alone does to the output{told}"
         return {"groups": Chart("dots", title, *axes, [series])}
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
 
 
 def _moved(group: Cut) -> float:
@@ -262,7 +288,7 @@ def analyze_pruning(
         after = bench.figures(whole.model)
         before = bench.figures(bench.model)
     locked = [group for group in groups if group.locked]
-    return Pruning(cuts, locked, whole.model, before, after, whole.output, heads)
+    return Pruning(cuts, locked, whole.model, before, after, whole.output, heads, ratio)
 
 
 def _reasons(groups: Sequence[Group]) -> str:
@@ -284,7 +310,16 @@ def _cut(bench: Bench, group: Group, units: Any, tried: Trial) -> Cut:
         bool(group.heads),
         tried.error,
         tried.changes,
+        _unchecked(group, tried),
     )
+
+
+def _unchecked(group: Group, tried: Trial) -> str:
+    if tried.error is not None or tried.problem:
+        return ""
+    if tried.model is None:
+        return UNTRIED
+    return UNSTEADY if group.exact else TOGETHER
 
 
 def _heads(bench: Bench, group: Group, units: Any, tried: Trial) -> list[Head]:
