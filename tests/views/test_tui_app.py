@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from textual.events import Key
 
 import torch_vis as tv
 from tests.views.net import Net
@@ -109,6 +110,19 @@ def test_the_live_filter(model: Net) -> None:
         assert names(app) == [] and "0 match" in screen(app)
         await press(app, pilot, "enter", "down", "enter", "space", "e", "escape")
         assert len(names(app)) > 5
+
+    drive(model, steps)
+
+
+def test_a_key_in_the_same_instant_as_enter_is_a_command(model: Net) -> None:
+    """Both keys are in the queue before the first is looked at, as when somebody types fast on a slow machine."""
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "slash", *"conv")
+        for key, letter in (("enter", "\r"), ("3", "3")):
+            app.post_message(Key(key, letter))
+        await settle(app, pilot)
+        assert app.query_one("#filter").value == "conv" and "def forward" in panel(app)
 
     drive(model, steps)
 

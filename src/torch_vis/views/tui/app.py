@@ -60,6 +60,7 @@ class Explorer(SideApp):
         Binding("q", "quit", "quit", key_display="q"),  # of keys at the bottom is cut at its end
         Binding("ctrl+c", "quit", "quit", show=False),
         Binding("slash", "filter", "filter", key_display="/", priority=True),
+        Binding("enter", "keep_filter", "keep the filter", show=False, priority=True),
         Binding("space", "pin", "hold"),
         Binding("tab", "panel(1)", "panel", priority=True),
         Binding("shift+tab", "panel(-1)", "panel back", show=False, priority=True),
@@ -284,9 +285,15 @@ class Explorer(SideApp):
     def _typed(self, event: Input.Changed) -> None:
         self._search(event.value)
 
-    @on(Input.Submitted, "#filter")
-    def _submitted(self) -> None:
-        self.tree_view.focus()
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Enter keeps the filter while it is being typed; everywhere else it is the key of what has the focus."""
+        if action == "keep_filter":
+            return self.focused is not None and self.focused.id == "filter"
+        return super().check_action(action, parameters)
+
+    def action_keep_filter(self) -> None:
+        """Back to the tree, at once as in `action_filter`: the next key is a command, not a letter of the filter."""
+        self.screen.set_focus(self.tree_view)
 
     @work(exclusive=True, group="filter")
     async def _search(self, pattern: str) -> None:
