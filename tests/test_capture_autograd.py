@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -186,6 +187,51 @@ def test_what_checkpointing_runs_again_is_marked(reentrant: bool) -> None:
     assert len(gradients) == 1 and "recompute" not in gradients[0].flags
     assert {row.name for row in t.graph.outcomes if row.kind == "gradient"} >= {"x.grad"}
     t.check()
+
+
+class _Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.outer(torch.tanh(self.inner(x)))
+
+
+def _replaced(model: nn.Sequential) -> nn.Module:
+    for block in model:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+    return model
+
+
+def _called(model: nn.Sequential) -> nn.Module:
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            return x
+
+    return Called()
+
+
+def test_a_checkpointed_method_is_over_when_torch_stops_it_early() -> None:
+    """What runs again is left by an exception as soon as all is there; backward goes on outside of it."""
+    marked, peaks = [], []
+    for how in (_replaced, _called):
+        torch.manual_seed(0)
+        model = how(nn.Sequential(*(_Residual() for _ in range(3))))
+        t = tv.trace(model, torch.rand(2, 4, requires_grad=True), backward=True)
+        t.check()
+        rows = [(node.op, "recompute" in node.flags) for node in t.graph.nodes if node.phase == "backward"]
+        marked.append(rows)
+        peaks.append(t.memory().peak_bytes)
+    assert marked[0] == marked[1] and any(again for _, again in marked[0])
+    assert not any(again for op, again in marked[0] if op in ("aten::mm", "aten::tanh_backward"))
+    assert peaks[0] == peaks[1]
 
 
 # ---------------------------------------------------------------- autocast and modes

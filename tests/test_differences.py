@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -396,3 +397,22 @@ def test_a_compiled_run_says_how_to_see_inside():
     found = tv.compare(one, compiled).differences()
     assert any("B ran compiled code" in note and 'via="aot"' in note for note in found.notes())
     assert not any("compiled" in note for note in tv.compare(one, one).differences().notes())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_model_whose_modules_are_gone_is_compared_operation_by_operation(backend: str) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    x = torch.randn(3, 8)
+    one = tv.trace(net, x, backward=True)
+    net.zero_grad()
+    try:
+        two = tv.trace(torch.compile(net, backend=backend), x, backward=True)
+    finally:
+        torch._dynamo.reset()
+    found = tv.compare(one, two)
+    kept = {one.graph.nodes[node].name for node in np.flatnonzero(found.alignment.to_b >= 0).tolist()}
+    assert {"addmm", "gelu", "mm", "gelu_backward", "sum"} <= kept
+    differences = found.differences()
+    assert len(differences.rows) == 0 and not differences.matched.only_a and not differences.matched.only_b
+    assert {"output", "0.weight.grad", "2.bias.grad"} <= set(differences.results)

@@ -57,15 +57,27 @@ def match_results(a: Graph, b: Graph, scope_to_b: Any) -> Matched:
     [('output', 'output'), ('0.weight.grad', '0.0.weight.grad'), ('0.bias.grad', '0.0.bias.grad')]
     """
     paths = _paths(a, b, scope_to_b)
-    ours, theirs = given_back(a), {(one.kind, one.name): one for one in given_back(b)}
+    ours, left = given_back(a), given_back(b)
     found: dict[Given, Given] = {}
-    for renamed in (True, False):  # a name that is the same may be another module's by now
+    for name_a, name_b in (  # a name that is the same may be another module's by now
+        (lambda name: _renamed(name, paths), str),
+        (str, str),
+        (_before_compiling, _before_compiling),
+    ):
+        theirs = {(one.kind, name_b(one.name)): one for one in left}
         for one in ours:
-            name = _renamed(one.name, paths) if renamed else one.name
+            name = name_a(one.name)
             if one not in found and name is not None and (one.kind, name) in theirs:
                 found[one] = theirs.pop((one.kind, name))
+        taken = set(found.values())
+        left = [one for one in left if one not in taken]
     pairs = [(one, found[one]) for one in ours if one in found]
-    return Matched(pairs, [one for one in ours if one not in found], list(theirs.values()))
+    return Matched(pairs, [one for one in ours if one not in found], left)
+
+
+def _before_compiling(name: str) -> str:
+    """A name without the part that ``torch.compile`` puts before those of the model it wraps."""
+    return name.replace("_orig_mod.", "")
 
 
 def _paths(a: Graph, b: Graph, scope_to_b: Any) -> dict[str, str]:

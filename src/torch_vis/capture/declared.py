@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torch_vis.capture.functions import api_name, last_part
-from torch_vis.capture.recorder import Recorder
+from torch_vis.capture.recorder import Recorder, current_autograd_node
 from torch_vis.errors import UsageError
 
 CUSTOM_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.library.CustomOpDef)
@@ -34,6 +34,8 @@ class Declared:
         self.methods: dict[int, tuple[CodeType, int, Callable[[FrameType], Any]]] = {}
         """Methods of modules, by id of their code: the usual module's number, and what finds that of a frame."""
         self.open: dict[int, list[tuple[FrameType, int]]] = {}
+        self.again: dict[int, int] = {}
+        """By thread, how many scopes were open when one was opened inside a backward; that one ends there as well."""
         for function in functions:
             code = code_of(function)
             if code is not None:
@@ -59,6 +61,10 @@ class Declared:
         for _, scope in reversed(still[same:]):
             self._close(scope, thread)
         del still[same:]
+        if self.again.get(thread, -1) >= same:
+            del self.again[thread]
+        if running[same:] and thread not in self.again and current_autograd_node() is not None:
+            self.again[thread] = same
         for frame in running[same:]:
             still.append((frame, self.recorder.enter(self._number(frame), thread)))
 

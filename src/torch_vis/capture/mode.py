@@ -172,7 +172,7 @@ class RecordMode(TorchDispatchMode):
         thread = get_ident()
         node = current_autograd_node()
         sequence = sequence_number()
-        if rec.declared is not None and node is None:
+        if rec.declared is not None and (node is None or thread in rec.declared.again):
             rec.declared.follow(thread)
         if function is not None and node is None:
             scope = rec.function_scope(function, sequence, thread)
