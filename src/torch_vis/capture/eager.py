@@ -6,6 +6,8 @@ import inspect
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
+from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -168,9 +170,9 @@ class Capture:
 
     def _named(self) -> list[tuple[str, torch.Tensor, Role]]:
         named: list[tuple[str, torch.Tensor, Role]] = []
-        for prefix, root in self.roots:
-            for name, parameter in root.named_parameters():
-                named.extend(_named_parts(_join(prefix, name), parameter, Role.PARAMETER))
+        for (prefix, root), parameters in zip(self.roots, self._named_parameters):
+            for name, parameter in parameters:
+                named.extend(_named_parts(name, parameter, Role.PARAMETER))
             for name, buffer in root.named_buffers():
                 named.extend(_named_parts(_join(prefix, name), buffer, Role.BUFFER))
         known = {id(tensor): name for name, tensor, _ in named}
@@ -193,10 +195,15 @@ class Capture:
 
     def _leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Every parameter and input by name, wrappers (a DTensor, say) left whole."""
-        found = [
-            (_join(prefix, name), p) for prefix, root in self.roots for name, p in root.named_parameters()
+        return [*chain(*self._named_parameters), *self.inputs]
+
+    @cached_property
+    def _named_parameters(self) -> list[list[tuple[str, torch.nn.Parameter]]]:
+        """The parameters of each root by name; the walk over all modules is done once."""
+        return [
+            [(_join(prefix, name), parameter) for name, parameter in root.named_parameters()]
+            for prefix, root in self.roots
         ]
-        return found + self.inputs
 
     def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:
         rec = self.recorder
@@ -246,9 +253,9 @@ class Capture:
                 kept = tensor.detach() if tensor.grad_fn is not None else tensor
                 held.versions.append((name, kept, version_of(tensor)))
 
-    def _parameters(self) -> list[torch.nn.Parameter]:
+    def parameters(self) -> list[torch.nn.Parameter]:
         """Every parameter of the roots, tied ones once, ones without a shape yet left out."""
-        found = {id(p): p for _, root in self.roots for p in root.parameters()}
+        found = {id(p): p for _, p in chain(*self._named_parameters)}
         return [p for p in found.values() if not isinstance(p, torch.nn.UninitializedParameter)]
 
     def _meta(self, graph: Graph) -> dict[str, Any]:
@@ -259,7 +266,7 @@ class Capture:
             "threads": torch.get_num_threads(),
             "devices": [graph.devices[number] for number in np.unique(graph.storage_device)],
             "model": type(self.roots[0][1]).__name__ if self.roots else None,
-            "parameters": sum(p.numel() for p in self._parameters()) if self.roots else None,
+            "parameters": sum(p.numel() for p in self.parameters()) if self.roots else None,
             "wall_ns": self.ended - self.recorder.scopes[0][2],
             "overhead_ns": self.recorder.overhead,
         }

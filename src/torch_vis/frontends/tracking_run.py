@@ -77,7 +77,7 @@ class Session:
             limits += (NOT_METERED,)
         rec = self.capture.recorder
         facts, states = _facts(rec)
-        parameters = self.capture._parameters()
+        parameters = self.capture.parameters()
         devices = [*meta["devices"], *(str(p.device) for p in parameters)]
         meta["devices"] = list(dict.fromkeys(devices))
         meta["backward"] = backward
