@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
@@ -40,12 +41,18 @@ def run(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "calibration.json")
         # in processes of their own: a profiler, once used, slows every launch that comes after it
-        seconds = child.call("bench.latency:calibrate_to", threads=1 if on_gpu else None, path=path)
-        found = child.call("bench.latency:compare", threads=1 if on_gpu else None, path=path, quick=quick)
+        threads = 1 if on_gpu else None
+        seconds, *pace = child.call("bench.latency:calibrate_to", threads=threads, path=path)
+        found, *later = child.call(
+            "bench.latency:compare", threads=threads, path=path, quick=quick, pace=pace
+        )
     where = torch.cuda.get_device_name() if on_gpu else "this CPU"
     off = 100 * sum(abs(row["predicted_ns"] / row["plain_ns"] - 1) for row in found) / len(found)
     share = 100 * sum(row["low_ns"] <= row["plain_ns"] <= row["high_ns"] for row in found) / len(found)
     note = f"{len(found)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
+    if on_gpu:
+        slow = [usual / later[0] for usual in (pace[1], later[1])]
+        note += "; host at {:.2f} and {:.2f} × its best loop, calibrating and running".format(*slow)
     whole = within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)
     return [whole if on_gpu else for_information(whole), *_by_model(found)]
 
@@ -59,23 +66,23 @@ def _by_model(found: list[dict[str, Any]]) -> Iterator[Row]:
         yield for_information(within(f"… of which {model}", off, LIMIT_PERCENT, "%", note))
 
 
-def calibrate_to(path: str) -> float:
-    """Calibrate into a file; the seconds that it took."""
+def calibrate_to(path: str) -> list[float]:
+    """Calibrate into a file; the seconds that it took, and on a GPU the host's pace."""
     from torch_vis import calibrate
 
-    start = time.perf_counter()
-    if torch.cuda.is_available():
-        with patch("torch_vis.run.calibrate.clocks.burst", Quiet("cuda").burst):
-            calibrate(path=path, again=True)
-    else:
-        calibrate(path=path, again=True)
-    return time.perf_counter() - start
-
-
-def compare(path: str, quick: bool, models: dict[str, Known] | None = None) -> list[dict[str, Any]]:
-    """For each run what it took plain, and what was predicted of it. One model is there at a time."""
-    calibration = load_calibration(path)
     quiet = Quiet("cuda") if torch.cuda.is_available() else None
+    start = time.perf_counter()
+    with patch("torch_vis.run.calibrate.clocks.burst", quiet.burst) if quiet else nullcontext():
+        calibrate(path=path, again=True)
+    return [time.perf_counter() - start, *(quiet.pace() if quiet else ())]
+
+
+def compare(
+    path: str, quick: bool, models: dict[str, Known] | None = None, pace: Sequence[float] = ()
+) -> list[Any]:
+    """For each run what it took plain, and what was predicted of it; then the host's pace. One model at a time."""
+    calibration = load_calibration(path)
+    quiet = Quiet("cuda", *pace[:1]) if torch.cuda.is_available() else None
     found = []
     for (model, dtype), group in groupby(cases(quick, models), key=lambda case: case[:2]):
         ready = list(group)
@@ -84,7 +91,7 @@ def compare(path: str, quick: bool, models: dict[str, Known] | None = None) -> l
             row: dict[str, Any] = {"model": model, "dtype": dtype, "batch": case.batch, "mode": case.mode}
             times = {"predicted_ns": made.total_ns, "low_ns": made.low_ns, "high_ns": made.high_ns}
             found.append({**row, "plain_ns": took, **times})
-    return found
+    return [found, *(quiet.pace() if quiet else ())]
 
 
 def plain_times(ready: list[Case], quiet: Quiet | None) -> list[float]:
