@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from tests.graph.graphs import (
@@ -257,6 +258,75 @@ def test_the_outermost_rows_add_up_to_the_whole_graph() -> None:
     assert sum(part.backward_ops for part in parts) == len(trace.graph.find(phase="backward"))
     allocated = sum((part.alloc_bytes or 0) + (part.backward_bytes or 0) for part in parts)
     assert allocated == trace.metrics["alloc_bytes"].total()
+
+
+class Checkpointed(nn.Module):
+    """Layers of which each is computed again in backward, as a whole or from inside."""
+
+    def __init__(self, reentrant: bool, inside: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.GELU(), nn.Linear(8, 4)) for _ in range(3)
+        )
+        self.reentrant, self.inside = reentrant, inside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+
+            def run(x: torch.Tensor, layer: nn.Sequential = layer) -> torch.Tensor:  # type: ignore[assignment]
+                for part in layer:
+                    x = part(x)
+                return x
+
+            x = checkpoint(run if self.inside else layer, x, use_reentrant=self.reentrant)
+        return x
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_backward_computes_again_counts_in_the_backward_columns_of_its_module(
+    reentrant: bool, inside: bool
+) -> None:
+    trace = tv.trace(Checkpointed(reentrant, inside), torch.ones(2, 4), backward=True)
+    graph, outline = trace.graph, Outline(trace.graph, trace.metrics)
+    again = graph.find(flag="recompute")
+    assert again
+    paths = [block.path for block in outline.blocks[1:]]
+    assert len(set(paths)) == len(paths)  # a module has one place
+    text = show(trace)
+    assert [line.split()[0] for line in body(text) if line[0] not in " │├└"] == ["Checkpointed", "·"]
+    if not inside:
+        assert row(text, "layers.0-2 × 3")
+    parts = [line.sums for line in outline.children(None)] + [outline.run.own]
+    for name in ("flops", "alloc_bytes", "macs", "moved_bytes"):
+        behind = {"alloc_bytes": "backward_bytes"}.get(name, f"backward_{name}")
+        assert (
+            sum(getattr(part, name) + getattr(part, behind) for part in parts) == trace.metrics[name].total()
+        )
+    assert sum(part.ops + part.backward_ops for part in parts) == len(graph)
+    assert {block.calls for block in outline.blocks} == {1}
+    assert f"{len(again)} of the operations of backward" in text and "computed again" in text
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_time_of_what_is_computed_again_is_not_forward_time(reentrant: bool) -> None:
+    trace = tv.trace(Checkpointed(reentrant, False), torch.ones(2, 4), backward=True)
+    outline, time = Outline(trace.graph, trace.metrics), trace.metrics["scope_time_ns"]
+    model = next(scope.index for scope in trace.graph.scopes if scope.type == "Checkpointed")
+    inside = [scope for scope in trace.graph.scopes if scope.parent and scope.parent.index == model]
+    layers = [block for block in outline.blocks if block.type == "Sequential"]
+    assert len(layers) == 3
+    for block in layers:
+        assert block.sums.time_ns == sum(time[scope.index] for scope in inside if scope.path == block.path)
+        assert block.sums.backward_ns
+    own = trace.metrics["scope_self_ns"].total()
+    assert sum(block.sums.self_ns or 0 for block in outline.blocks) == own  # none of it is lost
+
+
+def test_without_checkpoints_nothing_is_said_to_be_computed_again() -> None:
+    assert "computed again" not in show(tv.trace(Block(4), torch.ones(2, 4), backward=True))
 
 
 def test_operators_without_flops_are_named() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch_vis.views.outline import Sums
+from torch_vis.views.blocks import Sums
 from torch_vis.views.units import count, duration, size
 
 

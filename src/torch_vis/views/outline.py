@@ -7,79 +7,17 @@ neighbours that do the same (``0-11 × 12``), with the sums over all of them.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from torch_vis.graph import Graph, Metrics, TensorType
+from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.graph.template import short_name
-
-SUMMED = {
-    "time_ns": "backward_ns",
-    "alloc_bytes": "backward_bytes",
-    "flops": "backward_flops",
-    "macs": "backward_macs",
-    "moved_bytes": "backward_moved_bytes",
-}
-
-
-@dataclass(slots=True)
-class Sums:
-    """Totals of one block or line; time and bytes are None where they were not measured.
-
-    ``incomplete`` names the figures that leave out operations of which they are not known.
-    """
-
-    ops: int = 0
-    backward_ops: int = 0
-    time_ns: int | None = None
-    self_ns: int | None = None
-    backward_ns: int | None = None
-    alloc_bytes: int | None = None
-    backward_bytes: int | None = None
-    flops: int | None = None
-    backward_flops: int | None = None
-    macs: int | None = None
-    backward_macs: int | None = None
-    moved_bytes: int | None = None
-    backward_moved_bytes: int | None = None
-    incomplete: tuple[str, ...] = ()
-
-    def add(self, other: Sums) -> None:
-        """Add the figures of another block; what one of the two does not know, it leaves as it is."""
-        if other.incomplete:
-            either = {*self.incomplete, *other.incomplete}
-            self.incomplete = tuple(name for name in AMOUNTS if name in either)
-        for name in AMOUNTS:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if theirs is not None:
-                setattr(self, name, theirs if mine is None else mine + theirs)
-
-
-AMOUNTS = tuple(name for name in Sums.__slots__ if name != "incomplete")
-
-
-@dataclass(slots=True)
-class Block:
-    """All calls of one module from one place."""
-
-    path: str
-    type: str
-    kind: str
-    parent: int
-    calls: int = 0
-    own: Sums = field(default_factory=Sums)  # its own operations, without those of the modules it calls
-    sums: Sums = field(default_factory=Sums)
-    own_ops: Counter[str] = field(default_factory=Counter)
-    own_backward_ops: Counter[str] = field(default_factory=Counter)
-    outputs: dict[TensorType, None] = field(default_factory=dict)  # an ordered set
-    parameters: set[int] = field(default_factory=set)
-    children: list[int] = field(default_factory=list)
-    signature: int = -1
+from torch_vis.views.blocks import SUMMED, Block, Sums, merge_calls
 
 
 @dataclass(slots=True)
@@ -114,7 +52,8 @@ class Outline:
         self.graph = graph
         self.metrics = metrics
         self.parameters, self._parameter_of_value = _parameters(graph)
-        self.blocks, self._block_of_scope = _merge_calls(graph)
+        self._again = recomputed_scopes(graph)
+        self.blocks, self._block_of_scope = merge_calls(graph, self._again)
         self._block_of_node = self._block_of_scope[graph.node_scope]
         self._measure()
         for scope, number in sorted(output_values(graph).items()):
@@ -174,11 +113,28 @@ class Outline:
                 blocks[block.parent].sums.add(block.sums)
         for name, metric in (("time_ns", "scope_time_ns"), ("self_ns", "scope_self_ns")):
             values = _known_or_zero(self.metrics, metric)
-            if values is not None:
-                totals = _sum_by(self._block_of_scope, values, len(blocks))
-                for block, total in zip(blocks, totals.tolist()):
-                    setattr(block.sums, name, int(total))
-                    block.sums.incomplete = tuple(part for part in block.sums.incomplete if part != name)
+            if values is None:
+                continue
+            where, values = self._called(name, values)
+            for block, total in zip(blocks, _sum_by(where, values, len(blocks)).tolist()):
+                setattr(block.sums, name, int(total))
+                block.sums.incomplete = tuple(part for part in block.sums.incomplete if part != name)
+
+    def _called(self, name: str, values: Any) -> tuple[Any, Any]:
+        """The block that each call's time counts for, and the time.
+
+        A call that backward runs again is no part of its module's forward time. What it takes for itself is of those
+        who ran backward, as is all that backward does besides operations.
+        """
+        if not self._again.any():
+            return self._block_of_scope, values
+        if name == "time_ns":  # the call around backward has it already
+            return self._block_of_scope, np.where(self._again, 0, values)
+        around = np.arange(len(self._again))
+        parents = self.graph.scope_parent
+        for scope in np.flatnonzero(self._again).tolist():
+            around[scope] = around[parents[scope]]
+        return self._block_of_scope[around], values
 
     def _sums_by(self, group: Any, nodes: Any, count: int) -> list[Sums]:
         """The sums over some nodes, for each of ``count`` groups that ``group`` puts them into."""
@@ -251,25 +207,6 @@ class Outline:
         for block in reversed(blocks):
             if block.parent >= 0:
                 blocks[block.parent].parameters |= block.parameters
-
-
-def _merge_calls(graph: Graph) -> tuple[list[Block], Any]:
-    """One block for all the calls of a module that come from the same block."""
-    blocks: list[Block] = []
-    numbers: dict[tuple[int, int], int] = {}
-    where = np.empty(len(graph.scope_call), dtype=np.int64)
-    for scope, (parent, module) in enumerate(zip(graph.scope_parent.tolist(), graph.scope_module.tolist())):
-        above = int(where[parent]) if parent >= 0 else -1
-        number = numbers.get((above, module))
-        if number is None:
-            number = numbers[above, module] = len(blocks)
-            path, type_, kind = graph.modules[module]
-            blocks.append(Block(path, type_, kind, above))
-            if above >= 0:
-                blocks[above].children.append(number)
-        blocks[number].calls += 1
-        where[scope] = number
-    return blocks, where
 
 
 def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:

@@ -13,10 +13,11 @@ import numpy as np
 
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics, TensorType
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.schema import Flag, Phase
+from torch_vis.views.blocks import Block, Sums
 from torch_vis.views.breaks import Breaks
 from torch_vis.views.layout import Row, layout
-from torch_vis.views.outline import Block, Line, Outline, Sums
+from torch_vis.views.outline import Line, Outline
 from torch_vis.views.units import count, duration, size
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
@@ -192,6 +193,7 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
     """What the run comes to, by name."""
     facts = {
         "operations": _operations(graph),
+        "computed again": _computed_again(graph, metrics),
         "parameters": _parameters(outline, meta),
         "input": _inputs(graph),
     }
@@ -229,6 +231,22 @@ def _operations(graph: Graph) -> str:
     phases = Counter(graph.node_phase.tolist())
     parts = [f"{number:,} {Phase(phase).name.lower()}" for phase, number in sorted(phases.items())]
     return f"{len(graph):,}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+
+
+def _computed_again(graph: Graph, metrics: Metrics) -> str:
+    """What checkpointing cost: forward operations that ran a second time during backward, and where they count."""
+    again = graph.node_flags & Flag.RECOMPUTE != 0
+    number = int(again.sum())
+    if not number:
+        return ""
+    parts = [f"{number:,} of the operations of backward"]
+    for name, show, unit in (("time_ns", duration, ""), ("flops", count, " FLOPs")):
+        column = metrics.get(name)
+        if column is not None:
+            known = again if column.known is None else again & column.known
+            least = "at least " if (known != again).any() else ""
+            parts += [f"{least}{show(int(column.values[known].sum()))}{unit}"] if known.any() else []
+    return f"{', '.join(parts)}: checkpointed modules, in their backward columns"
 
 
 def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:

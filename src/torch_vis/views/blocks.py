@@ -1,0 +1,106 @@
+"""Blocks: all calls of one module from one place, and what they come to.
+
+What a checkpointed module computes again during backward belongs to the block of its forward call: a module has one
+place, and its second computation is part of what backward costs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torch_vis.graph import Graph, TensorType
+
+SUMMED = {
+    "time_ns": "backward_ns",
+    "alloc_bytes": "backward_bytes",
+    "flops": "backward_flops",
+    "macs": "backward_macs",
+    "moved_bytes": "backward_moved_bytes",
+}
+
+
+@dataclass(slots=True)
+class Sums:
+    """Totals of one block or line; time and bytes are None where they were not measured.
+
+    ``incomplete`` names the figures that leave out operations of which they are not known.
+    """
+
+    ops: int = 0
+    backward_ops: int = 0
+    time_ns: int | None = None
+    self_ns: int | None = None
+    backward_ns: int | None = None
+    alloc_bytes: int | None = None
+    backward_bytes: int | None = None
+    flops: int | None = None
+    backward_flops: int | None = None
+    macs: int | None = None
+    backward_macs: int | None = None
+    moved_bytes: int | None = None
+    backward_moved_bytes: int | None = None
+    incomplete: tuple[str, ...] = ()
+
+    def add(self, other: Sums) -> None:
+        """Add the figures of another block; what one of the two does not know, it leaves as it is."""
+        if other.incomplete:
+            either = {*self.incomplete, *other.incomplete}
+            self.incomplete = tuple(name for name in AMOUNTS if name in either)
+        for name in AMOUNTS:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if theirs is not None:
+                setattr(self, name, theirs if mine is None else mine + theirs)
+
+
+AMOUNTS = tuple(name for name in Sums.__slots__ if name != "incomplete")
+
+
+@dataclass(slots=True)
+class Block:
+    """All calls of one module from one place."""
+
+    path: str
+    type: str
+    kind: str
+    parent: int
+    calls: int = 0
+    own: Sums = field(default_factory=Sums)  # its own operations, without those of the modules it calls
+    sums: Sums = field(default_factory=Sums)
+    own_ops: Counter[str] = field(default_factory=Counter)
+    own_backward_ops: Counter[str] = field(default_factory=Counter)
+    outputs: dict[TensorType, None] = field(default_factory=dict)  # an ordered set
+    parameters: set[int] = field(default_factory=set)
+    children: list[int] = field(default_factory=list)
+    signature: int = -1
+
+
+def merge_calls(graph: Graph, again: Any) -> tuple[list[Block], Any]:
+    """One block for all the calls of a module that come from the same block, and for each scope its block.
+
+    ``again`` says which scopes are computed again during backward: the outermost of them go where their module was
+    first called, however backward came to them.
+    """
+    blocks: list[Block] = []
+    numbers: dict[tuple[int, int], int] = {}
+    first: dict[int, int] = {}
+    where = np.empty(len(graph.scope_call), dtype=np.int64)
+    scopes = zip(graph.scope_parent.tolist(), graph.scope_module.tolist(), again.tolist())
+    for scope, (parent, module, repeated) in enumerate(scopes):
+        above = int(where[parent]) if parent >= 0 else -1
+        number = numbers.get((above, module))
+        if repeated and not again[parent]:
+            number = first.get(module, number)
+        if number is None:
+            number = numbers[above, module] = len(blocks)
+            path, type_, kind = graph.modules[module]
+            blocks.append(Block(path, type_, kind, above))
+            if above >= 0:
+                blocks[above].children.append(number)
+        first.setdefault(module, number)
+        blocks[number].calls += not repeated
+        where[scope] = number
+    return blocks, where
