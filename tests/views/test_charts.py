@@ -130,17 +130,92 @@ def test_a_text_does_not_lie_on_the_next_point(renderer: str) -> None:
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
-def test_the_legend_stands_above_what_it_explains(renderer: str) -> None:
-    many = [Series(f"kind {n}", ["a", "b"], [n, n]) for n in range(9)]
+def test_the_legend_stands_between_the_title_and_what_it_explains(renderer: str) -> None:
+    many = [Series(f"kind {n} of a long name", ["a", "b"], [n, n]) for n in range(9)]
+    few = draw(Chart("bars", "T", Axis(""), Axis("time", "ns"), many[:1]), renderer)
     figure = draw(Chart("bars", "T", Axis(""), Axis("time", "ns"), many), renderer)
     if renderer == "plotly":
-        assert figure.layout.legend.y == 1 and figure.layout.legend.yanchor == "bottom"
-        assert figure.layout.legend.traceorder == "normal"
+        legend = figure.layout.legend
+        assert legend.yref == "container" and legend.yanchor == "top" and legend.traceorder == "normal"
+        assert 30 < (1 - legend.y) * figure.layout.height < 60 and figure.layout.height > few.layout.height
         return
     figure.canvas.draw()
     axes = figure.axes[0]
     legend, plot = axes.get_legend().get_window_extent(), axes.get_window_extent()
     assert plot.y1 <= legend.y0 < legend.y1 <= axes._left_title.get_window_extent().y0
+    assert figure.bbox.x0 < legend.x0 < plot.x1 and legend.x1 <= figure.bbox.x1
+
+
+def test_a_long_title_has_the_width_of_the_figure() -> None:
+    title = "What cutting each group alone does to the output: the 40 of 144 that move it most"
+    long = [f"transformer.layer.{number}.attention.output.dense.weight, 157 k" for number in range(3)]
+    figure = draw(
+        Chart("dots", title, Axis("units"), Axis("gap"), [Series("", long, [1, 2, 3])]), "matplotlib"
+    )
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    told = axes._left_title.get_window_extent()
+    assert figure.bbox.x0 < told.x0 < axes.get_window_extent().x0 and told.x1 < figure.bbox.x1
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+@pytest.mark.parametrize(
+    ("names", "slant"),
+    [(["emb", "rnn", "head"], False), ([f"encoder.block{n}.dense" for n in range(20)], True)],
+)
+def test_names_slant_only_where_they_would_touch(renderer: str, names: list[str], slant: bool) -> None:
+    line = Series("", range(len(names)), range(1, len(names) + 1))
+    figure = draw(Chart("lines", "T", Axis("layer", names=names), Axis(""), [line]), renderer)
+    if renderer == "plotly":
+        assert figure.layout.xaxis.tickangle == (-45 if slant else 0)
+        assert figure.layout.xaxis.ticklabeloverflow == "allow"  # the first is not left out
+        return
+    assert {label.get_rotation() for label in figure.axes[0].get_xticklabels()} == {45 if slant else 0}
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_the_last_step_of_an_area_is_seen(renderer: str) -> None:
+    level = Series("alive", [0, 1, 2], [1024, 2048, 9000], ["a", "b", "c"])
+    figure = draw(Chart("areas", "T", Axis("operation", "count"), Axis("", "bytes"), [level]), renderer)
+    if renderer == "plotly":
+        assert [*figure.data[0].x] == [0, 1, 2, 3] and [*figure.data[0].y] == [1024, 2048, 9000, 9000]
+        assert figure.layout.xaxis.range[1] == 3
+        return
+    (area,) = figure.axes[0].collections
+    assert area.get_paths()[0].contains_point((2.5, 8000)) and figure.axes[0].get_xlim() == (0, 3)
+
+
+@pytest.mark.parametrize("kind", ["dots", "points"])
+def test_a_point_at_the_end_of_an_axis_is_whole(kind: Any) -> None:
+    ends = Series("", ["a", "b"] if kind == "dots" else [0, 1], [0, 100])
+    assert scale(Chart(kind, "", Axis(""), Axis(""), [ends]), "y").low < 0
+    assert scale(Chart(kind, "", Axis(""), Axis(""), [ends._replace(y=[30, 100])]), "y").low == 0
+
+
+def test_rows_stand_as_their_axis_names_them() -> None:
+    parts = [Series("cut", ["head 1"], [0.2]), Series("stays", ["head 0", "head 2"], [0.4, 0.4])]
+    heads = Axis("head", names=["head 0", "head 1", "head 2"])
+    for renderer in ("plotly", "matplotlib"):
+        assert written(draw(Chart("dots", "T", heads, Axis(""), parts), renderer), "y") == list(heads.names)
+
+
+def test_a_text_without_room_to_the_right_stands_to_the_left() -> None:
+    series = Series("ops", [1.0, 9.0], [1.0, 9.0], marks=["first of them", "last of them"])
+    chart = Chart("points", "", Axis("x"), Axis("y"), [series])
+    assert [(mark.text, mark.side) for mark in marked(chart)] == [("first of them", 1), ("last of them", -1)]
+    first, last = draw(chart).layout.annotations
+    assert first.xanchor == "left" and last.xanchor == "right"
+    figure = draw(chart, "matplotlib")
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    assert all(text.get_window_extent().x1 <= axes.get_window_extent().x1 for text in axes.texts)
+
+
+def test_a_bar_as_thin_as_a_line_is_seen() -> None:
+    figure = draw(
+        Chart("bars", "T", Axis(""), Axis(""), [Series("a", ["x"], [1]), Series("b", ["x"], [999])])
+    )
+    assert all(bars.marker.line.width == 0 for bars in figure.data)  # the template's line is white
 
 
 def test_a_renderer_that_is_not_there() -> None:

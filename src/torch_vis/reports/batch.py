@@ -174,11 +174,12 @@ class BatchSize(Report):
                 "throughput", [row.batch for row in timed], [row.per_second or 0.0 for row in timed]
             )
             axes = Axis("batch size", "count", log=True), Axis("samples per second")
-            guides = []
+            lines, guides = [pace], []
             if self.knee is not None:
-                best = max(pace.y)
-                guides = [Series("90 % of the best", [pace.x[0], pace.x[-1]], [KNEE * best] * 2)]
-            found["throughput"] = Chart("lines", "Throughput by batch size", *axes, [pace], guides)
+                guides = [Series("90 % of the best", [pace.x[0], pace.x[-1]], [KNEE * max(pace.y)] * 2)]
+                height = pace.y[pace.x.index(self.knee)]
+                lines.append(Series(f"knee: {self.knee:,}", [self.knee], [height], loose=True))
+            found["throughput"] = Chart("lines", "Throughput by batch size", *axes, lines, guides)
         return found
 
 

@@ -17,7 +17,7 @@ from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.differences import Gap, Gaps, gaps
 from torch_vis.views.charts import Axis, Chart, Series
-from torch_vis.views.charts_names import shortened
+from torch_vis.views.charts_names import placed
 from torch_vis.views.tables import Field, Listing
 
 if TYPE_CHECKING:
@@ -275,8 +275,10 @@ class Differences(Report):
         news = {row.a.index for row in self.born[:MARKS]}
         first = -1 if self.first is None else self.first.a.index
         marks = [
-            f"first: {shortened(n, 30)}" if node == first else shortened(n, 30) if node in news else ""
-            for n, node in zip(names, shown.tolist())
+            ("first: " if node == first else "") + _named(self.a.graph.nodes[node], 40)
+            if node == first or node in news
+            else ""
+            for node in shown.tolist()
         ]
         series = Series("difference", shown.tolist(), self.gaps.relative[shown].tolist(), names, marks=marks)
         axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
@@ -291,10 +293,9 @@ def _remark(gap: Gap) -> str | None:
     return "zero but for rounding" if gap.rounding else None
 
 
-def _named(node: Node) -> str:
-    path = module_of(node)
-    where = f" in {path}" if path else ""
-    return f"{node.name}{where}" + (f" ({node.phase})" if node.phase != "forward" else "")
+def _named(node: Node, most: int = 1000) -> str:
+    """An operation and where it stands, in about so many letters."""
+    return placed(node.name, module_of(node), most) + (f" ({node.phase})" if node.phase != "forward" else "")
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float]:

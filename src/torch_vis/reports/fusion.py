@@ -12,7 +12,7 @@ from torch_vis.analysis.fusion import fuse
 from torch_vis.errors import UsageError
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
-from torch_vis.views.charts_names import family
+from torch_vis.views.charts_names import WIDE, family, placed
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, size
 
@@ -179,7 +179,12 @@ class FusionReport(Report):
         if not known:
             return {}
         rows = [chains for _, chains in known[:BARS]]
-        labels = [_label(place, chains) for place, chains in known[:BARS]]
+        labels: list[str] = []
+        for place, chains in known[:BARS]:
+            label = _label(
+                place, chains
+            )  # chains that differ in the middle alone are told apart by where they begin
+            labels.append(f"{label} ({chains[0].operations[0]})" if label in labels else label)
         full = [chained(chains[0].names, 40) for chains in rows]
         sums = [
             (sum(c.saved_bytes for c in chains), sum(c.bytes_after or 0 for c in chains)) for chains in rows
@@ -202,9 +207,18 @@ class FusionReport(Report):
 
 def _label(place: str, chains: Sequence[FusedChain]) -> str:
     """What a bar is of: how many chains, of which operations, where; one alone with the number that it begins with."""
-    name = chained(chains[0].names, 3)
+    name = ends(chains[0].names)
     name = f"{len(chains):,} × {name}" if len(chains) > 1 else f"{chains[0].operations[0]}: {name}"
-    return f"{name} in {place}" if place else name
+    return placed(name, place, WIDE)
+
+
+def ends(names: Sequence[str]) -> str:
+    """Names in order; of more than three, the first and the last.
+
+    >>> ends(["add", "add", "relu"]), ends(list("abcdefgh"))
+    ('add → add → relu', 'a → … → h')
+    """
+    return " → ".join(names if len(names) <= 3 else (names[0], "…", names[-1]))
 
 
 def chained(names: Sequence[str], most: int = NAMES) -> str:

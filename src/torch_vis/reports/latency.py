@@ -155,13 +155,20 @@ class LatencyReport(Report):
         step = max(1, len(self.graph) // 1000)
         place = np.arange(0, len(self.graph), step)
         lines = [
-            Series("issued", place.tolist(), np.cumsum(self.found.host_ns)[place].tolist()),
             Series("done", place.tolist(), self.found.end_ns[place].tolist()),
+            # over the other: where the device keeps up with the host, the two lie upon one another
+            Series("issued", place.tolist(), np.cumsum(self.found.host_ns)[place].tolist(), dashed=True),
         ]
         return {
             # beside one another: device and host work at the same time, and the two add up to nothing
             "kinds": Chart("dots", kinds, Axis("kind"), Axis("time", "ns"), times),
-            "timeline": Chart("lines", along, Axis("operation", "count"), Axis("time", "ns"), lines),
+            "timeline": Chart(
+                "lines",
+                along,
+                Axis("operation, in the order of the run", "count"),
+                Axis("time from the start", "ns"),
+                lines,
+            ),
         }
 
     def notes(self) -> Sequence[str]:

@@ -305,6 +305,7 @@ class MemoryReport(Report):
             if self.blocks.during[use].any()
         ]
         title = "Predicted memory by use" if self.predicted else "Memory by use"
+        title += f", {size(self.peak_bytes)} at the peak"
         along = Axis("operation, in the order of the run", "count")
         timeline = Chart("areas", title, along, Axis("held by tensors", "bytes"), series)
         shares = self.by_module[:BARS]

@@ -10,9 +10,10 @@ from torch_vis.analysis.partition import Budget, Parts, cut
 from torch_vis.errors import UsageError
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
-from torch_vis.reports.fusion import chained, common_path, module_paths, shared_path
+from torch_vis.reports.fusion import chained, common_path, ends, module_paths, shared_path
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts_names import WIDE, placed
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, size
 
@@ -171,7 +172,7 @@ class PartitionReport(Report):
         largest = sorted(self.parts, key=lambda part: -sum(getattr(part, name) for name in columns.values()))
         shown = sorted(largest[:BARS], key=lambda part: part.number)
         labels = [self._label(part) for part in shown]
-        told = [f"cut off by: {part.reason}" for part in shown]
+        told = [f"{chained(part.names, 40)}, cut off by: {part.reason}" for part in shown]
         series = [
             Series(title, labels, [getattr(part, name) for part in shown], told)
             for title, name in columns.items()
@@ -181,8 +182,7 @@ class PartitionReport(Report):
         return {"bytes": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), series)}
 
     def _label(self, part: Part) -> str:
-        where = shared_path(part.modules)
-        return f"{part.number}: {chained(part.names, 3)}" + (f" in {where}" if where else "")
+        return placed(f"{part.number}: {ends(part.names)}", shared_path(part.modules), WIDE)
 
     def notes(self) -> Sequence[str]:
         """What is not covered."""

@@ -15,7 +15,7 @@ from torch_vis.reports.cutting import Change
 from torch_vis.reports.report import Report
 from torch_vis.reports.trials import UNSTEADY, Bench, Trial
 from torch_vis.run.differences import Gap
-from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts import COLORS, Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration
 
@@ -185,15 +185,21 @@ class Pruning(Report):
     def charts(self) -> dict[str, Chart]:
         found = self._group_chart()
         if self.heads:
+            lightest = sorted(head.share for head in self.heads)[:ROWS]
+            shown = [head for head in self.heads if head.share <= lightest[-1]][:ROWS]
+            told = f": the {ROWS} lightest of {len(self.heads):,}" if len(self.heads) > ROWS else ""
             parts = [
-                Series(name, [head.name for head in heads], [head.share for head in heads])
-                for name, heads in (
-                    ("cut", [head for head in self.heads if head.cut]),
-                    ("stays", [head for head in self.heads if not head.cut]),
+                Series(name, [head.name for head in heads], [head.share for head in heads], color=color)
+                for name, color, heads in (
+                    ("cut", COLORS[3], [head for head in shown if head.cut]),
+                    ("stays", COLORS[0], [head for head in shown if not head.cut]),
                 )
                 if heads
             ]
-            found["heads"] = Chart("bars", "Weight of each head", Axis(""), Axis("share of its group"), parts)
+            # in the order of the model, and as dots: lengths from zero on would all look the same
+            rows = Axis("head", names=[head.name for head in shown])
+            weight = Axis("share of the weight of its attention's heads")
+            found["heads"] = Chart("dots", f"Weight of each head{told}", rows, weight, parts)
         return found
 
     def _group_chart(self) -> dict[str, Chart]:
@@ -210,9 +216,9 @@ class Pruning(Report):
             return {"groups": Chart("dots", f"What cutting each group saves{told}", *axes, [sizes])}
         shown = _largest(tried, _moved)
         told = f": the {ROWS} of {len(tried):,} that move it most" if len(tried) > ROWS else ""
-        names = [f"{group.name}, {count(group.parameters)} parameters" for group in shown]
+        names = [f"{group.name}, {count(group.parameters)}" for group in shown]
         series = Series("group", names, [_moved(group) for group in shown])
-        axes = Axis("units of"), Axis("how far the output moves, of its norm")
+        axes = Axis("units, parameters"), Axis("how far the output moves, of its norm")
         title = f"What cutting each group alone does to the output{told}"
         return {"groups": Chart("dots", title, *axes, [series])}
 

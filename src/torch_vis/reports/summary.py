@@ -11,7 +11,7 @@ import numpy as np
 from torch_vis.analysis.cost.columns import why_uncovered
 from torch_vis.graph.schema import Phase
 from torch_vis.reports.report import Report, most
-from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts import COLORS, Axis, Chart, Series
 from torch_vis.views.outline import Outline
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.text import gaps, table, totals
@@ -211,7 +211,8 @@ class Summary(Report):
         names, forward, backward, types = zip(*rows, strict=True)
         series = [Series("forward operations", names, forward, types)]
         if any(backward):
-            series.append(Series("backward operations", names, backward, types))
+            # in the colour that it has where time() shows Python between the two
+            series.append(Series("backward operations", names, backward, types, color=COLORS[2]))
         title = f"Time by module, without the modules inside it{most(len(rows), len(timed))}"
         return {"time": Chart("bars", title, Axis("module"), Axis("time", "ns"), series)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -12,14 +13,19 @@ from torch_vis.views.units import count, duration, size
 
 UNITS: dict[str, Callable[[Any], str]] = {"ns": duration, "bytes": size, "count": count}
 # Eight colours that stay apart for colour-blind readers, in the order in which they are given out.
-COLORS = ("#3b7dd8", "#e08a1e", "#2a9d8f", "#c8553d", "#8067b7", "#d4b106", "#5f6b7a", "#4fa3c7")
-QUIET = "#8a94a3"
+COLORS = ("#3b7dd8", "#e08a1e", "#2a9d8f", "#c8553d", "#8067b7", "#d4b106", "#39424e", "#4fa3c7")
+QUIET = "#8a94a3"  # and what is lighter than all of them, for the rest
 RENDERERS = ("plotly", "matplotlib")
 INK, RULE = "#1c2430", "#dfe4ea"
 TICKS = 6
 FEW_POINTS = 40  # of a line, which are then marked one by one
 LINE = 0.05  # of the height of a chart: a line of small text
 ROOM = 0.04  # of an axis, kept free at its ends
+LETTER, SMALL_LETTER = (
+    0.011,
+    0.009,
+)  # of the width of a chart that is 700 pixels wide: a letter along an axis, beside a point
+KEYS = 100  # letters of a row of the legend
 
 
 class Axis(NamedTuple):
@@ -64,6 +70,17 @@ class Chart(NamedTuple):
     guides: Sequence[Series] = ()  # lines beneath the data: a roof, a budget
 
 
+class Mark(NamedTuple):
+    """A text beside a point: to its right (``side`` 1) or left (-1), and how many lines above it."""
+
+    x: float
+    y: float
+    text: str
+    color: str
+    side: int
+    lift: int
+
+
 class Scale(NamedTuple):
     """Where an axis of figures begins and ends, and what is written along it."""
 
@@ -80,6 +97,7 @@ def draw(chart: Chart, renderer: str = "plotly") -> Any:
     >>> type(draw(chart, "matplotlib")).__name__, type(draw(chart)).__name__
     ('Figure', 'Figure')
     """
+    chart = _with_last_steps(chart) if chart.kind == "areas" else chart
     if renderer == "plotly":
         from torch_vis.views import charts_plotly
 
@@ -97,8 +115,44 @@ def is_sideways(chart: Chart) -> bool:
 
 
 def rows(chart: Chart) -> list[Any]:
-    """The labels of a chart that lies on its side, each once."""
-    return list(dict.fromkeys(label for series in chart.series for label in series.x))
+    """The labels of a chart that lies on its side, each once: as the axis names them, or else series by series."""
+    return list(dict.fromkeys([*chart.x.names, *(label for series in chart.series for label in series.x)]))
+
+
+def _with_last_steps(chart: Chart) -> Chart:
+    """The areas with an end: each figure holds until the next one, the last for as long as the one before it."""
+    ended = []
+    for series in chart.series:
+        x, y, names = list(series.x), list(series.y), list(series.names)
+        if x:
+            x.append(x[-1] + (x[-1] - x[-2] if len(x) > 1 else 1))
+        ended.append(series._replace(x=x, y=y + y[-1:], names=names + names[-1:]))
+    return chart._replace(series=ended)
+
+
+def legend_rows(chart: Chart) -> tuple[int, int]:
+    """The columns and the rows of the legend, which stands above the chart; none for a single series."""
+    names = [series.name for series in (*chart.guides, *chart.series)]
+    if len(names) < 2:
+        return 0, 0
+    columns = max(1, min(len(names), KEYS // (6 + max(map(len, names)))))
+    return columns, -(-len(names) // columns)
+
+
+def slanted(chart: Chart) -> int:
+    """How many letters the longest name under the chart has, if names there have to slant; 0 if they lie flat.
+
+    >>> names = ["conv", "norm", "head"]
+    >>> line = Series("", range(3), [1, 2, 3])
+    >>> slanted(Chart("lines", "", Axis("layer", names=names), Axis(""), [line]))
+    0
+    """
+    if not chart.x.names or is_sideways(chart):
+        return 0
+    low, high, places, labels = scale(chart, "x")
+    apart = min((after - before for before, after in itertools.pairwise(places)), default=high - low)
+    longest = max(map(len, labels), default=0)
+    return longest if LETTER * longest > apart / (high - low) else 0
 
 
 def said(axis: Axis, number: float) -> str:
@@ -125,6 +179,7 @@ def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
     if axis.names:
         return Scale(-0.6, len(axis.names) - 0.4, *named_ticks(axis.names))
     least, most = _extent(chart, which)
+    first = least
     if axis.log:
         return _log_scale(axis, least, most)
     from_zero = which == "y" and chart.kind in ("bars", "areas", "lines")
@@ -139,7 +194,10 @@ def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
         step * number for number in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)
     ]
     room = ROOM * (most - least)
-    low = least if not least or chart.kind == "areas" else least - room
+    whole = (
+        chart.kind in ("dots", "points") and first - least < room
+    )  # a point at the end would be cut in half
+    low = least - room if whole or (least and chart.kind != "areas") else least
     end = most if chart.kind == "areas" and which == "x" else most + room
     return Scale(low, end, places, [said(axis, place) for place in places])
 
@@ -150,7 +208,7 @@ def _log_scale(axis: Axis, least: float, most: float) -> Scale:
         least, most = 1.0, 10.0
     decades = math.log10(most / least)
     first, last = math.floor(math.log10(least) + 1e-9), math.ceil(math.log10(most) - 1e-9)
-    parts = range(1, 10) if decades < 0.5 else (1, 2, 5) if decades < 2.5 else (1,)
+    parts = range(1, 10) if decades < 0.5 else (1, 2, 5) if decades < 3 else (1,)
     every = max(1, math.ceil(decades / (TICKS + 2)))
     round_ = [part * 10.0**power for power in range(first, last + 1, every) for part in parts]
     inside = [place for place in round_ if least * 0.999 <= place <= most * 1.001]
@@ -215,10 +273,11 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
     return min(kept, default=0.0), max(kept, default=1.0)
 
 
-def marked(chart: Chart) -> list[tuple[float, float, str, str, int]]:
-    """The texts that stand beside points, as place, text, colour and how many lines up: those that overlap none before.
+def marked(chart: Chart) -> list[Mark]:
+    """The texts that stand beside points: those that overlap none before.
 
-    A text stands beside its point, or a line above or below where it would lie on other points.
+    A text stands to the right of its point, to the left where there is no room, and a line above or below where it
+    would lie on other points.
     """
     across, up = scale(chart, "x"), scale(chart, "y")
     taken: list[tuple[float, float, float]] = []
@@ -228,24 +287,24 @@ def marked(chart: Chart) -> list[tuple[float, float, str, str, int]]:
         for x, y, text in zip(series.x, series.y, series.marks):
             if not text or not (math.isfinite(x) and math.isfinite(y)):
                 continue
-            left, middle = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
-            wide = 0.011 * len(text)  # of the figure's width, a little more than letters take
+            place, middle = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
+            wide = SMALL_LETTER * len(text)
+            side = 1 if place + wide < 1.02 else -1
+            start, end = (place, place + wide) if side > 0 else (place - wide, place)
             clear = [
                 lift
                 for lift in (0, 1, -1)
                 if 0 < middle + lift * LINE < 1.02
                 and all(
-                    abs(middle + lift * LINE - other) > LINE or left > to or left + wide < start
-                    for start, to, other in taken
+                    abs(middle + lift * LINE - other) > LINE or start > to or end < begin
+                    for begin, to, other in taken
                 )
             ]
-            if 0 in clear and left + wide < 1.02:
-                covered = {
-                    lift: _covered(points, left, left + wide, middle + lift * LINE, lift) for lift in clear
-                }
+            if 0 in clear and start > 0:
+                covered = {lift: _covered(points, start, end, middle + lift * LINE, place) for lift in clear}
                 lift = min(clear, key=covered.__getitem__)  # the first of those that cover least
-                taken.append((left, left + wide, middle + lift * LINE))
-                found.append((x, y, text, series.color, lift))
+                taken.append((start, end, middle + lift * LINE))
+                found.append(Mark(x, y, text, series.color, side, lift))
     return found
 
 
@@ -259,11 +318,13 @@ def _points(chart: Chart, across: Scale, up: Scale) -> list[tuple[float, float]]
 
 
 def _covered(
-    points: Sequence[tuple[float, float]], left: float, right: float, middle: float, lift: int
+    points: Sequence[tuple[float, float]], start: float, end: float, middle: float, own: float
 ) -> int:
-    """How many points lie under a text; its own stands before it where it is not lifted."""
-    start = left + 0.004 if not lift else left
-    return sum(start < x < right + 0.01 and abs(y - middle) < 0.6 * LINE for x, y in points)
+    """How many points lie under a text, or so near that they touch it, other than its own and those on top of that."""
+    return sum(
+        start - 0.01 < x < end + 0.01 and abs(x - own) > 0.004 and abs(y - middle) < 0.6 * LINE
+        for x, y in points
+    )
 
 
 def _share(along: Scale, number: float, log: bool) -> float:

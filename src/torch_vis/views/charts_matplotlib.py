@@ -15,27 +15,30 @@ from torch_vis.views.charts import (
     Series,
     colored,
     is_sideways,
+    legend_rows,
     marked,
     rows,
     said,
     scale,
+    slanted,
 )
 from torch_vis.views.charts_names import shortened
 
 WIDTH = 9.0  # inches, as all lengths here
 ROW = 0.24
-KEYS = 100  # letters of a row of the legend
+LEFT = 0.013  # of the width, free to the left of title and legend
 
 
 def figure(chart: Chart) -> Any:
     """The chart, drawn."""
     try:
         import matplotlib.pyplot as plt
+        from matplotlib.transforms import blended_transform_factory
     except ImportError as error:
         raise missing_extra("matplotlib") from error
     sideways = is_sideways(chart)
-    keys = _keys(chart)
-    tall = max(2.4, 1.4 + ROW * len(rows(chart))) if sideways else 4.6
+    keys = legend_rows(chart)
+    tall = max(2.4, 1.4 + ROW * len(rows(chart))) if sideways else 4.4 + 0.05 * slanted(chart)
     made, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
     engine: Any = made.get_layout_engine()
     engine.set(w_pad=0.12, h_pad=0.12)
@@ -57,23 +60,17 @@ def figure(chart: Chart) -> Any:
     if keys[0]:
         where: dict[str, Any] = {
             "loc": "lower left",
-            "bbox_to_anchor": (0, 1),
+            "bbox_to_anchor": (LEFT, 1),
+            "bbox_transform": blended_transform_factory(made.transFigure, axes.transAxes),
             "borderaxespad": 0.3,
             "borderpad": 0.2,
         }
-        axes.legend(ncols=keys[0], fontsize=8, frameon=False, **where)
+        # the title makes the room for it; by itself it would push the chart away from the figure's edge
+        axes.legend(ncols=keys[0], fontsize=8, frameon=False, **where).set_in_layout(False)
         pad += 3 + 13.5 * keys[1]
-    axes.set_title(chart.title, loc="left", fontsize=11, color=INK, parse_math=False, pad=pad)
+    title = axes.set_title(chart.title, loc="left", fontsize=11, color=INK, parse_math=False, pad=pad)
+    title.set(x=LEFT, transform=blended_transform_factory(made.transFigure, title.get_transform()))
     return made
-
-
-def _keys(chart: Chart) -> tuple[int, int]:
-    """The columns and the rows of the legend, which stands above the chart; none for a single series."""
-    names = [series.name for series in (*chart.guides, *chart.series)]
-    if len(names) < 2:
-        return 0, 0
-    columns = max(1, min(len(names), KEYS // (6 + max(map(len, names)))))
-    return columns, -(-len(names) // columns)
 
 
 def _plain(text: str) -> str:
@@ -89,7 +86,7 @@ def _axis(axes: Any, side: Literal["x", "y"], chart: Chart, which: Literal["x", 
         getattr(axes, f"set_{side}scale")("log")
     axis.set_ticks(found.places, [_plain(label) for label in found.labels])
     axis.set_ticks([], minor=True)
-    if kind.names and side == "x" and any(len(label) > 3 for label in found.labels):
+    if which == "x" and slanted(chart):
         for label in axis.get_ticklabels():
             label.set(rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
     getattr(axes, f"set_{side}lim")(found.low, found.high)
@@ -150,7 +147,7 @@ def _lines(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         style: dict[str, Any] = {}
         if series.loose or len(series.x) <= FEW_POINTS:
             style |= {"marker": "o", "markersize": 3.5}
-        style["linestyle"] = "none" if series.loose else ":" if series.dashed else "-"
+        style["linestyle"] = "none" if series.loose else (0, (4, 4)) if series.dashed else "-"
         axes.plot(series.x, series.y, color=series.color, label=series.name, linewidth=1.4, **style)
         if len(series.low):
             axes.fill_between(series.x, series.low, series.high, color=series.color, alpha=0.2, linewidth=0)
@@ -161,8 +158,8 @@ def _points(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         axes.scatter(
             series.x, series.y, color=series.color, label=series.name, s=22, alpha=0.75, linewidths=0
         )
-    for x, y, text, color, lift in marked(chart):
+    for x, y, text, color, side, lift in marked(chart):
         axes.annotate(
-            _plain(text), (x, y), xytext=(5, 12 * lift), textcoords="offset points", fontsize=7, color=color,
-            va="center",
+            _plain(text), (x, y), xytext=(5 * side, 12 * lift), textcoords="offset points", fontsize=7, color=color,
+            ha="left" if side > 0 else "right", va="center",
         )  # fmt: skip

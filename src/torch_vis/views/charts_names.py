@@ -10,7 +10,7 @@ from torch_vis.views.tables import cut
 
 ALL = 32  # names that are all written
 MOST = 26  # of more, these many
-WIDE = 56  # letters of a label beside a row
+WIDE = 60  # letters of a label beside a row
 NARROW = 26  # and of one under an axis
 OTHERS = "others"
 EVERY = (*(part * 10**power for power in range(9) for part in (1, 2, 5)),)
@@ -24,6 +24,20 @@ def shortened(text: str, most: int = WIDE) -> str:
     't.h.0.attn.c_attn.weight'
     """
     return text if len(text) <= most else cut(text, most)
+
+
+def placed(name: str, path: str, most: int) -> str:
+    """What stands in a module, in about so many letters: a path that is long gives way first, but not its last part.
+
+    >>> placed("mm", "encoder.layer.0.intermediate.dense", 32), placed("add → relu", "", 32)
+    ('mm in e.l.0.intermediate.dense', 'add → relu')
+    """
+    if not path:
+        return shortened(name, most)
+    *before, last = path.split(".")
+    least = len(".".join([*(part if part.isdigit() else part[:1] for part in before), last]))
+    where = " in " + shortened(path, max(most - 4 - len(name), most // 3, least))
+    return shortened(name, max(most - len(where), most // 3)) + where
 
 
 def common_path(names: Sequence[str]) -> str:

@@ -16,10 +16,12 @@ from torch_vis.views.charts import (
     Series,
     colored,
     is_sideways,
+    legend_rows,
     marked,
     rows,
     said,
     scale,
+    slanted,
 )
 from torch_vis.views.charts_names import shortened
 
@@ -28,7 +30,8 @@ SPACED = {
     "ticklen": 6,
     "tickcolor": "rgba(0,0,0,0)",
 }  # labels do not touch what they name
-ROW = 22  # pixels
+ROW = 22  # pixels, as all lengths here
+KEYS = 44  # from the top, below the title: where the legend begins
 
 
 def figure(chart: Chart) -> Any:
@@ -42,21 +45,27 @@ def figure(chart: Chart) -> Any:
         made.add_trace(_guide(go, series, sideways))
     for series in colored(chart):
         made.add_trace(_series(go, chart, series, {label: place for place, label in enumerate(labels)}))
-    for x, y, text, color, lift in marked(chart) if chart.kind == "points" else ():
+    for x, y, text, color, side, lift in marked(chart) if chart.kind == "points" else ():
         made.add_annotation(
             x=_logged(x, chart.x.log), y=_logged(y, chart.y.log), text=escape(text, quote=False), showarrow=False,
-            xanchor="left", xshift=7, yshift=15 * lift, font={"size": 10, "color": color},
+            xanchor="left" if side > 0 else "right", xshift=7 * side, yshift=15 * lift,
+            font={"size": 10, "color": color},
         )  # fmt: skip
-    keyed = len(chart.series) + len(chart.guides) > 1
+    _, keys = legend_rows(chart)
+    height = max(300, 150 + ROW * len(labels)) if sideways else 440 + 5 * slanted(chart)
+    height += 20 * keys
+    # below the title whatever the width: Plotly then makes as much room above the chart as the rows of keys need
+    legend = {"orientation": "h", "yref": "container", "y": 1 - KEYS / height, "yanchor": "top",
+              "xref": "container", "x": 0.02, "traceorder": "normal"}  # fmt: skip
     made.update_layout(
         title={"text": escape(chart.title, quote=False), "x": 0.02, "y": 1, "yanchor": "top",
                "yref": "container", "pad": {"t": 18}, "font": {"size": 16}},
         template="plotly_white",
         barmode="stack",
-        height=max(300, 150 + ROW * len(labels)) if sideways else 460,
-        margin={"l": 80, "r": 60 if sideways else 30, "t": 90 if keyed else 60, "b": 60},
-        legend={"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0, "traceorder": "normal"} if keyed else None,
-        showlegend=keyed,
+        height=height,
+        margin={"l": 80, "r": 60 if sideways else 30, "t": 60, "b": 60},
+        legend=legend if keys else None,
+        showlegend=bool(keys),
         font={"color": INK},
     )  # fmt: skip
     figures, named = ("xaxis", "yaxis") if sideways else ("yaxis", "xaxis")
@@ -87,7 +96,8 @@ def _axis(chart: Chart, which: Literal["x", "y"]) -> dict[str, Any]:
         "range": _range(found, axis.log),
         "tickvals": found.places,
         "ticktext": [escape(label, quote=False) for label in found.labels],
-        "tickangle": -45 if axis.names and any(len(label) > 3 for label in found.labels) else None,
+        "tickangle": (-45 if slanted(chart) else 0) if axis.names else None,
+        "ticklabeloverflow": "allow",  # the first of names that slant reaches to the left of the chart
         "zeroline": not axis.log and found.low <= 0 <= found.high,
         **SPACED,
     }
@@ -128,14 +138,16 @@ def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> An
                 "textfont": {"size": 10},
                 "cliponaxis": False,
             }
-        return go.Bar(orientation="h", marker_color=series.color, error_x=_spread(series), **common)
+        # without a line around it, which would be white and hide a bar that is not wider
+        look = {"color": series.color, "line": {"width": 0}}
+        return go.Bar(orientation="h", marker=look, error_x=_spread(series), **common)
     common |= {"x": list(series.x), "y": list(series.y)}
     if chart.kind == "areas":
         shape = {"width": 0.5, "color": series.color, "shape": "hv"}
         return go.Scatter(mode="lines", stackgroup="one", line=shape, fillcolor=series.color, **common)
     if chart.kind == "lines":
         mode = "markers" if series.loose else "lines+markers" if len(series.x) <= FEW_POINTS else "lines"
-        line = {"color": series.color, "dash": "dot" if series.dashed else "solid"}
+        line = {"color": series.color, "dash": "7px,7px" if series.dashed else "solid"}
         return go.Scatter(mode=mode, line=line, error_y=_spread(series), **common)
     return go.Scatter(mode="markers", marker={"color": series.color, "size": 7, "opacity": 0.75}, **common)
 
