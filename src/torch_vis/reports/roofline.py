@@ -14,7 +14,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.template import short_name
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import COLORS, Axis, Chart, Series
-from torch_vis.views.charts_names import shortened
+from torch_vis.views.charts_names import placed
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
@@ -230,7 +230,7 @@ class RooflineReport(Report):
     def _mark(self, node: int) -> str:
         path = self.graph.scope_paths[int(self.graph.node_scope[node])]
         op = short_name(self.graph.calls[int(self.graph.node_call[node])].op)
-        return shortened(f"{op} in {path}" if path else op, 24)
+        return placed(op, path, 40)
 
     def _name(self, node: int) -> str:
         graph = self.graph
