@@ -329,6 +329,15 @@ def test_without_checkpoints_nothing_is_said_to_be_computed_again() -> None:
     assert "computed again" not in show(tv.trace(Block(4), torch.ones(2, 4), backward=True))
 
 
+def test_the_backward_graph_of_a_captured_program_is_not_computed_again() -> None:
+    trace = tv.trace(nn.Sequential(Block(4), nn.ReLU()), torch.ones(2, 4), backward=True, via="aot")
+    text = show(trace)
+    assert "computed again" not in text
+    inside = Outline(trace.graph, trace.metrics).children(None)
+    captured = next(line.sums for line in inside if line.label.startswith("backward"))
+    assert captured.backward_ops > 0  # a box of its own, with what it ran
+
+
 def test_operators_without_flops_are_named() -> None:
     ops = [f"mylib::op{number}" for number in range(4)]
     graph = linear_chain([*ops, "aten::exp", ops[2]])

@@ -15,7 +15,8 @@ def recomputed_scopes(graph: Graph) -> NDArray[np.bool_]:
     """For each scope, whether it is a call that backward ran again.
 
     Such a call has recomputed operations and none of a forward pass. One that runs no operation at all (dropout of
-    nothing, say) is as its neighbours are, if its module was called before.
+    nothing, say) is as its neighbours are, if its module was called before. The modules inside a captured backward
+    graph are none: they only say what its operations belong to.
 
     >>> import torch, torch_vis as tv
     >>> from torch.utils.checkpoint import checkpoint
@@ -35,9 +36,12 @@ def recomputed_scopes(graph: Graph) -> NDArray[np.bool_]:
         _with_those_inside(np.bincount(graph.node_scope[chosen], minlength=count) > 0, parents)
         for chosen in (repeated, graph.node_phase != Phase.BACKWARD, np.ones(len(graph), dtype=bool))
     )
-    modules = np.array([module.kind == "module" for module in graph.modules], dtype=bool)
-    found = [a and not b for a, b in zip(some, rest)]
-    found = (np.array(found) & modules[graph.scope_module]).tolist()
+    kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
+    found = [a and not b and kind == "module" for a, b, kind in zip(some, rest, kinds)]
+    captured = [kind == "compiled" for kind in kinds]
+    for scope in range(1, count):
+        captured[scope] |= captured[parents[scope]]
+        found[scope] &= not captured[scope]
     _settle_empty(graph.scope_module.tolist(), parents, any_, found)
     return np.array(found, dtype=bool)
 

@@ -52,8 +52,8 @@ class Outline:
         self.graph = graph
         self.metrics = metrics
         self.parameters, self._parameter_of_value = _parameters(graph)
-        self._again = recomputed_scopes(graph)
-        self.blocks, self._block_of_scope = merge_calls(graph, self._again)
+        self.again = recomputed_scopes(graph)
+        self.blocks, self._block_of_scope = merge_calls(graph, self.again)
         self._block_of_node = self._block_of_scope[graph.node_scope]
         self._measure()
         for scope, number in sorted(output_values(graph).items()):
@@ -126,13 +126,13 @@ class Outline:
         A call that backward runs again is no part of its module's forward time. What it takes for itself is of those
         who ran backward, as is all that backward does besides operations.
         """
-        if not self._again.any():
+        if not self.again.any():
             return self._block_of_scope, values
         if name == "time_ns":  # the call around backward has it already
-            return self._block_of_scope, np.where(self._again, 0, values)
-        around = np.arange(len(self._again))
+            return self._block_of_scope, np.where(self.again, 0, values)
+        around = np.arange(len(self.again))
         parents = self.graph.scope_parent
-        for scope in np.flatnonzero(self._again).tolist():
+        for scope in np.flatnonzero(self.again).tolist():
             around[scope] = around[parents[scope]]
         return self._block_of_scope[around], values
 

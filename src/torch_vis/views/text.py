@@ -193,7 +193,7 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
     """What the run comes to, by name."""
     facts = {
         "operations": _operations(graph),
-        "computed again": _computed_again(graph, metrics),
+        "computed again": _computed_again(graph, metrics, outline),
         "parameters": _parameters(outline, meta),
         "input": _inputs(graph),
     }
@@ -233,9 +233,9 @@ def _operations(graph: Graph) -> str:
     return f"{len(graph):,}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
 
 
-def _computed_again(graph: Graph, metrics: Metrics) -> str:
+def _computed_again(graph: Graph, metrics: Metrics, outline: Outline) -> str:
     """What checkpointing cost: forward operations that ran a second time during backward, and where they count."""
-    again = graph.node_flags & Flag.RECOMPUTE != 0
+    again = (graph.node_flags & Flag.RECOMPUTE != 0) & outline.again[graph.node_scope]
     number = int(again.sum())
     if not number:
         return ""
