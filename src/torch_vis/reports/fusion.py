@@ -181,9 +181,8 @@ class FusionReport(Report):
         rows = [chains for _, chains in known[:BARS]]
         labels: list[str] = []
         for place, chains in known[:BARS]:
-            label = _label(
-                place, chains
-            )  # chains that differ in the middle alone are told apart by where they begin
+            label = _label(place, chains)
+            # two that differ in the middle alone are told apart by where they begin
             labels.append(f"{label} ({chains[0].operations[0]})" if label in labels else label)
         full = [chained(chains[0].names, 40) for chains in rows]
         sums = [

@@ -172,7 +172,7 @@ class PartitionReport(Report):
         largest = sorted(self.parts, key=lambda part: -sum(getattr(part, name) for name in columns.values()))
         shown = sorted(largest[:BARS], key=lambda part: part.number)
         labels = [self._label(part) for part in shown]
-        told = [f"{chained(part.names, 40)}, cut off by: {part.reason}" for part in shown]
+        told = [f"{chained(part.names)}, cut off by: {part.reason}" for part in shown]
         series = [
             Series(title, labels, [getattr(part, name) for part in shown], told)
             for title, name in columns.items()
