@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.views.outline import Outline
 from torch_vis.views.text import MOST_ROWS, table
+from torch_vis.views.units import duration
 
 TABLE = """\
 Net · forward and backward · torch 2.13.0 · 2 threads
@@ -336,6 +338,39 @@ def test_the_backward_graph_of_a_captured_program_is_not_computed_again() -> Non
     inside = Outline(trace.graph, trace.metrics).children(None)
     captured = next(line.sums for line in inside if line.label.startswith("backward"))
     assert captured.backward_ops > 0  # a box of its own, with what it ran
+
+
+@pytest.fixture
+def compiled() -> Iterator[nn.Module]:
+    torch._dynamo.reset()
+    yield torch.compile(nn.Sequential(Block(4), nn.ReLU()), backend="eager")  # type: ignore[misc]
+    torch._dynamo.reset()
+
+
+def test_the_first_call_of_a_compiled_model_says_how_much_of_it_was_compilation(compiled: nn.Module) -> None:
+    first = tv.trace(compiled, torch.ones(2, 4), backward=True)
+    assert 0 < first.meta["compile_ns"] < first.meta["wall_ns"]
+    told = f"compiling took {duration(first.meta['compile_ns'])} of the {duration(first.meta['wall_ns'])}"
+    for text in (show(first, width=200), first.time().table(width=200), "\n".join(first.summary().notes())):
+        assert told in text and "call the compiled model once before tracing to leave it out" in text
+    assert f"{duration(first.meta['compile_ns'])} to compile" in show(first)
+    again = tv.trace(compiled, torch.ones(2, 4), backward=True)
+    assert "compile_ns" not in again.meta and "compiling took" not in show(again, width=200)
+
+
+def test_the_time_that_a_capture_takes_is_told_apart() -> None:
+    trace = tv.trace(Block(4), torch.ones(2, 4), via="dynamo")
+    text = show(trace, width=200)
+    assert f"capturing the program took {duration(trace.meta['compile_ns'])} of" in text
+    assert "trace without via=" in text and "call the compiled model" not in text
+
+
+def test_a_compiled_model_points_to_where_its_modules_are_kept(compiled: nn.Module) -> None:
+    told = "tv.trace(model, …, via='dynamo') of the model before torch.compile keeps them"
+    assert told in show(tv.trace(compiled, torch.ones(2, 4)), width=200)
+    assert told not in show(tv.trace(Block(4), torch.ones(2, 4)), width=200)
+    kept = show(tv.trace(nn.Sequential(Block(4), nn.ReLU()), torch.ones(2, 4), via="dynamo"), width=200)
+    assert told not in kept and row(kept, "up")
 
 
 def test_operators_without_flops_are_named() -> None:

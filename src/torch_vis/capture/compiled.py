@@ -7,6 +7,7 @@ recorder is active; it is called at run time only, so nothing that Dynamo compil
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from torch_vis.capture.recorder import Recorder, flat_tensors
 from torch_vis.capture.sites import leave_alone
 
 _original: Any = None
+_spent = 0
+_begun: list[int] = []
 
 
 def install() -> None:
@@ -25,21 +28,42 @@ def install() -> None:
     _wrap()
     callbacks = sys.modules.get("torch._dynamo.callback")
     if callbacks is not None:
-        callbacks.callback_handler.register_end_callback(_wrap)
+        callbacks.callback_handler.register_start_callback(_begins)
+        callbacks.callback_handler.register_end_callback(_ends)
 
 
 def uninstall() -> None:
     """Undo ``install``."""
     global _original
     callbacks = sys.modules.get("torch._dynamo.callback")
-    if callbacks is not None and _wrap in callbacks.callback_handler.end_callbacks:
-        callbacks.callback_handler.remove_end_callback(_wrap)
+    if callbacks is not None and _ends in callbacks.callback_handler.end_callbacks:
+        callbacks.callback_handler.remove_start_callback(_begins)
+        callbacks.callback_handler.remove_end_callback(_ends)
+    _begun.clear()
     if _original is not None:
         sys.modules["torch._inductor.output_code"].CompiledFxGraph.__call__ = _original
         _original = None
 
 
+def compile_ns() -> int:
+    """How long Dynamo and what comes after it have compiled while a recorder was active; it only grows."""
+    return _spent
+
+
 @leave_alone  # called under Dynamo's lock, which it would wait for itself
+def _begins(*_: Any) -> None:
+    _begun.append(time.perf_counter_ns())
+
+
+@leave_alone
+def _ends(*_: Any) -> None:
+    global _spent
+    if _begun:
+        _spent += time.perf_counter_ns() - _begun.pop()
+    _wrap()
+
+
+@leave_alone
 def _wrap(*_: Any) -> None:
     global _original
     module = sys.modules.get("torch._inductor.output_code")

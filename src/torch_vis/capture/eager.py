@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from torch_vis.capture import compiled
 from torch_vis.capture.assemble import Finding, assemble
 from torch_vis.capture.limits import describe
 from torch_vis.capture.measures import with_stored
@@ -22,6 +23,7 @@ from torch_vis.capture.naming import Naming
 from torch_vis.capture.recorder import Recorder, clock
 from torch_vis.capture.scopes import Following
 from torch_vis.capture.tree import named_tensors
+from torch_vis.capture.unused import unused
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
@@ -72,11 +74,13 @@ class Capture:
             ):  # above the recorder, which then sees only what stands for the tensors
                 entered.enter_context(self.faking.above)
             self._entered = entered.pop_all()
+        self._compiled_before = compiled.compile_ns()
         self.recorder.scopes[0][2] = clock()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.ended = clock()
+        self.compile_ns = compiled.compile_ns() - self._compiled_before
         self.recorder.closed = True
         if self.recorder.declared is not None:
             self.recorder.declared.end()
@@ -259,6 +263,7 @@ class Capture:
         return [p for p in found.values() if not isinstance(p, torch.nn.UninitializedParameter)]
 
     def _meta(self, graph: Graph) -> dict[str, Any]:
+        left = unused(graph, chain(*self._named_parameters))
         return {
             "torch": torch.__version__,
             "python": platform.python_version(),
@@ -267,8 +272,10 @@ class Capture:
             "devices": [graph.devices[number] for number in np.unique(graph.storage_device)],
             "model": type(self.roots[0][1]).__name__ if self.roots else None,
             "parameters": sum(p.numel() for p in self.parameters()) if self.roots else None,
+            **({"unused_parameters": left} if left else {}),
             "wall_ns": self.ended - self.recorder.scopes[0][2],
             "overhead_ns": self.recorder.overhead,
+            **({"compile_ns": self.compile_ns} if self.compile_ns else {}),
         }
 
 

@@ -34,7 +34,7 @@ def calls_alone(trace: Trace, calls: list[int]) -> Trace:
         for name, column in trace.metrics.at_hand().items()
     }  # fmt: skip
     wall = _took(part, metrics)
-    meta = {**trace.meta, "wall_ns": wall, "overhead_ns": 0}
+    meta = {**trace.meta, "wall_ns": wall, "overhead_ns": 0, "compile_ns": 0}
     limits = trace.limits
     if not (part.node_flags & Flag.ESCAPE).any():  # the values left elsewhere
         limits = tuple(one for one in limits if " took a value to Python " not in one)

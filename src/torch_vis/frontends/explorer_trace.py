@@ -15,6 +15,7 @@ from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.tracing import Trace
+from torch_vis.views.notes import wall_time
 from torch_vis.views.tui.forest import Forest, Sharing
 from torch_vis.views.tui.measures import measure, share
 from torch_vis.views.tui.subject import CallRow, Details, Gradient, Picture, Source, Subject, TensorRow
@@ -110,9 +111,7 @@ def circumstances(trace: Trace) -> list[tuple[str, str]]:
     meta = trace.meta
     rows = [(name, str(meta[name])) for name in ("script", "traced", "model") if meta.get(name)]
     if meta.get("wall_ns"):
-        recording = int(meta.get("overhead_ns") or 0)
-        note = f", {duration(recording)} of it to record" if recording else ""
-        rows.append(("wall time", duration(int(meta["wall_ns"])) + note))
+        rows.append(("wall time", wall_time(meta)))
     where = [f"torch {meta['torch']}" if meta.get("torch") else "", ", ".join(meta.get("devices") or ())]
     rows.append(("on", ", ".join(filter(None, where))))
     if meta.get("error"):

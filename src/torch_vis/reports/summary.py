@@ -12,6 +12,7 @@ from torch_vis.analysis.cost.columns import why_uncovered
 from torch_vis.graph.schema import Phase
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import COLORS, Axis, Chart, Series
+from torch_vis.views.notes import remarks
 from torch_vis.views.outline import Outline
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.text import gaps, table, totals
@@ -195,8 +196,8 @@ class Summary(Report):
         ]
 
     def notes(self) -> list[str]:
-        """Which sums leave operations out."""
-        return gaps(self._trace.metrics)
+        """Which sums leave operations out, and what the rest stands for."""
+        return gaps(self._trace.metrics) + remarks(self._trace.graph, self._trace.meta)
 
     def charts(self) -> dict[str, Chart]:
         """The time of each module's own operations, where it was measured."""

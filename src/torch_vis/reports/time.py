@@ -15,6 +15,7 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.notes import compiling
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import duration
 
@@ -145,7 +146,10 @@ class TimeReport(Report):
             low, high = (duration(self.meta[f"plain_wall_{end}_ns"]) for end in ("low", "high"))
             found["without us"] = f"{duration(self.plain_wall_ns)}, half of the runs within {low} to {high}"
         found["operations"] = f"{duration(self.operations_ns)} ({_share(self.operations_ns, self.total_ns)})"
-        found["Python and dispatch"] = f"{_time(self.host_ns)} ({_share(self.host_ns, self.total_ns)})"
+        compiled = 0 if self.runs else self.meta.get("compile_ns")
+        found["Python and dispatch"] = f"{_time(self.host_ns)} ({_share(self.host_ns, self.total_ns)})" + (
+            f", {duration(compiled)} of it to compile" if compiled else ""
+        )
         for use in self.devices:
             found[f"cuda:{use.number}"] = (
                 f"{use.launches:,} kernels and copies, busy {duration(use.busy_ns)}, "
@@ -200,6 +204,7 @@ class TimeReport(Report):
             found.append(
                 "the profiler slows the host down, so a device is idle longer under it than in a plain run"
             )
+        found += compiling(self.meta)
         words = ("repeated", "in another form", "launched by no", "on the device")
         return [*found, *(limit for limit in self._limits if any(word in limit for word in words))]
 

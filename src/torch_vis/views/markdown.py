@@ -17,6 +17,7 @@ from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
 from torch_vis.views.breaks import Breaks, names_of
 from torch_vis.views.layout import FIGURES, number_columns
+from torch_vis.views.notes import remarks
 from torch_vis.views.outline import Outline
 from torch_vis.views.picture.diagram import Diagram, Look, diagram, walk
 from torch_vis.views.picture.palette import STROKE, colors
@@ -45,6 +46,7 @@ def report(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[
         f"- **{name}**: {escaped(fact)}" for name, fact in totals(graph, metrics, meta, outline).items()
     ]
     lines += ["", "## Modules", "", NESTED, "", *_modules(outline)]
+    lines += ["", *(f"- {escaped(note)}" for note in remarks(graph, meta))] if remarks(graph, meta) else []
     lines += ["", "## Costliest operations", "", *_costliest(graph, metrics)]
     lines += _breaks(meta)
     if len(graph):

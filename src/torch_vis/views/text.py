@@ -17,6 +17,7 @@ from torch_vis.graph.schema import Flag, Phase
 from torch_vis.views.blocks import Block, Sums
 from torch_vis.views.breaks import Breaks
 from torch_vis.views.layout import Row, layout
+from torch_vis.views.notes import remarks, wall_time
 from torch_vis.views.outline import Line, Outline
 from torch_vis.views.units import count, duration, size
 
@@ -60,7 +61,8 @@ def table(
     facts = totals(graph, metrics, meta, outline)
     wide = max(map(len, facts))
     lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
-    lines += _footnotes(graph, metrics, limits, width)
+    notes = gaps(metrics) + _uncovered(graph, metrics) + remarks(graph, meta)
+    lines += _footnotes(notes, limits, width)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -208,10 +210,7 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
     if {"live_bytes", "free_bytes"} <= set(metrics) and len(graph):
         facts["peak memory"] = _peak(graph, metrics["live_bytes"], metrics["free_bytes"])
     if meta.get("wall_ns"):
-        overhead = meta.get("overhead_ns")
-        facts["wall time"] = duration(meta["wall_ns"]) + (
-            f", {duration(overhead)} of it to record" if overhead else ""
-        )
+        facts["wall time"] = wall_time(meta)
     if meta.get("error"):
         facts["ended by"] = f"{meta['error']}; what ran until then is shown"
     return {name: fact for name, fact in facts.items() if fact}
@@ -295,9 +294,8 @@ def _uncovered(graph: Graph, metrics: Metrics) -> list[str]:
     return [f"without FLOPs: {', '.join(names[:FIRST])}{rest}; t.summary().why_uncovered says why"]
 
 
-def _footnotes(graph: Graph, metrics: Metrics, limits: Sequence[str], width: int) -> list[str]:
+def _footnotes(notes: Sequence[str], limits: Sequence[str], width: int) -> list[str]:
     """What the figures leave out, and what the capture could not see."""
-    notes = gaps(metrics) + _uncovered(graph, metrics)
     if len(limits) > MOST_LIMITS:
         limits = [*limits[:MOST_LIMITS], f"… and {len(limits) - MOST_LIMITS:,} more in t.limits"]
     lines = []
