@@ -12,6 +12,7 @@ from torch_vis.analysis.compare_results import Matched, match_results
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import ENDING
 from torch_vis.graph.rows import Node
+from torch_vis.graph.words import many
 from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 MARKS = 12  # points of a chart that are named
 LISTINGS = {"news": "Where the difference is news", "all": "All that differ, in order", "results": "Results"}
+APART = "not comparable"
 MIXED = "accumulated into what was there before"
 COMPILED = (
     "{} ran compiled code, which is one operation here, without a counterpart: only what comes out of it is compared. "
@@ -159,9 +161,7 @@ class Differences(Report):
         found = {
             "only in A": [one.name for one in self.matched.only_a],
             "only in B": [one.name for one in self.matched.only_b],
-            "that cannot be compared (another shape, no plain numbers)": [
-                one.name for (one, _), gap in compared if gap is None
-            ],
+            APART: [one.name for (one, _), gap in compared if gap is None],
         }
         return {reason: names for reason, names in found.items() if names}
 
@@ -177,8 +177,8 @@ class Differences(Report):
     def facts(self) -> dict[str, str]:
         compared = int(self.gaps.known.sum())
         found = {
-            "compared": f"{compared:,} of {len(self.a.graph):,} operations, {len(self.results):,} results",
-            "differ": f"{len(self.rows):,} operations"
+            "compared": f"{compared:,} of {many(len(self.a.graph), 'operation')}, {many(len(self.results), 'result')}",
+            "differ": many(len(self.rows), "operation")
             + (f" by more than {self.tolerance:g}" if self.tolerance else "")
             if compared
             else "nothing could be compared: no operation has a counterpart of the same shape",
@@ -253,10 +253,12 @@ class Differences(Report):
         noise = self.gaps.rounding.any() or any(gap.rounding for _, gap in self.results.values())
         missing = len(self.a.graph) - int(self.gaps.known.sum())
         filled = {where: found for where, found in self.accumulated.items() if found}
+        apart = f"results {APART}: of another shape, or without plain numbers"
         return [
             *([COMPILED.format(" and ".join(self._compiled))] if self._compiled else []),
+            *([apart] if APART in self.left_out else []),
             *(accumulation_note(found, f" of {where}") for where, found in filled.items()),
-            f"relative: the norm of the difference over the norm in A; {missing:,} operations have no numbers to "
+            f"relative: the norm of the difference over the norm in A; {many(missing, 'operation')} without numbers to "
             "compare (views, integers, no counterpart, another shape)",
             *(
                 [
