@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from tests.traced import NAMES, traced
-from torch_vis.analysis.compare import common
-from torch_vis.errors import UsageError
+from torch_vis.analysis.sequences import common
+from torch_vis.errors import TensorsMissing, UsageError
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -199,3 +200,112 @@ def test_a_layer_that_was_wrapped_is_the_same_layer():
     assert found.same and [(one.path, two.path) for one, two in found.moved_modules] == [("0", "0.0")]
     back = tv.compare(found.b, found.a)
     assert back.same and back.alignment.scope_to_b.tolist() == [0, 1, -1, 2]
+
+
+class Layers(nn.Module):
+    """Blocks that are all alike, called in an order, some of them by way of something else."""
+
+    def __init__(self, order: str = "0123", call=lambda layer, x: layer(x)) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4))
+        self.order, self.call = order, call
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self.order:
+            x = self.call(self.layers[int(name)], x)
+        return x
+
+
+class Others(Layers):
+    """The same as another class."""
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> None:
+    other.load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_calls_are_those_of_forward(reentrant: bool) -> None:
+    one = Layers()
+    two = Others(call=lambda layer, x: checkpoint(layer, x, use_reentrant=reentrant))
+    same_weights(one, two)
+    x = torch.randn(2, 8, requires_grad=True)
+    found = tv.compare(
+        tv.trace(one, x, backward=True), tv.trace(two, x.detach().requires_grad_(), backward=True)
+    )
+    assert not found.moved_modules and not found.added_modules and not found.removed_modules
+    numbers = [node for node in found.removed if node.name in ("addmm", "tanh", "mm", "tanh_backward")]
+    assert not numbers
+    differences = found.differences()
+    assert not differences.rows and all(gap.relative == 0 for _, gap in differences.results.values())
+
+
+def test_layers_that_are_alike_keep_their_names_in_another_order() -> None:
+    one, two = Layers(), Layers("3210")
+    same_weights(one, two)
+    x = torch.randn(2, 8)
+    found = tv.compare(tv.trace(one, x, backward=True), tv.trace(two, x, backward=True))
+    assert not found.same and not found.moved_modules
+    assert len(found.reordered_modules) == 3  # the fewest, and not what is inside them
+    pairs = [(here.name, there.name) for here, there in found.differences().matched.pairs]
+    assert len(pairs) == 9 and all(here == there for here, there in pairs)
+
+
+def test_a_container_of_layers_from_elsewhere_is_no_layer() -> None:
+    one = Layers()
+
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rest = nn.Sequential(*one.layers[1:])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.rest(x)
+
+    x = torch.randn(2, 8)
+    found = tv.compare(tv.trace(one, x), tv.trace(Dropped(), x))
+    assert [scope.path for scope in found.added_modules] == ["rest"]
+    assert [scope.path for scope in found.removed_modules] == ["layers.0", "layers.0.0", "layers.0.1"]
+    assert "modules only in A (3)\n  layers.0 (Sequential)" in str(found)
+    assert "modules only in B (1)\n  rest (Sequential)" in str(found)
+
+
+def test_the_backward_that_a_compiler_captured_is_that_of_the_modules() -> None:
+    model, x = Layers(), torch.randn(2, 8)
+    one = tv.trace(model, x, backward=True)
+    model.zero_grad()
+    found = tv.compare(one, tv.trace(model, x, backward=True, via="aot"))
+    assert not found.added_modules and not found.removed_modules
+    assert not [
+        node for node in found.removed if node.name in ("addmm", "tanh", "mm", "sum", "tanh_backward")
+    ]
+
+
+def test_sums_that_leave_operations_out_are_not_compared() -> None:
+    with torch.library._scoped_library("compared", "FRAGMENT") as library:
+        library.define("own(Tensor x) -> Tensor")
+        library.impl("own", lambda x: x.clone(), "CompositeExplicitAutograd")
+        x = torch.randn(2, 8)
+        layer = nn.Linear(8, 8)
+        one = tv.trace(layer, x)
+        two = tv.trace(lambda x: torch.ops.compared.own(layer(x)), x)
+    found = tv.compare(one, two)
+    assert found.incomplete == {"FLOPs": (False, True), "bytes moved": (False, True)}
+    row = next(line for line in str(found).splitlines() if line.startswith("FLOPs"))
+    assert row.split() == ["FLOPs", "272", "≥", "272"]
+    assert found.to_plain()["incomplete"]["FLOPs"] == {"a": False, "b": True}
+    assert len(found.figure().data[0].x) == len(found.figures) - 2
+
+
+def test_a_run_by_shapes_took_no_time() -> None:
+    x, model = torch.randn(2, 8), nn.Linear(8, 8)
+    found = tv.compare(tv.trace(model, x), tv.trace(model, x, fake=True))
+    assert found.figures["time"][1] is None and "B was not run (fake=True)" in str(found)
+    with pytest.raises(TensorsMissing, match="B was traced with fake=True"):
+        found.differences()
+
+
+def test_equal_lines_are_one_line() -> None:
+    x = torch.randn(2, 8)
+    found = tv.compare(tv.trace(lambda x: x.exp(), x), tv.trace(lambda x: x.exp().sin().sin().sin(), x))
+    assert "only in B (3)\n  sin in the run × 3" in str(found)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.analysis.compare import align, module_of
-from torch_vis.errors import UsageError, missing_extra
+from torch_vis.analysis.compare_sides import first_calls
+from torch_vis.errors import TensorsMissing, UsageError, missing_extra
 from torch_vis.graph.graph import Rows
 from torch_vis.graph.rows import Node, Scope
 from torch_vis.tracing import Trace
@@ -32,6 +34,7 @@ FIGURES = {
     "bytes moved": (size, "moved_bytes"),
 }
 MOST_ROWS = 20
+MOST_LOOKED_AT = 2000  # operations, for lines that are equal
 
 
 class Change(NamedTuple):
@@ -87,14 +90,18 @@ class Comparison:
 
     @cached_property
     def added_modules(self) -> list[Scope]:
-        """Calls of modules that only ``b`` makes."""
-        kept = set(self.alignment.scope_to_b[self.alignment.scope_to_b >= 0].tolist())
+        """Calls of modules that only ``b`` makes; not those that it makes again in backward."""
+        kept = {
+            *self.alignment.scope_to_b[self.alignment.scope_to_b >= 0].tolist(),
+            *first_calls(self.b.graph),
+        }
         return [scope for scope in self.b.graph.scopes if scope.index not in kept and scope.kind == "module"]
 
     @cached_property
     def removed_modules(self) -> list[Scope]:
-        """Calls of modules that only ``a`` makes."""
-        gone = np.flatnonzero(self.alignment.scope_to_b < 0).tolist()
+        """Calls of modules that only ``a`` makes; not those that it makes again in backward."""
+        again = first_calls(self.a.graph)
+        gone = [n for n in np.flatnonzero(self.alignment.scope_to_b < 0).tolist() if n not in again]
         return [scope for scope in (self.a.graph.scopes[n] for n in gone) if scope.kind == "module"]
 
     @cached_property
@@ -117,12 +124,20 @@ class Comparison:
             if two >= 0 and self.a.graph.scopes[one].kind == "module"
         ]
         kept = _increasing([two for _, two in calls])
-        moved = [pair for place, pair in enumerate(calls) if place not in kept]
-        return [(self.a.graph.scopes[one], self.b.graph.scopes[two]) for one, two in moved]
+        moved = {one: two for place, (one, two) in enumerate(calls) if place not in kept}
+        parent = self.a.graph.scope_parent
+        return [
+            (self.a.graph.scopes[one], self.b.graph.scopes[two])
+            for one, two in moved.items()
+            if int(parent[one]) not in moved  # what is inside has moved with it
+        ]
 
     @cached_property
     def figures(self) -> dict[str, tuple[float | None, float | None]]:
-        """What each of the two comes to: operations, parameters, time, memory, FLOPs; None where not known."""
+        """What each of the two comes to: operations, parameters, time, memory, FLOPs; None where not known.
+
+        Those that ``incomplete`` names are too low.
+        """
         found: dict[str, tuple[float | None, float | None]] = {}
         for name, (_, metric) in FIGURES.items():
             if metric is not None:
@@ -131,8 +146,18 @@ class Comparison:
         both = (self.a.meta.get("parameters"), self.b.meta.get("parameters"))
         return {"operations": (len(self.a.graph), len(self.b.graph)), "parameters": both, **found}
 
+    @cached_property
+    def incomplete(self) -> dict[str, tuple[bool, bool]]:
+        """The figures that leave out operations of which they are not known, and in which of the two they do."""
+        found = {
+            name: (_is_low(self.a, metric), _is_low(self.b, metric))
+            for name, (_, metric) in FIGURES.items()
+            if metric is not None
+        }
+        return {name: low for name, low in found.items() if any(low)}
+
     def figure(self, renderer: str = "plotly") -> Any:
-        """How much more or less of each figure ``b`` has, as bars in per cent of ``a``.
+        """How much more or less of each figure ``b`` has, as bars in per cent of ``a``; those that are complete.
 
         >>> import torch, torch_vis as tv
         >>> one = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
@@ -140,7 +165,11 @@ class Comparison:
         >>> len(tv.compare(one, two).figure().data[0].x)
         7
         """
-        known = {name: pair for name, pair in self.figures.items() if pair[0] and pair[1] is not None}
+        known = {
+            name: pair
+            for name, pair in self.figures.items()
+            if pair[0] and pair[1] is not None and name not in self.incomplete
+        }
         changes = [100 * ((two or 0) / (one or 1) - 1) for one, two in known.values()]
         told = [
             f"{_cell(one, FIGURES[n][0])} → {_cell(two, FIGURES[n][0])}" for n, (one, two) in known.items()
@@ -182,6 +211,11 @@ class Comparison:
         """
         from torch_vis.reports.differences import Differences
 
+        for name, trace in (("A", self.a), ("B", self.b)):
+            if trace.meta.get("fake"):
+                raise TensorsMissing(
+                    f"{name} was traced with fake=True: nothing was computed that could differ"
+                )
         return Differences(self.a, self.b, self.alignment, tolerance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -212,6 +246,7 @@ class Comparison:
         return {
             "same": self.same,
             "figures": {name: {"a": a, "b": b} for name, (a, b) in self.figures.items()},
+            "incomplete": {name: {"a": a, "b": b} for name, (a, b) in self.incomplete.items()},
             "added": [_plain(node) for node in self.added],
             "removed": [_plain(node) for node in self.removed],
             "changed": [
@@ -232,21 +267,42 @@ class Comparison:
         lines = [f"{'':12}  {'A':>12}  {'B':>12}  {'B − A':>12}"]
         for name, (one, two) in self.figures.items():
             show = FIGURES[name][0]
-            delta = "" if one is None or two is None else _signed(two - one, show)
-            lines.append(f"{name:12}  {_cell(one, show):>12}  {_cell(two, show):>12}  {delta:>12}")
+            low = self.incomplete.get(name, (False, False))
+            delta = "" if one is None or two is None or any(low) else _signed(two - one, show)
+            cells = [f"{'≥ ' if too else ''}{_cell(amount, show)}" for amount, too in zip((one, two), low)]
+            lines.append(f"{name:12}  {cells[0]:>12}  {cells[1]:>12}  {delta:>12}")
         kept = len(self.a.graph) - len(self.removed)
         lines += ["", f"{kept:,} operations in both, {len(self.changed):,} of them changed"]
-        lines += _listed("only in A", [_line(node) for node in self.removed[:MOST_ROWS]], len(self.removed))
-        lines += _listed("only in B", [_line(node) for node in self.added[:MOST_ROWS]], len(self.added))
+        lines += _listed(
+            "only in A", [_line(node) for node in self.removed[:MOST_LOOKED_AT]], len(self.removed)
+        )
+        lines += _listed("only in B", [_line(node) for node in self.added[:MOST_LOOKED_AT]], len(self.added))
         changed = [f"{_line(row.after)}: {'; '.join(row.what)}" for row in self.changed[:MOST_ROWS]]
         lines += _listed("changed", changed, len(self.changed))
+        gone = [_called(scope) for scope in self.removed_modules[:MOST_ROWS]]
+        lines += _listed("modules only in A", gone, len(self.removed_modules))
+        new = [_called(scope) for scope in self.added_modules[:MOST_ROWS]]
+        lines += _listed("modules only in B", new, len(self.added_modules))
         moved = [
             f"{one.path or '(root)'} → {two.path or '(root)'}" for one, two in self.moved_modules[:MOST_ROWS]
         ]
         lines += _listed("modules under another path", moved, len(self.moved_modules))
         order = [one.path for one, _ in self.reordered_modules[:MOST_ROWS]]
         lines += _listed("modules called in another order", order, len(self.reordered_modules))
-        return "\n".join([*lines, "", "times are those of one run each; trace(..., repeat=10) gives medians"])
+        return "\n".join([*lines, "", *self._notes()])
+
+    def _notes(self) -> list[str]:
+        found = []
+        if self.incomplete:
+            found.append(
+                "≥: operations of which it is not known are left out, so that the two cannot be compared"
+            )
+        for name, trace in (("A", self.a), ("B", self.b)):
+            if trace.meta.get("fake"):
+                found.append(
+                    f"{name} was not run (fake=True): it took no time, and made no numbers to compare"
+                )
+        return [*found, "times are those of one run each; trace(..., repeat=10) gives medians"]
 
 
 def compare(a: Trace, b: Trace) -> Comparison:
@@ -284,7 +340,19 @@ def _parts(trace: Trace) -> Any:
 
 
 def _total(trace: Trace, metric: str) -> float | None:
+    if metric == "time_ns" and trace.meta.get("fake"):
+        return None
     return trace.metrics[metric].total() if metric in trace.metrics else None
+
+
+def _is_low(trace: Trace, metric: str) -> bool:
+    """Whether operations are missing from a total."""
+    column = trace.metrics.get(metric)
+    return column is not None and column.known is not None and not column.known.all()
+
+
+def _called(scope: Scope) -> str:
+    return f"{scope.path or '(root)'} ({scope.type})"
 
 
 def _differences(before: Node, after: Node) -> list[str]:
@@ -318,10 +386,13 @@ def _line(node: Node) -> str:
 
 
 def _listed(title: str, lines: list[str], total: int) -> list[str]:
+    """Lines under a title, equal ones as one, those beyond the most that are shown as a number."""
     if not total:
         return []
-    rest = [f"  … and {total - len(lines):,} more"] if total > len(lines) else []
-    return ["", f"{title} ({total:,})", *(f"  {line}" for line in lines), *rest]
+    shown = list(Counter(lines).items())[:MOST_ROWS]
+    rest = total - sum(times for _, times in shown)
+    told = [f"  {line} × {times:,}" if times > 1 else f"  {line}" for line, times in shown]
+    return ["", f"{title} ({total:,})", *told, *([f"  … and {rest:,} more"] if rest else [])]
 
 
 def _cell(amount: float | None, show: Any) -> str:

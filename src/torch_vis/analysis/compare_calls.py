@@ -1,0 +1,204 @@
+"""Which call of a module in one run became which in another, from the outside in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torch_vis.analysis.compare_sides import Side
+from torch_vis.analysis.sequences import common, in_any_order
+from torch_vis.graph import Graph
+from torch_vis.graph.schema import Phase
+
+
+class Key(NamedTuple):
+    """What two calls have to have in common, for each call of the one run and of the other."""
+
+    a: Sequence[Any]
+    b: Sequence[Any]
+    in_any_order: bool = False
+
+
+def match_calls(one: Side, two: Side, known: dict[Any, int]) -> Any:
+    """For each call of ``one`` the call of ``two`` that it became, -1 for none."""
+    matching = _Matching(one, two, known)
+    stack, deferred = [(0, 0)], []
+    while stack:
+        pair = stack.pop()
+        stack += matching.pair_inside(*pair)
+        deferred += matching.likely(*pair)
+        if not stack:
+            # before a call counts as one that was changed: it may be the same, wrapped or taken out
+            matching.match_elsewhere()
+            stack, deferred = matching.accept(deferred), []
+    matching.match_elsewhere()
+    matching.match_places()
+    return matching.found
+
+
+class _Matching:
+    """The calls of two graphs that belong together so far."""
+
+    def __init__(self, one: Side, two: Side, known: dict[Any, int]) -> None:
+        self.one, self.two = one, two
+        self.a, self.b = one.graph, two.graph
+        self.inside_a, self.inside_b = _children(one), _children(two)
+        self.prints = [  # by all that is known of operations, and by their operators
+            Key(
+                _fingerprints(one, self.inside_a, told_a, known),
+                _fingerprints(two, self.inside_b, told_b, known),
+            )
+            for told_a, told_b in ((one.exactly, two.exactly), (one.operators, two.operators))
+        ]
+        self.forward = Key(  # a layer that comes first has less to do in backward
+            _fingerprints(one, self.inside_a, one.exactly, known, (Phase.FORWARD,)),
+            _fingerprints(two, self.inside_b, two.exactly, known, (Phase.FORWARD,)),
+        )
+        self.keys = self._keys()
+        self.found = np.full(len(self.a.scope_call), -1, dtype=np.int64)
+        self.found[0] = 0
+        self.came_from = {0: 0}
+
+    def _keys(self) -> tuple[Key, ...]:
+        names_a, names_b = (
+            [_name(graph, n) for n in range(len(graph.scope_call))] for graph in (self.a, self.b)
+        )
+        exact, operators = self.prints
+        return (
+            Key(list(zip(names_a, exact.a)), list(zip(names_b, exact.b)), in_any_order=True),
+            Key(list(zip(names_a, self.forward.a)), list(zip(names_b, self.forward.b)), in_any_order=True),
+            exact,
+            Key(names_a, names_b, in_any_order=True),
+            operators,
+            Key([name[1:] for name in names_a], [name[1:] for name in names_b]),
+        )
+
+    def _take(self, here: int, there: int) -> None:
+        self.found[here] = there
+        self.came_from[there] = here
+
+    def _left(self, here: int, there: int) -> tuple[list[int], list[int]]:
+        """The calls made directly inside two others that have no counterpart yet."""
+        left_a = [scope for scope in self.inside_a[here] if self.found[scope] < 0]
+        return left_a, [scope for scope in self.inside_b[there] if scope not in self.came_from]
+
+    def pair_inside(self, here: int, there: int) -> list[tuple[int, int]]:
+        """Match the calls inside two that belong together."""
+        return self.accept(_pair_up(*self._left(here, there), self.keys))
+
+    def likely(self, here: int, there: int) -> list[tuple[int, int]]:
+        """What is left inside two: of another class under the same name, or renamed and changed in the same place."""
+        left_a, left_b = self._left(here, there)
+        names_a, names_b = (
+            [_name(graph, scope)[0] for scope in left] for graph, left in ((self.a, left_a), (self.b, left_b))
+        )
+        pairs = [(left_a[one], left_b[two]) for one, two in in_any_order(names_a, names_b)]
+        return [*pairs, (left_a[0], left_b[0])] if len(left_a) == len(left_b) == 1 else pairs
+
+    def accept(self, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Match pairs, but no call with a container of what came from elsewhere."""
+        accepted = []
+        for here, there in pairs:
+            if self.found[here] >= 0 or there in self.came_from:
+                continue
+            went = [int(self.found[scope]) for scope in self.inside_a[here] if self.found[scope] >= 0]
+            came = [self.came_from[scope] for scope in self.inside_b[there] if scope in self.came_from]
+            if all(_is_in(self.b, one, there) for one in went) and all(
+                _is_in(self.a, one, here) for one in came
+            ):
+                self._take(here, there)
+                accepted.append((here, there))
+        return accepted
+
+    def match_elsewhere(self) -> None:
+        """Match what is left by what it does, wherever it is called from: in a new container, or taken out of one."""
+        for prints in self.prints:
+            left_a = [s for s in np.flatnonzero(self.found < 0).tolist() if self.one.solid[s] == s]
+            left_b = [
+                s for s in range(len(self.b.scope_call)) if s not in self.came_from and self.two.solid[s] == s
+            ]
+            # under the same path it is the same, whatever else is alike
+            paths = list(zip(self.a.scope_paths, prints.a)), list(zip(self.b.scope_paths, prints.b))
+            for pair in _pair_up(left_a, left_b, (Key(*paths, in_any_order=True), prints)):
+                self._take(*pair)
+
+    def match_places(self) -> None:
+        """Match what was called from elsewhere, but is the same call by its whole path: fx leaves containers out."""
+        rest = {
+            _place(self.b, scope): scope
+            for scope in range(len(self.b.scope_call))
+            if scope not in self.came_from
+        }
+        for scope in np.flatnonzero(self.found < 0).tolist():
+            there = rest.pop(_place(self.a, scope), -1)
+            if there >= 0:
+                self._take(scope, there)
+
+
+def _pair_up(left_a: list[int], left_b: list[int], keys: Iterable[Key]) -> list[tuple[int, int]]:
+    """Pairs of calls that are alike by the first key, of the others by the next."""
+    found: list[tuple[int, int]] = []
+    for key in keys:
+        here, there = [key.a[scope] for scope in left_a], [key.b[scope] for scope in left_b]
+        pairs = common(here, there)
+        if key.in_any_order:
+            pairs += in_any_order(here, there, pairs)
+        found += [(left_a[place_a], left_b[place_b]) for place_a, place_b in pairs]
+        used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+        left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
+        left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
+    return found
+
+
+def _is_in(graph: Graph, scope: int, outer: int) -> bool:
+    """Whether a call is made inside another."""
+    while scope > outer:  # a call has a higher number than those around it
+        scope = int(graph.scope_parent[scope])
+    return scope == outer
+
+
+def _place(graph: Graph, scope: int) -> Any:
+    return graph.modules[int(graph.scope_module[scope])], int(graph.scope_call[scope])
+
+
+def _children(side: Side) -> list[list[int]]:
+    graph, solid = side.graph, side.solid
+    found: list[list[int]] = [[] for _ in graph.scope_call]
+    for scope, parent in enumerate(graph.scope_parent.tolist()):
+        if parent >= 0 and solid[scope] == scope:
+            found[solid[parent]].append(scope)
+    return found
+
+
+def _name(graph: Graph, scope: int) -> Any:
+    """What a call is within the one around it: the last part of its path, and its class."""
+    path, type_, kind = graph.modules[int(graph.scope_module[scope])]
+    above = graph.scope_paths[int(graph.scope_parent[scope])]
+    label = path[len(above) + 1 :] if above and path.startswith(above + ".") else path
+    return label, type_, kind
+
+
+def _type(graph: Graph, scope: int) -> Any:
+    return graph.modules[int(graph.scope_module[scope])][1:]
+
+
+def _fingerprints(
+    side: Side,
+    inside: list[list[int]],
+    told: Callable[[list[int]], list[Any]],
+    known: dict[Any, int],
+    phases: Collection[int] = tuple(Phase),
+) -> list[int]:
+    """A number for each call that is equal where all that ran in it is, as far as ``told`` tells of operations."""
+    graph = side.graph
+    own: list[list[Any]] = [[] for _ in graph.scope_call]
+    for (scope, phase), nodes in side.operations.items():
+        if phase in phases:
+            own[scope].extend(told(nodes))
+    prints = [0] * len(own)
+    for scope in range(len(own) - 1, -1, -1):
+        key = (_type(graph, scope), tuple(own[scope]), tuple(prints[child] for child in inside[scope]))
+        prints[scope] = known.setdefault(key, len(known))
+    return prints

@@ -1,0 +1,82 @@
+"""One of two graphs that are compared, as plain lists, and which of its calls count as calls of their own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from torch_vis.graph import Graph
+from torch_vis.graph.schema import Phase
+
+TRANSPARENT = frozenset({"function", "compiled"})
+
+
+class Side:
+    """One of the two graphs, as plain lists; ``known`` numbers what can be equal in both."""
+
+    def __init__(self, graph: Graph, known: dict[Any, int]) -> None:
+        self.graph = graph
+        self.call: list[int] = graph.node_call.tolist()
+        self.operator = [call.op.partition(".")[0] for call in graph.calls]
+        self.made = self._made(known)
+        self.solid = _solid(graph)
+        self.operations: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for node, (scope, phase) in enumerate(zip(graph.node_scope.tolist(), graph.node_phase.tolist())):
+            self.operations[self.solid[scope], phase].append(node)  # in order
+
+    def _made(self, known: dict[Any, int]) -> list[int]:
+        """A number for each operation that is equal where what it makes has the same shapes and types."""
+        graph = self.graph
+        kinds = [known.setdefault((row.dtype, row.shape), len(known)) for row in graph.types]
+        made = [kinds[number] for number in graph.value_type[graph.out_value].tolist()]
+        start = graph.out_start.tolist()
+        return [known.setdefault(tuple(made[begin:end]), len(known)) for begin, end in pairwise(start)]
+
+    def operators(self, nodes: list[int]) -> list[str]:
+        """The operators of some operations."""
+        return [self.operator[self.call[node]] for node in nodes]
+
+    def exactly(self, nodes: list[int]) -> list[Any]:
+        """Operators with what they make."""
+        return [(self.operator[self.call[node]], self.made[node]) for node in nodes]
+
+
+def _solid(graph: Graph) -> list[int]:
+    """For each scope the one that counts: functions and compiled regions are part of what they are called in.
+
+    A call that is made again in backward, and the place where a compiler puts a module's backward, are part of the
+    call before.
+    """
+    kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
+    first = first_calls(graph)
+    solid: list[int] = []
+    for scope, parent in enumerate(graph.scope_parent.tolist()):
+        if parent >= 0 and kinds[scope] in TRANSPARENT:
+            solid.append(solid[parent])
+        else:
+            solid.append(first.get(scope, scope))
+    return solid
+
+
+def first_calls(graph: Graph) -> dict[int, int]:
+    """For each call of a module in which only backward runs the one of forward, those of one module from the last on.
+
+    Such calls are made again by activation checkpointing, or stand for a module's backward in what a compiler captured.
+    """
+    forward = np.zeros(len(graph.scope_call), dtype=bool)
+    forward[graph.node_scope[graph.node_phase != Phase.BACKWARD]] = True
+    for scope in range(len(forward) - 1, 0, -1):
+        forward[graph.scope_parent[scope]] |= forward[scope]
+    waiting: dict[int, list[int]] = defaultdict(list)
+    found = {}
+    for scope, module in enumerate(graph.scope_module.tolist()):
+        if graph.modules[module].kind != "module":
+            continue
+        if forward[scope]:
+            waiting[module].append(scope)
+        elif waiting[module]:
+            found[scope] = waiting[module].pop()
+    return found
