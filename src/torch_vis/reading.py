@@ -124,7 +124,7 @@ class Reading:
         from torch_vis.reports.gradients import GradientFlow
 
         self._refuse_fake("gradients")
-        found = GradientFlow(self.graph, self._held)
+        found = GradientFlow(self.graph, self._held, cast("Trace", self).meta.get("unused_parameters"))
         for column in found.columns.values():
             self.metrics = self.metrics.with_column(column)
         return found

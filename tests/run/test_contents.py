@@ -252,6 +252,35 @@ def test_frozen_layers_and_layers_that_all_explode_are_told():
     assert {layer.verdict for layer in small(*steep).gradients().layers} == {"exploding"}
 
 
+def test_layers_without_a_gradient_have_their_parameters_and_the_reason():
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.trained, self.frozen = nn.Linear(3, 4), nn.Linear(4, 4)
+            self.cut, self.partly, self.unused = nn.Linear(4, 2), nn.Linear(4, 2), nn.Linear(3, 3)
+            self.frozen.requires_grad_(False)
+            self.partly.weight.requires_grad_(False)
+
+        def forward(self, x):
+            h = self.frozen(self.trained(x))
+            return self.partly(h) + self.cut(h).detach()
+
+    flow = tv.trace(Parts(), torch.randn(5, 3), backward=True).gradients()
+    rows = {row.path: (row.elements, row.verdict, row.reason) for row in flow.layers}
+    assert rows == {
+        "trained": (16, "", ""),
+        "frozen": (20, "no gradient", "frozen"),
+        "cut": (10, "no gradient", "the loss does not depend on it"),
+        "partly": (10, "", ""),
+        "unused": (12, "no gradient", "never ran"),
+    }
+    partly = next(row for row in flow.layers if row.path == "partly")
+    assert partly.rms == pytest.approx(partly.gradient_norm / 2**0.5)  # of the two elements that have one
+    told = flow.facts()["no gradient"]
+    assert "unused (never ran)" in told and "frozen (frozen)" in told
+    assert "no parameter was given a gradient" not in str(flow)
+
+
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
 def test_the_figure_names_the_layers(renderer):
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))

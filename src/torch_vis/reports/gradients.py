@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,11 +12,11 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.rows import Node
-from torch_vis.graph.schema import Kind, Phase
+from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
-from torch_vis.run.contents import contents_and_norms, outside_faults, parameter_norms
+from torch_vis.run.contents import contents_and_norms, frozen_parameters, outside_faults, parameter_norms
 from torch_vis.views.charts import QUIET, Axis, Chart, Series
 from torch_vis.views.charts_names import ALL, OTHERS, common_path, families
 from torch_vis.views.tables import Field, Listing
@@ -30,6 +31,7 @@ ALARM = {"vanishing": "#7a1fa2", "exploding": "#b3001b"}  # no colours of lines
 BEYOND = 1e6  # times a layer's own weights
 KINDS = 12  # lines of a chart
 SHOWN = 20  # dead units that a table names
+DETACHED = "the loss does not depend on it"
 NEXT = 0.25  # the share of the layers that counts as next to the loss
 
 
@@ -37,6 +39,8 @@ class Layer(NamedTuple):
     """The parameters of one module: the norms of their gradients and of themselves, and what is wrong, if anything.
 
     ``rms`` is the root of the mean square of the gradient's elements, which does not grow with the size of a layer.
+    ``elements`` counts all parameters that the run used, also those without a gradient; ``reason`` is why a layer has
+    none. Of a layer that never ran, nothing else is known.
     """
 
     path: str
@@ -46,6 +50,7 @@ class Layer(NamedTuple):
     ratio: float | None
     rms: float | None
     verdict: str
+    reason: str = ""
 
 
 class Numbers(tuple[int, ...]):
@@ -80,7 +85,8 @@ class GradientFlow(Report):
 
     title = "Gradient flow"
 
-    def __init__(self, graph: Graph, held: Held | None) -> None:
+    def __init__(self, graph: Graph, held: Held | None, unused: Mapping[str, int] | None = None) -> None:
+        """``unused`` are paths of modules that the run did not use, with the number of their parameters."""
         if not (graph.node_phase == Phase.BACKWARD).any():
             raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")
         self.graph = graph
@@ -93,6 +99,8 @@ class GradientFlow(Report):
         self.columns, self._norms, self._dead = contents_and_norms(graph, held, values)
         self.columns["grad_norm"] = self._column()
         self._weights = parameter_norms(graph, held)
+        self._unused = dict(unused or {})
+        self._frozen = frozen_parameters(held)
         self._outside = outside_faults(graph, held)
 
     def _column(self) -> Column:
@@ -104,26 +112,36 @@ class GradientFlow(Report):
 
     @cached_property
     def layers(self) -> list[Layer]:
-        """A row for each module that has parameters with gradients."""
+        """A row for each module that has parameters, also where they have no gradient."""
         graph = self.graph
-        sums: dict[str, list[tuple[int, float | None, float | None]]] = {}
-        reached = set()
-        for name, value in self._gradients.items():
-            if name in self._weights:
-                path = name.rpartition(".")[0]
-                reached.add(path)
-                row = (graph.values[value].type.numel, self._norms.get(value), self._weights[name])
-                sums.setdefault(path, []).append(row)
-        for name, weight in self._weights.items():
-            path = name.rpartition(".")[0]
-            if path not in reached:  # frozen, or nothing that the loss depends on
-                sums.setdefault(path, []).append((0, None, weight))
+        held: dict[str, list[str]] = {}
+        for name in self._weights:
+            held.setdefault(name.rpartition(".")[0], []).append(name)
         order = self._first_runs()
-        rows = [
-            _layer(path, parts)
-            for path, parts in sorted(sums.items(), key=lambda item: order.get(item[0], len(order)))
-        ]
+        rows = []
+        for path in sorted(held, key=lambda path: order.get(path, len(order))):
+            given = [name for name in held[path] if name in self._gradients]
+            parts = [(self._gradients[name], self._weights[name]) for name in given]
+            norms = [self._norms.get(value) for value, _ in parts]
+            elements = sum(graph.values[value].type.numel for value, _ in parts)
+            whole = sum(self._sizes[name] for name in held[path])
+            weights = [weight for _, weight in parts] or [self._weights[name] for name in held[path]]
+            reason = "" if given else "frozen" if self._frozen.issuperset(held[path]) else DETACHED
+            rows.append(_layer(path, whole, (norms, elements), weights, reason))
+        ran = {module.path for module in graph.modules}
+        for path, elements in self._unused.items():
+            if path not in held:
+                reason = "its parameters were not used" if path in ran else "never ran"
+                rows.append(Layer(path, elements, None, None, None, None, "", reason))
         return _judged(rows)
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """How many elements each parameter has that the run was given."""
+        graph = self.graph
+        outside = (graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)
+        values = (graph.values[value] for value in np.flatnonzero(outside).tolist())
+        return {value.name or "": value.type.numel for value in values}
 
     @cached_property
     def let_go(self) -> list[str]:
@@ -201,7 +219,8 @@ class GradientFlow(Report):
         wrong: dict[str, list[str]] = {}
         for row in rows:
             if row.verdict:
-                wrong.setdefault(row.verdict, []).append(row.path or "(root)")
+                told = f"{row.path or '(root)'} ({row.reason})" if row.reason else row.path or "(root)"
+                wrong.setdefault(row.verdict, []).append(told)
         found = {"layers": f"{len(rows):,}", "gradient norm": total}
         if rows and not wrong:
             found["verdict"] = "no layer vanishes, explodes, or has no gradient"
@@ -230,6 +249,7 @@ class GradientFlow(Report):
             Field("ratio", "gradient/weight", figure),
             Field("rms", "gradient rms", figure),
             Field("verdict", "verdict"),
+            Field("reason", "why"),
         )
         rectifiers = (
             Field("path", "module"),
@@ -252,7 +272,7 @@ class GradientFlow(Report):
             f"vanishing and exploding: {FAR:,.0f} times under or over the last quarter of the layers (median of rms); "
             f"exploding too: {BEYOND:,.0f} times the weights"
         ]
-        if not any(row.elements for row in self.layers):
+        if all(row.reason for row in self.layers):
             found.append("no parameter was given a gradient while this run was recorded")
         if self.accumulated:
             found.append(accumulation_note(self.accumulated))
@@ -321,13 +341,20 @@ def _place(node: Node) -> str:
     return f"at {node.name} ({phase}){where}" + (f", {site.short}" if site else "")
 
 
-def _layer(path: str, parts: list[tuple[int, float | None, float | None]]) -> Layer:
-    elements = sum(part[0] for part in parts)
-    gradient = _together([part[1] for part in parts])
-    weight = _together([part[2] for part in parts])
+def _layer(
+    path: str,
+    elements: int,
+    gradients: tuple[list[float | None], int],
+    weights: list[float],
+    reason: str,
+) -> Layer:
+    """``gradients`` are their norms and the number of their elements."""
+    norms, given = gradients
+    gradient = _together(norms) if norms else None
+    weight = _together([*weights])
     ratio = gradient / weight if gradient is not None and weight else None
-    rms = gradient / elements**0.5 if gradient is not None and elements else None
-    return Layer(path, elements, gradient, weight, ratio, rms, "")
+    rms = gradient / given**0.5 if gradient is not None and given else None
+    return Layer(path, elements, gradient, weight, ratio, rms, "", reason)
 
 
 def _together(norms: list[float | None]) -> float | None:
@@ -347,7 +374,7 @@ def _usual(rows: list[Layer]) -> float:
 
 
 def _verdict(row: Layer, usual: float) -> str:
-    if not row.elements:
+    if row.reason:
         return "no gradient"
     rms = row.rms
     if rms is None:

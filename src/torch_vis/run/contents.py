@@ -99,6 +99,14 @@ def parameter_norms(graph: Graph, held: Held | None) -> dict[str, float]:
     return {graph.values[value].name or "": norm for value, norm in norms.items() if norm is not None}
 
 
+def frozen_parameters(held: Held | None) -> set[str]:
+    """The parameters that ask for no gradient, by name; those inside a wrapper do not say."""
+    versions = held.versions if held is not None else ()
+    return {
+        n for n, tensor, _ in versions if isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+    }
+
+
 def outside_faults(graph: Graph, held: Held | None) -> dict[str, tuple[int, int]]:
     """Of the tensors that the run was given, those with elements that are NaN or infinite, with how many of each."""
     found = {}
