@@ -46,10 +46,16 @@ class Hardware:
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of an element type, or of the next wider one that has a figure; the lowest there is at worst."""
-        for name in WIDER.get(dtype, (dtype,)):
-            if name in self.peaks:
-                return self.peaks[name]
-        return min(self.peaks.values())
+        return self.peaks[self.computes_in(dtype)]
+
+    def computes_in(self, dtype: str) -> str:
+        """The element type that one is computed in: itself, or what ``peak`` takes in its place.
+
+        >>> find_hardware("a100").computes_in("int8"), find_hardware("a100").computes_in("float8")
+        ('int8', 'bfloat16')
+        """
+        wider = next((name for name in WIDER.get(dtype, (dtype,)) if name in self.peaks), None)
+        return wider or min(self.peaks, key=self.peaks.__getitem__)
 
 
 WIDER = {

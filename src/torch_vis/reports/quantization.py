@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.analysis.hardware import find_hardware
-from torch_vis.analysis.kinds import REAL_DTYPES, dtypes, kind_of
+from torch_vis.analysis.hardware import Hardware, find_hardware
+from torch_vis.analysis.kinds import kind_of
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
+from torch_vis.reports.narrower import notes_on, time_saved
 from torch_vis.reports.report import Report
 from torch_vis.run.observe import Watched
 from torch_vis.run.replay import quiet
@@ -25,7 +26,6 @@ from torch_vis.views.units import duration, size
 
 FLOOR_DB = 30.0
 ROWS = 40  # parameters that a chart names one by one
-COMPUTED_IN = {"int8": "int8", "fp8": "float8"}
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
 
 
@@ -170,14 +170,15 @@ def analyze_quantization(
     formats: Sequence[str] = ("int8", "fp8", "int4"),
     effect: bool = True,
     floor_db: float = FLOOR_DB,
-    hardware: str | None = None,
+    hardware: str | Hardware | None = None,
 ) -> Quantization:
     """Find out what each parameter could be rounded to, from a real batch of yours.
 
     The model is run once on ``args`` and ``kwargs``; then the recorded run is repeated with one parameter at a time
     rounded to ``"int8"``, ``"fp8"`` or ``"int4"`` (weights only), and with all of them. ``effect=False`` leaves these
     repeats out and gives the errors of weights and activations alone. ``hardware`` names the device for which the time
-    saved is predicted. The model is not changed.
+    saved is predicted, as ``latency`` predicts it; what the device has no units for counts as in the next wider type
+    that it has, and a note says so. The model is not changed.
 
     For int8 and fp8 the parameter and the activations that it is multiplied with are rounded, weights by row and
     activations with one scale for a tensor (int8 asymmetric, fp8 symmetric): ``output_db`` is of both. Those inside a
@@ -197,6 +198,7 @@ def analyze_quantization(
     for form in formats:
         if form not in FORMATS:
             raise no_match("format", str(form), FORMATS)
+    machine = None if hardware is None else find_hardware(hardware)
     if isinstance(model, Trace):
         raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
     with torch.random.fork_rng(), torch.no_grad():
@@ -213,7 +215,7 @@ def analyze_quantization(
     for one in multiplied:
         first.setdefault(one.weight, one)
     noise = _activation_noise(found, multiplied, formats)
-    saved = _time_saved(found, multiplied, formats, hardware)
+    saved = {} if machine is None else time_saved(found, multiplied, formats, machine)
     exact = trial.outputs() if effect else []
     rows = []
     for weight, form in progress([(w, f) for w in first for f in formats], "rounding"):
@@ -228,7 +230,7 @@ def analyze_quantization(
             _row(trial, first[weight], form, noise.get((weight, form)), reached, saved.get((weight, form)))
         )
     whole = [_whole(trial, multiplied, form, rows, exact) for form in formats]
-    return Quantization(rows, whole, floor_db, _notes(rows, whole, hardware))
+    return Quantization(rows, whole, floor_db, _notes(rows, whole, machine))
 
 
 def _multiplies(graph: Graph, node: int) -> bool:
@@ -307,47 +309,7 @@ def _activation_noise(
     return noise
 
 
-def _time_saved(
-    found: Trace, multiplied: Sequence[Product], formats: Sequence[str], hardware: str | None
-) -> dict[tuple[int, str], int]:
-    """By weight and format, the time that narrower numbers would save on the hardware; empty where none is named.
-
-    An operation takes as long as its arithmetic at the peak of its element type or its bytes at the full bandwidth,
-    whichever is more; narrower numbers change both.
-    """
-    if hardware is None:
-        return {}
-    machine, graph = find_hardware(hardware), found.graph
-    flops, moved = found.metrics["flops"], found.metrics["moved_bytes"]
-    codes = dtypes(graph)
-    saved: dict[tuple[int, str], float] = {}
-    for one in multiplied:
-        work, traffic = flops[one.node], moved[one.node]
-        if work is None or traffic is None:
-            continue
-        wide = REAL_DTYPES[int(codes[one.node])]
-        now = max(work / machine.peak(wide), traffic / machine.bandwidth)
-        for form in formats:
-            narrow = wide if FORMATS[form].activation is None else COMPUTED_IN[form]
-            spared = _spared(graph, one, form)
-            then = max(work / machine.peak(narrow), max(0, traffic - spared) / machine.bandwidth)
-            saved[one.weight, form] = saved.get((one.weight, form), 0.0) + max(0.0, now - then)
-    return {key: round(seconds * 1e9) for key, seconds in saved.items()}
-
-
-def _spared(graph: Graph, one: Product, form: str) -> float:
-    """The bytes that an operation would not have to read."""
-    bits = FORMATS[form].bits / 8
-    weight = graph.values[one.weight].type
-    spared = weight.numel * ((weight.itemsize or 4) - bits) - FORMATS[form].scales(weight.shape)
-    if FORMATS[form].activation is not None:
-        for value in one.activations:
-            given = graph.values[value].type
-            spared += given.numel * ((given.itemsize or 4) - bits)
-    return spared
-
-
-def _notes(rows: Sequence[Rounding], whole: Sequence[Whole], hardware: str | None) -> list[str]:
+def _notes(rows: Sequence[Rounding], whole: Sequence[Whole], machine: Hardware | None) -> list[str]:
     found = [f"{one.format}: {FORMATS[one.format].what}" for one in whole]
     both = [one.format for one in whole if FORMATS[one.format].activation is not None]
     effect = any(one.output_db is not None for one in whole)
@@ -367,6 +329,8 @@ def _notes(rows: Sequence[Rounding], whole: Sequence[Whole], hardware: str | Non
     found.append("a weight that several layers share is one row, and counted once")
     if not effect:
         found.append("effects on the output were not tried (effect=False)")
-    if hardware is None:
+    if machine is None:
         found.append("time saved is not predicted: name the hardware, for example hardware='A100 80GB'")
+    else:
+        found += notes_on(machine, [one.format for one in whole])
     return found
