@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_vis as tv
+from tests.analysis.unknown import opaque
 from tests.traced import NAMES, traced
 from tests.zoo_models.torchvision_ops import declare_torchvision_ops
 from torch_vis.analysis.coupling import Coupling
@@ -217,6 +218,22 @@ def test_bad_input():
         tv.analyze_pruning(lambda x: x, x)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         tv.analyze_pruning(nn.Linear(4, 4), torch.ones(1, 5))
+
+
+def test_figures_that_leave_out_unknown_work_are_lower_bounds_without_a_ratio():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.last(self.first(opaque(x)).relu())
+
+    found = tv.analyze_pruning(Net(), torch.randn(64, 8), ratio=0.5, hardware="T4")
+    for name in ("time, predicted", "FLOPs"):
+        told = found.facts()[name]
+        assert told.count("≥") == 2 and "%" not in told
+    assert "%" in found.facts()["parameters"]
 
 
 def test_time_is_predicted_for_hardware_that_is_named():

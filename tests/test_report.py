@@ -18,6 +18,12 @@ from torch_vis.errors import NoMatch, UsageError
 from torch_vis.reports.whole import gathered
 
 
+@pytest.fixture(autouse=True)
+def not_calibrated(tmp_path_factory, monkeypatch):
+    """Whoever runs the tests may have calibrated the machine; reports here have what a test gives them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def small() -> tv.Trace:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))

@@ -11,6 +11,7 @@ import torch
 
 import torch_vis as tv
 from tests.analysis.calibrations import UNIT_NS, made_up
+from tests.analysis.unknown import WithUnknown
 from tests.graph.graphs import empty_graph
 from tests.traced import NAMES, traced
 from torch_vis.analysis.device_time import Estimate
@@ -115,6 +116,49 @@ def test_what_has_no_formula_is_listed() -> None:
     report = tv.trace(torch.mm, sparse, sparse).latency(hardware="h100")
     assert report.found.unknown == [("aten::mm", 1)]
     assert any("no cost formula" in note for note in report.notes())
+
+
+def test_work_that_is_not_known_is_not_taken_for_small() -> None:
+    """One of the operations is an operator of one's own: all sums are lower bounds, and there is no upper end."""
+    model, x = WithUnknown(), torch.ones(8, 64)
+    trace = tv.trace(model, x)
+    for report in (trace.latency(hardware="a100"), trace.latency(calibration=made_up("cpu"))):
+        assert report.high_ns is None and report.unknown_operations == 1 and report.found.waits_for is None
+        facts = report.facts()
+        assert facts["time"].startswith("at least") and "nine times" not in facts["time"]
+        assert f"1 of {len(trace.graph)} operations is not known" in facts["time"]
+        assert "waits for" not in facts["device and host"] and "at least" in facts["device and host"]
+        assert "forward at least" in facts["phases"]
+        plain = json.loads(json.dumps(report.to_plain()))
+        assert plain["high_ns"] is None and plain["unknown_operations"] == 1
+        kinds = {row["kind"]: row for row in plain["kinds"]}
+        assert kinds["other"]["device_ns"] is None and kinds["other"]["unknown"] == 1
+        assert kinds["matmul"]["device_ns"] > 0 and kinds["matmul"]["unknown"] == 0
+        own = next(row for row in plain["operations"] if row["operation"] == "opaque")
+        assert own["device_ns"] is None
+        assert "≥" in next(line for line in str(report).splitlines() if line.startswith("(WithUnknown)"))
+        for chart in report.charts().values():
+            assert "without the work of 1 of" in chart.title
+        report.figure()
+        report.figure("matplotlib")
+    assert trace.latency(hardware="a100").low_ns > tv.trace(model.known, x).latency(hardware="a100").low_ns
+
+
+def test_a_run_whose_work_is_known_says_nothing_of_lower_bounds() -> None:
+    report = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="a100")
+    assert "at least" not in str(report) and "≥" not in str(report) and "unknown" not in str(report)
+    assert report.unknown_operations == 0 and report.total_ns < report.high_ns
+    assert "without the work" not in report.charts()["kinds"].title
+
+
+def test_unknown_work_has_no_upper_end_in_the_report_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch_vis.reports.machines.this_machine", lambda devices=(): made_up("cpu"))
+    trace = tv.trace(WithUnknown(), torch.ones(8, 64))
+    for name in ("all.md", "all.json"):
+        trace.report(tmp_path / name)
+        assert "no upper end" in (tmp_path / name).read_text()
 
 
 def test_recurrent_layers_are_told_by_steps_layers_batch_and_width() -> None:
@@ -246,5 +290,6 @@ def test_every_model_has_a_prediction(name: str) -> None:
     for machine in (made_up(), made_up("cpu"), find_hardware("a100")):
         found = predict(trace.graph, trace.metrics, machine)
         assert len(found.device_ns) == len(found.host_ns) == len(trace.graph)
-        assert 0 < found.low_ns <= found.total_ns <= found.high_ns < np.inf
+        assert 0 < found.low_ns <= found.total_ns
+        assert found.high_ns is None if found.unknown else found.total_ns <= found.high_ns < np.inf
         assert sum(found.phases.values()) == pytest.approx(found.total_ns)

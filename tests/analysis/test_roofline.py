@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_vis as tv
+from tests.analysis.unknown import WithUnknown, opaque
 from tests.graph.graphs import empty_graph
 from tests.traced import NAMES, traced
 from torch_vis.analysis.hardware import Hardware
@@ -78,6 +79,42 @@ def test_what_has_no_formula_is_not_known() -> None:
     assert any("no cost formula" in note for note in report.notes())
 
 
+def test_unknown_work_is_never_zero_in_a_sum() -> None:
+    trace = tv.trace(WithUnknown(), torch.ones(8, 64))
+    report = RooflineReport(trace.graph, timed(trace, 10**6), PLAIN)
+    kinds = {row["kind"]: row for row in report.to_plain()["kinds"]}
+    for name in ("flops", "moved_bytes", "peak_share", "intensity", "bound"):
+        assert kinds["other"][name] is None and kinds["matmul"][name] is not None
+    assert kinds["other"]["unknown"] == 1 and kinds["matmul"]["unknown"] == 0
+    modules = {row["module"]: row for row in report.to_plain()["modules"]}
+    mixed = modules["(WithUnknown)"]  # a relu beside it
+    assert mixed["unknown"] == 1 and mixed["moved_bytes"] > 0 and mixed["intensity"] is None
+    line = next(line for line in str(report).splitlines() if line.startswith("(WithUnknown)"))
+    assert line.count("≥") == 3
+    assert report.facts()["share of the peak"].startswith("at least")
+    assert report.to_pandas()["unknown"].sum() == 1
+
+
+def test_a_run_of_unknown_work_alone_has_no_figures() -> None:
+    report = tv.trace(opaque, torch.ones(4)).roofline(PLAIN)
+    assert report.total.flops is None and report.total.peak_share is None and report.total.bound == "none"
+    facts = report.facts()
+    assert facts["share of the peak"] == "not known" and facts["bound by"] == "not known 100 %"
+    report.figure()
+
+
+def test_what_the_time_is_bound_by_sums_to_all_of_it() -> None:
+    trace = tv.trace(WithUnknown(), torch.ones(8, 64))
+    report = RooflineReport(trace.graph, timed(trace, 10**6), PLAIN)
+    assert sum(report.by_bound.values()) == pytest.approx(report.total.time_ns)
+    assert "views and the like" in report.facts()["bound by"] and "not known" in report.facts()["bound by"]
+    shares = [int(part) for part in report.facts()["bound by"].split() if part.isdigit()]
+    assert 98 <= sum(shares) <= 102
+    known = tv.trace(torch.relu, torch.ones(4)).roofline(PLAIN)
+    assert "not known" not in str(known) and "≥" not in str(known) and "without formula" not in str(known)
+    assert [*known.charts()["bounds"].series[0].x] == ["compute", "memory", "overhead"]
+
+
 def test_the_columns_stay_with_the_trace_and_its_files(tmp_path: pytest.TempPathFactory) -> None:
     trace = tv.trace(torch.nn.Linear(4, 4), torch.ones(2, 4))
     trace.roofline("h100")
@@ -93,7 +130,7 @@ def test_sums_by_module_and_kind_agree_with_the_whole() -> None:
         assert sum(row[1] for row in rows) == report.total.operations
         assert sum(row[3] for row in rows) == report.total.flops
     assert {row[0] for row in report.kinds} <= set(KINDS)
-    assert sum(report.by_bound.values()) <= report.total.time_ns
+    assert sum(report.by_bound.values()) == pytest.approx(report.total.time_ns)
 
 
 def test_the_report_is_read_drawn_and_written() -> None:

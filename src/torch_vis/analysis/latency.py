@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from torch_vis.analysis import host_time
 from torch_vis.analysis.calibration import Calibration
-from torch_vis.analysis.device_time import Estimate
+from torch_vis.analysis.device_time import VIEW, Estimate
 from torch_vis.analysis.efficiency import Profiled, usual_host
 from torch_vis.analysis.hardware import Hardware
 from torch_vis.analysis.workload import Workload, workload
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
 
 Floats = NDArray[np.float64]
@@ -44,24 +44,28 @@ PHASES = ("forward", "backward", "optimizer")
 class Latency(NamedTuple):
     """A prediction: totals, ranges, and per operation what the device and the host take.
 
-    ``end_ns`` is when each operation is done. ``unknown`` are operators without a cost formula, with the number of
-    their calls: each counts as a small operation.
+    ``end_ns`` is when each operation is done. ``unknown`` are operators whose work is not known (they have no cost
+    formula: compiled code, one's own), with the number of their calls, which ``missing`` marks. Each of them counts as
+    the smallest operation there is, so that with any of them all times are lower bounds and ``high_ns`` is None.
     """
 
     machine: str
     overlaps: bool
     total_ns: float
     low_ns: float
-    high_ns: float
+    high_ns: float | None
     device_ns: Floats
     host_ns: Floats
     end_ns: Floats
     phases: dict[str, float]
     unknown: list[tuple[str, int]]
+    missing: NDArray[np.bool_]
 
     @property
-    def waits_for(self) -> str:
-        """``"host"`` or ``"device"``: which of the two the run mostly waits for."""
+    def waits_for(self) -> str | None:
+        """``"host"`` or ``"device"``: which of the two the run mostly waits for; None where work is not known."""
+        if self.unknown:
+            return None
         return "host" if self.host_ns.sum() >= self.device_ns.sum() else "device"
 
 
@@ -91,13 +95,12 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
     end = follow(issue, device)
     common = max(COMMON, machine.noise) if isinstance(machine, Calibration) else COMMON
     low, high = _range(work, estimate, device, issue, (host.error, common), follow)
-    unknown = work.flops[work.group]
-    missing = np.isnan(unknown) & ((graph.node_flags & Flag.VIEW) == 0)
-    calls = Counter(graph.calls[call].op for call in graph.node_call[missing].tolist())
+    missing = (np.isnan(work.flops) | np.isnan(work.moved)) & (work.kind != VIEW)
+    missing = missing[work.group]
+    calls = Counter(graph.calls[call].op for call in graph.node_call[missing].tolist()).most_common()
     total = float(end[-1]) if len(end) else 0.0
-    return Latency(
-        name, overlaps, total, low, high, device, issue, end, _phases(graph, end), calls.most_common()
-    )
+    ends = low, None if calls else high
+    return Latency(name, overlaps, total, *ends, device, issue, end, _phases(graph, end), calls, missing)
 
 
 def _waits(graph: Graph) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ Above 1.0, data came from a cache and not from memory, or the profile does not f
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 
 Floats = NDArray[np.float64]
+VIEW = KINDS.index("view")
 BOUND = ("none", "compute", "memory", "overhead")
 """What holds an operation back, in the order of the codes; 0 is for views, which do nothing."""
 
@@ -74,7 +75,7 @@ def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
     kind, dtype = kinds(graph), dtypes(graph)
     compute, memory = roof_times(hardware, kind, dtype, flops, moved)
     ideal = np.fmax(compute, memory)
-    view = kind == KINDS.index("view")
+    view = kind == VIEW
     known = view | (np.isfinite(flops) & np.isfinite(moved))
     bound = np.where(compute >= memory, 1, 2)
     bound[np.nan_to_num(compute) + np.nan_to_num(memory) < hardware.overhead_ns] = 3
@@ -96,44 +97,63 @@ def _floats(column: Column) -> Floats:
 
 
 class Group(NamedTuple):
-    """Operations taken together: their number, time, work, time at the roof, and time by what bounds them."""
+    """Operations taken together: their number, time, work, time at the roof, and time by what bounds them.
+
+    ``by_bound`` has a time for each of ``BOUND``, the first that of views. ``unknown`` operations, which took
+    ``unknown_ns``, have no cost formula: the work is then what the others do at least, or None where there are none.
+    """
 
     operations: int
     time_ns: float
-    flops: float
-    moved_bytes: float
-    ideal_ns: float
+    flops: float | None
+    moved_bytes: float | None
+    ideal_ns: float | None
     by_bound: tuple[float, ...]
+    unknown: int
+    unknown_ns: float
 
     @property
     def peak_share(self) -> float | None:
-        """The time at the roofs over the time measured."""
-        return self.ideal_ns / self.time_ns if self.time_ns > 0 else None
+        """The time at the roofs over the time measured; with ``unknown`` operations it is at least this."""
+        return self.ideal_ns / self.time_ns if self.time_ns > 0 and self.ideal_ns is not None else None
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs per byte."""
-        return self.flops / self.moved_bytes if self.moved_bytes > 0 else None
+        """FLOPs per byte; that of a part of the work says nothing of the whole."""
+        if self.unknown or self.flops is None or not self.moved_bytes:
+            return None
+        return self.flops / self.moved_bytes
 
     @property
     def bound(self) -> str:
-        """What bounds most of the time."""
-        return BOUND[int(np.argmax(self.by_bound))] if any(self.by_bound) else BOUND[0]
+        """What bounds most of the time; ``"none"`` where that are views or is not known."""
+        most = max(self.by_bound[1:])
+        return BOUND[self.by_bound.index(most, 1)] if most > self.unknown_ns else BOUND[0]
 
 
 def grouped(found: Roofline, key: NDArray[np.int64], count: int) -> list[Group]:
     """The sums over operations of equal key, which runs from 0 to ``count``."""
 
-    def total(values: Floats) -> Floats:
-        return np.asarray(np.bincount(key, weights=np.nan_to_num(values), minlength=count), dtype=np.float64)
+    def total(values: NDArray[Any]) -> list[float]:
+        sums = np.bincount(key, weights=np.nan_to_num(values), minlength=count)
+        return [float(part) for part in sums]
+
+    def known_part(values: Floats) -> list[float | None]:
+        """A view beside something unknown says nothing of its work: what is known of the two is not "at least 0"."""
+        some = np.bincount(key[np.isfinite(values) & (found.kind != VIEW)], minlength=count) > 0
+        return [
+            part if any_ or not missing else None for part, any_, missing in zip(total(values), some, unknown)
+        ]
 
     took = np.nan_to_num(found.time_ns)
-    timed = np.where(took > 0, np.nan_to_num(found.ideal_ns), 0.0)
-    number = np.bincount(key, minlength=count)
-    sums = [total(values) for values in (took, found.flops, found.moved, timed)]
-    bounds = [total(np.where(found.bound == code, took, 0.0)) for code in range(len(BOUND))]
-    bounds[0] = np.zeros(count)  # views take no part in what the time is bound by
-    rows = zip(number.tolist(), *(part.tolist() for part in sums), zip(*(part.tolist() for part in bounds)))
+    ideal = np.where(found.known, np.where(took > 0, np.nan_to_num(found.ideal_ns), 0.0), np.nan)
+    number = np.bincount(key, minlength=count).tolist()
+    unknown = np.bincount(key[~found.known], minlength=count).tolist()
+    work = [known_part(values) for values in (found.flops, found.moved, ideal)]
+    views = total(np.where(found.known & (found.bound == 0), took, 0.0))
+    bounds = [views, *(total(np.where(found.bound == code, took, 0.0)) for code in range(1, len(BOUND)))]
+    unknown_ns = total(np.where(found.known, 0.0, took))
+    rows = zip(number, total(took), *work, zip(*bounds), unknown, unknown_ns)
     return [Group(*row) for row in rows]
 
 

@@ -14,6 +14,7 @@ from torch_vis.analysis.latency import predict
 from torch_vis.errors import UsageError
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
+from torch_vis.reports.least import least, summed
 from torch_vis.reports.machines import machine
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import Axis, Chart, Series
@@ -49,6 +50,9 @@ def predict_latency(trace: Trace, *, hardware: Any = None, calibration: Any = No
 class LatencyReport(Report):
     """A prediction: ``total_ns`` with ``low_ns`` and ``high_ns``, phases, kinds, modules and operations.
 
+    Where the work of some operations is not known (``unknown_operations``: compiled code, operators without a cost
+    formula), ``total_ns`` and all other times are lower bounds, and ``high_ns`` is None.
+
     >>> import torch, torch_vis as tv
     >>> found = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="A100")
     >>> [row[0] for row in found.kinds]
@@ -66,7 +70,7 @@ class LatencyReport(Report):
 
     @property
     def total_ns(self) -> float:
-        """What is expected."""
+        """What is expected; at least this where there are ``unknown_operations``."""
         return self.found.total_ns
 
     @property
@@ -75,9 +79,14 @@ class LatencyReport(Report):
         return self.found.low_ns
 
     @property
-    def high_ns(self) -> float:
-        """More than this is expected one time in twenty."""
+    def high_ns(self) -> float | None:
+        """More than this is expected one time in twenty; None where the work of some operations is not known."""
         return self.found.high_ns
+
+    @property
+    def unknown_operations(self) -> int:
+        """How many operations have work that is not known."""
+        return int(self.found.missing.sum())
 
     @property
     def phases(self) -> dict[str, float]:
@@ -86,7 +95,7 @@ class LatencyReport(Report):
 
     @cached_property
     def kinds(self) -> list[tuple[Any, ...]]:
-        """One row per kind of operation: how many, device time, host time."""
+        """One row per kind of operation: how many, device time, host time, how many of unknown work."""
         return self._rows(kinds(self.graph).astype(np.int64), KINDS)
 
     @cached_property
@@ -102,10 +111,12 @@ class LatencyReport(Report):
         found, graph = self.found, self.graph
         rows = []
         for node in np.argsort(-found.device_ns, kind="stable")[:SLOWEST].tolist():
+            missing = bool(found.missing[node])
+            device = None if missing else int(found.device_ns[node])
             op = short_name(graph.calls[int(graph.node_call[node])].op)
             path = graph.scope_paths[int(graph.node_scope[node])]
             phase = Phase(graph.node_phase[node]).name.lower()
-            rows.append((op, path, phase, int(found.device_ns[node]), int(found.host_ns[node]), node))
+            rows.append((op, path, phase, device, summed(found.host_ns[node], missing), node))
         return rows
 
     def facts(self) -> Mapping[str, str]:
@@ -114,18 +125,38 @@ class LatencyReport(Report):
         device, host = duration(int(found.device_ns.sum())), duration(int(found.host_ns.sum()))
         how = "side by side" if found.overlaps else "in turns"
         basis = "as calibrated" if isinstance(self.machine, Calibration) else "from its datasheet"
+        both = f"{self._least}{device} and {host}, {how}"
         return {
             "machine": f"{found.machine}, {basis}",
-            "time": f"{duration(int(found.total_ns))}, nine times out of ten between "
-            f"{duration(int(found.low_ns))} and {duration(int(found.high_ns))}",
-            "device and host": f"{device} and {host}, {how}; the run waits for the {found.waits_for}",
-            "phases": ", ".join(f"{name} {duration(int(took))}" for name, took in found.phases.items()),
+            "time": self._time(),
+            "device and host": both
+            if found.waits_for is None
+            else f"{both}; the run waits for the {found.waits_for}",
+            "phases": ", ".join(
+                f"{name} {self._least}{duration(int(took))}" for name, took in found.phases.items()
+            ),
         }
+
+    @property
+    def _least(self) -> str:
+        return "at least " if self.unknown_operations else ""
+
+    def _time(self) -> str:
+        total, low, high = self.total_ns, self.low_ns, self.high_ns
+        if high is None:
+            missing = f"{self.unknown_operations:,} of {len(self.graph):,} operations"
+            return (
+                f"at least {duration(int(total))} (low end {duration(int(low))}), no upper end: the work of {missing} "
+                "is not known"
+            )
+        return f"{duration(int(total))}, nine times out of ten between {duration(int(low))} and {duration(int(high))}"
 
     def listings(self) -> Sequence[Listing]:
         """Kinds, modules, operations."""
-        times = (Field("device_ns", "device", duration), Field("host_ns", "host", duration))
-        grouped = (Field("operations", "operations", count), *times)
+        shown = least(duration)
+        times = (Field("device_ns", "device", shown), Field("host_ns", "host", shown))
+        unknown_work = Field("unknown", "of unknown work", count, rare=True)
+        grouped = (Field("operations", "operations", count), *times, unknown_work)
         slow = (
             Field("operation", "operation"),
             Field("module", "module"),
@@ -133,23 +164,40 @@ class LatencyReport(Report):
             *times,
             Field("node", "node", str),
         )
-        unknown = (Field("operator", "without a cost formula"), Field("calls", "calls", count))
+        unknown = (Field("operator", "operator"), Field("calls", "calls", count))
         return (
-            Listing("kinds", (Field("kind", "kind"), *grouped), self.kinds),
-            Listing("modules", (Field("module", "module"), *grouped), self.modules),
-            Listing("operations", slow, self.operations),
-            Listing("unknown", unknown, self.found.unknown),
+            Listing(
+                "kinds",
+                (Field("kind", "kind"), *grouped),
+                self.kinds,
+                heading="Predicted by kind of operation",
+            ),
+            Listing(
+                "modules",
+                (Field("module", "module"), *grouped),
+                self.modules,
+                heading="Predicted by module, without the modules inside it",
+            ),
+            Listing(
+                "operations",
+                slow,
+                self.operations,
+                heading="The operations of the most predicted device time",
+            ),
+            Listing("unknown", unknown, self.found.unknown, heading="Operators whose time is not known"),
         )
 
     def charts(self) -> Mapping[str, Chart]:
         """Kinds of operation by device and host time; both streams over the run."""
         rows = self.kinds[:BARS]
-        names = [row[0] for row in rows]
+        known = [row for row in rows if row[2] is not None]
         times = [
-            Series("device", names, [row[2] for row in rows]),
-            Series("host", names, [row[3] for row in rows]),
+            Series("device", [row[0] for row in known], [row[2] for row in known]),
+            Series("host", [row[0] for row in rows], [row[3] for row in rows]),
         ]
-        on = f"predicted on {self.found.machine}"
+        missing = self.unknown_operations
+        left_out = f": at least, without the work of {missing:,} of {len(self.graph):,} operations"
+        on = f"predicted on {self.found.machine}{left_out if missing else ''}"
         kinds = f"Device and host time by kind of operation, {on}"
         along = f"When operations are issued and done, {on}"
         step = max(1, len(self.graph) // 1000)
@@ -174,9 +222,13 @@ class LatencyReport(Report):
     def notes(self) -> Sequence[str]:
         """What the prediction rests on and leaves out."""
         notes = []
-        calls = sum(number for _, number in self.found.unknown)
-        if calls:
-            notes.append(f"{calls:,} operations have no cost formula and are counted as small ones")
+        missing = self.unknown_operations
+        if missing:
+            what = "1 operation" if missing == 1 else f"{missing:,} operations"
+            notes.append(
+                f"no cost formula says what {what} did (compiled code, an operator of one's own): the time of that is "
+                "not known, and sums count each as the smallest operation there is"
+            )
         if self.found.overlaps and self.found.waits_for == "host":
             notes.append(
                 "Python between operations counts as in plain torch modules; libraries may take more"
@@ -185,16 +237,25 @@ class LatencyReport(Report):
 
     def to_plain(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
-        totals = {name: getattr(self, name) for name in ("total_ns", "low_ns", "high_ns", "phases")}
+        names = ("total_ns", "low_ns", "high_ns", "unknown_operations", "phases")
+        totals = {name: getattr(self, name) for name in names}
         return {**totals, **super().to_plain()}
 
     def _rows(self, key: np.ndarray[Any, Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
-        number = np.bincount(key, minlength=len(names))
-        device = np.bincount(key, weights=self.found.device_ns, minlength=len(names))
-        host = np.bincount(key, weights=self.found.host_ns, minlength=len(names))
-        rows = [
-            (name, int(number[place]), int(device[place]), int(host[place]))
-            for place, name in enumerate(names)
-            if number[place]
+        found, size = self.found, len(names)
+        number = np.bincount(key, minlength=size)
+        device = np.bincount(key, weights=found.device_ns, minlength=size)
+        host = np.bincount(key, weights=found.host_ns, minlength=size)
+        unknown = np.bincount(key[found.missing], minlength=size).tolist()
+        some = np.bincount(key[(found.device_ns > 0) & ~found.missing], minlength=size) > 0
+        order = [place for place in np.lexsort((-host, -device)).tolist() if number[place]]
+        return [
+            (
+                names[place],
+                int(number[place]),
+                summed(device[place] if some[place] or not unknown[place] else None, unknown[place]),
+                summed(host[place], unknown[place]),
+                unknown[place],
+            )
+            for place in order
         ]
-        return sorted(rows, key=lambda row: (-row[2], -row[3]))

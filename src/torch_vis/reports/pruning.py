@@ -12,6 +12,7 @@ from torch_vis.analysis.coupling import Group
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError
 from torch_vis.reports.cutting import Change
+from torch_vis.reports.least import Least, least
 from torch_vis.reports.report import Report
 from torch_vis.reports.trials import UNSTEADY, Bench, Trial
 from torch_vis.run.differences import Gap
@@ -102,7 +103,9 @@ class Pruning(Report):
             title = {"flops": "FLOPs", "time_ns": "time, measured", "predicted_ns": "time, predicted"}.get(
                 name, name
             )
-            found[title] = f"{show(one)} → {show(two)} ({two / one - 1:+.0%})" if one else show(two)
+            told = f"{least(show)(one)} → {least(show)(two)}"
+            bounds = isinstance(one, Least) or isinstance(two, Least)  # of which no ratio follows
+            found[title] = told if bounds else f"{told} ({two / one - 1:+.0%})" if one else show(two)
         if self.output is not None:
             found["output"] = f"moves by {self.output.relative:.3g} of its norm, without training again"
         return found

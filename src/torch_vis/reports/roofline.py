@@ -12,6 +12,7 @@ from torch_vis.analysis.kinds import KINDS
 from torch_vis.analysis.roofline import BOUND, Group, dtype_name, grouped, roofline
 from torch_vis.errors import UsageError
 from torch_vis.graph.template import short_name
+from torch_vis.reports.least import LeastShare, least, summed
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import COLORS, Axis, Chart, Series
 from torch_vis.views.charts_names import placed
@@ -27,6 +28,7 @@ POINTS = 2000  # operations that a chart shows, those of the most time
 VISIBLE = 0.01  # of the FLOPs or the bytes: what an element type has to have to be drawn
 MARKS = 12  # of each element type, points that are named, those of the most time
 SLOWEST = 200  # operations that are listed
+VIEWS, UNKNOWN = "views and the like", "not known"  # what of the time nothing bounds, and what has no formula
 Cells = tuple[Any, ...]
 
 
@@ -59,8 +61,9 @@ class RooflineReport(Report):
 
     @cached_property
     def by_bound(self) -> dict[str, float]:
-        """Nanoseconds by what bounds them."""
-        return {name: took for name, took in zip(BOUND, self.total.by_bound) if name != "none"}
+        """Nanoseconds by what bounds them, then those of views, and those of which it is not known."""
+        views, *bounds = self.total.by_bound
+        return {**dict(zip(BOUND[1:], bounds)), VIEWS: views, UNKNOWN: self.total.unknown_ns}
 
     @cached_property
     def kinds(self) -> list[Cells]:
@@ -117,13 +120,15 @@ class RooflineReport(Report):
             for name, part in self.by_bound.items()
             if part / took >= 0.005
         )
-        share = self.total.peak_share
+        share, unknown = self.total.peak_share, self.total.unknown
         rates = ", ".join(f"{name} {peak / 1e12:.3g}" for name, peak in self.hardware.peaks.items())
         return {
             "machine": f"{self.hardware.name}: {rates} TFLOP/s, {self.hardware.bandwidth / 1e9:.4g} GB/s",
             "time": f"{duration(int(took))} in {count(self.total.operations)} operations ({self.found.measured})",
-            "bound by": shares or "nothing that was timed",
-            "share of the peak": "–" if share is None else f"{100 * share:.1f} %",
+            "bound by": shares or "nothing was timed",
+            "share of the peak": "not known"
+            if share is None
+            else f"{'at least ' if unknown else ''}" + _percent(share),
         }
 
     def listings(self) -> Sequence[Listing]:
@@ -131,11 +136,12 @@ class RooflineReport(Report):
         common = (
             Field("operations", "operations", count),
             Field("time_ns", "time", duration),
-            Field("flops", "FLOPs", count),
-            Field("moved_bytes", "moved", size),
+            Field("flops", "FLOPs", least(count)),
+            Field("moved_bytes", "moved", least(size)),
             Field("bound", "bound by"),
             Field("intensity", "FLOPs per byte", "{:.3g}".format),
-            Field("peak_share", "of peak", _percent),
+            Field("peak_share", "of peak", least(_percent)),
+            Field("unknown", "without formula", count, rare=True),
         )
         slow = (
             Field("operation", "operation"),
@@ -160,7 +166,8 @@ class RooflineReport(Report):
 
     def charts(self) -> Mapping[str, Chart]:
         """Operations over the roofs; where the time goes by what bounds it."""
-        bars = Series("time", list(self.by_bound), [int(took) for took in self.by_bound.values()])
+        parts = {name: int(took) for name, took in self.by_bound.items() if took or name in BOUND}
+        bars = Series("time", list(parts), list(parts.values()))
         on = self.hardware.name
         bounds = Chart(
             "bars", f"Time by what bounds it on {on}", Axis("bound by"), Axis("time", "ns"), [bars]
@@ -188,7 +195,10 @@ class RooflineReport(Report):
         notes = self._elsewhere()
         missing = int((~self.found.known).sum())
         if missing:
-            notes.append(f"{missing:,} operations have no cost formula; what bounds them is not known")
+            notes.append(
+                f"{_operations(missing)} no cost formula (compiled code, an operator of one's own): what they do and "
+                "what bounds it is not known; sums with ≥ leave it out"
+            )
         if self.found.measured == "time_ns" and self.hardware.class_ != "cpu":
             notes.append("times are of operations on the host, not of kernels: see time() for these")
         above = int((self.found.peak_share > 1.05).sum())
@@ -261,10 +271,15 @@ def _by_time(rows: list[Cells]) -> list[Cells]:
 
 
 def _cells(group: Group) -> Cells:
-    intensity, share = group.intensity, group.peak_share
+    share, unknown = group.peak_share, group.unknown
     bound = group.bound if group.bound != "none" else None
-    flops, moved = int(group.flops), int(group.moved_bytes)
-    return group.operations, int(group.time_ns), flops, moved, bound, intensity, share
+    flops, moved = summed(group.flops, unknown), summed(group.moved_bytes, unknown)
+    reached = share if share is None or not unknown else LeastShare(share)
+    return group.operations, int(group.time_ns), flops, moved, bound, group.intensity, reached, unknown
+
+
+def _operations(number: int) -> str:
+    return "1 operation has" if number == 1 else f"{number:,} operations have"
 
 
 def _number(value: float) -> float | None:

@@ -28,6 +28,7 @@ from torch_vis.reports.cutting import (
     without,
     zeroed,
 )
+from torch_vis.reports.least import summed
 from torch_vis.run.differences import Gap, gap_of
 from torch_vis.tracing import trace
 
@@ -262,7 +263,10 @@ class Bench:
         )
 
     def figures(self, model: torch.nn.Module) -> dict[str, int]:
-        """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there."""
+        """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there.
+
+        What leaves out operations of unknown work is a ``Least``.
+        """
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         with torch.no_grad():
@@ -277,15 +281,15 @@ class Bench:
             spent.append(time.perf_counter_ns() - begun)
         for module, mode in modes:
             module.training = mode
-        flops = found.metrics["flops"].total()  # None where no operation has a formula
-        predicted = {}
+        column = found.metrics["flops"]
+        known = {"flops": summed(column.total(), column.uncovered)}  # None where no operation has a formula
         if self.hardware is not None:
-            predicted["predicted_ns"] = round(found.latency(hardware=self.hardware).total_ns)
+            there = found.latency(hardware=self.hardware)
+            known["predicted_ns"] = summed(round(there.total_ns), there.unknown_operations)
         return {
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            **({} if flops is None else {"flops": int(flops)}),
             "time_ns": round(statistics.median(spent)),
-            **predicted,
+            **{name: figure for name, figure in known.items() if figure is not None},
         }
 
 

@@ -17,6 +17,7 @@ class Field(NamedTuple):
     name: str
     title: str
     show: Callable[[Any], str] | None = None  # None: text, set to the left
+    rare: bool = False  # a table without anything but 0 in it is without it
 
 
 class Listing(NamedTuple):
@@ -32,14 +33,16 @@ class Listing(NamedTuple):
     heading: str = ""
 
     def shown(self) -> tuple[tuple[Field, ...], list[list[str]]]:
-        """The rows that there is room for, as texts; columns of which nothing is known are left out.
+        """The rows that there is room for, as texts; columns that say nothing are left out.
 
         >>> Listing("", (Field("a", "a"), Field("b", "b", str)), [("x", None), ("", None)]).shown()[1]
         [['x'], ['']]
         """
         rows = self.rows[: self.most]
         told = [
-            place for place in range(len(self.fields)) if any(row[place] not in (None, "") for row in rows)
+            place
+            for place, field in enumerate(self.fields)
+            if any(row[place] not in ((None, "", 0) if field.rare else (None, "")) for row in rows)
         ]
         fields = tuple(self.fields[place] for place in told)
         return fields, [
