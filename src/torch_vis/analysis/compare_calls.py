@@ -24,16 +24,18 @@ class Key(NamedTuple):
 def match_calls(one: Side, two: Side, known: dict[Any, int]) -> Any:
     """For each call of ``one`` the call of ``two`` that it became, -1 for none."""
     matching = _Matching(one, two, known)
-    stack, deferred = [(0, 0)], []
+    stack, deferred, looked = [(0, 0)], [], False
     while stack:
         pair = stack.pop()
         stack += matching.pair_inside(*pair)
         deferred += matching.likely(*pair)
         if not stack:
-            # before a call counts as one that was changed: it may be the same, wrapped or taken out
-            matching.match_elsewhere()
+            if (
+                not looked
+            ):  # before a call counts as one that was changed: it may be the same, wrapped or taken out
+                matching.match_elsewhere()
+                looked = True
             stack, deferred = matching.accept(deferred), []
-    matching.match_elsewhere()
     matching.match_places()
     return matching.found
 
