@@ -38,7 +38,7 @@ class Showing:
         >>> path = os.path.join(tempfile.mkdtemp(), "run.tvz")
         >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).save(path)
         >>> tv.load(path).graph
-        <Graph: 1 operations, 2 values, 2 scopes>
+        <Graph: 1 operation, 2 values, 2 scopes>
         """
         writer(path, format).save(path, self.graph, self.metrics, self.limits, self.meta)
 

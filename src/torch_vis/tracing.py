@@ -13,6 +13,7 @@ from torch_vis.errors import NotOurFile, NotTraceable, TensorsMissing, UsageErro
 from torch_vis.graph.files import PathLike
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.words import many
 from torch_vis.reading import Reading
 from torch_vis.registry import FORMATS, READABLE
 from torch_vis.showing import Showing
@@ -89,7 +90,7 @@ class Trace(Reading, Showing):
         >>> import torch, torch_vis as tv
         >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
         >>> print(t.check(inputs=True))
-        3 results equal bit for bit: 13 operations in order, 12 pruned, 2 random orders; 1 input-output pairs proved
+        3 results equal bit for bit: 13 operations in order, 12 pruned, 2 random orders; 1 input-output pair proved
         """
         if isinstance(self, Recording) and self.is_open:
             raise UsageError("the block is still recording; check after it has ended")
@@ -162,7 +163,7 @@ class Trace(Reading, Showing):
 
     def __repr__(self) -> str:
         name = self.meta.get("model") or "run"
-        return f"<Trace of {name}: {len(self.graph):,} operations>"
+        return f"<Trace of {name}: {many(len(self.graph), 'operation')}>"
 
 
 class Recording(Trace):
@@ -342,7 +343,7 @@ def load(path: PathLike) -> Trace:
     >>> path = os.path.join(tempfile.mkdtemp(), "run.json")
     >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).save(path)
     >>> tv.load(path)
-    <Trace of ReLU: 1 operations>
+    <Trace of ReLU: 1 operation>
     """
     return Trace(*_reader(path).load(path))
 

@@ -294,7 +294,7 @@ def test_sums_say_what_they_leave_out() -> None:
     known = np.array([True, False, True, True, True])
     column = Column("flops", np.array([5, 0, 2_500_000, 0, 0]), known=known)
     model = to_onnx(training_graph(), Metrics({"flops": column}))
-    assert metadata(find(model, "Linear"))["FLOPs"] == "5; 1 operations not known"
+    assert metadata(find(model, "Linear"))["FLOPs"] == "5; 1 operation not known"
     assert metadata(find(model, "fill_"))["FLOPs"] == "2.5 M"
 
 

@@ -259,4 +259,4 @@ def test_what_costs_are_not_known_of_is_said(tmp_path: Path) -> None:
     trace = tv.trace(model, torch.ones(2))
     for subject in (subject_of(trace), subject_of(model, trace=trace)):
         notes = [note for note in subject.notes if "FLOPs" in note]
-        assert notes == ["FLOPs of 1 operations are not known and count as none"]
+        assert notes == ["FLOPs of 1 operation are not known and count as none"]

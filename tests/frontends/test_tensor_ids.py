@@ -498,7 +498,7 @@ def test_a_tracer_answers_only_after_its_block() -> None:
         with pytest.raises(UsageError, match="still recording"):
             tracer.trace
         assert repr(tracer) == "<TensorTracer: recording>"
-    assert repr(tracer) == "<TensorTracer: 1 operations>"
+    assert repr(tracer) == "<TensorTracer: 1 operation>"
     with pytest.raises(UsageError, match="one block"), tracer:
         pass
 

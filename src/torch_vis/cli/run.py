@@ -21,6 +21,7 @@ from torch_vis.cli.parser import Parser
 from torch_vis.cli.script import Script, prepare, show_as_its_own
 from torch_vis.cli.torch_loaded import when_torch_is_loaded
 from torch_vis.errors import TorchVisError, UsageError, no_match
+from torch_vis.graph.words import many
 
 if TYPE_CHECKING:
     from torch_vis.cli.steps import Found, Wanted, Watch
@@ -185,7 +186,7 @@ class Session:
         trace = found.trace
         trace.meta.update(script=self.options.script.name, traced=found.label)
         took = duration(trace.meta["wall_ns"])
-        self.out.say(f"{found.label}: {len(trace.graph):,} operations in {took}")
+        self.out.say(f"{found.label}: {many(len(trace.graph), 'operation')} in {took}")
         try:
             written = files.write(trace, self.paths, self.options.format, self.out)
         except (TorchVisError, OSError) as error:

@@ -9,6 +9,7 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.graph import Ints
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.words import many
 
 Fact = tuple[str, str]
 METRICS = {
@@ -91,7 +92,7 @@ class Facts:
             missing = _sums(group, parent, ~known)
             for number, (total, unknown) in enumerate(zip(sums.tolist(), missing.tolist())):
                 if unknown < operations[number] and (total or name not in FEW):
-                    rest = f"; {unknown:,} operations not known" if unknown else ""
+                    rest = f"; {many(unknown, 'operation')} not known" if unknown else ""
                     found[number].append((label, with_unit(total, unit) + rest))
         return found
 

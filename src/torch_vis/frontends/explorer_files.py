@@ -17,6 +17,7 @@ import torch
 
 from torch_vis.capture.contents import contents_of, histogram_of
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
+from torch_vis.graph.words import many
 from torch_vis.views.tui.forest import Forest, Sharing
 from torch_vis.views.tui.measures import share
 from torch_vis.views.tui.subject import Bars, Details, Figures, Subject, TensorRow
@@ -285,7 +286,7 @@ def _exported(path: str) -> Subject:
     classes = _classes(program)
     subject = ModuleSubject(module, title=Path(path).name, classes=classes)
     nodes = sum(node.op == "call_function" for node in program.graph.nodes)
-    subject.facts.append(f"exported program, {nodes:,} operations")
+    subject.facts.append(f"exported program, {many(nodes, 'operation')}")
     return subject
 
 

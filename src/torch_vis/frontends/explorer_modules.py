@@ -24,6 +24,7 @@ from torch_vis.frontends.explorer_trace import (
     unknown_costs,
 )
 from torch_vis.frontends.explorer_walk import count_tensors, own_tensors, walk
+from torch_vis.graph.words import many
 from torch_vis.tracing import Trace
 from torch_vis.views.tui.forest import Forest
 from torch_vis.views.tui.measures import measure, rows_by_path
@@ -90,7 +91,7 @@ class ModuleSubject(Subject):
         frozen = f" ({count(trainable)} trainable)" if trainable != params else ""
         self.facts.append(f"{count(params)} parameters{frozen}")
         self.facts.append(size(int(numbers["bytes"][0])))
-        self.facts.append(f"{len(self.forest):,} modules")
+        self.facts.append(many(len(self.forest), "module"))
         if self.has_mode:
             self.facts.append("training" if model.training else "eval")
 

@@ -14,6 +14,7 @@ from torch_vis.frontends.explorer_source import lines_source
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
 from torch_vis.graph.schema import Phase, Role
+from torch_vis.graph.words import many
 from torch_vis.tracing import Trace
 from torch_vis.views.notes import wall_time
 from torch_vis.views.tui.forest import Forest, Sharing
@@ -35,7 +36,7 @@ class TraceSubject(Subject):
         measure(forest, graph, trace.metrics, row_of_scope)
         phases = [word for phase, word in _PHASES if (graph.node_phase == phase).any()]
         self.facts.append(" and ".join(phases) or "no operations")
-        self.facts.append(f"{len(graph):,} operations")
+        self.facts.append(many(len(graph), "operation"))
         if "params" in forest.numbers:
             self.facts.append(f"{count(int(forest.numbers['params'][0]))} parameters used")
         if trace.meta.get("wall_ns"):
@@ -122,7 +123,7 @@ def circumstances(trace: Trace) -> list[tuple[str, str]]:
 def unknown_costs(trace: Trace) -> list[str]:
     """A sentence about the operations whose FLOPs are not known, if there are any."""
     number = trace.metrics["flops"].uncovered if "flops" in trace.metrics else 0
-    return [f"FLOPs of {number:,} operations are not known and count as none"] if number else []
+    return [f"FLOPs of {many(number, 'operation')} are not known and count as none"] if number else []
 
 
 def has_backward(trace: Trace) -> bool:

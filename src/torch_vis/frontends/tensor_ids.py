@@ -11,6 +11,7 @@ from torch_vis.frontends.tensor_ids_calls import Calls
 from torch_vis.frontends.tensor_ids_onnx import create_onnx_visualization
 from torch_vis.frontends.tensor_ids_sequence import Operation, operation_sequence
 from torch_vis.frontends.tensor_ids_steps import LEVELS, Level, Steps
+from torch_vis.graph.words import many
 from torch_vis.tracing import Recording, Trace
 
 __all__ = ["TensorTracer", "create_onnx_visualization", "get_operation_sequence", "trace_tensor_ids"]
@@ -80,7 +81,7 @@ class TensorTracer:
     def __repr__(self) -> str:
         if not self._used or self._recording.is_open:
             return f"<TensorTracer: {'recording' if self._used else 'not started'}>"
-        return f"<TensorTracer: {Steps(self.trace.graph, 'leaf').count:,} operations>"
+        return f"<TensorTracer: {many(Steps(self.trace.graph, 'leaf').count, 'operation')}>"
 
 
 def trace_tensor_ids(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch_vis.graph.rows import Module, Node, Result, ResultRow, Row, Scope, Site, TensorType, Value
 from torch_vis.graph.schema import COLUMNS, TABLES, Kind
 from torch_vis.graph.template import Call
+from torch_vis.graph.words import many
 
 RowType = TypeVar("RowType", bound=Row)
 Ints = NDArray[Any]
@@ -119,7 +120,8 @@ class Graph:
         return len(self.node_call)
 
     def __repr__(self) -> str:
-        return f"<Graph: {len(self):,} operations, {len(self.value_type):,} values, {len(self.scope_call):,} scopes>"
+        parts = ((self, "operation"), (self.value_type, "value"), (self.scope_call, "scope"))
+        return f"<Graph: {', '.join(many(len(rows), thing) for rows, thing in parts)}>"
 
     @property
     def nodes(self) -> Rows[Node]:

@@ -12,6 +12,7 @@ import torch
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
+from torch_vis.graph.words import many
 from torch_vis.held import Held, copy_of
 from torch_vis.run.passage import passes
 from torch_vis.run.replay import Replay, ReplayPlan, same_bits, where
@@ -31,11 +32,12 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         if not self.results:
-            return f"nothing to compare: the run gave no tensor back; {self.operations:,} operations replayed in order"
-        inputs = "" if self.inputs is None else f"; {self.inputs} input-output pairs proved"
+            replayed = many(self.operations, "operation")
+            return f"nothing to compare: the run gave no tensor back; {replayed} replayed in order"
+        inputs = "" if self.inputs is None else f"; {many(self.inputs, 'input-output pair')} proved"
         return (
-            f"{self.results:,} results equal bit for bit: {self.operations:,} operations in order, "
-            f"{self.pruned:,} pruned, {self.shuffles} random orders{inputs}"
+            f"{many(self.results, 'result')} equal bit for bit: {many(self.operations, 'operation')} in order, "
+            f"{self.pruned:,} pruned, {many(self.shuffles, 'random order')}{inputs}"
         )
 
 

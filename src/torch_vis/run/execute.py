@@ -14,6 +14,7 @@ import torch
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag
+from torch_vis.graph.words import many
 from torch_vis.held import Held, copy_of
 from torch_vis.run.extent import descendants, needed_nodes, only_touched
 from torch_vis.run.inputs import input_values
@@ -51,7 +52,7 @@ class Rerun:
     _again: Callable[..., Rerun] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        parts = [f"{self.ran:,} operations ran"]
+        parts = [f"{many(self.ran, 'operation')} ran"]
         parts += [
             f"{len(of):,} {what}" for what, of in (("gradients", self.gradients), ("kept", self.kept)) if of
         ]

@@ -14,6 +14,7 @@ import numpy as np
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics, TensorType
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.words import many
 from torch_vis.views.blocks import Block, Sums
 from torch_vis.views.breaks import Breaks
 from torch_vis.views.layout import Row, layout
@@ -57,7 +58,7 @@ def table(
     lines = [*([title, ""] if title else []), *layout(rows, width)]
     if hidden:
         deeper = f" below level {levels}" if levels else ""
-        lines.append(f"… {hidden:,} more rows{deeper}; t.table(depth=None) shows all")
+        lines.append(f"… {many(hidden, 'more row')}{deeper}; t.table(depth=None) shows all")
     facts = totals(graph, metrics, meta, outline)
     wide = max(map(len, facts))
     lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
@@ -186,7 +187,7 @@ def title_of(graph: Graph, meta: Mapping[str, Any]) -> str:
         f"captured by {CAPTURED.get(via, via)}" if via else "",
         f"torch {meta['torch']}" if meta.get("torch") else "",
         ", ".join(meta.get("devices") or ()),
-        "" if not threads else "1 thread" if threads == 1 else f"{threads} threads",
+        "" if not threads else many(threads, "thread"),
     ]
     return " · ".join(part for part in parts if part)
 
@@ -253,7 +254,7 @@ def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:
     nbytes = [parameter.type.nbytes for parameter in outline.parameters]
     known = sum(number for number in nbytes if number is not None)
     least = "at least " if None in nbytes else ""
-    tensors = "1 tensor" if len(nbytes) == 1 else f"{len(nbytes):,} tensors"
+    tensors = many(len(nbytes), "tensor")
     total = meta.get("parameters") or numel
     unused = f"; the model has {total:,}, the rest were not used" if total > numel else ""
     return f"{numel:,} in {tensors} ({least}{size(known)}){unused}" if nbytes else ""

@@ -11,6 +11,7 @@ import numpy as np
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Metrics
 from torch_vis.graph.template import short_name
+from torch_vis.graph.words import many
 from torch_vis.views.picture.diagram import Diagram
 from torch_vis.views.picture.families import FAMILIES, OTHER, family
 from torch_vis.views.picture.tree import Item
@@ -191,7 +192,7 @@ class Colors:
     def _missing(self, metric: str, nodes: Any) -> str:
         known = self.metrics[metric].known
         missing = 0 if known is None else int((~known[nodes]).sum())
-        return f" ({missing:,} operations not known)" if missing else ""
+        return f" ({many(missing, 'operation')} not known)" if missing else ""
 
 
 def colors(drawn: Diagram, metrics: Metrics, by: str) -> Colors:

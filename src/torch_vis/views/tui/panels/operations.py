@@ -9,6 +9,7 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
+from torch_vis.graph.words import many
 from torch_vis.views.tui.panels.sheet import Sheet
 from torch_vis.views.tui.subject import Subject
 from torch_vis.views.units import count, duration
@@ -30,7 +31,7 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
         sheet.missing("No operation of it ran.")
         return
     _kinds(graph, metrics, nodes, sheet)
-    sheet.heading("In order", f"{len(nodes):,} operations")
+    sheet.heading("In order", many(len(nodes), "operation"))
     rows = [_line(graph, metrics, int(node)) for node in nodes[:MOST]]
     heads = ["#", "", "operation", "output", "time", "FLOPs"]
     styles = [sheet.colours.faint, sheet.colours.dim, sheet.colours.name, sheet.colours.type]
