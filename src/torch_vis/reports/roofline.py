@@ -196,8 +196,8 @@ class RooflineReport(Report):
         missing = int((~self.found.known).sum())
         if missing:
             notes.append(
-                f"{_operations(missing)} no cost formula (compiled code, an operator of one's own): what they do and "
-                "what bounds it is not known; sums with ≥ leave it out"
+                f"{_operations(missing)} no cost formula (compiled code, an operator of one's own): what is done there "
+                "and what bounds it is not known; sums with ≥ leave it out"
             )
         if self.found.measured == "time_ns" and self.hardware.class_ != "cpu":
             notes.append("times are of operations on the host, not of kernels: see time() for these")
