@@ -319,7 +319,8 @@ def test_the_mean_that_a_normalisation_keeps_is_no_difference_of_its_own():
         two[0].weight *= 1 + 1e-3
     x = torch.randn(8, 64)
     found = tv.compare(tv.trace(one, x), tv.trace(two, x)).differences()
-    assert [row.a.path for row in found.born] == ["0"]
+    assert [row.a.path for row in found.rows] == ["0", "1"] and found.born == []
+    assert [row.name for row in found.given] == ["0.weight"]
     assert all(row.relative < 2e-3 for row in found.rows)
 
 
@@ -416,3 +417,45 @@ def test_a_compiled_model_whose_modules_are_gone_is_compared_operation_by_operat
     differences = found.differences()
     assert len(differences.rows) == 0 and not differences.matched.only_a and not differences.matched.only_b
     assert {"output", "0.weight.grad", "2.bias.grad"} <= set(differences.results)
+
+
+def test_what_was_given_to_both_and_differs_is_named() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        other[2].weight[0, 0] += 0.1
+    x = torch.randn(3, 8)
+    found = tv.compare(tv.trace(net, x), tv.trace(other, 1.01 * x)).differences()
+    assert {row.name: row.role for row in found.given} == {"input": "input", "2.weight": "parameter"}
+    assert next(row for row in found.given if row.name == "input").gap.relative == pytest.approx(
+        0.01, rel=1e-3
+    )
+    assert found.born == []  # nothing of it is of an operation's own making
+    assert found.first.came_in == pytest.approx(0.01, rel=1e-3)
+    assert found.facts()["given"].startswith("2 tensors not the same before the runs")
+    assert "Given to both, and different" in str(found)
+    assert tv.compare(tv.trace(net, x), tv.trace(net, x)).differences().given == []
+
+
+def test_an_operation_after_one_that_is_new_is_not_blamed_alone() -> None:
+    torch.manual_seed(0)
+    one, two = nn.Linear(8, 8), nn.Linear(8, 2)
+    x = torch.randn(3, 8)
+    before = tv.trace(lambda x: two(one(x)), x)
+    after = tv.trace(lambda x: two((one(x) - 100).sqrt()), x)
+    [row] = tv.compare(before, after).differences().born
+    assert row.came_in is None and row.reads == "sqrt (only in B)"
+    [row] = tv.compare(after, before).differences().born
+    assert row.came_in is None and row.reads == "sqrt (only in A)"
+
+
+def test_what_reads_tensors_of_another_shape_is_no_news() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    runs = []
+    for batch in (3, 5):
+        net.zero_grad()
+        runs.append(tv.trace(net, torch.randn(batch, 8), backward=True))
+    found = tv.compare(*runs).differences()
+    assert [row for row in found.rows if row.a.phase == "backward"] and found.born == []

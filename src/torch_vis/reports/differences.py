@@ -14,6 +14,7 @@ from torch_vis.graph.gradients import ENDING
 from torch_vis.graph.rows import Node
 from torch_vis.graph.words import many
 from torch_vis.reports.accumulation import accumulation_note, filled_before
+from torch_vis.reports.came_in import CameIn, came_in, given_to_both
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.differences import Gap, Gaps, gaps
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
     from torch_vis.tracing import Trace
 
 MARKS = 12  # points of a chart that are named
-LISTINGS = {"news": "Where the difference is news", "all": "All that differ, in order", "results": "Results"}
+LISTINGS = {
+    "news": "Where the difference is news",
+    "given": "Given to both, and different",
+    "all": "All that differ, in order",
+    "results": "Results",
+}
 APART = "not comparable"
 MIXED = "accumulated into what was there before"
 COMPILED = (
@@ -45,8 +51,19 @@ class Difference(NamedTuple):
     b: Node
     relative: float
     largest: float
-    came_in: float
-    """The largest relative difference among what it read."""
+    came_in: float | None
+    """The largest relative difference among what it read; None where that is not known."""
+    reads: str = ""
+    """What it, or its counterpart, reads that the other run does not have."""
+
+
+class Given(NamedTuple):
+    """A tensor that both runs were given, by its names in both, and how far apart it was before they ran."""
+
+    name: str
+    in_b: str
+    role: str
+    gap: Gap
 
 
 class Differences(Report):
@@ -75,25 +92,47 @@ class Differences(Report):
         self._to_b = alignment.to_b
         self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b)
         values = [(one.value, two.value) for one, two in self.matched.pairs]
-        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._to_b, values)
+        self._given = given_to_both(a.graph, b.graph, self._to_b)
+        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._to_b, values, self._given)
         self.accumulated = {
             "A": filled_before(a.graph, a._held),
             "B": filled_before(b.graph, b._held),
         }
 
     @cached_property
-    def _came_in(self) -> np.ndarray:
-        """For each operation, the largest relative difference among those that it reads from."""
-        graph, relative = self.a.graph, np.where(self.gaps.known, self.gaps.relative, 0.0)
-        found = np.zeros(len(graph))
-        through = relative.copy()  # of views and others that make no numbers: what they read
-        for node in range(len(graph)):
-            producers = graph.producers(node)
-            if len(producers):
-                found[node] = through[producers].max()
-            if not self.gaps.known[node]:
-                through[node] = found[node]
-        return found
+    def given(self) -> list[Given]:
+        """Inputs, parameters and buffers that were not the same before the runs, the largest difference first."""
+        found = [
+            Given(
+                self.a.graph.values[here].name,
+                self.b.graph.values[there].name,
+                self.a.graph.values[here].role,
+                gap,
+            )
+            for (here, there), gap in zip(self._given, self.gaps.given, strict=True)
+            if gap is not None and gap.relative > 0
+        ]
+        return sorted(found, key=lambda row: -row.gap.relative)
+
+    @cached_property
+    def _came_in(self) -> CameIn:
+        outside = {
+            here: gap.relative
+            for (here, _), gap in zip(self._given, self.gaps.given, strict=True)
+            if gap is not None
+        }
+        return came_in(self.a.graph, self.b.graph, self._to_b, self.gaps, outside)
+
+    def _reads(self, node: int) -> str:
+        """What an operation reads that only one of the runs has."""
+        found = []
+        for graph, lone, where in (
+            (self.a.graph, self._came_in.lone_a[node], "A"),
+            (self.b.graph, self._came_in.lone_b[node], "B"),
+        ):
+            if lone >= 0:
+                found.append(f"{graph.nodes[int(lone)].name} (only in {where})")
+        return ", ".join(found)
 
     @cached_property
     def rows(self) -> list[Difference]:
@@ -107,7 +146,9 @@ class Differences(Report):
         for node in np.flatnonzero(differing).tolist():
             pair = self.a.graph.nodes[node], self.b.graph.nodes[int(self._to_b[node])]
             gap = float(self.gaps.relative[node]), float(self.gaps.largest[node])
-            found.append(Difference(*pair, *gap, float(self._came_in[node])))
+            reads, known = self._reads(node), float(self._came_in.known[node])
+            explained = gap[0] <= GROWTH * known or not (reads or self._came_in.open[node])
+            found.append(Difference(*pair, *gap, known if explained else None, reads))
         return found
 
     @cached_property
@@ -140,12 +181,15 @@ class Differences(Report):
     def born(self) -> list[Difference]:
         """The operations of which the difference is news: of their own making, or ten times what came in.
 
-        What is zero but for rounding in both runs is no news, however much of it differs.
+        Those that read what only one of the runs has are among them, since it may be the cause. What is zero but for
+        rounding in both runs is no news, however much of it differs, and neither is what reads tensors that cannot be
+        compared.
         """
         return [
             row
             for row in self.rows
-            if row.relative > GROWTH * row.came_in and not self.gaps.rounding[row.a.index]
+            if not self.gaps.rounding[row.a.index]
+            and (bool(row.reads) if row.came_in is None else row.relative > GROWTH * row.came_in)
         ]
 
     @cached_property
@@ -187,6 +231,12 @@ class Differences(Report):
             site = line_to_mend(self.first.a)
             line = f", {site.short}" if site else ""
             found["first"] = f"{_named(self.first.a)}: {self.first.relative:.3g} relative{line}"
+        if self.given:
+            worst_given = self.given[0]
+            found["given"] = (
+                f"{many(len(self.given), 'tensor')} not the same before the runs: at most "
+                f"{worst_given.gap.relative:.3g} relative, in {worst_given.name}"
+            )
         for kind in ("output", "gradient", "state"):
             all_of = {name: gap for name, (what, gap) in self.results.items() if what == kind}
             of_run = {
@@ -212,7 +262,9 @@ class Differences(Report):
             Field("line", "line"),
             *gap,
             Field("came_in", "came in", figure),
+            Field("reads", "reads"),
         )
+        given = (Field("name", "given"), Field("role", "role"), *gap)
         other = {one.name: two.name for one, two in self.matched.pairs if one.name != two.name}
         renamed = (Field("in_b", "in B"),) if other else ()
         results = (Field("name", "result"), *renamed, Field("kind", "kind"), *gap, Field("remark", "remark"))
@@ -233,6 +285,9 @@ class Differences(Report):
         ]
         return [
             Listing(LISTINGS["news"], operations, [_row(row) for row in self.born], most=15),
+            Listing(
+                LISTINGS["given"], given, [(row.name, row.role, *row.gap[:2]) for row in self.given], most=10
+            ),
             Listing(LISTINGS["all"], operations, [_row(row) for row in self.rows], most=10),
             Listing(LISTINGS["results"], results, rows, most=15),
         ]
@@ -300,6 +355,7 @@ def _named(node: Node, most: int = 1000) -> str:
     return placed(node.name, module_of(node), most) + (f" ({node.phase})" if node.phase != "forward" else "")
 
 
-def _row(row: Difference) -> tuple[str, str | None, float, float, float]:
+def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:
     site = line_to_mend(row.a)
-    return _named(row.a), site.short if site else None, row.relative, row.largest, row.came_in
+    line = site.short if site else None
+    return _named(row.a), line, row.relative, row.largest, row.came_in, row.reads or None

@@ -42,9 +42,8 @@ class Gaps(NamedTuple):
     largest: NDArray[np.float64]
     known: NDArray[np.bool_]
     rounding: NDArray[np.bool_]  # both made what is zero but for rounding
-    results: list[
-        Gap | None
-    ]  # of each pair of results that was asked for; None where nothing can be compared
+    results: list[Gap | None]  # of each pair that was asked for; None where nothing can be compared
+    given: list[Gap | None]
 
 
 def gaps(
@@ -52,14 +51,20 @@ def gaps(
     b: tuple[Graph, Held | None],
     to_b: NDArray[np.int64],
     results: Sequence[tuple[int, int]],
+    given: Sequence[tuple[int, int]] = (),
 ) -> Gaps:
     """Repeat both runs in step; ``to_b`` names the counterpart of each operation of ``a``, -1 for none.
 
-    ``results`` are pairs of a value of ``a`` and one of ``b``: what is left of the runs, or was let go on the way. What
+    ``results`` are pairs of a value of ``a`` and one of ``b``: what is left of the runs, or was let go on the way;
+    ``given`` are pairs of what was there before. What
     one of the two has made before the other gets there is copied and kept until then, so that runs in the same order
     need no memory beyond their own.
     """
     one, two = _Side(*a, [pair[0] for pair in results]), _Side(*b, [pair[1] for pair in results])
+    before = [
+        gap_of([_counted(one.run.replay.tensor(here))], [_counted(two.run.replay.tensor(there))])
+        for here, there in given
+    ]
     count = len(a[0])
     relative, largest = np.zeros(count), np.zeros(count)
     known = np.zeros(count, dtype=bool)
@@ -87,7 +92,8 @@ def gaps(
             pass
     rounding = one.noise.nodes.copy()
     rounding[rounding] = two.noise.nodes[to_b[rounding]] & (to_b[rounding] >= 0)
-    return Gaps(relative, largest, known, rounding, [_result(one, two, *pair) for pair in results])
+    after = [_result(one, two, *pair) for pair in results]
+    return Gaps(relative, largest, known, rounding, after, before)
 
 
 class _Side:
