@@ -26,6 +26,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
+from torch_vis.reports.alive import Alive
 from torch_vis.reports.checkpointed import Checkpointed, thinned
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
@@ -83,19 +84,21 @@ class MemoryReport(Report):
         return None if node is None else Node(self.graph, node)
 
     @cached_property
-    def peak(self) -> list[Tensor]:
+    def peak(self) -> Alive:
         """The tensors that make up the peak, the largest first."""
         return self.at(self.blocks.peak_node)
 
-    def at(self, node: Node | int | None) -> list[Tensor]:
+    def at(self, node: Node | int | None) -> Alive:
         """The tensors that are alive while an operation runs, the largest first; for None, before the run.
+
+        It is a list, of which ``print`` shows a table.
 
         >>> import torch, torch_vis as tv
         >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
         >>> [tensor.name for tensor in t.memory().at(t.graph.nodes[0])]
         ['weight', 'input', 'bias']
         """
-        return self.blocks.tensors(self.blocks.alive(self._number(node)))
+        return Alive(self.blocks.tensors(self.blocks.alive(self._number(node))), self.graph)
 
     def _number(self, node: Node | int | None) -> int | None:
         """The number of an operation of this run."""
@@ -255,24 +258,11 @@ class MemoryReport(Report):
     def listings(self) -> list[Listing]:
         """The peak by use, tensor, module and line, and what checkpointing would do."""
         shared = (Field("size_bytes", "at the peak", size), Field("tensors", "tensors", count))
-        rows = [
-            (
-                t.size_bytes,
-                self._told(t),
-                str(t.type),
-                t.use,
-                t.path or "(root)",
-                None if t.site is None else t.site.short,
-                t.born,
-                t.dies,
-            )
-            for t in self.peak
-        ]
         modules = [(share.name or "(root)", *share[1:]) for share in self.by_module]
         of = "At the predicted peak" if self.predicted else "At the peak"
         listings = [
             Listing("By use", (Field("name", "use"), *shared), self.by_use, heading=f"{of}, by use"),
-            Listing("Tensors at the peak", TENSORS, rows, heading=f"{of}, tensor by tensor"),
+            self.peak.listing("Tensors at the peak", f"{of}, tensor by tensor"),
             Listing("By module", (Field("name", "module"), *shared), modules, heading=f"{of}, by module"),
             Listing(
                 "By line",
@@ -287,11 +277,6 @@ class MemoryReport(Report):
             heading = "What checkpointing one call of a module would free and cost"
             listings.append(Listing(title, CHECKPOINTS, calls, heading=heading))
         return listings
-
-    def _told(self, tensor: Tensor) -> str:
-        """What a tensor is called; one without a name, by what made it."""
-        made = tensor.name.startswith("%") and tensor.born is not None
-        return f"{tensor.name} of {self.graph.nodes[tensor.born].name}" if made else tensor.name
 
     def charts(self) -> dict[str, Chart]:
         """The timeline by use, and the modules at the peak."""
@@ -335,16 +320,6 @@ class MemoryReport(Report):
         return found
 
 
-TENSORS = (
-    Field("size_bytes", "size", size),
-    Field("name", "tensor"),
-    Field("type", "type"),
-    Field("use", "use"),
-    Field("path", "module"),
-    Field("site", "source line"),
-    Field("born", "made by", count),
-    Field("dies", "freed by", count),
-)
 CHECKPOINTS = (
     Field("path", "module"), Field("type", "class"), Field("call", "call", count),
     Field("saved_bytes", "frees", size), Field("peak_bytes", "lowers the peak by", size),

@@ -140,11 +140,15 @@ class TimeReport(Report):
 
     def facts(self) -> Mapping[str, str]:
         """What it all comes to."""
-        how = f"the median of {self.runs:,} runs" if self.runs else "without what recording took"
+        runs = f"the median of {self.runs:,} runs in which calls of modules were timed"
+        how = runs if self.runs else "without what recording took"
         found = {"whole run": f"{duration(self.total_ns)}, {how}"}
         if self.plain_wall_ns is not None:
             low, high = (duration(self.meta[f"plain_wall_{end}_ns"]) for end in ("low", "high"))
-            found["without us"] = f"{duration(self.plain_wall_ns)}, half of the runs within {low} to {high}"
+            found["plain run"] = (
+                f"{duration(self.plain_wall_ns)}, the median of others that nothing watched, half of them within "
+                f"{low} to {high}"
+            )
         found["operations"] = f"{duration(self.operations_ns)} ({_share(self.operations_ns, self.total_ns)})"
         compiled = 0 if self.runs else self.meta.get("compile_ns")
         found["Python and dispatch"] = f"{_time(self.host_ns)} ({_share(self.host_ns, self.total_ns)})" + (
@@ -153,7 +157,7 @@ class TimeReport(Report):
         for use in self.devices:
             found[f"cuda:{use.number}"] = (
                 f"{use.launches:,} kernels and copies, busy {duration(use.busy_ns)}, "
-                f"{_share(use.busy_ns, self.plain_wall_ns or 0)} of a run without us; under the profiler, idle and "
+                f"{_share(use.busy_ns, self.plain_wall_ns or 0)} of a plain run; under the profiler, idle and "
                 f"waiting for launches {use.launch_bound:.0%} of {duration(use.span_ns)}"
             )
             if use.waits:
@@ -199,6 +203,11 @@ class TimeReport(Report):
             found.append(
                 "medians of single operations come to about the time of all, not exactly; how much of a run or call is "
                 "Python is the median of its share in each run, and self the median of what it was in each"
+            )
+        if self.plain_wall_ns is not None:
+            found.append(
+                "the whole run and the plain run are of different runs, which took turns: either can be shorter where "
+                "they differ by less than runs vary"
             )
         if self.device is not None:
             found.append(

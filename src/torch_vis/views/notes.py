@@ -28,7 +28,7 @@ def wall_time(meta: Mapping[str, Any]) -> str:
 
 def remarks(graph: Graph, meta: Mapping[str, Any]) -> list[str]:
     """All that there is to say of a run."""
-    return [*compiling(meta), *inside_compiled(graph)]
+    return [*compiling(meta), *repeated(meta), *inside_compiled(graph)]
 
 
 def compiling(meta: Mapping[str, Any]) -> list[str]:
@@ -46,6 +46,16 @@ def compiling(meta: Mapping[str, Any]) -> list[str]:
             f"capturing the program took {part}; trace without via= for the times of the model as it runs"
         ]
     return [f"compiling took {part}; call the compiled model once before tracing to leave it out"]
+
+
+def repeated(meta: Mapping[str, Any]) -> list[str]:
+    """Which runs the times are of, where the wall time is of another."""
+    runs = meta.get("repeat")
+    if not runs:
+        return []
+    return [
+        f"times of modules and operations are medians of {runs:,} more runs; the wall time is the recorded one's"
+    ]
 
 
 def inside_compiled(graph: Graph) -> list[str]:
