@@ -15,6 +15,7 @@ from torch_vis.analysis.compare_sides import first_calls
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra
 from torch_vis.graph.graph import Rows
 from torch_vis.graph.rows import Node, Scope
+from torch_vis.graph.words import many
 from torch_vis.tracing import Trace
 from torch_vis.views.charts import Axis, Chart, Series, draw
 from torch_vis.views.units import count, duration, size
@@ -272,7 +273,7 @@ class Comparison:
             cells = [f"{'≥ ' if too else ''}{_cell(amount, show)}" for amount, too in zip((one, two), low)]
             lines.append(f"{name:12}  {cells[0]:>12}  {cells[1]:>12}  {delta:>12}")
         kept = len(self.a.graph) - len(self.removed)
-        lines += ["", f"{kept:,} operations in both, {len(self.changed):,} of them changed"]
+        lines += ["", f"{many(kept, 'operation')} in both, {len(self.changed):,} of them changed"]
         lines += _listed(
             "only in A", [_line(node) for node in self.removed[:MOST_LOOKED_AT]], len(self.removed)
         )

@@ -236,9 +236,15 @@ class _Assembly:
             & np.array([kind == "module" for kind in kinds], dtype=bool)[self.scope_module]
         )
         carry_down(again, self.scope_parent)
-        self.recomputed = is_backward & again[scope]
-        linked = (self.node_link >= 0) & ~self.recomputed
-        self.node_link[self.recomputed] = -1
+        own = is_backward & again[scope]  # in calls that were made inside backward
+        captured = np.array(
+            [kind == "compiled" and type_ != "OptimizedModule" for *_, type_, kind in rec.modules]
+        )
+        captured = captured[self.scope_module]
+        carry_down(captured, self.scope_parent)
+        self.recomputed = own & ~captured[scope]  # what a compiler captured of backward is no call made again
+        linked = (self.node_link >= 0) & ~own
+        self.node_link[own] = -1
         self.scope = np.where(linked, scope[self.node_link], scope)
         self.phase = np.where(is_backward, Phase.BACKWARD, Phase.FORWARD)
         self.phase[optimizing] = Phase.OPTIMIZER
