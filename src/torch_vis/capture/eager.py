@@ -63,6 +63,7 @@ class Capture:
         self.inputs: list[tuple[str, torch.Tensor]] = []
         self.output: Any = None
         self.has_output = False
+        self.compile_ns = 0
 
     def __enter__(self) -> Capture:
         self.recorder.codes_before = codes_here()
