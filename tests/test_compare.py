@@ -310,3 +310,12 @@ def test_equal_lines_are_one_line() -> None:
     x = torch.randn(2, 8)
     found = tv.compare(tv.trace(lambda x: x.exp(), x), tv.trace(lambda x: x.exp().sin().sin().sin(), x))
     assert "only in B (3)\n  sin in the run × 3" in str(found)
+
+
+def test_another_memory_format_is_a_change() -> None:
+    layer, x = nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 5)
+    one = tv.trace(layer, x)
+    two = tv.trace(layer, x.to(memory_format=torch.channels_last))
+    found = tv.compare(one, two)
+    assert [row.what for row in found.changed] == [("strides (100, 25, 5, 1) → (100, 1, 20, 4)",)]
+    assert tv.compare(two, two).same

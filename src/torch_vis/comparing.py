@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.compare import align, module_of
-from torch_vis.analysis.compare_sides import first_calls
+from torch_vis.analysis.compare_sides import first_calls, steps
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra
 from torch_vis.graph.graph import Rows
 from torch_vis.graph.rows import Node, Scope
@@ -80,7 +80,7 @@ class Comparison:
 
     @cached_property
     def changed(self) -> list[Change]:
-        """Operations that both have, with other arguments, shapes or types."""
+        """Operations that both have, with other arguments, shapes, types or strides."""
         found = []
         for one in np.flatnonzero(self.alignment.to_b >= 0).tolist():
             two = int(self.alignment.to_b[one])
@@ -361,6 +361,9 @@ def _differences(before: Node, after: Node) -> list[str]:
     made = [(", ".join(str(value.type) for value in node.outputs)) for node in (before, after)]
     if made[0] != made[1]:
         found.append(f"{made[0]} → {made[1]}")
+    elif any(steps(one.type) != steps(two.type) for one, two in zip(before.outputs, after.outputs)):
+        strides = [", ".join(str(value.type.stride) for value in node.outputs) for node in (before, after)]
+        found.append(f"strides {strides[0]} → {strides[1]}")
     calls = before.call.format(), after.call.format()
     if calls[0] != calls[1]:
         found.append(f"{calls[0]} → {calls[1]}")

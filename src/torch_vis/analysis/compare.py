@@ -26,9 +26,8 @@ class Alignment(NamedTuple):
     """For each operation and call of ``a`` the one of ``b`` that it became, -1 for none."""
 
     to_b: Any
-    changed: (
-        Any  # of each operation of b: whether its arguments, or the shapes and types of what it makes, differ
-    )
+    changed: Any
+    """Of each operation of ``b``: whether its arguments, or the shapes, types and strides of what it makes, differ."""
     scope_to_b: Any
 
 
@@ -51,7 +50,7 @@ def align(a: Graph, b: Graph) -> Alignment:
             for here, there in common(one.operators(nodes), two.operators(others)):
                 to_b[nodes[here]] = others[there]
     _match_dissolved(one, two, scopes, to_b)
-    return Alignment(to_b, _changed(one, two, to_b), scopes)
+    return Alignment(to_b, _changed(one, two, to_b, known), scopes)
 
 
 def module_of(node: Node) -> str:
@@ -68,7 +67,7 @@ def module_of(node: Node) -> str:
     return "" if scope is None else scope.path
 
 
-def _changed(one: Side, two: Side, to_b: Any) -> Any:
+def _changed(one: Side, two: Side, to_b: Any, known: dict[Any, int]) -> Any:
     changed = np.zeros(len(two.graph), dtype=bool)
     numbers: dict[Any, int] = {}
     call_a, call_b = (
@@ -79,7 +78,8 @@ def _changed(one: Side, two: Side, to_b: Any) -> Any:
     other = to_b[kept]
     if len(kept):
         differs = call_a[one.graph.node_call[kept]] != call_b[two.graph.node_call[other]]
-        changed[other] = differs | (np.array(one.made)[kept] != np.array(two.made)[other])
+        here, there = (np.array(side.laid_out(known)) for side in (one, two))
+        changed[other] = differs | (here[kept] != there[other])
     return changed
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.graph import Graph
+from torch_vis.graph import Graph, TensorType
 from torch_vis.graph.schema import Phase
 
 TRANSPARENT = frozenset({"function", "compiled"})
@@ -21,16 +21,21 @@ class Side:
         self.graph = graph
         self.call: list[int] = graph.node_call.tolist()
         self.operator = [call.op.partition(".")[0] for call in graph.calls]
-        self.made = self._made(known)
+        self.made = self._made(known, [(row.dtype, row.shape) for row in graph.types])
+        """A number for each operation that is equal where what it makes has the same shapes and types."""
         self.solid = _solid(graph)
         self.operations: dict[tuple[int, int], list[int]] = defaultdict(list)
         for node, (scope, phase) in enumerate(zip(graph.node_scope.tolist(), graph.node_phase.tolist())):
             self.operations[self.solid[scope], phase].append(node)  # in order
 
-    def _made(self, known: dict[Any, int]) -> list[int]:
-        """A number for each operation that is equal where what it makes has the same shapes and types."""
+    def laid_out(self, known: dict[Any, int]) -> list[int]:
+        """The same as ``made``, by how it lies in memory as well."""
+        return self._made(known, [(row.dtype, row.shape, row.layout, steps(row)) for row in self.graph.types])
+
+    def _made(self, known: dict[Any, int], told: list[Any]) -> list[int]:
+        """A number for each operation that is equal where what is told of the types that it makes is."""
         graph = self.graph
-        kinds = [known.setdefault((row.dtype, row.shape), len(known)) for row in graph.types]
+        kinds = [known.setdefault(one, len(known)) for one in told]
         made = [kinds[number] for number in graph.value_type[graph.out_value].tolist()]
         start = graph.out_start.tolist()
         return [known.setdefault(tuple(made[begin:end]), len(known)) for begin, end in pairwise(start)]
@@ -42,6 +47,17 @@ class Side:
     def exactly(self, nodes: list[int]) -> list[Any]:
         """Operators with what they make."""
         return [(self.operator[self.call[node]], self.made[node]) for node in nodes]
+
+
+def steps(type_: TensorType) -> tuple[int, ...]:
+    """The strides that make a difference: not of what has one element along a dimension, or none at all.
+
+    >>> steps(TensorType("float32", (2, 1, 3), (3, 7, 1))), steps(TensorType("float32", (0, 3), (3, 1)))
+    ((3, 1), ())
+    """
+    if not type_.numel:
+        return ()
+    return tuple(step for size, step in zip(type_.shape, type_.stride) if size != 1)
 
 
 def _solid(graph: Graph) -> list[int]:
