@@ -141,7 +141,7 @@ def test_rows_slice_and_compare() -> None:
 @pytest.mark.parametrize("make", [empty_graph, one_node_graph, training_graph])
 def test_a_graph_describes_itself(make: object) -> None:
     graph: Graph = make()  # type: ignore[operator]
-    assert f"{len(graph)} operations" in repr(graph)
+    assert f"{len(graph)} operation{'' if len(graph) == 1 else 's'}," in repr(graph)
     for rows in (graph.nodes, graph.values, graph.scopes, graph.outcomes):
         assert repr(rows)
 

@@ -21,7 +21,6 @@ from torch_vis.cli.parser import Parser
 from torch_vis.cli.script import Script, prepare, show_as_its_own
 from torch_vis.cli.torch_loaded import when_torch_is_loaded
 from torch_vis.errors import TorchVisError, UsageError, no_match
-from torch_vis.graph.words import many
 
 if TYPE_CHECKING:
     from torch_vis.cli.steps import Found, Wanted, Watch
@@ -181,6 +180,7 @@ class Session:
 
     def _report(self, found: Found) -> None:
         """Write what was recorded; whatever fails at it is none of the script's business."""
+        from torch_vis.graph.words import many
         from torch_vis.views.units import duration
 
         trace = found.trace

@@ -44,7 +44,7 @@ def save(
     >>> path = tempfile.mkdtemp() + "/run.json"
     >>> save(path, GraphBuilder().build(), Metrics(), (), {"model": "Net"})
     >>> load(path)
-    (<Graph: 0 operations, 0 values, 1 scopes>, <no metrics>, (), {'model': 'Net'})
+    (<Graph: 0 operations, 0 values, 1 scope>, <no metrics>, (), {'model': 'Net'})
     """
     check_metrics(graph, metrics)
     with replacing(path) as file:

@@ -83,7 +83,7 @@ def save(
     >>> path = tempfile.mkdtemp() + "/run.tvz"
     >>> save(path, GraphBuilder().build(), Metrics(), ("nothing ran",), {"model": "Net"})
     >>> load(path)
-    (<Graph: 0 operations, 0 values, 1 scopes>, <no metrics>, ('nothing ran',), {'model': 'Net'})
+    (<Graph: 0 operations, 0 values, 1 scope>, <no metrics>, ('nothing ran',), {'model': 'Net'})
     """
     metrics = metrics.at_hand()  # what can be computed from the graph need not be kept beside it
     check_metrics(graph, metrics)
