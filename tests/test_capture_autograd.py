@@ -234,6 +234,15 @@ def test_a_checkpointed_method_is_over_when_torch_stops_it_early() -> None:
     assert peaks[0] == peaks[1]
 
 
+def test_a_compiled_layer_that_is_checkpointed_is_run_again(fresh_compiler: None) -> None:
+    layer = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), backend="eager")
+    x = torch.rand(2, 4, requires_grad=True)
+    t = tv.trace(lambda x: checkpoint(layer, x, use_reentrant=False), x, backward=True)
+    assert {"addmm", "tanh"} <= {node.name for node in t.graph.find(flag="recompute")}
+    assert str(t).count("\nOptimizedModule ") == 1 and "computed again" in str(t)
+    t.check()
+
+
 # ---------------------------------------------------------------- autocast and modes
 
 

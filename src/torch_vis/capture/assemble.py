@@ -231,17 +231,12 @@ class _Assembly:
         rows = table(rec.scopes, 6)
         kinds = [kind for _, _, _, kind in rec.modules]
         self.scope_module, self.scope_parent = rows[:, 0], rows[:, 1]
-        again = (
-            rows[:, 5].astype(bool)
-            & np.array([kind == "module" for kind in kinds], dtype=bool)[self.scope_module]
-        )
+        called = np.array([kind == "module" or type_ == "OptimizedModule" for *_, type_, kind in rec.modules])
+        captured = np.array([kind == "compiled" for kind in kinds]) & ~called
+        again, captured = rows[:, 5].astype(bool) & called[self.scope_module], captured[self.scope_module]
         carry_down(again, self.scope_parent)
-        own = is_backward & again[scope]  # in calls that were made inside backward
-        captured = np.array(
-            [kind == "compiled" and type_ != "OptimizedModule" for *_, type_, kind in rec.modules]
-        )
-        captured = captured[self.scope_module]
         carry_down(captured, self.scope_parent)
+        own = is_backward & again[scope]  # in calls that were made inside backward
         self.recomputed = own & ~captured[scope]  # what a compiler captured of backward is no call made again
         linked = (self.node_link >= 0) & ~own
         self.node_link[own] = -1

@@ -15,8 +15,7 @@ def recomputed_scopes(graph: Graph) -> NDArray[np.bool_]:
     """For each scope, whether it is a call that backward ran again.
 
     Such a call has recomputed operations and none of a forward pass. One that runs no operation at all (dropout of
-    nothing, say) is as its neighbours are, if its module was called before. The modules inside a captured backward
-    graph are none: they only say what its operations belong to.
+    nothing, say) is as its neighbours are, if its module was called before.
 
     >>> import torch, torch_vis as tv
     >>> from torch.utils.checkpoint import checkpoint
@@ -37,11 +36,7 @@ def recomputed_scopes(graph: Graph) -> NDArray[np.bool_]:
         for chosen in (repeated, graph.node_phase != Phase.BACKWARD, np.ones(len(graph), dtype=bool))
     )
     kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
-    found = [a and not b and kind == "module" for a, b, kind in zip(some, rest, kinds)]
-    captured = [kind == "compiled" for kind in kinds]
-    for scope in range(1, count):
-        captured[scope] |= captured[parents[scope]]
-        found[scope] &= not captured[scope]
+    found = [a and not b and kind in ("module", "compiled") for a, b, kind in zip(some, rest, kinds)]
     _settle_empty(graph.scope_module.tolist(), parents, any_, found)
     return np.array(found, dtype=bool)
 
