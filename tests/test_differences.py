@@ -459,3 +459,14 @@ def test_what_reads_tensors_of_another_shape_is_no_news() -> None:
         runs.append(tv.trace(net, torch.randn(batch, 8), backward=True))
     found = tv.compare(*runs).differences()
     assert [row for row in found.rows if row.a.phase == "backward"] and found.born == []
+
+
+def test_what_reads_a_weight_of_another_shape_is_no_news() -> None:
+    """A scale for each column and one for all give outputs of the same shape, but cannot be compared themselves."""
+    x = torch.randn(3, 8)
+    one, two = (tv.trace(lambda x, scale: x * scale, x, torch.full(size, 2.0)) for size in ((8,), (1,)))
+    same = tv.compare(one, two).differences()
+    assert not same.rows and not same.given
+    other = tv.trace(lambda x, scale: x * scale, x, torch.full((1,), 3.0))
+    [row] = tv.compare(one, other).differences().rows
+    assert row.came_in is None and tv.compare(one, other).differences().born == []

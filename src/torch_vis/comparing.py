@@ -349,7 +349,7 @@ def _total(trace: Trace, metric: str) -> float | None:
 def _is_low(trace: Trace, metric: str) -> bool:
     """Whether operations are missing from a total."""
     column = trace.metrics.get(metric)
-    return column is not None and column.known is not None and not column.known.all()
+    return column is not None and column.uncovered > 0
 
 
 def _called(scope: Scope) -> str:

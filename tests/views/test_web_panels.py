@@ -209,6 +209,16 @@ def test_a_comparison_has_the_figures_of_both(
     assert page.js(read, "parameters") == [{"total": params[1], "unknown": 0}]
 
 
+def test_sums_that_leave_something_out_are_not_compared(show: Callable[[Any], Page]) -> None:
+    layer, x = torch.nn.Linear(8, 8), torch.ones(2, 8)
+    with torch.library._scoped_library("paged", "FRAGMENT") as library:
+        library.define("own(Tensor x) -> Tensor")
+        library.impl("own", lambda x: x.clone(), "CompositeExplicitAutograd")
+        two = tv.trace(lambda x: torch.ops.paged.own(layer(x)), x)
+    page = show(tv.compare(tv.trace(layer, x), two))
+    assert facts(page, ".summary")["FLOPs"].split(" | ") == ["272", "≥ 272", ""]
+
+
 def test_what_only_one_of_them_has_shows_its_figures(
     show: Callable[[Any], Page], pair: tuple[tv.Trace, tv.Trace]
 ) -> None:

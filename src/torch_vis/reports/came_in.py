@@ -40,8 +40,14 @@ def given_to_both(a: Graph, b: Graph, to_b: NDArray[np.int64]) -> list[tuple[int
     return list(found.items())
 
 
-def came_in(a: Graph, b: Graph, to_b: NDArray[np.int64], gaps: Gaps, given: dict[int, float]) -> CameIn:
-    """Follow differences through ``a``; ``given`` are those of values from outside."""
+def came_in(
+    a: Graph, b: Graph, to_b: NDArray[np.int64], gaps: Gaps, given: dict[int, float | None]
+) -> CameIn:
+    """Follow differences through ``a``.
+
+    ``given`` are those of values from outside, None where the two cannot be compared. What an operation reads from
+    outside that its counterpart does not read at all is part of how the two differ, and nothing that came in.
+    """
     known, lone_a = np.zeros(len(a)), np.full(len(a), -1, dtype=np.int64)
     is_open = np.zeros(len(a), dtype=bool)
     through, lone, unsure = known.copy(), lone_a.copy(), is_open.copy()  # what each hands on
@@ -50,7 +56,9 @@ def came_in(a: Graph, b: Graph, to_b: NDArray[np.int64], gaps: Gaps, given: dict
         for value in _read(a, node):
             producer = int(a.value_producer[value])
             if producer < 0:
-                known[node] = max(known[node], given.get(value, 0.0))
+                gap = given.get(value, 0.0)
+                known[node] = max(known[node], gap or 0.0)
+                is_open[node] |= gap is None
             else:
                 known[node] = max(known[node], through[producer])
                 lone_a[node] = max(lone_a[node], lone[producer])

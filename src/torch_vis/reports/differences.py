@@ -117,9 +117,8 @@ class Differences(Report):
     @cached_property
     def _came_in(self) -> CameIn:
         outside = {
-            here: gap.relative
+            here: None if gap is None else gap.relative
             for (here, _), gap in zip(self._given, self.gaps.given, strict=True)
-            if gap is not None
         }
         return came_in(self.a.graph, self.b.graph, self._to_b, self.gaps, outside)
 

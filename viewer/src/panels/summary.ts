@@ -125,10 +125,12 @@ function rows(sides: Side[]): Fact[] {
     const cells = sides.map((side) => {
       const one = of(side);
       const left = unknown?.(side) ?? 0;
-      return one === null ? "not known" : show(one) + (left && sides.length === 1 ? ` (${plural(left, "operation")} not known)` : "");
+      if (one === null) return "not known";
+      return left && sides.length > 1 ? `≥ ${show(one)}` : show(one) + (left ? ` (${plural(left, "operation")} not known)` : "");
     });
     const [a, b] = sides.map(of);
-    return [name, ...cells, ...(sides.length > 1 ? [a === null || b === null ? "" : b === a ? "0" : signed(show)(b - a)] : [])];
+    const isLow = sides.some((side) => unknown?.(side)); // sums that leave something out cannot be compared
+    return [name, ...cells, ...(sides.length > 1 ? [a === null || b === null || isLow ? "" : b === a ? "0" : signed(show)(b - a)] : [])];
   });
 }
 
