@@ -16,13 +16,13 @@ import torch
 
 from bench import child
 from bench.latency_models import MODELS, Known
-from bench.quiet import Quiet
+from bench.quiet import Quiet, Taken
 from bench.row import Row, for_information, within
 from torch_vis import load_calibration, predict_latency, trace
 from torch_vis.run.calibrate.clocks import Burst, wall
 
 LIMIT_PERCENT = 10.0
-BATCHES, ROUNDS, TIMES = (1, 8, 32), 5, 3
+BATCHES, ROUNDS, TIMES = (1, 8, 32), 9, 2
 
 
 class Case(NamedTuple):
@@ -54,7 +54,10 @@ def run(quick: bool) -> list[Row]:
     note = f"{len(found)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
     if on_gpu:
         slow = [usual / later[0] for usual in (pace[1], later[1])]
-        note += "; host at {:.2f} and {:.2f} × its best loop, calibrating and running".format(*slow)
+        note += (
+            "; small operations took {:.2f} and {:.2f} × their best while calibrating and running, "
+            "and predictions are for the pace around each run"
+        ).format(*slow)
     whole = within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)
     return [whole if on_gpu else for_information(whole), *_by_model(found)]
 
@@ -88,25 +91,27 @@ def compare(
     found = []
     for (model, dtype), group in groupby(cases(quick, models), key=lambda case: case[:2]):
         ready = list(group)
-        for case, took in zip(ready, plain_times(ready, quiet)):
-            made = predict_latency(trace(case.call, keep=False), calibration=calibration)
+        for case, (took, unit) in zip(ready, plain_times(ready, quiet)):
+            # the host has no one pace here: the prediction is for that around the plain runs
+            machine = calibration.at_pace(unit) if quiet else calibration
+            made = predict_latency(trace(case.call, keep=False), calibration=machine)
             row: dict[str, Any] = {"model": model, "dtype": dtype, "batch": case.batch, "mode": case.mode}
             times = {"predicted_ns": made.total_ns, "low_ns": made.low_ns, "high_ns": made.high_ns}
-            found.append({**row, "plain_ns": took, **times})
+            found.append({**row, "plain_ns": took, "unit_ns": unit, **times})
     return [found, *(quiet.pace() if quiet else ())]
 
 
-def plain_times(ready: list[Case], quiet: Quiet | None) -> list[float]:
+def plain_times(ready: list[Case], quiet: Quiet | None) -> list[Taken]:
     """The median of plain runs, taken in rounds over all cases; on a GPU, those while the host was quiet."""
     for case in ready:
         case.call()
     if quiet is None:
-        return [median(wall(case.call, "cpu", 2)) for case in ready]
+        return [Taken(median(wall(case.call, "cpu", 2)), 0.0) for case in ready]
     taken: list[list[Burst]] = [[] for _ in ready]
     for _ in range(ROUNDS):
         for place, case in enumerate(ready):
-            taken[place] += quiet.bursts(case.call, TIMES)
-    return [quiet.median(bursts) for bursts in taken]
+            taken[place].append(quiet.burst(case.call, quiet.device, TIMES))
+    return [quiet.taken(bursts) for bursts in taken]
 
 
 def cases(quick: bool, models: dict[str, Known] | None = None) -> Iterator[Case]:

@@ -29,6 +29,8 @@ SECONDS = 48.0  # that it takes at most, next to loading torch and the libraries
 PROGRAM_SHARE = 0.33  # of that for the host
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
 DTYPES = ("float32", "bfloat16")
+TIMES_NOISE = 2.5  # what disturbs one run of a program for longer than that is in all of its runs
+ROUNDS = 12  # of all programs, after the first
 LEAST = 250  # operations that are timed, however little time there is
 
 
@@ -157,7 +159,7 @@ class Program(NamedTuple):
 def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     import torch
 
-    from torch_vis.run.calibrate.clocks import gap_ns, host_unit
+    from torch_vis.run.calibrate.clocks import gap_ns, pace_ns
     from torch_vis.run.calibrate.peaks import copies, memory_bytes, peaks
 
     state = torch.random.get_rng_state()
@@ -167,10 +169,10 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
             torch.manual_seed(0)
             _load(device)
             started = time.perf_counter()
-            unit = host_unit(device)
-            programs = _programs(device, started + PROGRAM_SHARE * seconds)
+            unit = min(pace_ns(device) for _ in range(15))
+            programs = _programs(device, started + PROGRAM_SHARE * seconds, unit)
             roofs, rates = peaks(device, DTYPES), copies(device)
-            samples = _samples(device, roofs, started + 0.97 * seconds)
+            samples = _samples(device, roofs, started + 0.97 * seconds, unit)
             floor = unit
             if device.startswith("cuda") and len(samples.op):
                 floor = float(np.percentile(samples.time_ns[samples.kernels <= 1], 2))
@@ -209,11 +211,12 @@ def _load(device: str) -> None:
                     run()
 
 
-def _programs(device: str, until: float) -> list[Program]:
+def _programs(device: str, until: float, unit: float) -> list[Program]:
     """Every program with its median time while the host ran at its usual pace.
 
-    Rounds are spread out, since others on the same machine come and go. Whatever time there is, each program that is
-    begun is timed and traced.
+    On a GPU, where that time is the host's, it is what it would be if a small operation took ``unit`` nanoseconds: on a
+    machine that is shared the pace changes. Rounds are spread out, since others come and go. Whatever time there is,
+    each program that is begun is timed and traced.
     """
     from torch_vis.analysis.workload import workload
     from torch_vis.capture.progress import progress
@@ -223,8 +226,8 @@ def _programs(device: str, until: float) -> list[Program]:
 
     begun = time.perf_counter()
     ready: list[tuple[Any, float, list[Burst]]] = []
-    chosen = list(all_programs(DTYPES, deep=device.startswith("cuda")))
-    for number, program in progress(list(enumerate(chosen)), "programs"):
+    on_gpu = device.startswith("cuda")
+    for number, program in progress(list(enumerate(all_programs(DTYPES, deep=on_gpu))), "programs"):
         for dtype in program.dtypes:
             for run in runs(program, number, device, dtype).values():
                 run()
@@ -232,18 +235,19 @@ def _programs(device: str, until: float) -> list[Program]:
         if time.perf_counter() - begun > 0.65 * (until - begun):
             break
     tracing = 3e-9 * sum(min(bursts[0].times) for *_, bursts in ready)
-    for _ in range(8):
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
         for run, _, bursts in ready:
             bursts.append(burst(run, device, 2))
-        round_takes = (time.perf_counter() - begun) / 4
-        if time.perf_counter() + round_takes + tracing > until:
+        if time.perf_counter() + 1.3 * (time.perf_counter() - started) + tracing > until:
             break
     best = min((one.pace_ns for *_, bursts in ready for one in bursts), default=0.0)
     found = []
     for run, weight, bursts in ready:
         traced = trace(run, keep=False)
         work = workload(traced.graph, traced.metrics)
-        took = float(np.median(undisturbed(bursts, best)))
+        times = [(one.pace_ns, time_ns) for one in undisturbed(bursts, best) for time_ns in one.times]
+        took = float(np.median([time_ns * unit / pace if on_gpu else time_ns for pace, time_ns in times]))
         noise = float(np.std(np.log([time_ns for one in bursts for time_ns in one.times])))
         found.append(Program(traced.graph, work, took, weight, noise))
     return found
@@ -267,12 +271,15 @@ def _with_host(made: Calibration, programs: Sequence[Program], unit: float) -> C
         if (made.class_ == "gpu" and device_ns > 0.7 * took) or host_ns < 0.2 * took:
             continue  # the device was what it waited for
         equations.append(Equation(counts(graph, work, estimate), host_ns, weight))
-    costs: HostCosts = fit(equations, unit)
     noise = float(np.median([program.noise for program in programs])) if programs else made.noise
+    if made.class_ == "gpu":
+        costs: HostCosts = fit(equations, unit, noise=max(0.1, TIMES_NOISE * noise), on_gpu=True)
+    else:
+        costs = fit(equations, unit)
     return replace(made, host=costs, noise=noise)
 
 
-def _samples(device: str, roofs: dict[str, float], until: float) -> Samples:
+def _samples(device: str, roofs: dict[str, float], until: float, unit: float) -> Samples:
     """Single operations, timed until the time is up and recorded in one go for what they are."""
     from torch_vis.run.calibrate.probes import all_probes
     from torch_vis.run.calibrate.sizes import Bench
@@ -282,10 +289,10 @@ def _samples(device: str, roofs: dict[str, float], until: float) -> Samples:
     flops = {dtype: roofs.get(dtype, roofs["float32"]) * longest for dtype in DTYPES}
     bench = Bench(device, flops, 1e8 if on_gpu else 4e6)
     probes = all_probes(bench, DTYPES)
-    return _on_gpu(probes, device, until) if on_gpu else _on_cpu(probes, until)
+    return _on_gpu(probes, device, until, unit) if on_gpu else _on_cpu(probes, until)
 
 
-def _on_gpu(probes: Sequence[Probe], device: str, until: float) -> Samples:
+def _on_gpu(probes: Sequence[Probe], device: str, until: float, unit: float) -> Samples:
     """As many as there is time for; each is recorded in one of the runs that the profiler times."""
     from torch_vis.capture.progress import progress
     from torch_vis.run.calibrate.clocks import PART, host_times, kernel_times
@@ -300,7 +307,7 @@ def _on_gpu(probes: Sequence[Probe], device: str, until: float) -> Samples:
             results += kernel_times([(number, probes[number].make) for number in part], device, _mark)
             if time.perf_counter() + 1.3 * (time.perf_counter() - begun) > until:
                 break
-    return _sampled(trace, results, host)
+    return _sampled(trace, results, [None if took is None else took * unit for took in host])
 
 
 def _on_cpu(probes: Sequence[Probe], until: float) -> Samples:

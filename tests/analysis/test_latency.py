@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.graph.graphs import empty_graph
 from tests.traced import NAMES, traced
 from torch_vis.analysis.device_time import Estimate
 from torch_vis.analysis.hardware import find_hardware
-from torch_vis.analysis.host_time import Equation, HostCosts, counts, fit, per_node
+from torch_vis.analysis.host_time import Equation, HostCosts, counts, fit, per_node, usual
 from torch_vis.analysis.latency import SETTLE_NS, WITHIN, predict, timeline
 from torch_vis.analysis.workload import workload
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
@@ -211,6 +212,77 @@ def test_what_was_measured_as_a_whole_is_not_put_together_from_parts() -> None:
     assert not any("mm" in name for name in counts(trace.graph, work, whole))
 
 
+def test_a_gpus_host_is_as_hosts_usually_are_until_programs_say_otherwise() -> None:
+    trace = tv.trace(lambda x: torch.mm(x, x), torch.zeros(4, 4))
+    work = workload(trace.graph, trace.metrics)
+    single = estimated(len(work.op))
+    one = counts(trace.graph, work, single)
+    before = per_node(trace.graph, work, single, usual(UNIT_NS, 0.1)).sum()
+    assert per_node(trace.graph, work, single, fit([], UNIT_NS, on_gpu=True)).sum() == pytest.approx(before)
+    slow = [Equation(one, 2 * before)] * 100
+    after = [
+        per_node(trace.graph, work, single, fit(slow, UNIT_NS, noise=noise, on_gpu=True)).sum()
+        for noise in (0.05, 0.5, 5.0)
+    ]
+    assert after[0] == pytest.approx(2 * before, rel=0.02)
+    assert after == sorted(after, reverse=True) and after[2] < 1.1 * before
+
+
+def test_a_slower_host_slows_what_waits_for_it() -> None:
+    @torch.no_grad()
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = torch.mm(x, x)
+        return x
+
+    machine = made_up()
+    recurrent = machine.samples._replace(host_ns=np.full(len(machine.samples.op), 1e5))
+    busy = replace(machine, samples=recurrent).at_pace(2 * UNIT_NS)
+    assert busy.host.unit_ns == 2 * UNIT_NS and (busy.samples.host_ns == 2e5).all()
+    for side, factor in ((16, 2.0), (1024, 1.0)):
+        trace = tv.trace(chain, torch.zeros(side, side))
+        times = [predict(trace.graph, trace.metrics, one).total_ns - SETTLE_NS for one in (machine, busy)]
+        assert times[1] / times[0] == pytest.approx(factor, rel=0.02)
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="above 0"):
+            machine.at_pace(wrong)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "uneven"),
+    [
+        (torch.zeros(4, 768), torch.zeros(768, 64), 0.0),
+        (torch.zeros(4, 768), torch.zeros(768, 65), 2.0),  # rows of 260 bytes
+        (torch.zeros(4, 768), torch.zeros(66, 768).t(), 1.0),  # only the result's rows
+        (torch.zeros(768, 5).t(), torch.zeros(768, 64), 2.0),  # a weight's gradient: the left side's rows
+        (torch.zeros(5, 768), torch.zeros(768, 64), 0.0),  # an odd number of rows is none of their length
+        (torch.zeros(4, 767).bfloat16(), torch.zeros(767, 64).bfloat16(), 8.0),
+    ],
+)
+def test_rows_where_wide_loads_cannot_begin_are_told_apart(
+    left: torch.Tensor, right: torch.Tensor, uneven: float
+) -> None:
+    trace = tv.trace(torch.mm, left, right)
+    work = workload(trace.graph, trace.metrics)
+    assert work.sizes[work.op.index("mm"), 4] == uneven
+
+
+def test_a_whole_layer_in_one_operation_costs_the_host_its_own_operations_once() -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    with torch.no_grad():
+        trace = tv.trace(layer, torch.zeros(2, 5, 32))
+    work = workload(trace.graph, trace.metrics)
+    place = work.op.index("_transformer_encoder_layer_fwd")
+    costs = usual(UNIT_NS, 0.1)
+    issue = []
+    for kernels in (1.0, 10.0, 12.0):  # on a CPU, and in two numbers of kernels on a GPU
+        estimate = estimated(len(work.op))
+        estimate.kernels[place] = kernels
+        issue.append(per_node(trace.graph, work, estimate, costs)[work.group == place].sum())
+    assert issue[1] - issue[0] > 15 * UNIT_NS
+    assert issue[2] - issue[1] == pytest.approx(2 * costs.terms["launch"])
+
+
 def test_single_measurements_are_followed_and_far_from_them_it_is_unsure() -> None:
     machine = made_up()
     sides = (64, 192, 1024, 1536)  # two that were measured, and two between
@@ -245,8 +317,8 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
         ("not JSON", NotOurFile),
         ('{"format": "other"}', NotOurFile),
         ('{"format": "torch_vis calibration", "version": 99}', NewerFile),
-        ('{"format": "torch_vis calibration", "version": 1}', NotOurFile),
-        ('{"format": "torch_vis calibration", "version": 2}', CorruptFile),
+        ('{"format": "torch_vis calibration", "version": 2}', NotOurFile),
+        ('{"format": "torch_vis calibration", "version": 3}', CorruptFile),
     ):
         path.write_text(content)
         with pytest.raises(error):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +16,10 @@ from torch_vis.analysis.device_time import NOISE, Estimate, Likeness, Samples
 from torch_vis.analysis.hardware import Hardware
 from torch_vis.analysis.host_time import HostCosts
 from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
-from torch_vis.errors import CorruptFile, NewerFile, NotOurFile
+from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph.files import PathLike, read_whole, replacing
 
-FORMAT, VERSION = "torch_vis calibration", 2
+FORMAT, VERSION = "torch_vis calibration", 3
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,23 @@ class Calibration:
             return np.asarray(estimate.time_ns + self.gap_ns * estimate.kernels)
         worked = np.maximum(estimate.time_ns - self.floor_ns, 0.03 * estimate.time_ns)
         return np.asarray(np.where(estimate.time_ns > 0, worked, 0.0))
+
+    def at_pace(self, unit_ns: float) -> Calibration:
+        """The same machine while its host takes ``unit_ns`` for one small operation, and for all else accordingly.
+
+        ``host.unit_ns`` is what it took when it was measured. A host that is shared, or saves power, has no one pace.
+
+        >>> import torch_vis as tv
+        >>> machine = tv.load_calibration("h200.json")  # doctest: +SKIP
+        >>> busy = machine.at_pace(1.5 * machine.host.unit_ns)  # doctest: +SKIP
+        >>> t.latency(calibration=busy)  # doctest: +SKIP
+        """
+        if not 0 < unit_ns < math.inf:
+            raise UsageError(f"the time of a small operation must be above 0 ns, not {unit_ns!r}")
+        slower = unit_ns / self.host.unit_ns
+        samples = self.samples._replace(host_ns=self.samples.host_ns * slower)
+        terms = {name: cost * slower for name, cost in self.host.terms.items()}
+        return replace(self, samples=samples, host=self.host._replace(unit_ns=unit_ns, terms=terms))
 
     def save(self, path: PathLike) -> None:
         """Write it, to be read by ``load_calibration`` here or on another machine."""

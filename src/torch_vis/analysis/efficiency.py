@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torch_vis.analysis.device_time import VIEW, Estimate
 from torch_vis.analysis.hardware import Hardware
-from torch_vis.analysis.host_time import HostCosts
+from torch_vis.analysis.host_time import HostCosts, usual
 from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
 from torch_vis.analysis.workload import Workload
 
@@ -102,4 +102,5 @@ class Profiled:
 
 def usual_host(hardware: Hardware) -> HostCosts:
     """What the host of such a device usually takes."""
-    return HostCosts(HOST_UNIT_NS.get(hardware.class_, 9000.0), {}, HOST_ERROR)
+    unit_ns = HOST_UNIT_NS.get(hardware.class_, 9000.0)
+    return HostCosts(unit_ns, {}, HOST_ERROR) if hardware.class_ == "cpu" else usual(unit_ns, HOST_ERROR)

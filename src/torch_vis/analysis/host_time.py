@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_vis.analysis import host_usual
 from torch_vis.analysis.device_time import Estimate, plain_name
 from torch_vis.analysis.kinds import KINDS
 from torch_vis.analysis.workload import Workload
@@ -31,20 +32,18 @@ EXTRAS = {
     "scope": (0.35, 0.2),  # a call of a module
     "launch": (0.5, 0.25),  # every kernel of an operation after its first
     "recurrent_launch": (0.8, 0.4),
-    "layer_launch": (
-        2.0,
-        1.2,
-    ),  # of a whole layer in one operation: operations of its own, all but their Python
+    "encoder": (20.0, 15.0),  # a whole layer in one operation: operations of its own, all but their Python
+    "heads": (10.0, 8.0),
     "tensor": (0.1, 0.1),  # every tensor that a list of them holds
     "backward": (9.0, 7.0),  # once for the start of backward
     "optimizer": (9.0, 7.0),  # once for the start of a step
     "run": (0.5, 1.0),  # once
 }
 OPERATOR_SPREAD = 0.5
-NOISE = 0.08
+NOISE = 0.08  # how far the time of one program is off
 VIEW, LISTED = KINDS.index("view"), KINDS.index("optimizer")
 RECURRENT = KINDS.index("recurrent")
-WHOLE_LAYERS = frozenset({"_transformer_encoder_layer_fwd", "_native_multi_head_attention"})
+WHOLE_LAYERS = {"_transformer_encoder_layer_fwd": "encoder", "_native_multi_head_attention": "heads"}
 
 
 class Equation(NamedTuple):
@@ -93,8 +92,8 @@ def per_node(graph: Graph, work: Workload, estimate: Estimate, costs: HostCosts)
     if not len(group):
         return np.zeros(0)
     made = costs.per_class(work)[group, mode]
-    launch = np.array([costs.extra(name) for name in _launches(work)])
-    made += (np.maximum(estimate.kernels - 1.0, 0.0) * launch)[group]
+    for name, times in _launches(work, estimate).items():
+        made += (costs.extra(name) * times)[group]
     whole = estimate.host_ns[group]
     made = np.where(np.isfinite(whole), whole, made)
     made += np.where(work.kind[group] == LISTED, work.tensors[group], 0) * costs.extra("tensor")
@@ -121,33 +120,46 @@ def counts(graph: Graph, work: Workload, estimate: Estimate) -> dict[str, float]
         of_kind = f"{MODES[column]}/{KINDS[work.kind[row]]}"
         found[of_kind] += table[row, column]
         found[f"{of_kind}/{plain_name(work.op[row])}"] += table[row, column]
-    more = np.bincount(group, minlength=len(work.op)) * np.maximum(estimate.kernels - 1.0, 0.0) * parts
-    for name, launches in zip(_launches(work), more.tolist()):
-        found[name] += launches
+    calls = np.bincount(group, minlength=len(work.op)) * parts
+    for name, times in _launches(work, estimate).items():
+        found[name] = float(calls @ times)
     found["tensor"] = float(work.tensors[group][work.kind[group] == LISTED].sum())
     found["scope"], found["run"] = len(graph.scope_call), 1
     found["backward"], found["optimizer"] = float((mode == 2).any()), float((mode == 3).any())
     return {name: float(count) for name, count in found.items() if count}
 
 
-def _launches(work: Workload) -> list[str]:
-    """What every further kernel of each class of operation is paid as."""
-    return [
-        "layer_launch" if op in WHOLE_LAYERS else "recurrent_launch" if kind == RECURRENT else "launch"
-        for op, kind in zip(work.op, work.kind)
-    ]
+def _launches(work: Workload, estimate: Estimate) -> dict[str, Floats]:
+    """What each class of operation pays for its kernels after the first: how often which of ``EXTRAS``."""
+    more = np.maximum(estimate.kernels - 1.0, 0.0)
+    recurrent = work.kind == RECURRENT
+    made = {"launch": np.where(recurrent, 0.0, more), "recurrent_launch": np.where(recurrent, more, 0.0)}
+    for op, name in WHOLE_LAYERS.items():
+        made[name] = np.minimum(more, 1.0) * np.array([one == op for one in work.op], dtype=np.float64)
+    return made
 
 
-def fit(equations: Sequence[Equation], unit_ns: float) -> HostCosts:
+def usual(unit_ns: float, error: float) -> HostCosts:
+    """The costs of a host of a GPU of which only is known what one small operation takes."""
+    return HostCosts(unit_ns, {name: units * unit_ns for name, units in host_usual.TERMS.items()}, error)
+
+
+def fit(
+    equations: Sequence[Equation], unit_ns: float, *, noise: float = NOISE, on_gpu: bool = False
+) -> HostCosts:
     """The most likely costs. ``unit_ns`` is what one small operation takes on this host.
+
+    The first guess for the host of a GPU is good, and the equations correct it, the less the more ``noise`` they have;
+    for a CPU it is a rough one.
 
     >>> loops = [Equation({"plain/elementwise": n, "plain/elementwise/add": n, "run": 1}, 900.0 * n) for n in (5, 50)]
     >>> costs = fit(loops, 1000.0)
     >>> round(costs.terms["plain/elementwise"] + costs.terms["plain/elementwise/add"], -2)
     900.0
     """
+    known = usual(unit_ns, 0.5) if on_gpu else HostCosts(unit_ns, {}, 0.5)
     if not equations:
-        return HostCosts(unit_ns, {}, 0.5)
+        return known
     names = sorted({name for equation in equations for name in equation.counts})
     place = {name: number for number, name in enumerate(names)}
     left = np.zeros((len(equations), len(names)))
@@ -155,8 +167,8 @@ def fit(equations: Sequence[Equation], unit_ns: float) -> HostCosts:
         for name, count in equation.counts.items():
             left[row, place[name]] = count
     right = np.array([equation.time_ns for equation in equations])
-    guess, sure = np.array([_first(name) for name in names]).T * unit_ns
-    weight = np.array([equation.weight for equation in equations]) / (NOISE * right)
+    guess, sure = np.array([_first(name, on_gpu) for name in names]).T * unit_ns
+    weight = np.array([equation.weight for equation in equations]) / (noise * right)
     scaled = left * weight[:, None]
     normal = np.diag(1 / sure**2) + scaled.T @ scaled
     found = guess + np.linalg.solve(normal, scaled.T @ ((right - left @ guess) * weight))
@@ -164,16 +176,21 @@ def fit(equations: Sequence[Equation], unit_ns: float) -> HostCosts:
     leverage = np.einsum("ij,jk,ik->i", scaled, np.linalg.inv(normal), scaled)
     off = (right - left @ found) / right / np.maximum(1.0 - leverage, 0.05)
     error = float(np.sqrt(np.average(np.clip(off, -1.5, 1.5) ** 2, weights=weight * right)))
-    return HostCosts(unit_ns, dict(zip(names, found.tolist())), error)
+    return HostCosts(unit_ns, {**known.terms, **dict(zip(names, found.tolist()))}, error)
 
 
-def _first(name: str) -> tuple[float, float]:
+def _first(name: str, on_gpu: bool) -> tuple[float, float]:
     """The guess for a term and how sure it is, in units of one small operation."""
+    if on_gpu and name in host_usual.TERMS:
+        units = host_usual.TERMS[name]
+        return units, max(host_usual.SURE * abs(units), host_usual.LEAST)
     if name in EXTRAS:
         return EXTRAS[name]
     mode, kind, *operator = name.split("/")
     value, sure = (FIRST_VIEW if kind == "view" else FIRST)[mode]
-    return (0.0, OPERATOR_SPREAD * value) if operator else (value, sure)
+    if not operator:
+        return value, sure
+    return 0.0, host_usual.LEAST if on_gpu else OPERATOR_SPREAD * value
 
 
 def to_plain(costs: HostCosts) -> dict[str, Any]:

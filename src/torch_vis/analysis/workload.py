@@ -102,11 +102,18 @@ def _matmul(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
     turned = [float(bool(t.stride) and t.stride[-1] != 1) for t in sides]
     depth = macs / max(out.numel, 1)
     batch = out.numel / max(rows * columns, 1)
-    item = out.itemsize or 4
-    uneven = columns * item % 16 != 0 or round(depth) * item % 16 != 0  # rows that no wide load can take
-    odd = (8.0 if item < 4 else 2.0) * uneven  # fast units want them, so that narrow types suffer most
+    narrow = (out.itemsize or 4) < 4  # whose fast units want wide loads most
+    odd = max(_unevenness(t) for t in (*sides, out)) * (8 / 3 if narrow else 1.0)
     rough = 0.4 * (_roughness(columns) + _roughness(round(depth)))
     return [_log(rows), _log(columns), _log(depth), _log(batch), odd, rough, *turned]
+
+
+def _unevenness(one: TensorType) -> float:
+    """How many doublings the rows of a matrix, as they lie in memory, lack to begin where the widest loads can."""
+    if len(one.stride) < 2:
+        return 0.0
+    row = max(one.stride[-2:]) * (one.itemsize or 4)
+    return float(next(lacking for lacking in range(5) if row % (16 >> lacking) == 0))
 
 
 def _roughness(count: int) -> float:
@@ -221,7 +228,7 @@ def _listed(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
 
 
 DESCRIBED: dict[str, Callable[[Call, Types, Types, float], list[Any]]] = {
-    "matmul": _matmul,  # rows, columns, depth, batch; whether rows lie unevenly, no multiple of 64, either side turned
+    "matmul": _matmul,  # rows, columns, depth, batch; how unevenly rows lie, no multiple of 64, either side turned
     "convolution": _convolution,  # pixels, channels, depth, groups, taps, stride; transposed, channels last
     "attention": _attention,  # heads, queries, keys, width; mask, causal
     "recurrent": _recurrent,  # steps, layers, batch, width; number of gates, width of what it reads

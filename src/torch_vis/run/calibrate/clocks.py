@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -16,9 +17,9 @@ from torch_vis.run.calibrate.sizes import Work
 
 MARK = "torch_vis probe"
 COLDNESS = 0.6  # of the way from the time with data in the caches to that with data in memory
-USUAL = 1.12  # times the best pace of the host that still counts as its usual one
-LOOP = 2000
-HOST_TIMES = 2
+USUAL = 1.15  # times the best pace of the host that still counts as its usual one
+SMALL = 25  # operations that show the pace of the host
+HOST_TIMES = 3
 FLUSH_BYTES, CPU_FLUSH_BYTES = 256 << 20, 32 << 20
 PART = 120  # probes in one session of the profiler
 
@@ -50,80 +51,69 @@ def wall(call: Work, device: str, times: int) -> list[float]:
 
 
 class Burst(NamedTuple):
-    """Some runs one after another, and what a loop of plain Python took before and after them, whichever was longer."""
+    """Some runs one after another, and the pace of the host before or after them, whichever was slower."""
 
     pace_ns: float
     times: list[float]
 
 
-def pace_ns() -> float:
-    """How long the host takes for always the same: longer when something else runs on the same core."""
+@cache
+def _small(device: str) -> torch.Tensor:
+    return torch.zeros(16, device=device)
+
+
+def pace_ns(device: str) -> float:
+    """Nanoseconds that the host takes for one small operation: more when others use its core, caches or memory."""
+    data = _small(device)
     found = []
     for _ in range(3):  # the first finds its code and data out of the caches
+        synchronize(device)
         start = time.perf_counter_ns()
-        total = 0
-        for number in range(LOOP):
-            total += number
+        for _ in range(SMALL):
+            data.add_(1.0)
         found.append(time.perf_counter_ns() - start)
-    return float(min(found))
+    synchronize(device)
+    return min(found) / SMALL
 
 
 def burst(call: Work, device: str, times: int) -> Burst:
     """Some runs, after one that is not counted, with the pace of the host around them."""
     call()
-    before = pace_ns()
+    before = pace_ns(device)
     found = wall(call, device, times)
-    return Burst(max(before, pace_ns()), found)
+    return Burst(max(before, pace_ns(device)), found)
 
 
-def undisturbed(bursts: Sequence[Burst], best_ns: float) -> list[float]:
-    """The times of those bursts in which the host ran at its usual pace; of the two nearest to it if none did.
+def undisturbed(bursts: Sequence[Burst], best_ns: float) -> list[Burst]:
+    """Those bursts in which the host ran at its usual pace; if that are few, the third that is nearest to it.
 
     >>> undisturbed([Burst(10.0, [5.0]), Burst(10.5, [5.2]), Burst(17.0, [8.0])], 10.0)
-    [5.0, 5.2]
+    [Burst(pace_ns=10.0, times=[5.0]), Burst(pace_ns=10.5, times=[5.2])]
     """
-    chosen = [one for one in bursts if one.pace_ns <= USUAL * best_ns]
-    chosen = chosen or sorted(bursts, key=lambda one: one.pace_ns)[:2]
-    return [time_ns for one in chosen for time_ns in one.times]
+    by_pace = sorted(bursts, key=lambda one: one.pace_ns)
+    usual = sum(one.pace_ns <= USUAL * best_ns for one in bursts)
+    return by_pace[: max(usual, 2, len(bursts) // 3)]
 
 
 def host_times(makers: Sequence[Callable[[], Work] | None], device: str) -> list[float | None]:
-    """Nanoseconds that the host takes to issue each call, at its best; None where there is none to make."""
+    """How long the host takes to issue each call, in small operations; None where there is none to make."""
     found: list[float | None] = []
-    best = min(pace_ns() for _ in range(20))
     for make in makers:
         work = _made(make) if make is not None else None
         if work is None:
             found.append(None)
             continue
         times = []
-        for _ in range(2 * HOST_TIMES):
-            before = pace_ns()
-            synchronize(device)
+        for _ in range(HOST_TIMES):
+            before = pace_ns(device)
             start = time.perf_counter_ns()
             kept = work()
-            times.append(time.perf_counter_ns() - start)
+            took = time.perf_counter_ns() - start
             del kept
-            pace = max(before, pace_ns())
-            best = min(best, pace)
-            if len(times) >= HOST_TIMES and pace <= USUAL * best:
-                break
-        found.append(float(min(times)))
-    synchronize(device)
+            synchronize(device)
+            times.append(took / max(before, pace_ns(device)))
+        found.append(median(times))
     return found
-
-
-def host_unit(device: str) -> float:
-    """Nanoseconds that the host takes for one small operation."""
-    data = torch.zeros(16, device=device)
-    found = []
-    for _ in range(15):
-        synchronize(device)
-        start = time.perf_counter_ns()
-        for _ in range(50):
-            data.add_(1.0)
-        found.append((time.perf_counter_ns() - start) / 50)
-    return float(median(found))
 
 
 def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[Timed | None]:

@@ -73,6 +73,25 @@ def matmuls(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         yield Probe("matmul", partial(_matmul, bench, dtype, product))
 
 
+def vocabularies(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+    """The last layers of language models, whose many columns are seldom a round number, and their gradients."""
+
+    def sample() -> Product:
+        rows, width = bench.between(32, 16_384, 8), bench.some(WIDTHS[3:14])
+        words = bench.between(10_000, 200_000, bench.some([1, 1, 1, 2, 4, 8, 64]))
+        form = bench.random.choice(["right", "plain", "left"])
+        sides = {"right": (rows, width, words), "plain": (rows, words, width), "left": (words, rows, width)}
+        return Product(*sides[form], 1, form)
+
+    def fits(product: Product) -> bool:
+        rows, depth, columns, *_ = product
+        cells = rows * depth + depth * columns + rows * columns
+        return 2 * rows * depth * columns <= bench.flops[dtype] / 4 and cells <= bench.elements
+
+    for product in bench.draw(count, sample, fits):
+        yield Probe("vocabulary", partial(_matmul, bench, dtype, product))
+
+
 def _matmul(bench: Bench, dtype: str, product: Product) -> Work:
     rows, depth, columns, _, form = product
     make = partial(bench.tensor, dtype=dtype)
