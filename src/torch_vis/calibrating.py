@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch_vis.tracing import Trace
 
 SECONDS = 48.0  # that it takes at most, next to loading torch and the libraries of kernels
-PROGRAM_SHARE = 0.33  # of that for the host
+PROGRAM_SHARE = 0.28  # of that for the host
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
 DTYPES = ("float32", "bfloat16")
 TIMES_NOISE = 2.5  # what disturbs one run of a program for longer than that is in all of its runs
