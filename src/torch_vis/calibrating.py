@@ -286,7 +286,7 @@ def _samples(device: str, roofs: dict[str, float], until: float, unit: float) ->
 
     on_gpu = device.startswith("cuda")
     longest = 4e-3 if on_gpu else 5e-3  # seconds that one operation may take at the peak
-    flops = {dtype: roofs.get(dtype, roofs["float32"]) * longest for dtype in DTYPES}
+    flops = {dtype: roof * longest for dtype, roof in roofs.items()}
     bench = Bench(device, flops, 1e8 if on_gpu else 4e6)
     probes = all_probes(bench, DTYPES)
     return _on_gpu(probes, device, until, unit) if on_gpu else _on_cpu(probes, until)

@@ -267,6 +267,23 @@ def test_rows_where_wide_loads_cannot_begin_are_told_apart(
     assert work.sizes[work.op.index("mm"), 4] == uneven
 
 
+@pytest.mark.parametrize(("class_", "passes"), [("gpu", 1), ("cpu", 0)])
+def test_a_bias_is_a_pass_of_its_own_on_gpus(class_: str, passes: int) -> None:
+    machine = made_up(class_)
+    data = torch.zeros(2, 3, 64, 64, requires_grad=True)
+    found = []
+    for bias in (False, True):
+        trace = tv.trace(torch.nn.Conv2d(3, 8, 3, bias=bias), data, backward=True)
+        work = workload(trace.graph, trace.metrics)
+        estimate = machine.kernels(work)
+        found.append([estimate.time_ns[work.op.index(f"convolution{end}")] for end in ("", "_backward")])
+    made = 4 * 2 * 8 * 62 * 62  # bytes: both ways forward, read once in backward
+    for (without, with_bias), moved in zip(zip(*found), (2 * made, made)):
+        assert with_bias - without == pytest.approx(
+            passes * (machine.floor_ns + moved / 100), rel=0.01, abs=1
+        )
+
+
 def test_a_whole_layer_in_one_operation_costs_the_host_its_own_operations_once() -> None:
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
     with torch.no_grad():

@@ -15,6 +15,7 @@ from torch_vis import calibrating
 from torch_vis.analysis.kinds import KINDS
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.run.calibrate.clocks import Timed
+from torch_vis.run.calibrate.images import Filter, _convolution, convolutions
 from torch_vis.run.calibrate.probes import all_probes
 from torch_vis.run.calibrate.programs import all_programs, runs
 from torch_vis.run.calibrate.sizes import Bench
@@ -115,6 +116,18 @@ def test_any_beginning_of_the_probes_has_every_kind() -> None:
     assert {"matmul", "convolution", "attention", "elements", "lookup", "pooling", "optimizer"} <= few
     again = all_probes(Bench("cpu", flops, 2e5), ("float32", "bfloat16"), share=0.3)
     assert [probe.family for probe in again] == [probe.family for probe in probes]
+
+
+def test_half_of_the_convolutions_are_heavy_and_first_layers_have_no_gradient_of_the_image() -> None:
+    most = {"float32": 2e11, "tf32": 1.3e12, "bfloat16": 3e12}
+    for dtype, limit in (("float32", most["tf32"] / 8), ("bfloat16", most["bfloat16"] / 8)):
+        probes = list(convolutions(Bench("cpu", most, 1e8), dtype, 60))
+        flops = [probe.make.args[2].flops for probe in probes if probe.family == "convolution"]
+        assert max(flops) <= limit and 30 <= sum(one > limit / 50 for one in flops) <= 50
+    image = Filter(1, 8, 3, 4, 3, 1, 1, False)
+    trace = tv.trace(_convolution(Bench("cpu", most, 1e8), "float32", image, True))
+    asked = [call.args[-1] for call in trace.graph.calls if "convolution_backward" in call.op]
+    assert asked == [(False, True, False)]
 
 
 def test_a_probe_is_one_operation_and_keeps_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,12 @@ class Calibration:
         """The estimator of kernel times."""
         noise = NOISE.get(self.class_, max(NOISE.values()))
         return Likeness(
-            self.samples, floor_ns=self.floor_ns, bandwidth=self.bandwidth, peaks=self.peaks, noise=noise
+            self.samples,
+            floor_ns=self.floor_ns,
+            bandwidth=self.bandwidth,
+            peaks=self.peaks,
+            noise=noise,
+            bias_apart=self.class_ == "gpu",
         )
 
     def device_ns(self, estimate: Estimate) -> NDArray[np.float64]:

@@ -108,12 +108,23 @@ class Known(NamedTuple):
 
 
 class Likeness:
-    """The estimator: samples of one device, with its roofs."""
+    """The estimator: samples of one device, with its roofs.
+
+    ``bias_apart`` is whether a kernel of its own adds the bias of a convolution.
+    """
 
     def __init__(
-        self, samples: Samples, *, floor_ns: float, bandwidth: float, peaks: dict[str, float], noise: float
+        self,
+        samples: Samples,
+        *,
+        floor_ns: float,
+        bandwidth: float,
+        peaks: dict[str, float],
+        noise: float,
+        bias_apart: bool = False,
     ) -> None:
         self.samples = samples
+        self.bias_apart = bias_apart
         self.peaks = peaks
         self.noise = noise
         self.floor_ns = floor_ns
@@ -171,10 +182,12 @@ class Likeness:
                     logs, _ = self._followed(known, work, base, rows)
                     host[rows] = np.exp(logs[:, 0]) * self._issue(_steps(work)[rows])
         none = work.kind == VIEW
-        count = np.maximum(np.exp(found[:, 1]) * steps, 1.0)
-        return Estimate(
-            np.where(none, 0.0, base * np.exp(found[:, 0])), np.where(none, 0.0, count), spread, host
-        )
+        time_ns, count = base * np.exp(found[:, 0]), np.maximum(np.exp(found[:, 1]) * steps, 1.0)
+        if self.bias_apart:  # what was measured has none
+            apart = work.bias > 0
+            time_ns += np.where(apart, self.floor_ns + work.bias / self.bandwidth, 0.0)
+            count += apart
+        return Estimate(np.where(none, 0.0, time_ns), np.where(none, 0.0, count), spread, host)
 
     def _issue(self, steps: Floats) -> Floats:
         """About what it takes to issue so many steps; what was measured is a factor to this."""

@@ -1,8 +1,8 @@
 """What hosts usually take to issue operations to a GPU, in units of what one small operation takes them.
 
-Hosts differ in pace more than in this: of five calibrations of one kind of machine, at paces from 6.5 to 10 µs and often
-disturbed, the quietest say as much of the others' runs as their own do. The figures are the means of three of them
-(torch 2.11, Python 3.12), rounded.
+Hosts differ in pace more than in this: of five calibrations of one kind of machine, at paces from 6.5 to 10 µs and
+often disturbed, the quietest say as much of the others' runs as their own do. The figures are the means of three of
+them (torch 2.11, Python 3.12), rounded.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ class Workload(NamedTuple):
 
     ``group`` is the class of each node. The other columns have a row per class: the operator's name without
     namespace and overload, the codes of kind and element type, the FLOPs and bytes (NaN where not known), how many
-    tensors it reads, and ``sizes``, which ``DESCRIBED`` explains.
+    tensors it reads, ``sizes``, which ``DESCRIBED`` explains, and ``bias``: the bytes that pass the kernel which adds
+    the bias of a convolution, or sums up its gradient, where there is one for it.
     """
 
     group: NDArray[np.int64]
@@ -35,6 +36,7 @@ class Workload(NamedTuple):
     moved: Floats
     tensors: NDArray[np.int64]
     sizes: Floats
+    bias: Floats
 
 
 def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
@@ -50,7 +52,15 @@ def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
     if not len(nodes):
         none = np.zeros(0)
         return Workload(
-            nodes, [], none.astype(np.int8), none.astype(np.int8), none, none, nodes, np.zeros((0, SIZES))
+            nodes,
+            [],
+            none.astype(np.int8),
+            none.astype(np.int8),
+            none,
+            none,
+            nodes,
+            np.zeros((0, SIZES)),
+            none,
         )
     inputs = (graph.value_type[graph.in_value].astype(np.int64), graph.in_start, graph.in_slot >= 0)
     outputs = (graph.value_type[graph.out_value].astype(np.int64), graph.out_start, None)
@@ -61,12 +71,14 @@ def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
     kind, dtype = views[first], dtypes(graph)[first]
     count = _known(metrics["flops"], first), _known(metrics["moved_bytes"], first)
     macs = _known(metrics["macs"], first)
-    sizes = np.array(
-        [_sizes(graph, int(node), KINDS[code], work) for node, code, work in zip(first, kind, macs)]
+    names = [KINDS[code] for code in kind]
+    sizes = np.array([_sizes(graph, int(node), name, work) for node, name, work in zip(first, names, macs)])
+    bias = np.array(
+        [_bias(graph, int(node)) if name == "convolution" else 0.0 for node, name in zip(first, names)]
     )
     ops = [short_name(graph.calls[call].op) for call in graph.node_call[first]]
     tensors = np.diff(graph.in_start)[first]
-    return Workload(group, ops, kind, dtype, *count, tensors, sizes.reshape(-1, SIZES))
+    return Workload(group, ops, kind, dtype, *count, tensors, sizes.reshape(-1, SIZES), bias)
 
 
 def _known(column: Column, rows: NDArray[np.int64]) -> Floats:
@@ -81,13 +93,31 @@ def _sizes(graph: Graph, node: int, kind: str, macs: float) -> list[float]:
     describe = DESCRIBED.get(kind)
     if describe is None:
         return [0.0] * SIZES
+    call, inputs, outputs = _types(graph, node)
+    found = describe(call, inputs, outputs, 0.0 if np.isnan(macs) else float(macs)) if outputs else []
+    return [*found, *[0.0] * (SIZES - len(found))][:SIZES]
+
+
+def _types(graph: Graph, node: int) -> tuple[Call, Types, Types]:
+    """An operation's call, what it reads in the order of its arguments, and what it makes."""
     given, made = graph.input_span(node), graph.output_span(node)
     rows = sorted(range(*given), key=lambda row: int(graph.in_slot[row]))
     inputs = [graph.types[graph.value_type[graph.in_value[row]]] for row in rows if graph.in_slot[row] >= 0]
     outputs = [graph.types[graph.value_type[value]] for value in graph.out_value[slice(*made)]]
-    call = graph.calls[int(graph.node_call[node])]
-    found = describe(call, inputs, outputs, 0.0 if np.isnan(macs) else float(macs)) if outputs else []
-    return [*found, *[0.0] * (SIZES - len(found))][:SIZES]
+    return graph.calls[int(graph.node_call[node])], inputs, outputs
+
+
+def _bias(graph: Graph, node: int) -> float:
+    """The bytes that pass for the bias of a convolution: its result once more both ways, or its gradient read."""
+    call, inputs, outputs = _types(graph, node)
+    if "backward" in call.op:
+        asked: Any = (
+            call.args[-1] if call.args else None
+        )  # which gradients: of the input, the weight, the bias
+        summed = type(asked) in (tuple, list) and len(asked) == 3 and asked[2] is True
+        return float(inputs[0].nbytes or 0) if summed else 0.0
+    added = any(len(one.shape) == 1 for one in inputs)
+    return 2.0 * (outputs[0].nbytes or 0) if added and outputs else 0.0
 
 
 def _log(count: float) -> float:

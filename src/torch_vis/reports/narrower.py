@@ -68,6 +68,7 @@ def _device_ns(
         moved,
         work.tensors[rows],
         work.sizes[rows],
+        work.bias[rows],
     )
     known = np.isfinite(work.flops[rows]) & np.isfinite(moved)
     return np.where(known, Profiled(machine)(chosen).time_ns, np.nan)

@@ -13,6 +13,7 @@ from torch_vis.run.calibrate.sizes import Bench, Probe, Work, backward, without_
 
 CHANNELS = [16, 32, 64, 64, 128, 128, 256, 256, 512, 512, 1024, 2048]
 SIDES = [4, 7, 8, 10, 14, 16, 20, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256]
+IMAGE = 3  # channels of an image
 BATCHES = [1, 1, 2, 4, 8, 8, 16, 32, 32, 64]
 
 
@@ -41,7 +42,11 @@ class Filter(NamedTuple):
 
 
 def convolutions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
-    """Convolutions forward and backward: dense, grouped, one per channel, strided, transposed."""
+    """Convolutions forward and backward: dense, grouped, one per channel, strided, transposed.
+
+    Every second one is heavy: those are what a device is busy with, and of all that models have they are few.
+    """
+    most = bench.flops.get("tf32" if dtype == "float32" else dtype, bench.flops[dtype]) / 8
 
     def sample() -> Filter:
         pick = bench.random.random()
@@ -56,28 +61,26 @@ def convolutions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
             window, stride = bench.random.choice([(7, 2), (3, 1), (3, 2), (4, 4), (16, 16)])
             image = bench.some([96, 128, 160, 192, 224, 256])
             return Filter(
-                bench.some(BATCHES), image, 3, bench.some([16, 32, 64, 96, 768]), window, stride, 1, False
+                bench.some(BATCHES), image, IMAGE, bench.some([16, 32, 64, 96, 768]), window, stride, 1, False
             )
         elif inputs % 32 == outputs % 32 == 0 and pick < 0.25:
             groups = 32
         turned = groups == 1 and window in (2, 4) and bench.random.random() < 0.6
         return Filter(bench.some(BATCHES), bench.some(SIDES), inputs, outputs, window, stride, groups, turned)
 
-    def fits(one: Filter) -> bool:
+    def fits(one: Filter, least: float) -> bool:
         cells = one.batch * (one.inputs * one.side**2 + one.outputs * one.made**2)
-        return (
-            one.window <= one.side
-            and 1e4 < one.flops <= bench.flops[dtype] / 8
-            and cells <= bench.elements / 2
-        )
+        return one.window <= one.side and least < one.flops <= most and cells <= bench.elements
 
-    for one in bench.draw(count, sample, fits):
-        yield Probe("convolution", partial(_convolution, bench, dtype, one, False))
-        yield Probe("convolution backward", partial(_convolution, bench, dtype, one, True))
+    for least, part in ((1e4, count - count // 2), (most / 50, count // 2)):
+        for one in bench.draw(part, sample, partial(fits, least=least)):
+            yield Probe("convolution", partial(_convolution, bench, dtype, one, False))
+            yield Probe("convolution backward", partial(_convolution, bench, dtype, one, True))
 
 
 def _convolution(bench: Bench, dtype: str, one: Filter, gradient: bool) -> Work:
-    data = bench.tensor(one.batch, one.inputs, one.side, one.side, dtype=dtype, grad=gradient)
+    asked = gradient and one.inputs != IMAGE
+    data = bench.tensor(one.batch, one.inputs, one.side, one.side, dtype=dtype, grad=asked)
     ends = (one.inputs, one.outputs) if one.transposed else (one.outputs, one.inputs // one.groups)
     weight = bench.tensor(*ends, one.window, one.window, dtype=dtype, grad=gradient)
 
@@ -87,7 +90,10 @@ def _convolution(bench: Bench, dtype: str, one: Filter, gradient: bool) -> Work:
         padding = one.window // 2 if one.window % 2 else 0
         return F.conv2d(data, weight, None, stride=one.stride, padding=padding, groups=one.groups)
 
-    return backward(call(), (data, weight)) if gradient else call
+    if not gradient:
+        return call
+    # of a model's first layer nobody asks for the gradient of its input
+    return backward(call(), (weight,) if one.inputs == IMAGE else (data, weight))
 
 
 def normalizations(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
