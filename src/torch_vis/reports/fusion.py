@@ -11,8 +11,8 @@ import numpy as np
 from torch_vis.analysis.fusion import fuse
 from torch_vis.errors import UsageError
 from torch_vis.reports.report import Report, most
-from torch_vis.views.charts import Axis, Chart, Series
-from torch_vis.views.charts_names import WIDE, family, placed
+from torch_vis.views.charts import PALE, Axis, Chart, Series
+from torch_vis.views.charts_names import family
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, size
 
@@ -189,7 +189,7 @@ class FusionReport(Report):
             (sum(c.saved_bytes for c in chains), sum(c.bytes_after or 0 for c in chains)) for chains in rows
         ]
         saved = Series("would be saved", labels, [saved for saved, _ in sums], full)
-        left = Series("would be left", labels, [left for _, left in sums], full, color="#c9d1db")
+        left = Series("would be left", labels, [left for _, left in sums], full, color=PALE)
         title = f"Bytes that fusing would save{most(len(rows), len(known))}"
         return {
             "saved": Chart(
@@ -208,7 +208,7 @@ def _label(place: str, chains: Sequence[FusedChain]) -> str:
     """What a bar is of: how many chains, of which operations, where; one alone with the number that it begins with."""
     name = ends(chains[0].names)
     name = f"{len(chains):,} × {name}" if len(chains) > 1 else f"{chains[0].operations[0]}: {name}"
-    return placed(name, place, WIDE)
+    return f"{name} in {place}" if place else name
 
 
 def ends(names: Sequence[str]) -> str:

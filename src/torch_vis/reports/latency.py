@@ -17,7 +17,7 @@ from torch_vis.graph.template import short_name
 from torch_vis.reports.least import least, summed
 from torch_vis.reports.machines import machine
 from torch_vis.reports.report import Report
-from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts import INK, PALE, Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SLOWEST = 200
 BARS = 20
+POINTS = 1000  # of the timeline
 
 
 def predict_latency(trace: Trace, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
@@ -197,27 +198,38 @@ class LatencyReport(Report):
         ]
         missing = self.unknown_operations
         left_out = f": at least, without the work of {missing:,} of {len(self.graph):,} operations"
-        on = f"predicted on {self.found.machine}{left_out if missing else ''}"
-        kinds = f"Device and host time by kind of operation, {on}"
-        along = f"When operations are issued and done, {on}"
-        step = max(1, len(self.graph) // 1000)
-        place = np.arange(0, len(self.graph), step)
-        lines = [
-            Series("done", place.tolist(), self.found.end_ns[place].tolist()),
-            # over the other: where the device keeps up with the host, the two lie upon one another
-            Series("issued", place.tolist(), np.cumsum(self.found.host_ns)[place].tolist(), dashed=True),
-        ]
+        on = f"redicted on {self.found.machine}{left_out if missing else ''}"
+        kinds = f"Device and host time by kind of operation, p{on}"
         return {
             # beside one another: device and host work at the same time, and the two add up to nothing
             "kinds": Chart("dots", kinds, Axis("kind"), Axis("time", "ns"), times),
-            "timeline": Chart(
-                "lines",
-                along,
-                Axis("operation, in the order of the run", "count"),
-                Axis("time from the start", "ns"),
-                lines,
-            ),
+            "timeline": self._timeline(f"P{on}"),
         }
+
+    def _timeline(self, on: str) -> Chart:
+        """The time that passes, as what the device does with it: what reaches the top is what the run waits for."""
+        found = self.found
+        worked, passed = np.cumsum(found.device_ns), found.end_ns
+        idle = np.maximum(passed - worked, 0.0)
+        places = np.unique(np.linspace(0, len(passed) - 1, min(len(passed), POINTS)).astype(np.int64))
+        x = places.tolist()
+        names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
+        busy = worked[-1] / passed[-1] if passed[-1] > 0 else 0.0
+        if found.overlaps:
+            works, waits = "device at work", "device idle, waiting for the host"
+            told = f": the run waits for the {found.waits_for}; device busy {busy:.0%}"
+        else:
+            works, waits = "kernels", "Python and dispatch, in turns with them"
+            told = f": kernels {busy:.0%}, Python and dispatch {1 - busy:.0%}"
+        bands = [
+            Series(works, x, worked[places].tolist(), names),
+            Series(waits, x, idle[places].tolist(), names, color=PALE),
+        ]
+        host = Series("host at work, added up", x, np.cumsum(found.host_ns)[places].tolist(), color=INK)
+        return Chart(
+            "areas", on + (told if found.waits_for else ""), Axis("operation, in the order of the run", "count"),
+            Axis("time from the start", "ns"), bands, [host] if found.overlaps else [],
+        )  # fmt: skip
 
     def notes(self) -> Sequence[str]:
         """What the prediction rests on and leaves out."""

@@ -13,7 +13,6 @@ from torch_vis.graph.template import short_name
 from torch_vis.reports.fusion import chained, common_path, ends, module_paths, shared_path
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
-from torch_vis.views.charts_names import WIDE, placed
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, size
 
@@ -182,7 +181,8 @@ class PartitionReport(Report):
         return {"bytes": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), series)}
 
     def _label(self, part: Part) -> str:
-        return placed(f"{part.number}: {ends(part.names)}", shared_path(part.modules), WIDE)
+        path = shared_path(part.modules)
+        return f"{part.number}: {ends(part.names)}" + (f" in {path}" if path else "")
 
     def notes(self) -> Sequence[str]:
         """What is not covered."""

@@ -15,6 +15,7 @@ UNITS: dict[str, Callable[[Any], str]] = {"ns": duration, "bytes": size, "count"
 # Eight colours that stay apart for colour-blind readers, in the order in which they are given out.
 COLORS = ("#3b7dd8", "#e08a1e", "#2a9d8f", "#c8553d", "#8067b7", "#d4b106", "#39424e", "#4fa3c7")
 QUIET = "#8a94a3"  # and what is lighter than all of them, for the rest
+PALE = "#c9d1db"  # an area or a bar of what is left or idle
 RENDERERS = ("plotly", "matplotlib")
 INK, RULE = "#1c2430", "#dfe4ea"
 TICKS = 6
@@ -60,14 +61,17 @@ class Series(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart: ``"bars"`` and ``"dots"`` lie on their side, a named row under another; ``"areas"`` are stacked."""
+    """A chart: ``"bars"`` and ``"dots"`` lie on their side, a named row under another; ``"areas"`` are stacked.
+
+    So are bars of several series, with their sum at the end: figures that do not add up to something are ``"dots"``.
+    """
 
     kind: Literal["bars", "dots", "lines", "areas", "points"]
     title: str
     x: Axis
     y: Axis
     series: Sequence[Series]
-    guides: Sequence[Series] = ()  # lines beneath the data: a roof, a budget
+    guides: Sequence[Series] = ()  # dashed lines beneath the data, but over areas: a roof, a budget
 
 
 class Mark(NamedTuple):
@@ -121,13 +125,36 @@ def rows(chart: Chart) -> list[Any]:
 
 def _with_last_steps(chart: Chart) -> Chart:
     """The areas with an end: each figure holds until the next one, the last for as long as the one before it."""
-    ended = []
+    return chart._replace(series=[*map(_ended, chart.series)], guides=[*map(_ended, chart.guides)])
+
+
+def _ended(series: Series) -> Series:
+    x, y, names = list(series.x), list(series.y), list(series.names)
+    if x:
+        x.append(x[-1] + (x[-1] - x[-2] if len(x) > 1 else 1))
+    return series._replace(x=x, y=y + y[-1:], names=names + names[-1:])
+
+
+def totals(chart: Chart) -> list[float]:
+    """For each row of a chart of bars what stands at the end of it; nothing where that is not a sum of the bars.
+
+    >>> parts = [Series("forward", ["a", "b"], [5, 3]), Series("backward", ["b"], [4])]
+    >>> totals(Chart("bars", "Time", Axis("module"), Axis("time", "ns"), parts))
+    [5.0, 7.0]
+    """
+    figures = [float(number) for series in chart.series for number in series.y]
+    several = len(chart.series) > 1
+    if (
+        chart.kind != "bars"
+        or any(len(series.low) for series in chart.series)
+        or (several and not all(number >= 0 for number in figures))  # nor what is not a number
+    ):
+        return []
+    sums = dict.fromkeys(rows(chart), 0.0)
     for series in chart.series:
-        x, y, names = list(series.x), list(series.y), list(series.names)
-        if x:
-            x.append(x[-1] + (x[-1] - x[-2] if len(x) > 1 else 1))
-        ended.append(series._replace(x=x, y=y + y[-1:], names=names + names[-1:]))
-    return chart._replace(series=ended)
+        for label, number in zip(series.x, series.y):
+            sums[label] += float(number)
+    return list(sums.values())
 
 
 def legend_rows(chart: Chart) -> tuple[int, int]:

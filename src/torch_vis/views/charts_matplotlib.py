@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch_vis.errors import missing_extra
@@ -21,8 +21,9 @@ from torch_vis.views.charts import (
     said,
     scale,
     slanted,
+    totals,
 )
-from torch_vis.views.charts_names import shortened
+from torch_vis.views.charts_labels import shortened_alike
 
 WIDTH = 9.0  # inches, as all lengths here
 ROW = 0.24
@@ -42,11 +43,10 @@ def figure(chart: Chart) -> Any:
     made, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
     engine: Any = made.get_layout_engine()
     engine.set(w_pad=0.12, h_pad=0.12)
-    for series in chart.guides:
-        ends = (series.y, series.x) if sideways else (series.x, series.y)
-        axes.plot(*ends, "--", color=series.color or QUIET, linewidth=1.2, label=series.name)
     draw_series = {"bars": _bars, "dots": _dots, "areas": _areas, "lines": _lines, "points": _points}
-    draw_series[chart.kind](axes, chart, colored(chart))
+    layers = [_guides, draw_series[chart.kind]]
+    for layer in reversed(layers) if chart.kind == "areas" else layers:
+        layer(axes, chart, colored(chart))
     _axis(axes, "x" if sideways else "y", chart, "y")
     if sideways:
         _row_labels(axes, chart)
@@ -95,9 +95,18 @@ def _axis(axes: Any, side: Literal["x", "y"], chart: Chart, which: Literal["x", 
 def _row_labels(axes: Any, chart: Chart) -> None:
     labels = rows(chart)
     axes.set_ylabel(_plain(chart.x.title))
-    axes.set_yticks(range(len(labels)), [_plain(shortened(str(label))) for label in labels], fontsize=8)
+    axes.set_yticks(
+        range(len(labels)), [_plain(label) for label in shortened_alike([*map(str, labels)])], fontsize=8
+    )
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
+
+
+def _guides(axes: Any, chart: Chart, _: Sequence[Series]) -> None:
+    stepped: dict[str, Any] = {"drawstyle": "steps-post"} if chart.kind == "areas" else {}
+    for series in chart.guides:
+        ends = (series.y, series.x) if is_sideways(chart) else (series.x, series.y)
+        axes.plot(*ends, "--", color=series.color or QUIET, linewidth=1.2, label=series.name, **stepped)
 
 
 def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
@@ -113,15 +122,10 @@ def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
                 [high - mid for high, mid in zip(series.high, series.y)],
             ]
         axes.barh(where, series.y, left=left, color=series.color, label=series.name, xerr=spread)
-        if len(chart.series) == 1 and spread is None:
-            _figures(axes, chart, zip(where, series.y))
         for row, number in zip(where, series.y):
             offsets[row] += number
-
-
-def _figures(axes: Any, chart: Chart, bars: Iterable[tuple[int, float]]) -> None:
-    """The figure of each bar to the right of it: to the left of one below zero stand the names of the rows."""
-    for row, number in bars:
+    # to the right of it: to the left of a bar below zero stand the names of the rows
+    for row, number in enumerate(totals(chart)):
         axes.annotate(
             _plain(said(chart.y, number)), (max(number, 0), row), xytext=(3, 0), textcoords="offset points",
             fontsize=7, va="center",

@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from torch_vis.views.charts_labels import WIDE, shortened_alike
 from torch_vis.views.tables import cut
 
 ALL = 32  # names that are all written
 MOST = 26  # of more, these many
-WIDE = 60  # letters of a label beside a row
-NARROW = 26  # and of one under an axis
+NARROW = 26  # letters of a label under an axis
 OTHERS = "others"
 EVERY = (*(part * 10**power for power in range(9) for part in (1, 2, 5)),)
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -92,7 +92,8 @@ def named_ticks(names: Sequence[str]) -> tuple[list[float], list[str]]:
     """
     shared = len(common_path(names)) if len(names) > 1 else 0
     if len(names) <= ALL:
-        return [float(place) for place in range(len(names))], [_under(name[shared:]) for name in names]
+        told = shortened_alike([name[shared:] for name in names], NARROW)
+        return [float(place) for place in range(len(names))], told
     blocks = [_block(name[shared:]) for name in names]
     starts = [place for place, block in enumerate(blocks) if not place or block != blocks[place - 1]]
     stacked = [place for place in starts if NUMBER.search(blocks[place])]
@@ -102,7 +103,7 @@ def named_ticks(names: Sequence[str]) -> tuple[list[float], list[str]]:
         if all(abs(place - other) >= apart for other in chosen):
             chosen.append(place)
     chosen.sort()
-    return [float(place) for place in chosen], [_under(blocks[place]) for place in chosen]
+    return [float(place) for place in chosen], shortened_alike([blocks[place] for place in chosen], NARROW)
 
 
 def _spaced(places: Sequence[int], apart: float) -> list[int]:
@@ -118,7 +119,3 @@ def _block(name: str) -> str:
     """A path down to the number of its block."""
     found = NUMBER.search(name)
     return name[: found.end()] if found else name
-
-
-def _under(name: str) -> str:
-    return shortened(name, NARROW)

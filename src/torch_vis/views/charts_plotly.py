@@ -22,8 +22,9 @@ from torch_vis.views.charts import (
     said,
     scale,
     slanted,
+    totals,
 )
-from torch_vis.views.charts_names import shortened
+from torch_vis.views.charts_labels import shortened_alike
 
 SPACED = {
     "ticks": "outside",
@@ -31,6 +32,7 @@ SPACED = {
     "tickcolor": "rgba(0,0,0,0)",
 }  # labels do not touch what they name
 ROW = 22  # pixels, as all lengths here
+BUTTONS = ["select", "lasso", "zoomin", "zoomout", "autoscale"]  # of no use here, and in the way of the title
 KEYS = 44  # from the top, below the title: where the legend begins
 
 
@@ -41,10 +43,15 @@ def figure(chart: Chart) -> Any:
     except ImportError as error:
         raise missing_extra("plotly") from error
     made, sideways, labels = go.Figure(), is_sideways(chart), rows(chart)
-    for series in chart.guides:
-        made.add_trace(_guide(go, series, sideways))
-    for series in colored(chart):
-        made.add_trace(_series(go, chart, series, {label: place for place, label in enumerate(labels)}))
+    places = {label: place for place, label in enumerate(labels)}
+    layers = [
+        [_guide(go, chart, series) for series in chart.guides],
+        [_series(go, chart, series, places) for series in colored(chart)],
+    ]
+    for layer in reversed(layers) if chart.kind == "areas" else layers:
+        made.add_traces(layer)
+    if len(chart.series) > 1 and totals(chart):
+        made.add_trace(_sums(go, chart))
     for x, y, text, color, side, lift in marked(chart) if chart.kind == "points" else ():
         made.add_annotation(
             x=_logged(x, chart.x.log), y=_logged(y, chart.y.log), text=escape(text, quote=False), showarrow=False,
@@ -67,6 +74,7 @@ def figure(chart: Chart) -> Any:
         legend=legend if keys else None,
         showlegend=bool(keys),
         font={"color": INK},
+        modebar={"remove": BUTTONS},
     )  # fmt: skip
     figures, named = ("xaxis", "yaxis") if sideways else ("yaxis", "xaxis")
     axes = {figures: _axis(chart, "y"), named: _rows(chart, labels) if sideways else _axis(chart, "x")}
@@ -80,7 +88,7 @@ def _rows(chart: Chart, labels: list[Any]) -> dict[str, Any]:
         "automargin": True,
         "range": [len(labels) - 0.4, -0.6],
         "tickvals": list(range(len(labels))),
-        "ticktext": [escape(shortened(str(label)), quote=False) for label in labels],
+        "ticktext": [escape(label, quote=False) for label in shortened_alike([*map(str, labels)])],
         "showgrid": chart.kind == "dots",
         "zeroline": False,
         **SPACED,
@@ -112,13 +120,23 @@ def _logged(number: float, log: bool) -> float:
     return math.log10(number) if log else number
 
 
-def _guide(go: Any, series: Series, sideways: bool) -> Any:
+def _guide(go: Any, chart: Chart, series: Series) -> Any:
     ends = [list(series.x), list(series.y)]
-    x, y = ends[::-1] if sideways else ends
-    line = {"color": series.color or QUIET, "dash": "dash", "width": 1.5}
+    x, y = ends[::-1] if is_sideways(chart) else ends
+    shape = "hv" if chart.kind == "areas" else "linear"
+    line = {"color": series.color or QUIET, "dash": "dash", "width": 1.5, "shape": shape}
     return go.Scatter(
         x=x, y=y, name=escape(series.name, quote=False), mode="lines", line=line, hoverinfo="name"
     )
+
+
+def _sums(go: Any, chart: Chart) -> Any:
+    """What the bars of each row come to, at their end."""
+    sums = totals(chart)
+    return go.Scatter(
+        x=sums, y=list(range(len(sums))), mode="text", text=[f" {said(chart.y, number)}" for number in sums],
+        textposition="middle right", textfont={"size": 10}, cliponaxis=False, hoverinfo="skip", showlegend=False,
+    )  # fmt: skip
 
 
 def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> Any:
@@ -131,7 +149,7 @@ def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> An
         common |= {"x": list(series.y), "y": [places[label] for label in series.x]}
         if chart.kind == "dots":
             return go.Scatter(mode="markers", marker={"color": series.color, "size": 8}, **common)
-        if len(chart.series) == 1 and not len(series.low):
+        if len(chart.series) == 1 and totals(chart):
             common |= {
                 "text": [said(chart.y, number) for number in series.y],
                 "textposition": "outside",
@@ -156,9 +174,14 @@ def _hover(chart: Chart, series: Series) -> list[str]:
     """What each is called and its figure."""
     labels = [str(label) for label in series.x] if is_sideways(chart) else [""] * len(series.y)
     names = [*series.names] or [""] * len(labels)
+    sums = dict(zip(rows(chart), totals(chart))) if len(chart.series) > 1 else {}
+    figures = [
+        said(chart.y, number) + (f" of {said(chart.y, sums[label])}" if label in sums else "")
+        for label, number in zip(series.x, series.y)
+    ]
     return [
-        "<br>".join(escape(part, quote=False) for part in (label, name, said(chart.y, number)) if part)
-        for label, name, number in zip(labels, names, series.y)
+        "<br>".join(escape(part, quote=False) for part in parts if part)
+        for parts in zip(labels, names, figures)
     ]
 
 

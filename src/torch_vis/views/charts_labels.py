@@ -1,0 +1,148 @@
+"""Labels of one axis, shortened by one rule for all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
+
+WIDE = 60  # letters of a label beside a row
+LINE = re.compile(r"(.*[/\\])?([^/\\\s]+:\d+(?: in .+)?)")  # a source line: its folder, and the rest
+ARROW = " → "
+PATH = re.compile(r"[^\s/\\:<>()]+")
+
+
+def shortened_alike(texts: Sequence[str], most: int = WIDE) -> list[str]:
+    """The labels of one axis, short enough by one rule for all of them, and as far apart as they were.
+
+    Source lines keep as many of the last folders as there is room for in each. Of module paths a part that gives way
+    does so wherever it stands, to as many letters as tell it from those beside it; what is too long even then loses
+    its middle, a chain of operations the links between the first and the last.
+
+    >>> lines = ["lib/models/bert.py:335 in BertIntermediate.forward", "lib/activations.py:9 in gelu"]
+    >>> shortened_alike(lines, 44)
+    ['bert.py:335 in BertIntermediate.forward', 'activations.py:9 in gelu']
+    >>> shortened_alike(["encoder.layer.0.output", "encoder.norm", "embeddings.norm"], 18)
+    ['en.layer.0.output', 'en.norm', 'embeddings.norm']
+    """
+    if all(len(text) <= most for text in texts):
+        return list(texts)
+    lines = [LINE.fullmatch(text) for text in texts]
+    sites = iter(_fewer_folders([(line[1] or "", line[2]) for line in lines if line], most))
+    others = iter(_paths_alike([text for text, line in zip(texts, lines) if not line], most))
+    return _without_middles([next(sites if line else others) for line in lines], most)
+
+
+def _fewer_folders(lines: Sequence[tuple[str, str]], most: int) -> list[str]:
+    """Source lines with the same number of last folders each: the most that fit, but enough to tell files apart."""
+    if not lines:
+        return []
+    folders = [[part for part in re.split(r"(?<=[/\\])", folder) if part] for folder, _ in lines]
+    kept = ["".join(line) for line in lines]
+    different = len(set(kept))
+    for number in range(max(map(len, folders)), -1, -1):
+        fewer = [
+            "".join(parts[max(0, len(parts) - number) :]) + end for parts, (_, end) in zip(folders, lines)
+        ]
+        if len(set(fewer)) < different:
+            break
+        kept = fewer
+        if all(len(text) <= most for text in kept):
+            break
+    return kept
+
+
+def _paths_alike(texts: Sequence[str], most: int) -> list[str]:
+    """Labels with the first parts of module paths abbreviated, as few of them as will do."""
+    spans = [_path_in(text) for text in texts]
+    paths = [text[start:end].split(".") for text, (start, end) in zip(texts, spans)]
+    beside: dict[tuple[str, ...], set[str]] = {}
+    for path in paths:
+        for place, part in enumerate(path):
+            beside.setdefault(tuple(path[:place]), set()).add(part)
+    long = [path for path, text in zip(paths, texts) if len(text) > most]
+    short: dict[tuple[str, ...], str] = {}
+    kept = list(texts)
+    for place in range(max(map(len, long), default=0)):
+        for path in long:
+            if place < len(path) - 1:
+                short[tuple(path[: place + 1])] = _initial(path[place], beside[tuple(path[:place])])
+        kept = [
+            text[:start] + ".".join(_abbreviated(path, short)) + text[end:]
+            for text, path, (start, end) in zip(texts, paths, spans)
+        ]
+        if all(len(text) <= most for text in kept):
+            break
+    return kept
+
+
+def _path_in(text: str) -> tuple[int, int]:
+    """Where the path of a module stands in a label: after ``in``, or else at the start."""
+    start = text.rfind(" in ") + 4 if " in " in text else 0
+    found = PATH.match(text, start)
+    end = found.end() if found else start
+    return (start, end) if found and (end == len(text) or text[end] == " ") else (start, start)
+
+
+def _abbreviated(path: Sequence[str], short: Mapping[tuple[str, ...], str]) -> list[str]:
+    last = len(path) - 1
+    return [
+        part if place == last else short.get(tuple(path[: place + 1]), part)
+        for place, part in enumerate(path)
+    ]
+
+
+def _initial(part: str, beside: Collection[str]) -> str:
+    """The first letters of a part of a path, as many as no other one at its place begins with; numbers stay."""
+    if part.isdigit():
+        return part
+    others = [other for other in beside if other != part]
+    for end in range(1, len(part)):
+        if not any(other.startswith(part[:end]) for other in others):
+            return part[:end]
+    return part
+
+
+def _without_middles(texts: Sequence[str], most: int) -> list[str]:
+    """Texts that fit; where two came out the same, what is left of each is where they differ."""
+    kept = [_without_middle(text, most) for text in texts]
+    alike: dict[str, list[str]] = {}
+    for text, short in zip(texts, kept):
+        alike.setdefault(short, []).append(text)
+    for short, group in alike.items():
+        if len(set(group)) > 1:
+            first, last = min(group), max(group)  # what these two begin with, all do
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last)))
+            start = max(same - 3, most // 3)
+            kept = [_around(text, start, most) if now == short else now for text, now in zip(texts, kept)]
+    return kept
+
+
+def _without_middle(text: str, most: int) -> str:
+    """A text that fits; of what stands in a module, the name gives way and not the path."""
+    if len(text) <= most:
+        return text
+    name, between, path = text.rpartition(" in ")
+    if between and not LINE.fullmatch(text) and len(path) < most // 2:
+        return _fewer_links(name, most - len(between + path)) + between + path
+    return _fewer_links(text, most)
+
+
+def _fewer_links(text: str, most: int) -> str:
+    """A text that fits; of a chain of operations those between the first and the last give way."""
+    first, *between, last = text.split(ARROW) if ARROW in text else (text, "")
+    chain = f"{first}{ARROW}…{ARROW}{last}"
+    return chain if between and len(chain) <= most else _cut(text, most)
+
+
+def _cut(text: str, most: int) -> str:
+    head = (most - 1) // 3
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}" if len(text) > most else text
+
+
+def _around(text: str, start: int, most: int) -> str:
+    """A text that fits, by its beginning and by what stands from a place on."""
+    head = most // 3
+    rest = text[start:]
+    wide = most - head - 1
+    return f"{text[:head]}…{rest if len(rest) <= wide else rest[: wide - 1] + '…'}"
