@@ -71,8 +71,8 @@ test("both runs of a comparison, and the difference", () => {
   assert.equal(run.metric("difference_ns", 1), -20, "only in A");
   assert.equal(run.metric("difference_ns", 2), 300, "only in B");
   const forest = new Forest(run, [0]);
-  assert.deepEqual(forest.sum("time_ns", 0, 5), { total: 100 + 300 + 400 + 500, unknown: 0 });
-  assert.deepEqual(forest.sum("time_ns@a", 0, 5), { total: 10 + 20 + 40 + 50, unknown: 0 });
+  assert.deepEqual(forest.sum("time_ns", 0, 5), { total: 100 + 300 + 400 + 500, known: 4, unknown: 0 });
+  assert.deepEqual(forest.sum("time_ns@a", 0, 5), { total: 10 + 20 + 40 + 50, known: 4, unknown: 0 });
 });
 
 test("an axis has one unit", () => {

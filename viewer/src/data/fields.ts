@@ -1,5 +1,6 @@
 /** The filters of the search: what each takes, and which operations it lets through. */
 
+import { isOutermost, RECOMPUTED } from "./recomputed.ts";
 import { DIFFERENCES, FLAGS, PHASES, ROLES, SHORT, type Run } from "./run.ts";
 
 /** Whether an operation passes; for a filter of modules also whether the call of a module is itself what was asked for. */
@@ -15,7 +16,7 @@ export const FIELDS: Record<string, string> = {
   phase: "forward, backward or optimizer",
   dtype: "element type of an output: float32 or f32",
   shape: "shape of an output, such as [1, 128, 768], 1x128x768 or *x768",
-  flag: "escape, random, opaque, recompute or view",
+  flag: "escape, random, opaque, recomputed or view",
   role: "role of an input: parameter, buffer, input…",
   file: "source file, or file:line",
   diff: "in a comparison: same, added, removed or changed",
@@ -49,8 +50,11 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
       return outputs(run, (type) => hit[type]);
     }
     case "flag": {
-      const bits = FLAGS.filter(([, flag]) => match(flag)).reduce((sum, [bit]) => sum | bit, 0);
-      return oneOf(name, text, FLAGS.map(([, flag]) => flag), match) ?? { node: (node) => (run.nodeFlags[node] & bits) !== 0 };
+      // In data it is called after what was done, on the page after what it is marked with.
+      const again = match("recompute") || match(RECOMPUTED);
+      const bits = FLAGS.filter(([, flag]) => match(flag) || (again && flag === "recompute")).reduce((sum, [bit]) => sum | bit, 0);
+      const wrong = oneOf(name, text, [...FLAGS.map(([, flag]) => flag), RECOMPUTED], match);
+      return wrong ?? { node: (node) => (run.nodeFlags[node] & bits) !== 0, ...(again ? { scope: (scope: number) => isOutermost(run, scope) } : {}) };
     }
     case "role":
       return oneOf(name, text, ROLES, match) ?? inputs(run, new Set(ROLES.flatMap((role, i) => (match(role) ? [i] : []))));

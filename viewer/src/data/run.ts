@@ -67,6 +67,7 @@ export interface Side {
   operations: number;
   tensors: number;
   calls: number;
+  recomputed?: number; // operations of backward that belong to forward
   peak_bytes: number | null;
   totals: Record<string, [total: number | null, unknown: number]>;
   meta: Record<string, unknown>;

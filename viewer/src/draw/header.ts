@@ -1,5 +1,6 @@
 /** The line at the top of a frame: its name and class on the left, its buttons on the right. */
 
+import { AGAIN, RECOMPUTED } from "../data/recomputed.ts";
 import type { Box } from "../tree/box.ts";
 import { signOf, subRuler, titleRuler } from "./measure.ts";
 import { round, type Look, type Zone } from "./painter.ts";
@@ -44,7 +45,16 @@ export function nameOf(box: Box): string {
 
 /** The same where it has no buttons. */
 export function farName(box: Box): string {
-  return `${nameOf(box)}${box.kind === "fold" ? ` ×${box.count.toLocaleString("en-US")}` : ""}`;
+  return `${box.isMarked ? AGAIN : ""}${nameOf(box)}${box.kind === "fold" ? ` ×${box.count.toLocaleString("en-US")}` : ""}`;
+}
+
+/** What stands beside the name: the class, and whether backward ran it again, which comes first where there is no room for both. */
+function subOf(box: Box, room: number): string {
+  const type = box.type !== box.label ? box.type : "";
+  const all = [type, box.isMarked ? RECOMPUTED : ""].filter(Boolean).join(" · ");
+  if (subRuler().width(all) <= room) return all;
+  const text = box.isMarked ? RECOMPUTED : type;
+  return room > 36 ? subRuler().fit(text, room) : "";
 }
 
 function widthOf(buttons: Button[]): number {
@@ -71,7 +81,7 @@ export function drawHeader(
   const begin = rect.x + SIDE * grow;
   const next = lines.filter((x) => x > begin + (wide + 26) * grow).reduce((a, b) => Math.min(a, b), Infinity);
   const rest = Math.min(room - widthOf(buttons) - wide - 34, (next - begin) / grow - wide - 36);
-  const sub = which !== "none" && box.type && box.type !== box.label && rest > 36 ? subRuler().fit(box.type, rest) : "";
+  const sub = which === "none" ? "" : subOf(box, rest);
   context.save();
   context.translate(begin, rect.y + 6);
   context.scale(grow, grow);

@@ -3,6 +3,7 @@
 import { COMPARED, REMOVED, type Run } from "../data/run.ts";
 import { amountOf, duration, percent, plain, showFor, signed, type Show } from "../data/units.ts";
 import type { Box } from "../tree/box.ts";
+import { isUnknown } from "../tree/forest.ts";
 import { mixed, type Theme } from "./theme.ts";
 
 /** How an amount becomes a colour. */
@@ -17,6 +18,8 @@ export interface Measure {
   scale: Scale;
   /** null: not known. */
   of(box: Box): number | null;
+  /** Whether what a box shows leaves out operations of which it is not known. */
+  isLow?(box: Box): boolean;
   /** Whether a box can have one at all. */
   applies?(box: Box): boolean;
   /** What to say where all boxes have the same. */
@@ -80,6 +83,7 @@ export function measures(run: Run): Measure[] {
     found.push({
       id: name, label: (LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ")) + (isDelta ? "" : side), how: SUM,
       show: isDelta ? signed(show) : show, scale: isDelta ? "diverging" : "root", of: (box) => total(box, name),
+      isLow: (box) => box.start >= 0 && (box.forest.sum(name, box.start, box.end)?.unknown ?? 0) > 0,
     });
   }
   return [...found, ...ratios(run), ...norms(run), ...bound(run), ...relevance(run)];
@@ -142,8 +146,8 @@ export function total(box: Box, metric: string): number | null {
   if (box.start < 0) return null;
   if (box.run.difference && !metric.startsWith("difference") && box.difference === REMOVED) return null;
   const sum = box.forest.sum(metric, box.start, box.end);
-  if (!sum || (sum.unknown === box.operations && box.operations > 0)) return null;
-  return sum.total;
+  if (!sum || isUnknown(sum)) return null;
+  return sum.unknown && metric.startsWith("difference") ? null : sum.total; // what leaves something out cannot be compared
 }
 
 /** Of a module only the operations that it runs itself. */

@@ -1,5 +1,6 @@
 /** How large a box is and what it says: its name, and below it what it makes. */
 
+import { RECOMPUTED } from "../data/recomputed.ts";
 import { shapeText, type Run } from "../data/run.ts";
 import { plural } from "../data/text.ts";
 import type { Box } from "../tree/box.ts";
@@ -25,7 +26,7 @@ export function headerWidth(box: Box): number {
 
 /** Of the width of a frame, what its name takes from the left and its buttons from the right. */
 export function headerParts(box: Box): { title: number; buttons: number } {
-  const title = Math.min(280, titleRuler().width(box.label || box.type)) + 34;
+  const title = Math.min(280, titleRuler().width(box.label || box.type)) + 34 + (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0);
   if (box.kind !== "fold") return { title, buttons: 38 };
   const badge = `×${box.count.toLocaleString("en-US")}`;
   return { title, buttons: 120 + titleRuler().width(badge) + subRuler().width(`${box.count} of ${box.count}`) };
@@ -76,6 +77,11 @@ function makeFace(box: Box): Face {
 }
 
 function subOf(box: Box): string {
+  const text = plainSub(box);
+  return box.isMarked ? [text, RECOMPUTED].filter(Boolean).join(" · ") : text;
+}
+
+function plainSub(box: Box): string {
   const { run } = box;
   if (box.kind === "op") {
     const made = run.outputs(box.node);

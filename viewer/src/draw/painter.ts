@@ -1,5 +1,6 @@
 /** Draws a scene on a canvas: only what is in the window, and only as much of it as can be read at its size. */
 
+import { AGAIN } from "../data/recomputed.ts";
 import { ADDED, REMOVED } from "../data/run.ts";
 import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
@@ -310,7 +311,8 @@ export class Painter {
   /** From farther away: the name alone, as large as is needed to read it and as the box allows. */
   private bigWord(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
     const { context } = this;
-    const { title, badge } = face(box);
+    const { badge } = face(box);
+    const title = (box.isMarked ? AGAIN : "") + face(box).title; // the line that says it in words is not drawn
     const wide = titleRuler().width(title) + (badge ? titleRuler().width(badge) + 12 : 0);
     const sign = box.canOpen && camera.scale >= TEXT_FROM && !look.still ? 14 : 0;
     const room = w - 20 - sign;

@@ -1,10 +1,11 @@
 /** The graph as an SVG file: what is open now, all of it, in the colours of the moment. */
 
 import type { App } from "../app.ts";
+import { RECOMPUTED } from "../data/recomputed.ts";
 import { keyOf, keyPieces } from "./key.ts";
 import { LABEL_SIZE, labelsOf } from "./labels.ts";
 import { frameFill } from "./painter.ts";
-import { face, signOf } from "./measure.ts";
+import { face, signOf, titleRuler } from "./measure.ts";
 import { arrow, curve, type Pen } from "./paths.ts";
 import { FONT } from "./text.ts";
 import { isOdd, ODD } from "./marks.ts";
@@ -50,7 +51,9 @@ export function toSvg(app: App): string {
       if (frame.item < 0) text(fx + 4, fy - 10, column.title, 15, theme.faint, 'font-weight="600"');
       else {
         const { box } = picture.items[frame.item];
-        text(fx + 14, fy + 22, `${signOf(box)}${box.label || box.type}${box.kind === "fold" ? ` ×${box.count}` : ""}`, 13, theme.ink, 'font-weight="600"');
+        const name = `${signOf(box)}${box.label || box.type}${box.kind === "fold" ? ` ×${box.count}` : ""}`;
+        text(fx + 14, fy + 22, name, 13, theme.ink, 'font-weight="600"');
+        if (box.isMarked) text(fx + 22 + titleRuler().width(name), fy + 22, RECOMPUTED, 11, theme.faint);
       }
       const pen = new SvgPen();
       const tips = new SvgPen();

@@ -1,6 +1,7 @@
 /** The graph's canvas: camera, pointer, minimap. */
 
 import type { App } from "../app.ts";
+import { RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { fitCanvas, h } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
 import { fitted, freeAreas, LEGIBLE, READABLE, SMALL } from "./fitting.ts";
@@ -359,10 +360,11 @@ export class View {
     const { heat } = this.app;
     for (const measure of heat ? [heat] : this.app.measures.filter((one) => one.id === "time_ns")) {
       const amount = box.start < 0 ? null : measure.of(box);
-      if (box.start >= 0) lines.push(`${measure.label}: ${amount === null ? "not known" : measure.show(amount)}`);
+      if (box.start >= 0) lines.push(`${measure.label}: ${amount === null ? "not known" : (measure.isLow?.(box) ? "≥ " : "") + measure.show(amount)}`);
     }
     const odd = box.kind === "fold" ? box.oddInstances.length : 0;
     if (odd) lines.push(`${odd} of ${box.count} differ in operators or shapes`);
+    if (box.recomputed) lines.push(`${RECOMPUTED}: ${SAID}`);
     if (box.odd) lines.push("differs from its siblings in operators or shapes");
     return lines.filter(Boolean).join("\n");
   }

@@ -1,6 +1,7 @@
 /** Every fact of the selection. */
 
 import type { App } from "../app.ts";
+import { callsOf, RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { DIFFERENCES, KINDS, PARAMETER, PHASES, ROLES, type Run, type SiteRow } from "../data/run.ts";
 import { plural } from "../data/text.ts";
 import { count, size } from "../data/units.ts";
@@ -9,7 +10,7 @@ import type { Box } from "../tree/box.ts";
 import { breakFacts } from "./breaks.ts";
 import { comparedRows, groupRows, singleRows } from "./figures.ts";
 import { differing, instanceName, standsFor } from "./repeats.ts";
-import { facts, more, nodeLink, section, sourceOf, type Go } from "./rows.ts";
+import { comparedFacts, facts, more, nodeLink, section, sourceOf, type Fact, type Go } from "./rows.ts";
 
 const MOST = 12;
 const MOST_LOOKED_AT = 200;
@@ -60,7 +61,7 @@ export class Details {
         ["comparison", run.difference ? DIFFERENCES[run.difference[node]] : ""],
         ...singleRows(this.app, "node", node),
       ]),
-      compared.length ? facts(compared, ["A", "B", "B − A"]) : null,
+      ...(compared.length ? comparedFacts(compared) : []),
       section("Arguments", h("table", { class: "rows" }, ...run.arguments(node).map((one) => h("tr", {},
         h("th", {}, one.name),
         h("td", {}, ...(one.values.length ? one.values.map((value) => this.value(value)) : [h("code", {}, one.text)])),
@@ -116,6 +117,7 @@ export class Details {
         ["one of", fold ? this.allOf(fold) : ""],
         ["path", scope >= 0 ? run.path(scope) || "(root)" : ""],
         ["call", scope >= 0 && run.scopeCall[scope] > 0 ? `number ${run.scopeCall[scope] + 1}` : ""],
+        this.again(box),
         ["stands for", box.kind === "fold" ? standsFor(box) : ""],
         ["", box.odd ? "differs from its siblings in operators or shapes" : ""],
         ["operation", fold && node >= 0 ? this.nodeButton(node) : ""],
@@ -124,7 +126,7 @@ export class Details {
         ...groupRows(this.app, box),
         ...(scope >= 0 && !run.difference ? singleRows(this.app, "scope", scope) : []),
       ]),
-      compared.length ? facts(compared, ["A", "B", "B − A"]) : null,
+      ...(compared.length ? comparedFacts(compared) : []),
       box.kind === "fold" ? differing(box, this.go) : null,
       operators(run, nodes),
       ...this.border(box),
@@ -137,6 +139,16 @@ export class Details {
   private allOf(fold: Box): HTMLElement {
     return h("button", { class: "link", type: "button", title: "Show the sums over all of them", on: { click: () => { this.whole = fold; this.show(); } } },
       `${fold.label} ×${count(fold.count)} (number ${fold.shown + 1}); show all together`);
+  }
+
+  /** That backward ran it again, and the way to the other computation. */
+  private again(box: Box): Fact {
+    const { run } = this.app;
+    const scopes = Array.from(box.elements).filter((element) => element < 0).map((element) => ~element);
+    const others = box.kind === "root" ? [] : callsOf(run, scopes, !box.recomputed);
+    const link = (text: string): HTMLElement => h("button", { class: "link", type: "button", on: { click: () => this.goScope(others[0]) } }, text);
+    if (!box.recomputed) return ["computed again", others.length ? link("during backward") : ""];
+    return [RECOMPUTED, others.length ? h("span", {}, `${SAID}; `, link("see it in forward")) : SAID];
   }
 
   private nodeButton(node: number): HTMLElement {

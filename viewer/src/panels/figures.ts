@@ -6,6 +6,7 @@ import { plural } from "../data/text.ts";
 import { amount, duration, showFor, signed } from "../data/units.ts";
 import { BOUNDS } from "../draw/heat.ts";
 import type { Box } from "../tree/box.ts";
+import { isUnknown, type Sum } from "../tree/forest.ts";
 import type { Fact } from "./rows.ts";
 
 const LABELS: Record<string, string> = {
@@ -34,25 +35,29 @@ export function metricText(app: App, name: string, amount: number): string {
   return showFor(name)(amount);
 }
 
-/** Rows for what two runs share: A, B and the difference. Empty where this is no comparison. */
+/** Rows for what two runs share: A, B and the difference, which sums that leave something out have none of. Empty where this is no comparison. */
 export function comparedRows(app: App, box: Box | null, node: number): Fact[] {
   const { run } = app;
   if (!run.difference) return [];
   const status = box ? box.difference : run.difference[node];
-  const read = (name: string): number | null => {
-    if (!box) return run.metric(name, node);
-    const sum = box.forest.sum(name, box.start, box.end);
-    return sum && sum.unknown < box.operations ? sum.total : null;
+  const read = (name: string): Sum | null => {
+    if (box) return box.forest.sum(name, box.start, box.end);
+    const amount = run.metric(name, node);
+    return { total: amount ?? 0, known: amount === null ? 0 : 1, unknown: amount === null ? 1 : 0 };
   };
-  const cell = (name: string, base: string, isThere: boolean, sign = false): string => {
-    if (!isThere) return "–";
-    const amount = read(name);
-    return amount === null ? "not known" : (sign ? signed(showFor(base)) : showFor(base))(amount);
+  const cell = (name: string, base: string, isThere: boolean): string => {
+    const sum = isThere ? read(name) : null;
+    if (!sum) return "–";
+    return isUnknown(sum) ? "not known" : (sum.unknown ? "≥ " : "") + showFor(base)(sum.total);
+  };
+  const difference = (name: string, base: string): string => {
+    const sum = read(name);
+    return !sum || sum.unknown ? "" : signed(showFor(base))(sum.total);
   };
   const rows: Fact[] = [];
   for (const [name, delta] of Object.entries(COMPARED)) {
     if (!run.metrics.has(delta)) continue;
-    rows.push([metricLabel(name), cell(`${name}@a`, name, status !== ADDED), cell(name, name, status !== REMOVED), cell(delta, name, true, true)]);
+    rows.push([metricLabel(name), cell(`${name}@a`, name, status !== ADDED), cell(name, name, status !== REMOVED), difference(delta, name)]);
   }
   return rows;
 }
@@ -84,7 +89,7 @@ export function groupRows(app: App, box: Box): Fact[] {
       continue;
     }
     const missing = sum.unknown ? ` (${plural(sum.unknown, "operation")} not known)` : "";
-    rows.push([metricLabel(name), sum.unknown === box.operations && box.operations ? "not known" : metricText(app, name, sum.total) + missing]);
+    rows.push([metricLabel(name), isUnknown(sum) ? "not known" : metricText(app, name, sum.total) + missing]);
   }
   for (const measure of app.measures) {
     if (!WHOLE.has(measure.id) || (measure.applies && !measure.applies(box))) continue;

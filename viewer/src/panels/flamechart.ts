@@ -2,6 +2,7 @@
 
 import type { App } from "../app.ts";
 import { flame, type Bars, type Flame } from "../data/flame.ts";
+import { isRecomputed, RECOMPUTED } from "../data/recomputed.ts";
 import { PHASES } from "../data/run.ts";
 import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
@@ -133,7 +134,7 @@ export class FlameChart {
     const inside = this.inside(bars.start[bar], bars.end[bar]);
     const name = `${path || type}${path ? ` (${type})` : ""}`;
     if (!this.chart!.isTime) return `${name}: ${plural(span, "operation")}`;
-    return `${name}: ${duration(span)}, ${PHASES[inside.phase]}\n${duration(inside.time)} in ${plural(inside.count, "operation")}; the rest between them, in Python and in recording`;
+    return `${name}: ${duration(span)}, ${PHASES[inside.phase]}${isRecomputed(run, owner) ? `, ${RECOMPUTED}` : ""}\n${duration(inside.time)} in ${plural(inside.count, "operation")}; the rest between them, in Python and in recording`;
   }
 
   /** The operations that began in a span of time, and how long they took themselves. */

@@ -1,17 +1,20 @@
 /** The module table: one row for each module, all its calls together; any column sorts. */
 
 import type { App } from "../app.ts";
+import { AGAIN, isOutermost, isRecomputed, RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { COMPARED } from "../data/run.ts";
 import { count, showFor, signed, type Show } from "../data/units.ts";
 import { button, h, replace } from "../dom.ts";
-import { Forest } from "../tree/forest.ts";
+import { Forest, isUnknown } from "../tree/forest.ts";
 
 interface Row {
   module: number;
   scope: number; // its first call
   depth: number;
   label: string; // its path below the row that it is in
+  again: boolean; // backward ran it again, by itself and not within another
   cells: (number | null)[];
+  low: boolean[]; // sums that leave operations out; such a difference is none
 }
 
 interface Head {
@@ -21,6 +24,8 @@ interface Head {
 }
 
 const MOST = 1500;
+const DELTAS = new Set(Object.values(COMPARED));
+const LOW = "It is not known of all operations in this module";
 const LABEL: Record<string, string> = {
   time_ns: "time", alloc_bytes: "memory", flops: "FLOPs", parameters: "params", moved_bytes: "bytes",
 };
@@ -62,9 +67,17 @@ export class ModuleTable {
     scroll.addEventListener("scroll", hint, { passive: true });
     new ResizeObserver(hint).observe(scroll);
     this.fill(body);
-    replace(this.element, input, scroll, h("div", { class: "sub foot" }, "Click shows a module in the graph, double click all about it."));
+    replace(this.element, input, scroll, h("div", { class: "sub foot" }, "Click shows a module in the graph, double click all about it.", ...this.notes()));
     this.mark();
     requestAnimationFrame(() => scroll.querySelector("tr.on")?.scrollIntoView({ block: "nearest" }));
+  }
+
+  /** What the marks mean that are in the table. */
+  private notes(): HTMLElement[] {
+    const again = this.rows!.some((row) => row.again) ? `${AGAIN}${RECOMPUTED}: ${SAID}.` : "";
+    const isLow = this.rows!.some((row) => row.low.includes(true));
+    const low = isLow ? `≥: operations not known are left out${this.app.run.difference ? "; – under Δ: not to be compared" : ""}.` : "";
+    return [again, low].filter(Boolean).map((text) => h("div", {}, text));
   }
 
   private head(): HTMLElement {
@@ -86,16 +99,16 @@ export class ModuleTable {
   private fill(body: HTMLElement): void {
     const { run } = this.app;
     const low = this.filter.toLowerCase();
-    let rows = this.rows!.filter(({ module }) => {
+    let rows = this.rows!.filter(({ module, again }) => {
       const [path, type] = run.tables.modules[module];
-      return !low || path.toLowerCase().includes(low) || type.toLowerCase().includes(low);
+      return !low || [path.toLowerCase(), type.toLowerCase(), again ? RECOMPUTED : ""].some((text) => text.includes(low));
     });
     if (this.sorted >= 0) {
       const at = this.sorted;
       const sign = this.down ? -1 : 1;
-      rows = rows.slice().sort((a, b) => sign * ((a.cells[at] ?? -Infinity) - (b.cells[at] ?? -Infinity)));
+      rows = rows.slice().sort((a, b) => sign * ((this.amount(a, at) ?? -Infinity) - (this.amount(b, at) ?? -Infinity)));
     }
-    const most = this.columns.map((_, at) => this.rows!.reduce((top, row) => Math.max(top, Math.abs(row.cells[at] ?? 0)), 0));
+    const most = this.columns.map((_, at) => this.rows!.reduce((top, row) => Math.max(top, Math.abs(this.amount(row, at) ?? 0)), 0));
     replace(body, ...rows.slice(0, MOST).map((row) => this.line(row, most)), rows.length > MOST ? h("tr", {}, h("td", { class: "sub" }, `and ${count(rows.length - MOST)} more: filter them`)) : null);
     this.mark();
   }
@@ -103,19 +116,25 @@ export class ModuleTable {
   private line(row: Row, most: number[]): HTMLElement {
     const [path, type] = this.app.run.tables.modules[row.module];
     const isTree = this.sorted < 0 && !this.filter;
-    const name = h("td", { class: "name", title: `${path}\n${type}` }, h("b", {}, isTree ? row.label : path || type), h("span", { class: "sub" }, ` ${path ? type : ""}`));
+    const name = h("td", { class: "name", title: [path, type, row.again ? `${RECOMPUTED}: ${SAID}` : ""].filter(Boolean).join("\n") }, h("b", {}, isTree ? row.label : path || type), h("span", { class: "sub" }, ` ${row.again ? AGAIN : ""}${path ? type : ""}`));
     if (isTree) name.style.paddingLeft = `${6 + Math.min(row.depth, 12) * 11}px`;
     return h("tr", { tabindex: "0", "data-scope": row.scope, on: {
       click: () => this.go(row.scope, true),
       dblclick: () => this.go(row.scope, false),
       keydown: (event) => { if ((event as KeyboardEvent).key === "Enter") this.go(row.scope, !(event as KeyboardEvent).shiftKey); },
-    } }, name, ...row.cells.map((cell, at) => {
-      const isDelta = Object.values(COMPARED).includes(this.columns[at].id);
-      const td = h("td", { class: isDelta && cell ? (cell < 0 ? "num less" : "num more") : "num" }, cell === null ? "–" : this.columns[at].show(cell));
+    } }, name, ...row.cells.map((_, at) => {
+      const cell = this.amount(row, at);
+      const kind = DELTAS.has(this.columns[at].id) && cell ? (cell < 0 ? "num less" : "num more") : "num";
+      const td = h("td", { class: kind, title: row.low[at] ? LOW : undefined }, cell === null ? "–" : (row.low[at] ? "≥ " : "") + this.columns[at].show(cell));
       const share = cell && most[at] ? Math.abs(cell) / most[at] : 0;
       if (share > 0.03 && this.columns[at].id !== "calls") td.style.backgroundSize = `${100 * share}% 3px`;
       return td;
     }));
+  }
+
+  /** What a row shows in a column; null where it is not known. */
+  private amount(row: Row, at: number): number | null {
+    return row.low[at] && DELTAS.has(this.columns[at].id) ? null : row.cells[at];
   }
 
   /** Bring out the row of what is selected. */
@@ -142,7 +161,7 @@ export class ModuleTable {
       const module = run.scopeModule[scope];
       let row = byModule.get(module);
       if (!row) {
-        row = { module, scope, depth: depths[scope], label: this.label(scope), cells: this.columns.map(() => null) };
+        row = { module, scope, depth: depths[scope], label: this.label(scope), again: false, cells: this.columns.map(() => null), low: this.columns.map(() => false) };
         byModule.set(module, row);
         rows.push(row);
       }
@@ -154,13 +173,15 @@ export class ModuleTable {
   private add(row: Row, forest: Forest, scope: number, open: Map<number, number>): void {
     const at = (id: string): number => this.columns.findIndex((column) => column.id === id);
     const [from, to] = [forest.start[scope], forest.end[scope]];
-    row.cells[at("calls")] = (row.cells[at("calls")] ?? 0) + 1;
+    row.cells[at("calls")] = (row.cells[at("calls")] ?? 0) + (isRecomputed(this.app.run, scope) ? 0 : 1); // as in the printed table
+    row.again ||= isOutermost(this.app.run, scope);
     if ((open.get(row.module) ?? -1) > from) return;
     open.set(row.module, to);
     row.cells[at("ops")] = (row.cells[at("ops")] ?? 0) + to - from;
     this.columns.forEach(({ id }, place) => {
       const sum = forest.sum(id, from, to);
-      if (sum && sum.unknown < to - from) row.cells[place] = (row.cells[place] ?? 0) + sum.total;
+      if (sum && !isUnknown(sum)) row.cells[place] = (row.cells[place] ?? 0) + sum.total;
+      if (sum?.unknown) row.low[place] = true;
     });
   }
 

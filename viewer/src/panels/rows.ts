@@ -5,6 +5,7 @@ import { count } from "../data/units.ts";
 import { h } from "../dom.ts";
 
 const LONGEST_TAIL = 28;
+const LEFT_OUT = "≥: operations of which it is not known are left out, so that the two cannot be compared.";
 
 export type Go = (node: number) => void;
 export type Fact = [name: string, ...cells: (string | HTMLElement)[]];
@@ -17,6 +18,12 @@ export function section(title: string, ...children: (Node | string | null)[]): H
 export function facts(rows: Fact[], heads: string[] = []): HTMLElement {
   const head = heads.length ? h("tr", {}, h("th"), ...heads.map((text) => h("th", { class: "head" }, text))) : null;
   return h("table", { class: heads.length ? "facts sides" : "facts" }, head, ...rows.filter(([, ...cells]) => cells.some((cell) => cell !== "")).map(([name, ...cells]) => h("tr", {}, h("th", {}, name), ...cells.map((cell) => h("td", {}, cell)))));
+}
+
+/** What A, B and the difference come to; where a sum leaves operations out, what that means. */
+export function comparedFacts(rows: Fact[]): HTMLElement[] {
+  const isLow = rows.some((row) => row.some((cell) => String(cell).startsWith("≥")));
+  return [facts(rows, ["A", "B", "B − A"]), ...(isLow ? [h("p", { class: "sub" }, LEFT_OUT)] : [])];
 }
 
 /** A path of which the end stays to be seen where there is no room for all of it. */

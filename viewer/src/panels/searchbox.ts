@@ -3,6 +3,7 @@
 import type { App } from "../app.ts";
 import { FIELDS } from "../data/fields.ts";
 import { metricNames, search, type Found } from "../data/query.ts";
+import { isRecomputed, RECOMPUTED } from "../data/recomputed.ts";
 import { plural } from "../data/text.ts";
 import { h, replace } from "../dom.ts";
 import { nodeLink, pathText, type Go } from "./rows.ts";
@@ -63,7 +64,7 @@ export class SearchBox {
     const [path, type] = this.app.run.module(scope);
     const call = this.app.run.scopeCall[scope];
     return h("button", { class: "row link", type: "button", on: { click: () => this.pick(() => this.goScope(scope)) } },
-      path ? pathText(path) : h("b", {}, type), h("span", { class: "kind" }, `${path ? type : ""}${call ? ` · call ${call + 1}` : ""}`));
+      path ? pathText(path) : h("b", {}, type), h("span", { class: "kind" }, `${path ? type : ""}${call ? ` · call ${call + 1}` : ""}${isRecomputed(this.app.run, scope) ? ` · ${RECOMPUTED}` : ""}`));
   }
 
   private pick(act: () => void): void {

@@ -1,12 +1,13 @@
 /** The run in a few figures, what could not be captured, and where a compiled graph broke; of two runs, both and the difference. */
 
 import type { App } from "../app.ts";
+import { isRecomputed, recomputedOperations } from "../data/recomputed.ts";
 import { PHASES, type Side } from "../data/run.ts";
 import { plural } from "../data/text.ts";
 import { amount, count, duration, signed, size, type Show } from "../data/units.ts";
 import { h, replace } from "../dom.ts";
 import { breakList } from "./breaks.ts";
-import { facts, section, type Fact } from "./rows.ts";
+import { comparedFacts, facts, section, type Fact } from "./rows.ts";
 
 /** What of the run's facts has a row of its own, and what the others are called. */
 const OWN = new Set(["model", "wall_ns", "overhead_ns", "parameters", "error", "backward"]);
@@ -41,7 +42,7 @@ export class Summary {
   private comparison(sides: Side[]): HTMLElement[] {
     const compare = this.app.run.data.compare!;
     return [
-      section("Comparison", facts(sides.map((side, i): Fact => [i ? "B" : "A", titleOf(side)])), facts([...rows(sides), ...circumstances(sides, false)], ["A", "B", "B − A"]), facts(circumstances(sides, true))),
+      section("Comparison", facts(sides.map((side, i): Fact => [i ? "B" : "A", titleOf(side)])), ...comparedFacts([...rows(sides), ...circumstances(sides, false)]), facts(circumstances(sides, true))),
       section("Operations", facts(Object.entries(compare.counts).map(([name, n]): Fact => [name, count(n)])), ...compare.notes.map((note) => h("p", { class: "sub" }, note))),
     ];
   }
@@ -54,7 +55,7 @@ export class Summary {
     for (let node = 0; node < run.count; node++) counts[run.nodePhase[node]] += 1;
     counts.forEach((n, phase) => { if (n) phases[PHASES[phase]] = n; });
     return {
-      name: "", phases, operations: run.count, tensors: run.values, calls: this.calls(), peak_bytes: this.peak(),
+      name: "", phases, operations: run.count, tensors: run.values, calls: this.calls(), recomputed: recomputedOperations(run), peak_bytes: this.peak(),
       totals: Object.fromEntries(["time_ns", "alloc_bytes", "flops", "moved_bytes"].flatMap((name) => this.total(name))), meta: run.data.meta,
     };
   }
@@ -62,7 +63,7 @@ export class Summary {
   private calls(): number {
     const { run } = this.app;
     let found = 0;
-    for (let scope = 1; scope < run.scopes; scope++) if (run.module(scope)[2] === "module") found += 1;
+    for (let scope = 1; scope < run.scopes; scope++) if (run.module(scope)[2] === "module" && !isRecomputed(run, scope)) found += 1;
     return found;
   }
 
@@ -105,6 +106,7 @@ function figures(sides: Side[]): Figure[] {
   return [
     { name: "operations", show: count, of: (side) => side.operations },
     ...(phases.length > 1 ? phases.map((phase): Figure => ({ name: phase, show: count, of: (side) => side.phases[phase] ?? 0 })) : []),
+    ...(sides.some((side) => side.recomputed) ? [{ name: "computed again", show: count, of: (side: Side) => side.recomputed ?? 0 }] : []),
     { name: "tensors", show: count, of: (side) => side.tensors },
     { name: "module calls", show: count, of: (side) => side.calls },
     ...(sides.some((side) => number(side.meta.parameters) !== null) ? [{ name: "parameters", show: amount, of: (side: Side) => number(side.meta.parameters) }] : []),

@@ -1,5 +1,6 @@
 /** What is drawn: boxes for operations, calls of modules and repeats; each makes its children when first asked. */
 
+import { isRecomputed } from "../data/recomputed.ts";
 import type { Run } from "../data/run.ts";
 import { cut, type Stretch } from "./fold.ts";
 import { Hash, type Forest } from "./forest.ts";
@@ -68,6 +69,23 @@ export class Box {
   private hasOnlyViews(): boolean {
     for (let place = this.start; place < this.end; place++) if (!this.run.isView(this.forest.order[place])) return false;
     return this.end > this.start;
+  }
+
+  /** Whether backward ran it again: all of it, and for the second time. */
+  get recomputed(): boolean {
+    return (this.again ??= this.isAgain());
+  }
+
+  private again: boolean | null = null;
+
+  private isAgain(): boolean {
+    if (this.kind === "input" || this.kind === "output" || this.kind === "root") return false;
+    return this.elements.length > 0 && this.elements.every((element) => isRecomputed(this.run, element < 0 ? ~element : this.run.nodeScope[element]));
+  }
+
+  /** What was checkpointed is marked, and not once more all that is in it. */
+  get isMarked(): boolean {
+    return this.recomputed && !this.parent?.recomputed;
   }
 
   get children(): Box[] {
@@ -249,7 +267,8 @@ function folds(forest: Forest, elements: Int32Array): Stretch[] {
     const path = run.tables.modules[module][0];
     const dot = path.lastIndexOf(".");
     const isNumbered = /^\d+$/.test(path.slice(dot + 1));
-    const salt = isNumbered ? path.slice(0, Math.max(0, dot)) : `\u0000${module}`;
+    const again = isRecomputed(run, ~element) ? "\u0000again" : ""; // what ran once more is no neighbour of what ran first
+    const salt = (isNumbered ? path.slice(0, Math.max(0, dot)) : `\u0000${module}`) + again;
     stems[i] = isNumbered ? `${salt}\u0000${run.tables.modules[module][1]}` : "";
     if (!numbers.has(salt)) numbers.set(salt, numbers.size + 1);
     for (const [into, from] of [[strict, isNumbered ? forest.strict : forest.loose], [loose, forest.loose]] as const) {

@@ -21,7 +21,7 @@ export class Forest {
   readonly strict: Float64Array;
   readonly loose: Float64Array;
   readonly total: number;
-  private readonly sums = new Map<string, { sum: Float64Array; unknown: Int32Array | null }>();
+  private readonly sums = new Map<string, { sum: Float64Array; unknown: Int32Array | null; known: Int32Array | null }>();
   private readonly edgeLists = new Map<boolean, Edges>();
 
   constructor(readonly run: Run, readonly phases: readonly number[]) {
@@ -129,25 +129,27 @@ export class Forest {
     return (name * 65599 + shape) * 4 + difference;
   }
 
-  /** The sum of a metric over a range of positions, and for how many of them it is not known. */
-  sum(metric: string, from: number, to: number): { total: number; unknown: number } | null {
+  /** The sum of a metric over a range of positions; in a comparison, what is not in the run that it is of counts for nothing. */
+  sum(metric: string, from: number, to: number): Sum | null {
     let found = this.sums.get(metric);
     if (!found) {
       const column = this.run.metrics.get(metric);
       if (!column || (column.along !== "node" && column.along !== "before")) return null;
       const sum = new Float64Array(this.total + 1);
       const unknown = column.known ? new Int32Array(this.total + 1) : null;
+      const counted = column.known ? new Int32Array(this.total + 1) : null;
       for (let place = 0; place < this.total; place++) {
         const node = this.order[place];
         const known = !column.known || column.known[node] === 1;
         sum[place + 1] = sum[place] + (known ? column.values[node] : 0);
         if (unknown) unknown[place + 1] = unknown[place] + (known || this.run.isAbsent(column, node) ? 0 : 1);
+        if (counted) counted[place + 1] = counted[place] + (known ? 1 : 0);
       }
-      found = { sum, unknown };
+      found = { sum, unknown, known: counted };
       this.sums.set(metric, found);
     }
-    const { sum, unknown } = found;
-    return { total: sum[to] - sum[from], unknown: unknown ? unknown[to] - unknown[from] : 0 };
+    const { sum, unknown, known } = found;
+    return { total: sum[to] - sum[from], unknown: unknown ? unknown[to] - unknown[from] : 0, known: known ? known[to] - known[from] : to - from };
   }
 
   /** Every passing of bytes from position to position; with `through`, views are looked through. */
@@ -187,6 +189,18 @@ export class Forest {
     }
     return { source: Int32Array.from(source), target: Int32Array.from(target), value: Int32Array.from(value) };
   }
+}
+
+/** A sum, how many operations are in it, and how many it leaves out because it is not known of them. */
+export interface Sum {
+  total: number;
+  known: number;
+  unknown: number;
+}
+
+/** Whether operations ran, but it is known of none of them. */
+export function isUnknown({ known, unknown }: Sum): boolean {
+  return unknown > 0 && !known;
 }
 
 /** Columns: where bytes come from (a position, or ~value from outside), where they go, and the value read. */

@@ -9,7 +9,8 @@ import numpy as np
 
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
-from torch_vis.graph.schema import COLUMNS, TABLES, Kind, Phase
+from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Kind, Phase
 from torch_vis.views.breaks import Breaks
 from torch_vis.views.web.page import page
 from torch_vis.views.web.parameters import looked_through, parameters, sources
@@ -67,7 +68,7 @@ def comparison(
         "breaks": [vars(row) for row in Breaks(b[3].get("program"))],
         "read_before": union.read_before(),
     }
-    return title, *payload(union.graph, metrics, limits, meta, **more)
+    return title, *payload(union.graph, metrics, limits, meta, recomputed=union.recomputed(), **more)
 
 
 def _measured(parts: Parts) -> Metrics:
@@ -82,12 +83,14 @@ def _side(name: str, parts: Parts) -> dict[str, Any]:
         if metric in metrics:
             totals[metric] = [metrics[metric].total(), metrics[metric].uncovered]
     counts = np.bincount(graph.node_phase, minlength=len(Phase))
+    again = recomputed_scopes(graph)
     return {
         "name": name,
         "phases": {phase.name.lower(): int(counts[phase]) for phase in Phase if counts[phase]},
         "operations": len(graph),
         "tensors": len(graph.value_type),
-        "calls": sum(scope.kind == "module" for scope in graph.scopes),
+        "calls": sum(scope.kind == "module" and not again[scope.index] for scope in graph.scopes),
+        "recomputed": int(((graph.node_flags & Flag.RECOMPUTE != 0) & again[graph.node_scope]).sum()),
         "peak_bytes": _peak(metrics),
         "totals": totals,
         "meta": plain_meta(meta),
@@ -148,6 +151,13 @@ class Union:
         pairs = np.stack([self.place_b[to_b[a.in_node[lost]]], self.value_of[values[lost]]], axis=1)
         return np.unique(pairs, axis=0).ravel().tolist()
 
+    def recomputed(self) -> Any:
+        """Which calls backward ran again: of those that both made, in ``b``."""
+        found = np.zeros(len(self.graph.scope_call), dtype=bool)
+        found[self.scope_of[recomputed_scopes(self.a)]] = True
+        found[: len(self.b.scope_call)] = recomputed_scopes(self.b)
+        return found
+
     def _column(self, name: str, column: Column, where: Any, suffix: str = "") -> Column:
         """A metric in the new order; what is not in that run has none."""
         values = np.zeros(len(self.order), dtype=column.values.dtype)
@@ -176,7 +186,7 @@ class Union:
         tables = {name: [*getattr(b, name), *getattr(a, name)] for name in TABLES}
         tables["results"] = list(b.results)
         columns = {name: getattr(b, name) for name in COLUMNS}
-        scope_of = self._scopes(columns)
+        scope_of = self.scope_of = self._scopes(columns)
         value_of = self.value_of = self._values(columns)
         inside = self.order >= 0
         nodes_a = ~self.order[~inside]
@@ -208,21 +218,18 @@ class Union:
     def _scopes(self, columns: dict[str, Any]) -> Any:
         """Add the calls that only ``a`` made; returns where each call of ``a`` is now."""
         a, b = self.a, self.b
-        known = {
-            (path, int(call)): scope for scope, (path, call) in enumerate(zip(b.scope_paths, b.scope_call))
-        }
-        known[a.scope_paths[0], int(a.scope_call[0])] = 0
+        known = {key: scope for scope, key in enumerate(_calls(b))}
         where: list[int] = []
         parents: list[int] = []
         modules: list[int] = []
         calls: list[int] = []
-        for scope, (path, call) in enumerate(zip(a.scope_paths, a.scope_call.tolist())):
-            at = 0 if scope == 0 else known.get((path, call))
+        for scope, key in enumerate(_calls(a)):
+            at = 0 if scope == 0 else known.get(key)
             if at is None:
                 at = len(b.scope_call) + len(parents)
                 parents.append(where[int(a.scope_parent[scope])])
                 modules.append(int(a.scope_module[scope]) + len(b.modules))
-                calls.append(call)
+                calls.append(key[-1])
             where.append(at)
         for name, more in (("scope_parent", parents), ("scope_module", modules), ("scope_call", calls)):
             columns[name] = np.concatenate([getattr(b, name), np.array(more, dtype=np.int64)])
@@ -294,3 +301,9 @@ class Union:
             columns[f"{side}_start"] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         made = np.repeat(np.arange(len(self.order)), np.diff(columns["out_start"]))
         columns["value_producer"][columns["out_value"]] = made
+
+
+def _calls(graph: Graph) -> list[tuple[str, bool, int]]:
+    """What each call goes by: path, whether it is the run itself, which has the same path as the model, and number."""
+    runs = [graph.modules[module].kind == "run" for module in graph.scope_module.tolist()]
+    return list(zip(graph.scope_paths, runs, graph.scope_call.tolist()))

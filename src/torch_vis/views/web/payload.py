@@ -7,6 +7,7 @@ from typing import Any
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.plain import tables_to_plain
+from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.views.picture.families import family
 from torch_vis.views.web.columns import pack
@@ -18,10 +19,22 @@ DERIVED = ("value_producer",)  # follows from the outputs
 
 
 def payload(
-    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], **more: Any
+    graph: Graph,
+    metrics: Metrics,
+    limits: Sequence[str],
+    meta: Mapping[str, Any],
+    *,
+    recomputed: Any = None,
+    **more: Any,
 ) -> tuple[dict[str, Any], str]:
-    """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables."""
+    """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables.
+
+    ``recomputed`` says which calls backward ran again, where the graph was put together and cannot be asked.
+    """
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
+    again = recomputed_scopes(graph) if recomputed is None else recomputed
+    if again.any():
+        columns["scope_recomputed"] = again
     if "parameters" not in metrics:
         metrics = metrics.with_column(parameters(graph))
     measured = []

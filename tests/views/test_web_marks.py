@@ -1,0 +1,292 @@
+"""What the page marks in a real Chromium: what backward computed again, and figures that leave operations out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import torch_vis as tv
+from tests.browser import needs_browser
+from tests.views.test_web_browser import Block, Page
+from tests.views.test_web_panels import facts
+from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.views.outline import Outline
+
+pytestmark = needs_browser
+Show = Callable[[Any], Page]
+
+
+class Checkpointed(nn.Module):
+    """A stem, three blocks that are computed again in backward if that is asked for, and a head."""
+
+    def __init__(self, again: bool = True) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 8)
+        self.blocks = nn.ModuleList(Block(16) for _ in range(3))
+        self.head, self.again = nn.Linear(8, 2), again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return self.head(x)
+
+
+@pytest.fixture(scope="module")
+def trace() -> tv.Trace:
+    return tv.trace(Checkpointed(), torch.ones(3, 4), backward=True)
+
+
+def close(page: Page) -> None:
+    """Close what is marked."""
+    page.js(
+        "for (const root of A.roots) for (const box of root.children) if (box.recomputed) box.opening = 'closed';"
+        "return A.relayout()"
+    )
+
+
+def drawn(page: Page, scale: float = 1) -> list[str]:
+    """Every text on the canvas where what is marked, or else the beginning, is drawn in some size."""
+    return page.js(
+        "const items = A.scene.columns.flatMap(c => c.picture.items.map(i => i.box)), scale = arguments[0];"
+        "const r = A.scene.rect(A.scene.find(items.find(b => b.recomputed) ?? items[0]));"
+        "S.view.camera = {scale, x: 300 - r.x * scale, y: 200 - r.y * scale};"
+        "const seen = [], own = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...at)"
+        "{ seen.push(text); return own.call(this, text, ...at); };"
+        "try { S.view.drawNow(); } finally { CanvasRenderingContext2D.prototype.fillText = own; } return seen;",
+        scale,
+    )
+
+
+def modules(page: Page) -> dict[str, list[str]]:
+    """The rows of the module table by their name, and what is in their cells."""
+    page.js("S.showTab('modules')")
+    rows = page.js(
+        "return [...document.querySelectorAll('.grid tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
+    )
+    return {cells[0].strip(): cells[1:] for cells in rows}
+
+
+def column(page: Page, name: str) -> int:
+    return page.js("return [...document.querySelectorAll('.grid th')].map(t => t.innerText)").index(name) - 1
+
+
+# ---------------------------------------------------------------- computed again
+
+
+@pytest.fixture
+def page(show: Show, trace: tv.Trace) -> Page:
+    return show(trace)
+
+
+def test_a_call_that_backward_runs_again_says_so_and_no_other_does(page: Page) -> None:
+    close(page)
+    marked = [text for text in drawn(page) if "recomputed" in text]
+    assert marked == ["Block · recomputed"], "the repeat in backward, not the one in forward"
+    page.js("const f = A.roots[1].children.find(b => b.recomputed); return S.goScope(~f.elements[0])")
+    page.until("return A.selected?.opening === 'one' && A.scene.find(A.selected)?.frame !== -1")
+    marked = [text for text in drawn(page) if "recomputed" in text]
+    assert len(marked) == 1 and marked[0] in ("Block · recomputed", "recomputed"), "in the line of its name"
+    assert page.js("return T.toSvg()").count(">recomputed<") == 1, "and in a picture of the page"
+
+
+def test_the_mark_is_there_where_only_names_can_be_read(page: Page) -> None:
+    close(page)
+    texts = drawn(page, 0.7)
+    assert "↻ blocks.0–2" in texts and not any("recomputed" in text for text in texts)
+
+
+def test_the_page_marks_the_calls_that_the_table_counts_as_backward(page: Page, trace: tv.Trace) -> None:
+    again = recomputed_scopes(trace.graph)
+    assert again.any()
+    assert page.js("return [...A.run.columns.get('scope_recomputed')]") == again.astype(int).tolist()
+    number = facts(page, ".summary")["computed again"]
+    assert f"computed again  {number} of the operations of backward" in str(trace)
+    calls = [scope for scope in trace.graph.scopes if scope.kind == "module" and not again[scope.index]]
+    assert facts(page, ".summary")["module calls"] == str(len(calls))
+
+
+def test_details_lead_from_one_computation_to_the_other(page: Page, trace: tv.Trace) -> None:
+    again = recomputed_scopes(trace.graph)
+    first, second = (
+        next(s.index for s in trace.graph.scopes if s.path == "blocks.1" and again[s.index] == wanted)
+        for wanted in (False, True)
+    )
+    selected = "return (A.selected?.subject.scope ?? -1) === arguments[0]"
+    page.js("return S.goScope(arguments[0])", first)
+    page.until(selected.replace("arguments[0]", str(first)))
+    found = facts(page, ".details")
+    assert found["computed again"] == "during backward" and "recomputed" not in found
+    link = "[...document.querySelectorAll('.details .link')].find(b => b.innerText === arguments[0]).click()"
+    page.js(link, "during backward")
+    page.until(selected.replace("arguments[0]", str(second)))
+    found = facts(page, ".details")
+    assert found["recomputed"] == "run again during backward; see it in forward"
+    assert found["path"] == "blocks.1" and "computed again" not in found
+    page.js(link, "see it in forward")
+    page.until(selected.replace("arguments[0]", str(first)))
+
+
+def test_inside_of_it_details_say_it_too(page: Page, trace: tv.Trace) -> None:
+    again = recomputed_scopes(trace.graph)
+    inner = next(s.index for s in trace.graph.scopes if s.path == "blocks.2.first" and again[s.index])
+    page.js("return S.goScope(arguments[0])", inner)
+    page.until(f"return A.selected?.subject.scope === {inner}")
+    assert facts(page, ".details")["recomputed"].startswith("run again during backward")
+
+
+@pytest.mark.parametrize("word", ["recomputed", "recompute", "recomp*"])
+def test_the_search_finds_what_is_computed_again(page: Page, trace: tv.Trace, word: str) -> None:
+    page.press("/")
+    page.press(f"flag:{word}")
+    page.until("return S.search.found?.total > 0")
+    found = page.js("return [S.search.found.total, S.search.found.scopes.map(s => A.run.path(s))]")
+    assert found == [len(trace.graph.find(flag="recompute")), ["blocks.2", "blocks.1", "blocks.0"]]
+    assert page.text(".results").count("Block · call 2 · recomputed") == 3
+
+
+def test_the_module_table_counts_calls_as_the_printed_one_does(page: Page, trace: tv.Trace) -> None:
+    found = modules(page)
+    calls = column(page, "calls")
+    for block in Outline(trace.graph, trace.metrics).blocks[1:]:
+        label = {"": "Checkpointed"}.get(block.path, block.path)
+        rows = [row for name, row in found.items() if name.split()[0] == label]
+        assert not rows or rows[0][calls] == str(block.calls), block.path
+    assert [name for name in found if "↻" in name] == [f"blocks.{place} ↻ Block" for place in range(3)]
+    assert "↻ recomputed: run again during backward." in page.text(".modules .foot")
+    page.js(
+        "const i = document.querySelector('.modules input'); i.value = 'recomputed';"
+        "i.dispatchEvent(new Event('input'))"
+    )
+    assert len(page.js("return [...document.querySelectorAll('.grid tbody tr')].map(r => r.innerText)")) == 3
+
+
+def test_without_checkpoints_the_page_speaks_of_none(show: Show) -> None:
+    page = show(tv.trace(Checkpointed(again=False), torch.ones(3, 4), backward=True))
+    assert not [text for text in drawn(page) if "recomputed" in text]
+    assert "computed again" not in facts(page, ".summary")
+    assert not [name for name in modules(page) if "↻" in name]
+
+
+def test_a_comparison_marks_what_one_of_them_computes_again(show: Show, trace: tv.Trace) -> None:
+    plain = tv.trace(Checkpointed(again=False), torch.ones(3, 4), backward=True)
+    number = len(trace.graph.find(flag="recompute"))
+    for a, b, sign in ((plain, trace, "+"), (trace, plain, "−")):
+        page = show(tv.compare(a, b))
+        close(page)
+        assert [text for text in drawn(page) if "recomputed" in text] == ["Block · recomputed"]
+        cells = [str(number if one is trace else 0) for one in (a, b)]
+        assert facts(page, ".summary")["computed again"] == f"{cells[0]} | {cells[1]} | {sign}{number}"
+        assert facts(page, ".summary")["module calls"].endswith(" | 0")
+
+
+# ---------------------------------------------------------------- figures that leave something out
+
+
+class Own(nn.Module):
+    """Two layers with something between them that may have no formula."""
+
+    def __init__(self, own: bool, out: int) -> None:
+        super().__init__()
+        self.first, self.last, self.own = nn.Linear(8, 8), nn.Linear(8, out), own
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.last(torch.ops.marked.own(x) if self.own else torch.tanh(x))
+
+
+@pytest.fixture(scope="module")
+def compared() -> Iterator[tv.Comparison]:
+    with torch.library._scoped_library("marked", "FRAGMENT") as library:
+        library.define("own(Tensor x) -> Tensor")
+        library.impl("own", lambda x: x.clone(), "CompositeExplicitAutograd")
+        one, two = (tv.trace(Own(own, out), torch.ones(2, 8)) for own, out in ((False, 4), (True, 6)))
+        assert two.metrics["flops"].uncovered == 1
+        yield tv.compare(one, two)
+
+
+def scope_of(trace: tv.Trace, path: str, type_: str) -> int:
+    return next(s.index for s in trace.graph.scopes if (s.path, s.type) == (path, type_))
+
+
+def test_the_difference_of_a_box_that_leaves_something_out_is_not_told(
+    show: Show, compared: tv.Comparison
+) -> None:
+    page = show(compared)
+    a, b = (int(t.metrics["flops"].total() or 0) for t in (compared.a, compared.b))
+    page.js("return S.goScope(arguments[0])", scope_of(compared.b, "", "Own"))
+    page.until("return document.querySelector('.details h2')?.innerText === 'Own'")
+    assert facts(page, ".details")["FLOPs"] == f"{a} | ≥ {b} | ", "as in the sums"
+    assert facts(page, ".details")["parameters"].endswith(" | +18"), "what is known of all is compared"
+    assert "operations of which it is not known are left out" in page.text(".details")
+    page.js("return S.goScope(arguments[0])", scope_of(compared.b, "last", "Linear"))
+    page.until("return document.querySelector('.details h2')?.innerText === 'last'")
+    one, two, delta = facts(page, ".details")["FLOPs"].split(" | ")
+    assert (int(one), int(two), delta) == (2 * 2 * 8 * 4 + 8, 2 * 2 * 8 * 6 + 12, "+68")
+    assert "left out" not in page.text(".details")
+
+
+def test_an_operation_without_a_formula_has_no_difference(show: Show, compared: tv.Comparison) -> None:
+    page = show(compared)
+    node = page.js("return [...Array(A.run.count).keys()].find(n => A.run.name(n) === 'own')")
+    page.js("return S.goNode(arguments[0])", node)
+    page.until(f"return A.node === {node}")
+    assert facts(page, ".details")["FLOPs"] == "– | not known | "
+
+
+def test_a_side_of_which_nothing_is_known_is_not_zero(show: Show, compared: tv.Comparison) -> None:
+    """What only the other run has is no operation of this one, known or not."""
+
+    class Only(nn.Module):
+        def __init__(self, own: bool) -> None:
+            super().__init__()
+            self.own = own
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.marked.own(x) if self.own else torch.tanh(x)
+
+    one, two = (tv.trace(Only(own), torch.ones(2, 8)) for own in (True, False))
+    page = show(tv.compare(one, two))
+    page.js("return S.goScope(arguments[0])", scope_of(two, "", "Only"))
+    page.until("return document.querySelector('.details h2')?.innerText === 'Only'")
+    assert facts(page, ".details")["FLOPs"] == "not known | 16 | "
+    assert modules(page)["Only"][column(page, "FLOPs A")] == "–"
+
+
+def test_the_module_table_marks_what_the_printed_one_marks(show: Show, compared: tv.Comparison) -> None:
+    page = show(compared)
+    found = modules(page)
+    flops = {name: column(page, name) for name in ("Δ FLOPs", "FLOPs A", "FLOPs B")}
+    row = found["Own"]
+    a, b = (int(t.metrics["flops"].total() or 0) for t in (compared.a, compared.b))
+    assert [row[place] for place in flops.values()] == ["–", str(a), f"≥ {b}"]
+    assert found["last Linear"][flops["Δ FLOPs"]] == "+68" and found["first Linear"][flops["Δ FLOPs"]] == "0"
+    assert "≥: operations not known are left out; – under Δ: not to be compared." in page.text(".foot")
+    page.js("[...document.querySelectorAll('.grid th button')].find(b => b.innerText === 'Δ FLOPs').click()")
+    first = page.js("return document.querySelector('.grid tbody tr').cells[0].innerText")
+    assert first.startswith("last"), "what cannot be compared is not sorted as if it could"
+
+
+def test_a_run_alone_marks_sums_as_the_printed_table_does(show: Show, compared: tv.Comparison) -> None:
+    page = show(compared.b)
+    found = modules(page)
+    flops = int(compared.b.metrics["flops"].total() or 0)
+    assert found["Own"][column(page, "FLOPs")] == f"≥ {flops}"
+    assert f"≥ {flops}" in compared.b.table(width=140)
+    assert "≥" not in found["last Linear"][column(page, "FLOPs")]
+
+
+def test_the_heat_map_of_a_difference_shows_it_as_not_known(show: Show, compared: tv.Comparison) -> None:
+    page = show(compared)
+    page.js("A.roots[0].children[0].opening = 'closed'")
+    of = "const m = A.measures.find(m => m.id === arguments[0]); return m.of(A.roots[0].children[0])"
+    assert page.js(of, "difference_flops") is None
+    assert page.js(of, "difference_parameters") == 18
+    assert page.js(of, "flops") == compared.b.metrics["flops"].total()
+    assert page.js("const m = A.measures.find(m => m.id === 'flops'); return m.isLow(A.roots[0].children[0])")

@@ -1,0 +1,39 @@
+/** Calls that backward ran again, as the printed table has them: the second computation of what was checkpointed. */
+
+import type { Run } from "./run.ts";
+
+/** What such a call is marked with. */
+export const RECOMPUTED = "recomputed";
+export const SAID = "run again during backward";
+/** The same where only names can be read. */
+export const AGAIN = "↻ ";
+const FLAG = 8;
+
+export function isRecomputed(run: Run, scope: number): boolean {
+  return scope >= 0 && run.columns.get("scope_recomputed")?.[scope] === 1;
+}
+
+/** Whether a call is one that is not inside of another such call: what was checkpointed, not what is in it. */
+export function isOutermost(run: Run, scope: number): boolean {
+  return isRecomputed(run, scope) && !isRecomputed(run, run.scopeParent[scope]);
+}
+
+/** How many operations ran in such calls. */
+export function recomputedOperations(run: Run): number {
+  let found = 0;
+  if (!run.columns.has("scope_recomputed")) return found;
+  for (let node = 0; node < run.count; node++) if (run.nodeFlags[node] & FLAG && isRecomputed(run, run.nodeScope[node])) found += 1;
+  return found;
+}
+
+/** Of the modules that are called in some calls, the other calls: those that backward ran again, or those that it did not. */
+export function callsOf(run: Run, scopes: Iterable<number>, again: boolean): number[] {
+  if (!run.columns.has("scope_recomputed")) return [];
+  const modules = new Set<number>();
+  for (const scope of scopes) modules.add(run.scopeModule[scope]);
+  const found: number[] = [];
+  for (let scope = 0; scope < run.scopes; scope++) {
+    if (modules.has(run.scopeModule[scope]) && isRecomputed(run, scope) === again) found.push(scope);
+  }
+  return found;
+}
