@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterator
 from typing import Any
 
+import matplotlib.pyplot
+import matplotlib.text
 import pytest
 
 from tests.views.labels import written
 from torch_vis.errors import NoMatch
-from torch_vis.views.charts import Axis, Chart, Series, draw, marked, scale
+from torch_vis.views.charts import Axis, Chart, Series, draw, scale
+from torch_vis.views.charts_marks import marked
 from torch_vis.views.charts_names import families, named_ticks
 
 LAYERS = [f"model.h.{block}.{part}" for block in range(24) for part in ("ln", "attn", "mlp")]
 STACK = ["model.embed", *LAYERS, "model.head"]
+
+
+@pytest.fixture(autouse=True)
+def figures_let_go() -> Iterator[None]:
+    yield
+    matplotlib.pyplot.close("all")
 
 
 def title_of(figure: Any) -> str:
@@ -88,6 +99,90 @@ def test_bars_of_one_series_have_their_figures_beside_them(renderer: str) -> Non
     assert beside == ["2.00 ms", "500 ns"]
 
 
+def sums_in(figure: Any) -> dict[str, float]:
+    """The texts at the ends of bars, with where they begin along the axis of figures."""
+    if hasattr(figure, "layout"):
+        (sums,) = (drawn for drawn in figure.data if drawn.type == "scatter")
+        assert sums.mode == "text" and sums.textposition == "middle right" and not sums.showlegend
+        return {text.strip(): end for text, end in zip(sums.text, sums.x)}
+    return {text.get_text(): text.xy[0] for text in figure.axes[0].texts}
+
+
+STACKED = [
+    Series("forward", ["stem", "head"], [2_000_000, 500]),
+    Series("backward", ["head", "stem"], [1_000, 3_000_000]),
+    Series("optimizer", ["loss"], [700]),
+]
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_stacked_bars_say_what_they_come_to(renderer: str) -> None:
+    chart = Chart("bars", "T", Axis(""), Axis("time", "ns"), STACKED)
+    found = sums_in(draw(chart, renderer))
+    assert found == {"5.00 ms": 5_000_000, "1.50 µs": 1_500, "700 ns": 700}
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+@pytest.mark.parametrize(
+    "chart",
+    [
+        Chart("dots", "T", Axis(""), Axis("time", "ns"), STACKED),
+        Chart("bars", "T", Axis(""), Axis(""), [Series("a", ["x"], [3.0]), Series("b", ["x"], [-1.0])]),
+        Chart("bars", "T", Axis(""), Axis(""), [Series("a", ["x"], [3.0]), Series("b", ["x"], [math.nan])]),
+        Chart("bars", "T", Axis(""), Axis(""), [Series("a", ["x"], [3.0], low=[2.0], high=[4.0])] * 2),
+    ],
+    ids=["side by side", "below zero", "not known", "ranges"],
+)
+def test_what_adds_up_to_nothing_has_no_sum(renderer: str, chart: Chart) -> None:
+    figure = draw(chart, renderer)
+    texts = (
+        [drawn for drawn in figure.data if drawn.mode == "text"]
+        if renderer == "plotly" and chart.kind == "dots"
+        else [drawn for drawn in figure.data if drawn.type == "scatter"]
+        if renderer == "plotly"
+        else figure.axes[0].texts
+    )
+    assert not list(texts)
+
+
+def test_sums_lie_on_nothing_else_and_within_the_figure() -> None:
+    parts = [
+        Series(f"part {n}", [f"row {m}" for m in range(12)], [m * 1e6 for m in range(12)]) for n in range(3)
+    ]
+    figure = draw(Chart("bars", "A title", Axis("row"), Axis("time", "ns"), parts), "matplotlib")
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    texts = [text.get_window_extent() for text in axes.texts]
+    others = [bar.get_window_extent() for bar in axes.patches if bar.get_width()]
+    others += [
+        axes.get_legend().get_window_extent(),
+        *(label.get_window_extent() for label in axes.get_yticklabels()),
+    ]
+    assert len(texts) == 12 and all(box.x1 <= figure.bbox.x1 for box in texts)
+    assert not any(box.overlaps(other) for box in texts for other in others)
+    assert not any(one.overlaps(two) for one, two in itertools.combinations(texts, 2))
+
+
+def test_a_hover_over_a_part_of_a_bar_says_of_how_much() -> None:
+    forward, *_ = draw(Chart("bars", "T", Axis(""), Axis("time", "ns"), STACKED)).data
+    assert forward.hovertext[0] == "stem<br>2.00 ms of 5.00 ms"
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_a_line_over_areas_is_not_hidden_by_them(renderer: str) -> None:
+    area = Series("device", [0, 1, 2], [10, 20, 30])
+    host = Series("host", [0, 1, 2], [5, 10, 15])
+    figure = draw(Chart("areas", "T", Axis(""), Axis("", "ns"), [area], [host]), renderer)
+    if renderer == "plotly":
+        assert [drawn.name for drawn in figure.data] == ["device", "host"]  # the last is the topmost
+        assert figure.data[1].line.dash == "dash" and figure.data[1].line.shape == "hv"
+        return
+    (axes,) = figure.axes
+    (line,) = axes.lines
+    assert line.get_linestyle() == "--" and line.get_zorder() > axes.collections[0].get_zorder()
+    assert line.get_drawstyle() == "steps-post"
+
+
 @pytest.mark.parametrize(
     ("least", "most"), [(0.0024, 0.0036), (1.0, 1.0), (3e-9, 4e5), (1, 128), (0.5, 60), (7.0, 7.1)]
 )
@@ -127,6 +222,42 @@ def test_a_text_does_not_lie_on_the_next_point(renderer: str) -> None:
     across, up = axes.transData.transform((1.5, 5.0))
     assert texts["embedding in wte"].x0 < across < texts["embedding in wte"].x1
     assert not texts["embedding in wte"].contains(across, up)
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_a_text_that_has_to_stand_far_from_its_point_has_a_line_to_it(renderer: str) -> None:
+    crowd = [(3 + 0.1 * n, 4 + 0.5 * m) for n in range(40) for m in range(5)]
+    x, y = [2.5, 0.0, *(x for x, _ in crowd)], [5.0, 10.0, *(y for _, y in crowd)]
+    names = ["convolution in layer1", "", *([""] * len(crowd))]
+    chart = Chart("points", "", Axis("x"), Axis("y"), [Series("ops", x, y, marks=names)])
+    (mark,) = marked(chart)
+    assert abs(mark.lift) > 1
+    figure = draw(chart, renderer)
+    if renderer == "plotly":
+        (note,) = figure.layout.annotations
+        assert note.showarrow and note.arrowhead == 0 and note.ay * mark.lift < 0
+        return
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    (text,) = axes.texts
+    assert text.arrow_patch is not None
+    written = matplotlib.text.Text.get_window_extent(text)  # without the line
+    assert not any(written.contains(*axes.transData.transform(point)) for point in crowd)
+
+
+def test_a_text_that_finds_no_free_place_is_left_out() -> None:
+    x = [0.25 * n for n in range(41) for _ in range(41)]
+    y = [0.25 * m for _ in range(41) for m in range(41)]
+    names = ["somewhere in the middle" if place == 41 * 10 + 20 else "" for place in range(len(x))]
+    assert not marked(Chart("points", "", Axis("x"), Axis("y"), [Series("ops", x, y, marks=names)]))
+
+
+def test_a_text_does_not_lie_on_a_roof() -> None:
+    roof = Series("roof", [0.0, 10.0], [5.0, 5.0])
+    chart = Chart(
+        "points", "", Axis("x"), Axis("y"), [Series("o", [1.0, 9.0], [5.0, 9.0], marks=["mm", ""])], [roof]
+    )
+    assert [mark.lift for mark in marked(chart)] == [1]
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
@@ -215,7 +346,8 @@ def test_a_bar_as_thin_as_a_line_is_seen() -> None:
     figure = draw(
         Chart("bars", "T", Axis(""), Axis(""), [Series("a", ["x"], [1]), Series("b", ["x"], [999])])
     )
-    assert all(bars.marker.line.width == 0 for bars in figure.data if bars.type == "bar")  # the template's line is white
+    bars = [drawn for drawn in figure.data if drawn.type == "bar"]
+    assert len(bars) == 2 and all(bar.marker.line.width == 0 for bar in bars)  # the template's line is white
 
 
 def test_a_renderer_that_is_not_there() -> None:

@@ -15,7 +15,7 @@ from torch_vis.graph.template import short_name
 from torch_vis.reports.least import LeastShare, least, summed
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import COLORS, Axis, Chart, Series
-from torch_vis.views.charts_names import placed
+from torch_vis.views.charts_labels import shortened_alike
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 POINTS = 2000  # operations that a chart shows, those of the most time
 VISIBLE = 0.01  # of the FLOPs or the bytes: what an element type has to have to be drawn
 MARKS = 12  # of each element type, points that are named, those of the most time
+MARK = 40  # letters of such a name
 SLOWEST = 200  # operations that are listed
 VIEWS, UNKNOWN = "views and the like", "not known"  # what of the time nothing bounds, and what has no formula
 Cells = tuple[Any, ...]
@@ -224,7 +225,8 @@ class RooflineReport(Report):
             names = [self._name(node) for node in rows.tolist()]
             rates = found.flops[rows] / took[rows] * 1e9
             color = COLORS[len(made) % len(COLORS)]
-            marks = [self._mark(node) if place < MARKS else "" for place, node in enumerate(rows.tolist())]
+            marks = shortened_alike([self._mark(node) for node in rows[:MARKS].tolist()], MARK)
+            marks += [""] * (len(rows) - len(marks))
             made.append(
                 Series(
                     dtype_name(code),
@@ -240,7 +242,7 @@ class RooflineReport(Report):
     def _mark(self, node: int) -> str:
         path = self.graph.scope_paths[int(self.graph.node_scope[node])]
         op = short_name(self.graph.calls[int(self.graph.node_call[node])].op)
-        return placed(op, path, 40)
+        return f"{op} in {path}" if path else op
 
     def _name(self, node: int) -> str:
         graph = self.graph

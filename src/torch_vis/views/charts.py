@@ -20,12 +20,8 @@ RENDERERS = ("plotly", "matplotlib")
 INK, RULE = "#1c2430", "#dfe4ea"
 TICKS = 6
 FEW_POINTS = 40  # of a line, which are then marked one by one
-LINE = 0.05  # of the height of a chart: a line of small text
 ROOM = 0.04  # of an axis, kept free at its ends
-LETTER, SMALL_LETTER = (
-    0.011,
-    0.009,
-)  # of the width of a chart that is 700 pixels wide: a letter along an axis, beside a point
+LETTER = 0.011  # of the width of a chart that is 700 pixels wide: a letter along an axis
 KEYS = 100  # letters of a row of the legend
 
 
@@ -72,17 +68,6 @@ class Chart(NamedTuple):
     y: Axis
     series: Sequence[Series]
     guides: Sequence[Series] = ()  # dashed lines beneath the data, but over areas: a roof, a budget
-
-
-class Mark(NamedTuple):
-    """A text beside a point: to its right (``side`` 1) or left (-1), and how many lines above it."""
-
-    x: float
-    y: float
-    text: str
-    color: str
-    side: int
-    lift: int
 
 
 class Scale(NamedTuple):
@@ -298,64 +283,3 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
         found += sums.values()
     kept = [number for number in found if math.isfinite(number) and (number > 0 or not axis.log)]
     return min(kept, default=0.0), max(kept, default=1.0)
-
-
-def marked(chart: Chart) -> list[Mark]:
-    """The texts that stand beside points: those that overlap none before.
-
-    A text stands to the right of its point, to the left where there is no room, and a line above or below where it
-    would lie on other points.
-    """
-    across, up = scale(chart, "x"), scale(chart, "y")
-    taken: list[tuple[float, float, float]] = []
-    points = _points(chart, across, up)
-    found = []
-    for series in colored(chart):
-        for x, y, text in zip(series.x, series.y, series.marks):
-            if not text or not (math.isfinite(x) and math.isfinite(y)):
-                continue
-            place, middle = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
-            wide = SMALL_LETTER * len(text)
-            side = 1 if place + wide < 1.02 else -1
-            start, end = (place, place + wide) if side > 0 else (place - wide, place)
-            clear = [
-                lift
-                for lift in (0, 1, -1)
-                if 0 < middle + lift * LINE < 1.02
-                and all(
-                    abs(middle + lift * LINE - other) > LINE or start > to or end < begin
-                    for begin, to, other in taken
-                )
-            ]
-            if 0 in clear and start > 0:
-                covered = {lift: _covered(points, start, end, middle + lift * LINE, place) for lift in clear}
-                lift = min(clear, key=covered.__getitem__)  # the first of those that cover least
-                taken.append((start, end, middle + lift * LINE))
-                found.append(Mark(x, y, text, series.color, side, lift))
-    return found
-
-
-def _points(chart: Chart, across: Scale, up: Scale) -> list[tuple[float, float]]:
-    return [
-        (_share(across, x, chart.x.log), _share(up, y, chart.y.log))
-        for series in chart.series
-        for x, y in zip(series.x, series.y)
-        if math.isfinite(x) and math.isfinite(y)
-    ]
-
-
-def _covered(
-    points: Sequence[tuple[float, float]], start: float, end: float, middle: float, own: float
-) -> int:
-    """How many points lie under a text, or so near that they touch it, other than its own and those on top of that."""
-    return sum(
-        start - 0.01 < x < end + 0.01 and abs(x - own) > 0.004 and abs(y - middle) < 0.6 * LINE
-        for x, y in points
-    )
-
-
-def _share(along: Scale, number: float, log: bool) -> float:
-    low, high, here = (
-        (math.log10(part) if log and part > 0 else part) for part in (along.low, along.high, number)
-    )
-    return (here - low) / (high - low)

@@ -16,7 +16,6 @@ from torch_vis.views.charts import (
     colored,
     is_sideways,
     legend_rows,
-    marked,
     rows,
     said,
     scale,
@@ -24,6 +23,7 @@ from torch_vis.views.charts import (
     totals,
 )
 from torch_vis.views.charts_labels import shortened_alike
+from torch_vis.views.charts_marks import marked
 
 WIDTH = 9.0  # inches, as all lengths here
 ROW = 0.24
@@ -150,7 +150,10 @@ def _lines(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
     for series in series_:
         style: dict[str, Any] = {}
         if series.loose or len(series.x) <= FEW_POINTS:
-            style |= {"marker": "o", "markersize": 3.5}
+            style |= {
+                "marker": "o",
+                "markersize": 5.5 if series.loose and len(series.x) <= FEW_POINTS else 3.5,
+            }
         style["linestyle"] = "none" if series.loose else (0, (4, 4)) if series.dashed else "-"
         axes.plot(series.x, series.y, color=series.color, label=series.name, linewidth=1.4, **style)
         if len(series.low):
@@ -162,8 +165,10 @@ def _points(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         axes.scatter(
             series.x, series.y, color=series.color, label=series.name, s=22, alpha=0.75, linewidths=0
         )
-    for x, y, text, color, side, lift in marked(chart):
+    for mark in marked(chart):
+        end = (0 if mark.side > 0 else 1, 0.5)  # of the text, where the line that leads to it ends
+        line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.6, "relpos": end} if mark.is_far else None
         axes.annotate(
-            _plain(text), (x, y), xytext=(5 * side, 12 * lift), textcoords="offset points", fontsize=7, color=color,
-            ha="left" if side > 0 else "right", va="center",
+            _plain(mark.text), (mark.x, mark.y), xytext=(5 * mark.side, 12 * mark.lift), textcoords="offset points",
+            fontsize=7, color=mark.color, ha="left" if mark.side > 0 else "right", va="center", arrowprops=line,
         )  # fmt: skip

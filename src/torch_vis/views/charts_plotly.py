@@ -17,7 +17,6 @@ from torch_vis.views.charts import (
     colored,
     is_sideways,
     legend_rows,
-    marked,
     rows,
     said,
     scale,
@@ -25,6 +24,7 @@ from torch_vis.views.charts import (
     totals,
 )
 from torch_vis.views.charts_labels import shortened_alike
+from torch_vis.views.charts_marks import Mark, marked
 
 SPACED = {
     "ticks": "outside",
@@ -52,12 +52,8 @@ def figure(chart: Chart) -> Any:
         made.add_traces(layer)
     if len(chart.series) > 1 and totals(chart):
         made.add_trace(_sums(go, chart))
-    for x, y, text, color, side, lift in marked(chart) if chart.kind == "points" else ():
-        made.add_annotation(
-            x=_logged(x, chart.x.log), y=_logged(y, chart.y.log), text=escape(text, quote=False), showarrow=False,
-            xanchor="left" if side > 0 else "right", xshift=7 * side, yshift=15 * lift,
-            font={"size": 10, "color": color},
-        )  # fmt: skip
+    for mark in marked(chart) if chart.kind == "points" else ():
+        made.add_annotation(**_mark(chart, mark))
     _, keys = legend_rows(chart)
     height = max(300, 150 + ROW * len(labels)) if sideways else 440 + 5 * slanted(chart)
     height += 20 * keys
@@ -130,6 +126,17 @@ def _guide(go: Any, chart: Chart, series: Series) -> Any:
     )
 
 
+def _mark(chart: Chart, mark: Mark) -> dict[str, Any]:
+    found = {
+        "x": _logged(mark.x, chart.x.log), "y": _logged(mark.y, chart.y.log), "text": escape(mark.text, quote=False),
+        "xanchor": "left" if mark.side > 0 else "right", "font": {"size": 10, "color": mark.color},
+    }  # fmt: skip
+    if not mark.is_far:
+        return found | {"showarrow": False, "xshift": 7 * mark.side, "yshift": 15 * mark.lift}
+    line = {"arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": QUIET, "standoff": 4}
+    return found | line | {"showarrow": True, "ax": 7 * mark.side, "ay": -15 * mark.lift}
+
+
 def _sums(go: Any, chart: Chart) -> Any:
     """What the bars of each row come to, at their end."""
     sums = totals(chart)
@@ -166,7 +173,8 @@ def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> An
     if chart.kind == "lines":
         mode = "markers" if series.loose else "lines+markers" if len(series.x) <= FEW_POINTS else "lines"
         line = {"color": series.color, "dash": "7px,7px" if series.dashed else "solid"}
-        return go.Scatter(mode=mode, line=line, error_y=_spread(series), **common)
+        marker = {"size": 9} if series.loose and len(series.x) <= FEW_POINTS else None
+        return go.Scatter(mode=mode, line=line, marker=marker, error_y=_spread(series), **common)
     return go.Scatter(mode="markers", marker={"color": series.color, "size": 7, "opacity": 0.75}, **common)
 
 
