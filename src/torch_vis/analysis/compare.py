@@ -1,22 +1,22 @@
 """Two runs laid over one another by their structure: which call of a module, and which operation, became which.
 
 Calls are matched from the outside in: those that do the same under the same name, then those that do the same, then
-by name and class, then by their operators, then by class alone. So a module that was renamed or moved is still the same
-module. Within two calls that belong together, operations are matched by the longest common sequence of operators; what
-is left of them, with the calls inside that have no counterpart, is matched once more by operators and what they make: a
-compiler, or a change that writes a module's code out, leaves the operations and drops the call.
+by name and class, then by their operators, then by class alone, if there are as many of it in both. So a module that was
+renamed or moved is still the same module. Operations are matched within two calls that belong together, those of
+backward by what they belong to in forward; what is left of them, with the calls inside that have no counterpart, is
+matched once more by operators and what they make: a compiler, or a change that writes a module's code out, leaves the
+operations and drops the call.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.analysis.compare_calls import match_calls
+from torch_vis.analysis.compare_operations import match_operations
 from torch_vis.analysis.compare_sides import TRANSPARENT, Side
-from torch_vis.analysis.sequences import common
 from torch_vis.graph import Graph, Node, Scope
 
 BETWEEN = TRANSPARENT | {"operator"}
@@ -43,13 +43,7 @@ def align(a: Graph, b: Graph) -> Alignment:
     known: dict[Any, int] = {}
     one, two = Side(a, known), Side(b, known)
     scopes = match_calls(one, two, known)
-    to_b = np.full(len(a), -1, dtype=np.int64)
-    for (scope, phase), nodes in one.operations.items():
-        others = two.operations.get((int(scopes[scope]), phase)) if scopes[scope] >= 0 else None
-        if others:
-            for here, there in common(one.operators(nodes), two.operators(others)):
-                to_b[nodes[here]] = others[there]
-    _match_dissolved(one, two, scopes, to_b)
+    to_b = match_operations(one, two, scopes)
     return Alignment(to_b, _changed(one, two, to_b, known), scopes)
 
 
@@ -81,40 +75,3 @@ def _changed(one: Side, two: Side, to_b: Any, known: dict[Any, int]) -> Any:
         here, there = (np.array(side.laid_out(known)) for side in (one, two))
         changed[other] = differs | (here[kept] != there[other])
     return changed
-
-
-def _match_dissolved(one: Side, two: Side, scopes: Any, to_b: Any) -> None:
-    """Match operations whose call is gone with those that run in the call around it, or in another that is new."""
-    around_a = _around(one.graph, scopes >= 0)
-    has_a = np.zeros(len(two.graph.scope_call), dtype=bool)
-    has_a[scopes[scopes >= 0]] = True
-    around_b = _around(two.graph, has_a)
-    if (around_a == np.arange(len(around_a))).all() and (around_b == np.arange(len(around_b))).all():
-        return
-    free = np.ones(len(two.graph), dtype=bool)
-    free[to_b[to_b >= 0]] = False
-    left_a = _grouped(one, around_a, np.flatnonzero(to_b < 0))
-    left_b = _grouped(two, around_b, np.flatnonzero(free))
-    for (scope, phase), nodes in left_a.items():
-        others = left_b.get((int(scopes[scope]), phase))
-        if others:
-            for here, there in common(one.exactly(nodes), two.exactly(others)):
-                to_b[nodes[here]] = others[there]
-
-
-def _around(graph: Graph, matched: Any) -> Any:
-    """For each call itself where it has a counterpart, else the nearest one around it that has."""
-    found = np.arange(len(matched))
-    for scope, parent in enumerate(graph.scope_parent.tolist()):
-        if parent >= 0 and not matched[scope]:
-            found[scope] = found[parent]
-    return found
-
-
-def _grouped(side: Side, around: Any, nodes: Any) -> dict[tuple[int, int], list[int]]:
-    found: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for node, scope, phase in zip(
-        nodes.tolist(), around[side.graph.node_scope[nodes]].tolist(), side.graph.node_phase[nodes].tolist()
-    ):
-        found[scope, phase].append(node)
-    return found

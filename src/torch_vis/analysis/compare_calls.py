@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ class Key(NamedTuple):
     a: Sequence[Any]
     b: Sequence[Any]
     in_any_order: bool = False
+    if_as_many: tuple[Sequence[Any], Sequence[Any]] | None = None
+    """Of what there have to be as many in both: where three layers became one, none of them is that one."""
 
 
 def match_calls(one: Side, two: Side, known: dict[Any, int]) -> Any:
@@ -47,12 +50,17 @@ class _Matching:
         self.one, self.two = one, two
         self.a, self.b = one.graph, two.graph
         self.inside_a, self.inside_b = _children(one), _children(two)
+        self.classes = _types(self.a), _types(self.b)
         self.prints = [  # by all that is known of operations, and by their operators
             Key(
                 _fingerprints(one, self.inside_a, told_a, known),
                 _fingerprints(two, self.inside_b, told_b, known),
+                if_as_many=counted,
             )
-            for told_a, told_b in ((one.exactly, two.exactly), (one.operators, two.operators))
+            for told_a, told_b, counted in (
+                (one.exactly, two.exactly, None),
+                (one.operators, two.operators, self.classes),
+            )
         ]
         self.forward = Key(  # a layer that comes first has less to do in backward
             _fingerprints(one, self.inside_a, one.exactly, known, (Phase.FORWARD,)),
@@ -73,8 +81,9 @@ class _Matching:
             Key(list(zip(names_a, self.forward.a)), list(zip(names_b, self.forward.b)), in_any_order=True),
             exact,
             Key(names_a, names_b, in_any_order=True),
+            Key([_ending(name) for name in names_a], [_ending(name) for name in names_b]),
             operators,
-            Key([name[1:] for name in names_a], [name[1:] for name in names_b]),
+            Key(*self.classes, if_as_many=self.classes),
         )
 
     def _take(self, here: int, there: int) -> None:
@@ -144,6 +153,10 @@ def _pair_up(left_a: list[int], left_b: list[int], keys: Iterable[Key]) -> list[
     found: list[tuple[int, int]] = []
     for key in keys:
         here, there = [key.a[scope] for scope in left_a], [key.b[scope] for scope in left_b]
+        if key.if_as_many is not None:
+            kinds_a, kinds_b = key.if_as_many
+            alike = _as_many([kinds_a[scope] for scope in left_a], [kinds_b[scope] for scope in left_b])
+            here = [one if kinds_a[scope] in alike else object() for one, scope in zip(here, left_a)]
         pairs = common(here, there)
         if key.in_any_order:
             pairs += in_any_order(here, there, pairs)
@@ -152,6 +165,12 @@ def _pair_up(left_a: list[int], left_b: list[int], keys: Iterable[Key]) -> list[
         left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
         left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
     return found
+
+
+def _as_many(here: list[Any], there: list[Any]) -> set[Any]:
+    """What is as often in both."""
+    counts_a, counts_b = Counter(here), Counter(there)
+    return {one for one, times in counts_a.items() if counts_b[one] == times}
 
 
 def _is_in(graph: Graph, scope: int, outer: int) -> bool:
@@ -182,8 +201,17 @@ def _name(graph: Graph, scope: int) -> Any:
     return label, type_, kind
 
 
+def _ending(name: Any) -> Any:
+    """The last part of a name, with its class: what is left where a list of layers was renamed."""
+    return name[0].rpartition(".")[2], *name[1:]
+
+
 def _type(graph: Graph, scope: int) -> Any:
     return graph.modules[int(graph.scope_module[scope])][1:]
+
+
+def _types(graph: Graph) -> list[Any]:
+    return [_type(graph, scope) for scope in range(len(graph.scope_call))]
 
 
 def _fingerprints(

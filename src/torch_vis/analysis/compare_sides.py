@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from torch_vis.analysis.sequences import common
 from torch_vis.graph import Graph, TensorType
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.schema import Flag, Phase
 
 TRANSPARENT = frozenset({"function", "compiled"})
+RECOMPUTED = len(Phase)  # the stage of what backward computes again, which is none of its own
 
 
 class Side:
@@ -23,10 +25,28 @@ class Side:
         self.operator = [call.op.partition(".")[0] for call in graph.calls]
         self.made = self._made(known, [(row.dtype, row.shape) for row in graph.types])
         """A number for each operation that is equal where what it makes has the same shapes and types."""
+        self.scope: list[int] = graph.node_scope.tolist()
         self.solid = _solid(graph)
+        again = graph.node_flags & Flag.RECOMPUTE != 0
+        self.stage: list[int] = np.where(again, RECOMPUTED, graph.node_phase).tolist()
         self.operations: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for node, (scope, phase) in enumerate(zip(graph.node_scope.tolist(), graph.node_phase.tolist())):
-            self.operations[self.solid[scope], phase].append(node)  # in order
+        for node, (scope, stage) in enumerate(zip(self.scope, self.stage)):
+            self.operations[self.solid[scope], stage].append(node)  # in order
+        self.source = self._sources()
+        """The operation of forward that each operation of backward belongs to, -1 for none."""
+
+    def _sources(self) -> list[int]:
+        """Links, but to what was computed first where they are to what was computed again."""
+        first: dict[int, int] = {}
+        for (scope, stage), nodes in self.operations.items():
+            if stage == RECOMPUTED:
+                before = self.operations.get((scope, Phase.FORWARD), [])
+                pairs = common(self.operators(nodes), self.operators(before))
+                first.update((nodes[here], before[there]) for here, there in pairs)
+        return [
+            first.get(link, -1) if link >= 0 and self.stage[link] == RECOMPUTED else link
+            for link in self.graph.node_link.tolist()
+        ]
 
     def laid_out(self, known: dict[Any, int]) -> list[int]:
         """The same as ``made``, by how it lies in memory as well."""

@@ -22,12 +22,40 @@ def common(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
     start = [(i, i) for i in range(head)]
     end = [(len(one) - i, len(two) - i) for i in range(tail, 0, -1)]
     middle_a, middle_b = one[head : len(one) - tail], two[head : len(two) - tail]
-    if max(len(middle_a), len(middle_b)) > LONG:
+    if not middle_a or not middle_b:
+        inner = []
+    elif max(len(middle_a), len(middle_b)) > LONG:
         inner = _anchors(middle_a, middle_b)
     else:
         blocks = SequenceMatcher(None, middle_a, middle_b, autojunk=False).get_matching_blocks()
         inner = [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
     return [*start, *((i + head, j + head) for i, j in inner), *end]
+
+
+def in_order(
+    coarse_a: list[Any], coarse_b: list[Any], fine_a: list[Any], fine_b: list[Any]
+) -> list[tuple[int, int]]:
+    """Places that belong together by a coarse key, in order; of two ways, the one in which more agree by a fine one.
+
+    >>> in_order(list("tat"), list("t"), [1, 2, 3], [3]), in_order(list("ttt"), list("ttt"), [1, 2, 3], [2, 3, 4])
+    ([(2, 0)], [(0, 0), (1, 1), (2, 2)])
+    """
+    plain = common(coarse_a, coarse_b)
+    if len(plain) == len(coarse_a) == len(coarse_b):
+        return plain
+    finer: list[tuple[int, int]] = []
+    last_a = last_b = 0
+    for place_a, place_b in [*common(fine_a, fine_b), (len(coarse_a), len(coarse_b))]:
+        between = common(coarse_a[last_a:place_a], coarse_b[last_b:place_b])
+        finer += [(last_a + here, last_b + there) for here, there in between]
+        finer.append((place_a, place_b))
+        last_a, last_b = place_a + 1, place_b + 1
+    finer.pop()
+
+    def agreeing(pairs: list[tuple[int, int]]) -> tuple[int, int]:
+        return len(pairs), sum(fine_a[here] == fine_b[there] for here, there in pairs)
+
+    return max(finer, plain, key=agreeing)
 
 
 def in_any_order(
