@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch_vis.run.calibrate.sizes import Probe
     from torch_vis.tracing import Trace
 
-SECONDS = 48.0  # that it takes at most, next to loading torch and the libraries of kernels
-PROGRAM_SHARE = 0.28  # of that for the host
+SECONDS = 55.0  # that it takes at most, next to loading torch
+PROGRAM_SHARE = 0.28  # for the host, of what is left when the libraries of kernels are loaded
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
 DTYPES = ("float32", "bfloat16")
 TIMES_NOISE = 2.5  # what disturbs one run of a program for longer than that is in all of its runs
@@ -167,12 +167,13 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     try:
         with torch.enable_grad():
             torch.manual_seed(0)
+            end = time.perf_counter() + 0.97 * seconds
             _load(device)
-            started = time.perf_counter()
             unit = min(pace_ns(device) for _ in range(15))
-            programs = _programs(device, started + PROGRAM_SHARE * seconds, unit)
+            now = time.perf_counter()
+            programs = _programs(device, now + PROGRAM_SHARE * (end - now), unit)
             roofs, rates = peaks(device, DTYPES), copies(device)
-            samples = _samples(device, roofs, started + 0.97 * seconds, unit)
+            samples = _samples(device, roofs, end, unit)
             floor = unit
             if device.startswith("cuda") and len(samples.op):
                 floor = float(np.percentile(samples.time_ns[samples.kernels <= 1], 2))
