@@ -13,7 +13,7 @@ import pytest
 
 from tests.views.labels import written
 from torch_vis.errors import NoMatch
-from torch_vis.views.charts import Axis, Chart, Series, draw, scale
+from torch_vis.views.charts import QUIET, Axis, Chart, Series, draw, scale
 from torch_vis.views.charts_marks import marked
 from torch_vis.views.charts_names import families, named_ticks
 
@@ -348,6 +348,19 @@ def test_a_bar_as_thin_as_a_line_is_seen() -> None:
     )
     bars = [drawn for drawn in figure.data if drawn.type == "bar"]
     assert len(bars) == 2 and all(bar.marker.line.width == 0 for bar in bars)  # the template's line is white
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_a_point_of_note_is_larger_than_those_of_its_line(renderer: str) -> None:
+    line = Series("throughput", [1, 2, 4], [10, 20, 25])
+    parts = [line, Series("knee", [2], [20], loose=True), Series("others", [1], [5], color=QUIET, loose=True)]
+    figure = draw(Chart("lines", "T", Axis(""), Axis(""), parts), renderer)
+    sizes = (
+        [drawn.marker.size or 6 for drawn in figure.data]  # Plotly's own, where none is given
+        if renderer == "plotly"
+        else [drawn.get_markersize() for drawn in figure.axes[0].lines]
+    )
+    assert sizes[1] > sizes[0] == sizes[2]
 
 
 def test_a_renderer_that_is_not_there() -> None:

@@ -70,6 +70,11 @@ def test_a_part_of_a_path_is_written_alike_wherever_it_stands() -> None:
     ]
 
 
+def test_a_label_that_will_not_fit_does_not_shorten_the_others_further() -> None:
+    names = ["addmm in encoder.layer.6.intermediate.dense", f"{'embedding_' * 5}backward in embeddings.words"]
+    assert shortened_alike(names, 40)[0] == "addmm in en.layer.6.intermediate.dense"
+
+
 def test_a_short_form_tells_a_part_from_those_beside_it() -> None:
     names = [f"layer{number}.0.downsample.convolution" for number in (1, 2)] + [
         "layers.0.downsample.convolution"

@@ -103,6 +103,11 @@ def is_sideways(chart: Chart) -> bool:
     return chart.kind in ("bars", "dots")
 
 
+def is_of_note(series: Series) -> bool:
+    """Whether these are a few points that a chart of lines points out, not the rest of it."""
+    return series.loose and len(series.x) <= FEW_POINTS and series.color != QUIET
+
+
 def rows(chart: Chart) -> list[Any]:
     """The labels of a chart that lies on its side, each once: as the axis names them, or else series by series."""
     return list(dict.fromkeys([*chart.x.names, *(label for series in chart.series for label in series.x)]))

@@ -60,12 +60,11 @@ def _paths_alike(texts: Sequence[str], most: int) -> list[str]:
     for path in paths:
         for place, part in enumerate(path):
             beside.setdefault(tuple(path[:place]), set()).add(part)
-    long = [path for path, text in zip(paths, texts) if len(text) > most]
     short: dict[tuple[str, ...], str] = {}
     kept = list(texts)
-    for place in range(max(map(len, long), default=0)):
-        for path in long:
-            if place < len(path) - 1:
+    for place in range(max(map(len, paths), default=0)):
+        for path, text in zip(paths, kept):
+            if len(text) > most and place < len(path) - 1:
                 short[tuple(path[: place + 1])] = _initial(path[place], beside[tuple(path[:place])])
         kept = [
             text[:start] + ".".join(_abbreviated(path, short)) + text[end:]

@@ -14,6 +14,7 @@ from torch_vis.views.charts import (
     Chart,
     Series,
     colored,
+    is_of_note,
     is_sideways,
     legend_rows,
     rows,
@@ -152,7 +153,7 @@ def _lines(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         if series.loose or len(series.x) <= FEW_POINTS:
             style |= {
                 "marker": "o",
-                "markersize": 5.5 if series.loose and len(series.x) <= FEW_POINTS else 3.5,
+                "markersize": 5.5 if is_of_note(series) else 3.5,
             }
         style["linestyle"] = "none" if series.loose else (0, (4, 4)) if series.dashed else "-"
         axes.plot(series.x, series.y, color=series.color, label=series.name, linewidth=1.4, **style)

@@ -15,6 +15,7 @@ from torch_vis.views.charts import (
     Scale,
     Series,
     colored,
+    is_of_note,
     is_sideways,
     legend_rows,
     rows,
@@ -173,7 +174,7 @@ def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> An
     if chart.kind == "lines":
         mode = "markers" if series.loose else "lines+markers" if len(series.x) <= FEW_POINTS else "lines"
         line = {"color": series.color, "dash": "7px,7px" if series.dashed else "solid"}
-        marker = {"size": 9} if series.loose and len(series.x) <= FEW_POINTS else None
+        marker = {"size": 9} if is_of_note(series) else None
         return go.Scatter(mode=mode, line=line, marker=marker, error_y=_spread(series), **common)
     return go.Scatter(mode="markers", marker={"color": series.color, "size": 7, "opacity": 0.75}, **common)
 
