@@ -207,8 +207,16 @@ def test_the_report_adds_up() -> None:
 def test_the_figure_has_a_bar_for_each_chain(renderer: str) -> None:
     found = tv.trace(lambda x: (x * 2).relu(), torch.ones(8)).fusion()
     figure = found.figure(renderer)
-    bars = len(figure.data) if renderer == "plotly" else len(figure.axes[0].containers)
-    assert bars == 2
+    if renderer == "plotly":
+        assert [drawn.type for drawn in figure.data] == [
+            "bar",
+            "bar",
+            "scatter",
+        ]  # the last, what they come to
+        assert figure.data[2].text[0].strip() == "128 B"
+        return
+    assert len(figure.axes[0].containers) == 2
+    assert [text.get_text() for text in figure.axes[0].texts] == ["128 B"]
 
 
 def test_a_trace_without_operations_has_nothing_to_fuse() -> None:

@@ -99,6 +99,20 @@ def test_what_is_cut_short_still_differs_where_it_differed(where: int) -> None:
     assert len(set(short)) == 3 and all(len(text) <= 60 for text in short)
 
 
+def test_kernels_are_told_by_what_they_do() -> None:
+    start = "void at::native::vectorized_elementwise_kernel<4, at::native::"
+    end = ", std::array<char*, 3ul> >(int, std::array<char*, 3ul>)"
+    functors = (
+        "CUDAFunctor_add<float>",
+        "BinaryFunctor<float, at::native::binary_internal::MulFunctor<float> >",
+    )
+    first, second, copy = shortened_alike(
+        [*(start + name + end for name in functors), "Memcpy HtoD (Device)"]
+    )
+    assert "Functor_add<float>" in first and "MulFunctor" in second and copy == "Memcpy HtoD (Device)"
+    assert first.startswith("vectorized") and second.startswith("vectorized")
+
+
 def test_names_under_an_axis_are_shortened_alike() -> None:
     names = [f"encoder.layer.{block}.attention.output.LayerNorm" for block in range(3)] + ["pooler.dense"]
     assert named_ticks(names)[1] == [f"e.l.{block}.a.output.LayerNorm" for block in range(3)] + [

@@ -87,7 +87,8 @@ class Checkpointed(Report):
         for name, live in (("now", self._before), ("with checkpoints", self.live)):
             x, chosen = thinned(live)
             names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
-            lines.append(Series(name, x, live[chosen].tolist(), names))
+            # the second in dashes over the first: for part of a run the two are often the same
+            lines.append(Series(name, x, live[chosen].tolist(), names, dashed=bool(lines)))
         peak = Series(f"new peak: {size(self.peak_bytes)}", [0, len(self.graph) - 1], [self.peak_bytes] * 2)
         along = Axis("operation, in the order of the run", "count")
         title = "Memory with checkpoints"

@@ -8,6 +8,8 @@ from itertools import takewhile
 
 WIDE = 60  # letters of a label beside a row
 LINE = re.compile(r"(.*[/\\])?([^/\\\s]+:\d+(?: in .+)?)")  # a source line: its folder, and the rest
+NAMESPACE = re.compile(r"^void |(?:\w+::|\(anonymous namespace\)::)+")
+ARGUMENTS = re.compile(r"\((?!anonymous)[^()]*\)$")
 ARROW = " → "
 PATH = re.compile(r"[^\s/\\:<>()]+")
 
@@ -27,10 +29,21 @@ def shortened_alike(texts: Sequence[str], most: int = WIDE) -> list[str]:
     """
     if all(len(text) <= most for text in texts):
         return list(texts)
+    texts = _bare(texts)
     lines = [LINE.fullmatch(text) for text in texts]
     sites = iter(_fewer_folders([(line[1] or "", line[2]) for line in lines if line], most))
     others = iter(_paths_alike([text for text, line in zip(texts, lines) if not line], most))
     return _without_middles([next(sites if line else others) for line in lines], most)
+
+
+def _bare(texts: Sequence[str]) -> list[str]:
+    """Kernels by what they are, without the namespaces and the arguments that all C++ names have; others as they are.
+
+    >>> _bare(["void at::native::reduce_kernel<512, at::native::Sum<float>>(at::Tensor)", "memset (device)"])
+    ['reduce_kernel<512, Sum<float>>', 'memset (device)']
+    """
+    bare = [NAMESPACE.sub("", ARGUMENTS.sub("", text)) if "::" in text else text for text in texts]
+    return bare if len(set(bare)) == len(set(texts)) else list(texts)
 
 
 def _fewer_folders(lines: Sequence[tuple[str, str]], most: int) -> list[str]:
