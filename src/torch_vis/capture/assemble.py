@@ -12,6 +12,7 @@ from torch_vis.capture import closures, dataflow, measures, unseen
 from torch_vis.capture.columns import Ints, call_numbers, carry_down, offsets, table
 from torch_vis.capture.links import forward_of
 from torch_vis.capture.log import read_log
+from torch_vis.capture.recomputing import computed_again
 from torch_vis.capture.recorder import FORWARD, Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.graph.births import block_births
@@ -234,13 +235,18 @@ class _Assembly:
         called = np.array([kind == "module" or type_ == "OptimizedModule" for *_, type_, kind in rec.modules])
         captured = np.array([kind == "compiled" for kind in kinds]) & ~called
         again, captured = rows[:, 5].astype(bool) & called[self.scope_module], captured[self.scope_module]
+        opened = rows[:, 5].astype(bool)
         carry_down(again, self.scope_parent)
+        carry_down(opened, self.scope_parent)
         carry_down(captured, self.scope_parent)
-        own = is_backward & again[scope]  # in calls that were made inside backward
+        inside = is_backward & again[scope]  # in calls that were made inside backward
+        outside = computed_again(self.rows, rec.calls, self.node_link)
+        own = inside | outside.mask
         self.recomputed = own & ~captured[scope]  # what a compiler captured of backward is no call made again
-        linked = (self.node_link >= 0) & ~own
         self.node_link[own] = -1
-        self.scope = np.where(linked, scope[self.node_link], scope)
+        moved = outside.mask & ~opened[scope] & (outside.first >= 0)
+        scope = np.where(moved, scope[outside.first], scope)
+        self.scope = np.where(self.node_link >= 0, scope[self.node_link], scope)
         self.phase = np.where(is_backward, Phase.BACKWARD, Phase.FORWARD)
         self.phase[optimizing] = Phase.OPTIMIZER
 

@@ -196,7 +196,7 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
     """What the run comes to, by name."""
     facts = {
         "operations": _operations(graph),
-        "computed again": _computed_again(graph, metrics, outline),
+        "computed again": _computed_again(graph, metrics),
         "parameters": _parameters(outline, meta),
         "input": _inputs(graph),
     }
@@ -233,9 +233,9 @@ def _operations(graph: Graph) -> str:
     return f"{len(graph):,}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
 
 
-def _computed_again(graph: Graph, metrics: Metrics, outline: Outline) -> str:
+def _computed_again(graph: Graph, metrics: Metrics) -> str:
     """What checkpointing cost: forward operations that ran a second time during backward, and where they count."""
-    again = (graph.node_flags & Flag.RECOMPUTE != 0) & outline.again[graph.node_scope]
+    again = graph.node_flags & Flag.RECOMPUTE != 0
     number = int(again.sum())
     if not number:
         return ""
@@ -246,7 +246,7 @@ def _computed_again(graph: Graph, metrics: Metrics, outline: Outline) -> str:
             known = again if column.known is None else again & column.known
             least = "at least " if (known != again).any() else ""
             parts += [f"{least}{show(int(column.values[known].sum()))}{unit}"] if known.any() else []
-    return f"{', '.join(parts)}: checkpointed modules, in their backward columns"
+    return f"{', '.join(parts)}: what was checkpointed, in the backward columns of its modules"
 
 
 def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:
