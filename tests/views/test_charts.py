@@ -316,6 +316,17 @@ def test_the_last_step_of_an_area_is_seen(renderer: str) -> None:
     assert area.get_paths()[0].contains_point((2.5, 8000)) and figure.axes[0].get_xlim() == (0, 3)
 
 
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_a_line_over_areas_ends_where_they_do(renderer: str) -> None:
+    level, peak = Series("alive", range(5), [1, 2, 9, 2, 1]), Series("peak", [0, 4], [9, 9])
+    figure = draw(Chart("areas", "T", Axis(""), Axis("", "bytes"), [level], [peak]), renderer)
+    if renderer == "plotly":
+        assert figure.data[0].x[-1] == figure.data[1].x[-1] == figure.layout.xaxis.range[1] == 5
+        return
+    (axes,) = figure.axes
+    assert axes.lines[0].get_xdata()[-1] == axes.get_xlim()[1] == 5
+
+
 @pytest.mark.parametrize("kind", ["dots", "points"])
 def test_a_point_at_the_end_of_an_axis_is_whole(kind: Any) -> None:
     ends = Series("", ["a", "b"] if kind == "dots" else [0, 1], [0, 100])

@@ -83,7 +83,7 @@ class Checkpointed(Report):
         """The bytes alive along the run, now and then."""
         if not len(self.graph):
             return {}
-        lines = []
+        lines: list[Series] = []
         for name, live in (("now", self._before), ("with checkpoints", self.live)):
             x, chosen = thinned(live)
             names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]

@@ -29,7 +29,7 @@ from torch_vis.graph.rows import Node
 from torch_vis.reports.alive import Alive
 from torch_vis.reports.checkpointed import Checkpointed, thinned
 from torch_vis.reports.report import Report, most
-from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts import INK, Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
@@ -290,9 +290,13 @@ class MemoryReport(Report):
             if self.blocks.during[use].any()
         ]
         title = "Predicted memory by use" if self.predicted else "Memory by use"
-        title += f", {size(self.peak_bytes)} at the peak"
+        node = self.peak_node
+        title += f", {size(self.peak_bytes)} at the peak" + (f" (operation {node.index:,})" if node else "")
+        peak = Series(
+            "peak", [x[0], x[-1]], [self.peak_bytes] * 2, color=INK
+        )  # often of one operation, hardly seen
         along = Axis("operation, in the order of the run", "count")
-        timeline = Chart("areas", title, along, Axis("held by tensors", "bytes"), series)
+        timeline = Chart("areas", title, along, Axis("held by tensors", "bytes"), series, [peak])
         shares = self.by_module[:BARS]
         labels, heights = [self._label(row.name) for row in shares], [row.size_bytes for row in shares]
         bars = [Series("at the peak", labels, heights)]

@@ -115,14 +115,21 @@ def rows(chart: Chart) -> list[Any]:
 
 def _with_last_steps(chart: Chart) -> Chart:
     """The areas with an end: each figure holds until the next one, the last for as long as the one before it."""
-    return chart._replace(series=[*map(_ended, chart.series)], guides=[*map(_ended, chart.guides)])
+    ends = [
+        x[-1] + (x[-1] - x[-2] if len(x) > 1 else 1) for x in (series.x for series in chart.series) if len(x)
+    ]
+    end = max(ends, default=None)
+    return chart._replace(
+        series=[_until(end, series) for series in chart.series],
+        guides=[_until(end, series) for series in chart.guides],
+    )
 
 
-def _ended(series: Series) -> Series:
+def _until(end: Any, series: Series) -> Series:
+    if end is None or not len(series.x):
+        return series
     x, y, names = list(series.x), list(series.y), list(series.names)
-    if x:
-        x.append(x[-1] + (x[-1] - x[-2] if len(x) > 1 else 1))
-    return series._replace(x=x, y=y + y[-1:], names=names + names[-1:])
+    return series._replace(x=[*x, end], y=y + y[-1:], names=names + names[-1:])
 
 
 def totals(chart: Chart) -> list[float]:
