@@ -169,7 +169,7 @@ def test_a_chain_of_modules_deeper_than_python_recurses(depth: int) -> None:
     [
         ("show_parameter_counts", {"params"}),
         ("show_shapes", {"out", "shapes"}),
-        ("show_timing", {"time", "self", "backward", "flops", "calls"}),
+        ("show_timing", {"time", "self", "backward", "recomputed", "flops", "calls"}),
         ("show_memory", {"memory", "bytes"}),
     ],
 )

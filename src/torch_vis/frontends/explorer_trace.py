@@ -13,11 +13,13 @@ from torch_vis.frontends.explorer_maps import Maps
 from torch_vis.frontends.explorer_source import lines_source
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
+from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.words import many
 from torch_vis.tracing import Trace
+from torch_vis.views.blocks import places_of_calls
 from torch_vis.views.notes import wall_time
-from torch_vis.views.tui.forest import Forest, Sharing
+from torch_vis.views.tui.forest import RECOMPUTED, Forest, Sharing
 from torch_vis.views.tui.measures import measure, share
 from torch_vis.views.tui.subject import CallRow, Details, Gradient, Picture, Source, Subject, TensorRow
 from torch_vis.views.units import count, duration, size
@@ -237,38 +239,34 @@ def calls_of(trace: Trace, row_of_scope: Any, row: int) -> list[CallRow]:
     own = (row_of_scope == row) & (kinds[graph.scope_module] | (above != row))
     if "scope_time_ns" not in metrics:
         return []
-    found = []
+    found, again = [], recomputed_scopes(graph)
     for scope in np.flatnonzero(own).tolist():
         figures = [metrics[name][scope] for name in ("scope_start_ns", "scope_time_ns", "scope_self_ns")]
-        found.append(CallRow(figures[0] or 0, figures[1] or 0, figures[2], (), ()))
+        note = RECOMPUTED if again[scope] else ""
+        found.append(CallRow(figures[0] or 0, figures[1] or 0, figures[2], (), (), note))
     return found
 
 
 def _rows(graph: Graph) -> tuple[Forest, Any]:
-    """One row for all calls of one thing from one place, in the order of the first calls; and each call's row."""
-    number: dict[tuple[int, int], int] = {}
-    block = np.zeros(len(graph.scope_call), dtype=np.int64)
-    inside: list[list[int]] = []
-    module_of: list[int] = []
-    for scope, (parent, module) in enumerate(zip(graph.scope_parent.tolist(), graph.scope_module.tolist())):
-        above = int(block[parent]) if parent >= 0 else -1
-        at = number.setdefault((above, module), len(inside))
-        if at == len(inside):
-            inside.append([])
-            module_of.append(module)
-            if above >= 0:
-                inside[above].append(at)
-        block[scope] = at
+    """One row for all calls of one thing from one place, in the order of the first calls; and each call's row.
+
+    They are the printed table's: what backward computes again is in the row of its module.
+    """
+    places, place = places_of_calls(graph, recomputed_scopes(graph))
+    inside: list[list[int]] = [[] for _ in places]
+    for number, (above, _) in enumerate(places):
+        if above >= 0:
+            inside[above].append(number)
     names: list[str] = []
     types: list[str] = []
     parents: list[int] = []
     paths: list[str] = []
     kinds: list[str] = []
-    row_of = [0] * len(inside)
-    stack = [(0, -1)] if inside else []
+    row_of = [0] * len(places)
+    stack = [(0, -1)] if places else []
     while stack:
         at, parent = stack.pop()
-        path, kind_name, kind = graph.modules[module_of[at]]
+        path, kind_name, kind = graph.modules[places[at][1]]
         row_of[at] = len(names)
         outer = paths[parent] if parent >= 0 else ""
         label = path[len(outer) + 1 :] if outer and path.startswith(outer + ".") else path
@@ -279,7 +277,7 @@ def _rows(graph: Graph) -> tuple[Forest, Any]:
         kinds.append(kind)
         stack.extend((below, row_of[at]) for below in reversed(inside[at]))
     forest = Forest(names, types, parents, paths=paths, kinds=kinds)
-    return forest, np.asarray(row_of, dtype=np.int64)[block] if inside else block
+    return forest, np.asarray(row_of, dtype=np.int64)[place] if places else place
 
 
 def _parameters(graph: Graph, forest: Forest) -> list[tuple[int, TensorRow]]:

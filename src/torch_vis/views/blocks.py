@@ -79,28 +79,35 @@ class Block:
 
 
 def merge_calls(graph: Graph, again: Any) -> tuple[list[Block], Any]:
-    """One block for all the calls of a module that come from the same block, and for each scope its block.
+    """One block for all the calls of a module that come from the same block, and for each scope its block."""
+    places, where = places_of_calls(graph, again)
+    calls = np.bincount(where[~again], minlength=len(places)).tolist()
+    blocks: list[Block] = []
+    for number, (above, module) in enumerate(places):
+        path, type_, kind = graph.modules[module]
+        blocks.append(Block(path, type_, kind, above, calls[number]))
+        if above >= 0:
+            blocks[above].children.append(number)
+    return blocks, where
+
+
+def places_of_calls(graph: Graph, again: Any) -> tuple[list[tuple[int, int]], Any]:
+    """Where modules are called from: the place around each and its module, in order; and for each scope its place.
 
     ``again`` says which scopes are computed again during backward: the outermost of them go where their module was
     first called, however backward came to them.
     """
-    blocks: list[Block] = []
     numbers: dict[tuple[int, int], int] = {}
     first: dict[int, int] = {}
-    where = np.empty(len(graph.scope_call), dtype=np.int64)
+    where: list[int] = []
     scopes = zip(graph.scope_parent.tolist(), graph.scope_module.tolist(), again.tolist())
-    for scope, (parent, module, repeated) in enumerate(scopes):
-        above = int(where[parent]) if parent >= 0 else -1
+    for parent, module, repeated in scopes:
+        above = where[parent] if parent >= 0 else -1
         number = numbers.get((above, module))
         if repeated and not again[parent]:
             number = first.get(module, number)
         if number is None:
-            number = numbers[above, module] = len(blocks)
-            path, type_, kind = graph.modules[module]
-            blocks.append(Block(path, type_, kind, above))
-            if above >= 0:
-                blocks[above].children.append(number)
+            number = numbers[above, module] = len(numbers)
         first.setdefault(module, number)
-        blocks[number].calls += not repeated
-        where[scope] = number
-    return blocks, where
+        where.append(number)
+    return list(numbers), np.array(where, dtype=np.int64)

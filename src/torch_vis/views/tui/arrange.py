@@ -76,7 +76,7 @@ class Arrangement:
                 before = _previous(forest, row)
                 if before < 0 or parent[before] != parent[row] or number[before] != number[row] - 1:
                     continue
-                if signatures[before] == signatures[row] and forest.kind(row) == forest.kind(before):
+                if signatures[before] == signatures[row] and _looks(forest, row) == _looks(forest, before):
                     first[row] = first[before]
                     counts[first[row]] += 1
                     hidden[row : end[row]] = True
@@ -94,7 +94,7 @@ class Arrangement:
     # the filter
 
     def search(self, pattern: str) -> Mask:
-        """The rows whose path or class matches: a regular expression, in any case unless it has capitals."""
+        """The rows whose path, class or mark matches: a regular expression, in any case unless it has capitals."""
         found = np.zeros(len(self.forest), dtype=bool)
         for part in self.searching(pattern):
             found |= part
@@ -112,10 +112,12 @@ class Arrangement:
             yield found
 
     def searchable(self) -> tuple[list[str], list[str]]:
-        """For each row its path and its class, on two lines: as they are, and in small letters."""
+        """For each row its path, its class and its mark on lines of their own: as they are, and in small letters."""
         if self._lines is None:
             forest = self.forest
             lines = [f"{path}\n{type_}" for path, type_ in zip(forest.paths, forest.types)]
+            for row, mark in forest.marks.items():
+                lines[row] += f"\n{mark}"
             self._lines = lines, [line.lower() for line in lines]
         return self._lines
 
@@ -243,6 +245,11 @@ def _number(name: str) -> int:
     """The number that a name ends with, -1 where there is none."""
     digits = len(name) - len(name.rstrip("0123456789"))
     return int(name[-digits:]) if 0 < digits < 10 else -1
+
+
+def _looks(forest: Forest, row: int) -> tuple[str, str]:
+    """What is to be seen of a row beside its name."""
+    return forest.kind(row), forest.marks.get(row, "")
 
 
 def _previous(forest: Forest, row: int) -> int:

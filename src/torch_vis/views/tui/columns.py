@@ -49,6 +49,10 @@ COLUMNS: dict[str, ColumnSpec] = {
     "mean": ColumnSpec("per call", TIME, 9, TIMING, "forward, the mean of its calls"),
     "backward": ColumnSpec("backward", TIME, 9, TIMING, "backward operations of it and below"),
     "backward_self": ColumnSpec("bwd self", TIME, 9, TIMING, "backward operations of its own"),
+    "recomputed": ColumnSpec(
+        "recomputed", TIME, 10, TIMING, "of backward, forward operations that it ran again (checkpointing)"
+    ),
+    "recomputed_ops": ColumnSpec("recomp. ops", PLAIN, 11, ALWAYS, "how many operations backward ran again"),
     "in": ColumnSpec("input", TEXT, 20, SHAPES, "the tensors that went in at the first call"),
     "out": ColumnSpec("output", TEXT, 20, SHAPES, "the tensors that came out at the first call"),
     "in_bytes": ColumnSpec("in size", BYTES, 9, MEMORY, "bytes that went in at the first call"),
@@ -82,9 +86,13 @@ ADDITIVE |= {
     "self",
     "backward",
     "backward_self",
+    "recomputed",
+    "recomputed_ops",
 }
 ADDITIVE |= {"memory", "flops", "ops"}
-DEFAULT = ("type", "params", "time", "self", "backward", "flops", "memory", "out", "calls", "bytes", "shapes")
+DEFAULT = (
+    "type", "params", "time", "self", "backward", "recomputed", "flops", "memory", "out", "calls", "bytes", "shapes",
+)  # fmt: skip
 WITHOUT_RUN = (
     "type", "params", "params_share", "elements", "elements_share", "bytes", "shapes", "dtype", "device", "args",
 )  # fmt: skip

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+RECOMPUTED = "recomputed"  # what a row is marked with whose module backward ran again
 
 
 class Forest:
@@ -46,6 +47,8 @@ class Forest:
         self.texts: dict[str, Callable[[int], str]] = {"type": types.__getitem__}
         self.later: dict[str, Callable[[], Floats]] = {}
         """Columns of figures that take a while, by what computes them; ``complete`` does it."""
+        self.marks: dict[int, str] = {}
+        """A word beside the names of some rows, which the filter finds as well."""
         self.sharing: Sharing | None = None
         self._signatures: Ints | None = None
         self.describe: Callable[[int], Any] = lambda row: ()

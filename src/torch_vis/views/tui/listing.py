@@ -70,6 +70,8 @@ class Listing:
         rows = []
         for row in self.rows.tolist():
             one: dict[str, Any] = {"path": forest.paths[row], "depth": int(forest.depth[row])}
+            if row in forest.marks:
+                one["mark"] = forest.marks[row]
             if self.arrangement.members(row) > 1:
                 one["members"] = self.arrangement.members(row)
             for name in self.columns:
@@ -132,7 +134,8 @@ class Listing:
 
     def _label(self, row: int) -> str:
         depth = 0 if self.arrangement.flat else int(self.forest.depth[row])
-        return "  " * depth + self.arrangement.label(row)
+        mark = self.forest.marks.get(row, "")
+        return "  " * depth + self.arrangement.label(row) + (f" {mark}" if mark else "")
 
     def _words(self, row: int) -> list[str]:
         texts = self.forest.texts

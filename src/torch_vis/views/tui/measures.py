@@ -8,9 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.graph.schema import Flag, Phase
 from torch_vis.views.outline import output_values
-from torch_vis.views.tui.forest import Floats, Forest, Ints
+from torch_vis.views.tui.forest import RECOMPUTED, Floats, Forest, Ints
+
+MEASURED = (
+    "time", "self", "mean", "backward", "backward_self", "recomputed", "recomputed_ops", "memory", "flops", "ops",
+)  # fmt: skip
 
 
 def rows_by_path(forest: Forest, graph: Graph) -> Ints:
@@ -27,14 +32,18 @@ def rows_by_path(forest: Forest, graph: Graph) -> Ints:
 
 
 def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) -> None:
-    """Add a run's columns to a forest: calls, times, memory, FLOPs, operations, shapes at the border."""
+    """Add a run's columns to a forest: calls, times, memory, FLOPs, operations, shapes at the border.
+
+    As in the printed table, a call that backward runs again is none of forward: what it does counts as backward's.
+    """
     tally = Tally(forest, graph, row_of_scope)
     numbers = forest.numbers
-    is_call = tally.begins
-    numbers["calls"] = tally.by_row(np.ones(len(row_of_scope)), is_call)
-    never = numbers["calls"] == 0
+    is_call = tally.begins & ~tally.again
+    ones = np.ones(len(row_of_scope))
+    numbers["calls"] = tally.by_row(ones, is_call)
+    never = tally.by_row(ones, tally.begins) == 0
     if "scope_time_ns" in metrics:
-        taken = _without_backward(graph, metrics)
+        taken = _without_backward(graph, metrics, tally.again)
         numbers["time"] = tally.by_row(taken, is_call & tally.outermost)
         numbers["self"] = tally.by_row(taken, is_call) - tally.inside(taken)
         numbers["mean"] = np.where(never, np.nan, numbers["time"] / np.maximum(numbers["calls"], 1))
@@ -43,13 +52,15 @@ def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) 
         spent = _known(metrics, "time_ns")
         numbers["backward_self"] = tally.own(np.where(backward, spent, 0.0))
         numbers["backward"] = tally.inclusive(np.where(backward, spent, 0.0))
+    if tally.again.any():
+        _recomputed(forest, graph, metrics, tally)
     if "alloc_bytes" in metrics:
         numbers["memory"] = tally.inclusive(np.where(backward, 0.0, _known(metrics, "alloc_bytes")))
     if "flops" in metrics:
         forward = graph.node_phase == Phase.FORWARD
         numbers["flops"] = tally.inclusive(np.where(forward, _known(metrics, "flops"), 0.0))
     numbers["ops"] = tally.inclusive(np.ones(len(graph)))
-    for name in ("time", "self", "mean", "backward", "backward_self", "memory", "flops", "ops"):
+    for name in MEASURED:
         if name in numbers:
             numbers[name] = np.where(never, np.nan, np.maximum(numbers[name], 0))
     for name in ("time", "flops"):
@@ -58,9 +69,20 @@ def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) 
     _shapes(forest, graph, row_of_scope)
 
 
-def _without_backward(graph: Graph, metrics: Metrics) -> Floats:
+def _recomputed(forest: Forest, graph: Graph, metrics: Metrics, tally: Tally) -> None:
+    """What backward computed again: how long it took, how many operations, and a mark on what was checkpointed."""
+    nodes = ((graph.node_flags & Flag.RECOMPUTE != 0) & tally.again[graph.node_scope]).astype(np.float64)
+    if "time_ns" in metrics:
+        forest.numbers["recomputed"] = tally.inclusive(nodes * _known(metrics, "time_ns"))
+    forest.numbers["recomputed_ops"] = tally.inclusive(nodes)
+    inside = tally.again[graph.scope_parent] & (graph.scope_parent >= 0)
+    for row in tally.rows[tally.again & ~inside & tally.begins].tolist():
+        forest.marks[row] = RECOMPUTED
+
+
+def _without_backward(graph: Graph, metrics: Metrics, again: NDArray[np.bool_]) -> Floats:
     """How long each call took; the run itself, as long as its calls and its own forward operations."""
-    taken = metrics["scope_time_ns"].values.astype(np.float64)
+    taken = np.where(again, 0.0, metrics["scope_time_ns"].values.astype(np.float64))
     if len(taken) and graph.modules[graph.scope_module[0]].kind == "run" and "time_ns" in metrics:
         own = (graph.node_scope == 0) & (graph.node_phase != Phase.BACKWARD)
         taken[0] = taken[graph.scope_parent == 0].sum() + _known(metrics, "time_ns")[own].sum()
@@ -79,7 +101,9 @@ class Tally:
 
     def __init__(self, forest: Forest, graph: Graph, row_of_scope: Ints) -> None:
         self.forest, self.graph, self.rows = forest, graph, row_of_scope
-        self.parents = graph.scope_parent.tolist()
+        self.again = recomputed_scopes(graph)
+        """Calls that backward ran again."""
+        self.parents = _where_first_called(graph, self.again)
         rows = row_of_scope.tolist()
         above = [rows[parent] if parent >= 0 else -1 for parent in self.parents]
         kinds = np.array([module.kind in ("module", "compiled") for module in graph.modules], dtype=bool)
@@ -135,6 +159,19 @@ class Tally:
         for scope in range(len(self.parents) - 1, 0, -1):
             sums[self.parents[scope]] += sums[scope]
         return self.by_row(np.asarray(sums), self.begins & self.outermost)
+
+
+def _where_first_called(graph: Graph, again: NDArray[np.bool_]) -> list[int]:
+    """The call around each call; of one that backward runs again, that around the first call of its module."""
+    parents: list[int] = graph.scope_parent.tolist()
+    if not again.any():
+        return parents
+    first: dict[int, int] = {}
+    for scope, module in enumerate(graph.scope_module.tolist()):
+        if again[scope] and not again[parents[scope]]:
+            parents[scope] = parents[first.get(module, scope)]
+        first.setdefault(module, scope)
+    return parents
 
 
 def _known(metrics: Metrics, name: str) -> Floats:

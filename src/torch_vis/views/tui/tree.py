@@ -24,6 +24,7 @@ from torch_vis.views.tui.palette import Palette, palette
 
 GAP = 2
 NAME_WIDTH = (16, 44)
+SHORTEST = 6  # of a name that is cut for what stands beside it
 PLAIN = Style()
 
 
@@ -158,6 +159,8 @@ class ModuleTree(ScrollView, can_focus=True):
         if flat not in known:
             words = self.forest.paths if flat else self.forest.names
             known[flat] = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+            for row, mark in self.forest.marks.items():
+                known[flat][row] += len(mark) + 1
         return known[flat] + (8 if self.arrangement.folding else 0)
 
     def _width(self, name: str) -> int:
@@ -247,7 +250,13 @@ class ModuleTree(ScrollView, can_focus=True):
             guide, room = f"{depth:>3} ", self._name_width - 6
         else:
             guide = "│ " * depth
-        return [Segment(guide, colours.faint), Segment(mark, colours.dim), Segment(_fit(label, room), style)]
+        word = f" {self.forest.marks[row]}" if row in self.forest.marks else ""
+        if word and room < len(word) + SHORTEST:  # the name goes before its mark
+            word = ""
+        label = label if cell_len(label) + len(word) <= room else _fit(label, room - len(word))
+        word = _fit(word, room - cell_len(label))
+        parts = [(guide, colours.faint), (mark, colours.dim), (label, style), (word, colours.dim)]
+        return [Segment(text, look) for text, look in parts]
 
     def _figure(self, name: str, row: int) -> list[Segment]:
         figure = self.figure(name, row)

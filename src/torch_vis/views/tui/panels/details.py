@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from torch_vis.graph.words import many
+from torch_vis.views.tui.columns import cell
+from torch_vis.views.tui.forest import RECOMPUTED
 from torch_vis.views.tui.panels.sheet import Sheet, short, sizes
 from torch_vis.views.tui.subject import Subject, TensorRow
 from torch_vis.views.units import size
@@ -15,7 +18,7 @@ def draw(subject: Subject, row: int, sheet: Sheet, *, histograms: bool = False) 
     """Fill the panel."""
     found = subject.details(row)
     sheet.heading(subject.forest.types[row], found.arguments)
-    sheet.facts(found.facts)
+    sheet.facts([*found.facts, *_again(subject, row)])
     if found.doc:
         sheet.say(" ".join(found.doc.split()), sheet.colours.dim)
     tensors = subject.figures(row)
@@ -33,6 +36,16 @@ def draw(subject: Subject, row: int, sheet: Sheet, *, histograms: bool = False) 
             line = "  " * (depth - 1) + "└ " * bool(depth) + name
             sheet.lines.append(Text(line, style=sheet.colours.dim if depth else sheet.colours.name))
     _advice(subject, row, sheet)
+
+
+def _again(subject: Subject, row: int) -> list[tuple[str, str]]:
+    """What backward computed again of it."""
+    numbers = subject.forest.numbers
+    operations = numbers["recomputed_ops"][row] if "recomputed_ops" in numbers else 0.0
+    if not operations > 0:
+        return []
+    time = f", {cell('recomputed', numbers['recomputed'][row])}" if "recomputed" in numbers else ""
+    return [(RECOMPUTED, f"{many(int(operations), 'operation')} run again during backward{time}")]
 
 
 def _tensors(tensors: Sequence[TensorRow], sheet: Sheet) -> None:

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.template import short_name
 from torch_vis.graph.words import many
+from torch_vis.views.tui.forest import RECOMPUTED
 from torch_vis.views.tui.panels.sheet import Sheet
 from torch_vis.views.tui.subject import Subject
 from torch_vis.views.units import count, duration
 
 MOST = 200
 KINDS = 12
+AGAIN = "↩"  # a forward operation that backward ran again
 NEEDS = "Operations are those of a traced run: tv.trace(model, x, backward=True).explore()"
 
 
@@ -31,7 +33,8 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
         sheet.missing("No operation of it ran.")
         return
     _kinds(graph, metrics, nodes, sheet)
-    sheet.heading("In order", many(len(nodes), "operation"))
+    repeated = (graph.node_flags[nodes[:MOST]] & Flag.RECOMPUTE != 0).any()
+    sheet.heading("In order", many(len(nodes), "operation") + (f"; {AGAIN} {RECOMPUTED}" if repeated else ""))
     rows = [_line(graph, metrics, int(node)) for node in nodes[:MOST]]
     heads = ["#", "", "operation", "output", "time", "FLOPs"]
     styles = [sheet.colours.faint, sheet.colours.dim, sheet.colours.name, sheet.colours.type]
@@ -66,6 +69,8 @@ def _line(graph: Graph, metrics: Metrics, number: int) -> list[str]:
     took = metrics["time_ns"][number] if "time_ns" in metrics else None
     flops = metrics["flops"][number] if "flops" in metrics else None
     phase = {Phase.FORWARD: "→", Phase.BACKWARD: "←", Phase.OPTIMIZER: "⟳"}[Phase(graph.node_phase[number])]
+    if graph.node_flags[number] & Flag.RECOMPUTE:
+        phase = AGAIN
     return [
         str(number),
         phase,

@@ -9,6 +9,7 @@ import numpy as np
 from rich.text import Text
 
 from torch_vis.views.tui.columns import cell
+from torch_vis.views.tui.forest import RECOMPUTED
 from torch_vis.views.tui.panels.sheet import Sheet, short, sizes, sparkline
 from torch_vis.views.tui.subject import Advice, CallRow, Subject, TensorRow
 from torch_vis.views.units import count, duration, size
@@ -68,9 +69,11 @@ def _totals(subject: Subject, row: int, sheet: Sheet) -> None:
 
 
 def _spread(calls: Sequence[CallRow], sheet: Sheet) -> None:
-    times = np.array([call.time_ns for call in calls], dtype=np.float64)
-    sheet.heading("Calls", f"{len(calls):,}")
-    if len(calls) > 1:
+    first = [number for number, call in enumerate(calls) if call.note != RECOMPUTED]
+    again = len(calls) - len(first)
+    times = np.array([calls[number].time_ns for number in first], dtype=np.float64)
+    sheet.heading("Calls", f"{len(first):,}" + (f", and {again:,} {RECOMPUTED}" if again else ""))
+    if len(first) > 1:
         sheet.lines.append(Text(sparkline(times.tolist(), sheet.width), style=sheet.colours.warn))
         middle, low, high = np.median(times), times.min(), times.max()
         sheet.facts(
@@ -78,7 +81,7 @@ def _spread(calls: Sequence[CallRow], sheet: Sheet) -> None:
                 ("mean", f"{duration(int(times.mean()))} ± {duration(int(times.std()))}"),
                 ("median", duration(int(middle))),
                 ("fastest", duration(int(low))),
-                ("slowest", f"{duration(int(high))} at call {int(times.argmax())}"),
+                ("slowest", f"{duration(int(high))} at call {first[int(times.argmax())]}"),
             ]
         )
 
