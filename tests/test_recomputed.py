@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from torch_vis.graph import Node
+from torch_vis.graph.recomputed import first_calls
 
 
 class Squared(torch.autograd.Function):
@@ -164,3 +165,34 @@ def test_a_backward_of_which_a_graph_is_made_computes_nothing_again() -> None:
 def test_a_function_that_backward_shares_with_forward_is_no_second_computation() -> None:
     trace = tv.trace(lambda x: Squared.apply(twice(x)), torch.randn(3, requires_grad=True), backward=True)
     assert len(trace.graph.find(op="mul", phase="backward")) >= 3 and not again(trace)
+
+
+def test_a_module_that_is_called_twice_is_computed_again_in_order() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.drop = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Dropout(0.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            def body(x: Tensor) -> Tensor:
+                return self.drop(self.inner(self.drop(self.inner(x))))
+
+            for _ in range(2):
+                x = checkpoint(body, x, use_reentrant=True)
+            return x
+
+    trace = tv.trace(Twice(), torch.randn(2, 4, requires_grad=True), backward=True)
+    first = first_calls(trace.graph)
+    calls = [
+        (scope.path, scope.call, trace.graph.scopes[first[scope.index]].call)
+        for scope in trace.graph.scopes
+        if scope.index in first
+    ]
+    wanted = [(4, 2), (5, 3), (6, 0), (7, 1)]  # the second time first, each from its beginning
+    for path in ("inner", "inner.0", "inner.1", "drop"):
+        assert [pair for name, *pair in calls if name == path] == [list(pair) for pair in wanted]
+    plain = Twice()
+    plain.forward = lambda x: plain.drop(plain.inner(plain.drop(plain.inner(x))))  # type: ignore[method-assign]
+    found = tv.compare(tv.trace(plain, torch.randn(2, 4), backward=True), trace)
+    added = sorted(scope.path for scope in found.added_modules)
+    assert added == sorted(["inner", "inner.0", "inner.1", "drop"] * 2)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.compare import align, module_of
-from torch_vis.analysis.compare_sides import first_calls, steps
+from torch_vis.analysis.compare_sides import steps
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra
 from torch_vis.graph.graph import Rows
+from torch_vis.graph.recomputed import first_calls
 from torch_vis.graph.rows import Node, Scope
 from torch_vis.graph.words import many
 from torch_vis.tracing import Trace

@@ -10,6 +10,7 @@ import numpy as np
 
 from torch_vis.analysis.sequences import common
 from torch_vis.graph import Graph, TensorType
+from torch_vis.graph.recomputed import first_calls
 from torch_vis.graph.schema import Flag, Phase
 
 TRANSPARENT = frozenset({"function", "compiled"})
@@ -95,24 +96,3 @@ def _solid(graph: Graph) -> list[int]:
         else:
             solid.append(first.get(scope, scope))
     return solid
-
-
-def first_calls(graph: Graph) -> dict[int, int]:
-    """For each call of a module in which only backward runs the one of forward, those of one module from the last on.
-
-    Such calls are made again by activation checkpointing, or stand for a module's backward in what a compiler captured.
-    """
-    forward = np.zeros(len(graph.scope_call), dtype=bool)
-    forward[graph.node_scope[graph.node_phase != Phase.BACKWARD]] = True
-    for scope in range(len(forward) - 1, 0, -1):
-        forward[graph.scope_parent[scope]] |= forward[scope]
-    waiting: dict[int, list[int]] = defaultdict(list)
-    found = {}
-    for scope, module in enumerate(graph.scope_module.tolist()):
-        if graph.modules[module].kind != "module":
-            continue
-        if forward[scope]:
-            waiting[module].append(scope)
-        elif waiting[module]:
-            found[scope] = waiting[module].pop()
-    return found
