@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from tests.views.screen import drive, panel, press, screen, settle
@@ -83,6 +84,23 @@ def test_the_mark_stands_on_what_was_checkpointed() -> None:
     assert not subject.forest.marks and "recomputed" not in subject.forest.numbers
 
 
+def test_what_is_checkpointed_without_a_module_counts_where_it_ran() -> None:
+    class Bare(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            wave = checkpoint(lambda x: x.exp().sin().exp(), self.stem(x), use_reentrant=False)
+            return self.head(wave)
+
+    trace = tv.trace(Bare(), torch.ones(3, 4), backward=True)
+    forest, number = TraceSubject(trace).forest, len(trace.graph.find(flag="recompute"))
+    assert number and not forest.marks
+    assert forest.numbers["recomputed_ops"].tolist() == [number, number, 0, 0]
+    assert f"computed again  {number} of the operations of backward" in str(trace)
+
+
 @pytest.mark.parametrize("size", [(150, 40), (80, 40)])
 def test_a_row_says_that_it_is_recomputed(size: tuple[int, int]) -> None:
     async def steps(app: Any, pilot: Any) -> None:
@@ -148,7 +166,7 @@ def test_layers_of_which_some_are_recomputed_are_not_folded_into_one() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.layers[0](self.first(x))
             for layer in self.layers[1:]:
-                x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+                x = checkpoint(layer, x, use_reentrant=False)
             return x
 
     async def steps(app: Any, pilot: Any) -> None:

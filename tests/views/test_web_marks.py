@@ -100,6 +100,7 @@ def test_the_mark_is_there_where_only_names_can_be_read(page: Page) -> None:
     close(page)
     texts = drawn(page, 0.7)
     assert "↻ blocks.0–2" in texts and not any("recomputed" in text for text in texts)
+    assert "↻ recomputed" in page.text(".legend") and ">↻ recomputed<" in page.js("return T.toSvg()")
 
 
 def test_the_page_marks_the_calls_that_the_table_counts_as_backward(page: Page, trace: tv.Trace) -> None:
@@ -167,10 +168,31 @@ def test_the_module_table_counts_calls_as_the_printed_one_does(page: Page, trace
     assert len(page.js("return [...document.querySelectorAll('.grid tbody tr')].map(r => r.innerText)")) == 3
 
 
+def test_operations_that_are_checkpointed_without_a_module_say_so_themselves(show: Show) -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(checkpoint(lambda x: x.exp().sin().exp(), self.stem(x), use_reentrant=False))
+
+    trace = tv.trace(Bare(), torch.ones(3, 4), backward=True)
+    again = trace.graph.find(flag="recompute")
+    assert {"sin"} <= {node.name for node in again} and not recomputed_scopes(trace.graph).any()
+    page = show(trace)
+    assert facts(page, ".summary")["computed again"] == str(len(again))
+    sine = next(node.index for node in again if node.name == "sin")
+    page.js("return S.goNode(arguments[0])", sine)
+    page.until(f"return A.node === {sine}")
+    assert "3×8 · recomputed" in drawn(page)
+    assert facts(page, ".details")["note"] == "a forward operation run again during backward"
+
+
 def test_without_checkpoints_the_page_speaks_of_none(show: Show) -> None:
     page = show(tv.trace(Checkpointed(again=False), torch.ones(3, 4), backward=True))
     assert not [text for text in drawn(page) if "recomputed" in text]
-    assert "computed again" not in facts(page, ".summary")
+    assert "computed again" not in facts(page, ".summary") and "recomputed" not in page.text(".legend")
     assert not [name for name in modules(page) if "↻" in name]
 
 

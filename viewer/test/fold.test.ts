@@ -127,3 +127,14 @@ test("an empty run", () => {
   openAtFirst(root);
   assert.equal(compose(root, options).items.length, 0);
 });
+
+test("what ran again is not folded with what ran first, and is the only thing marked", () => {
+  const modules: [string, string][] = [["", "run"], ["layers.0", "Layer"], ["layers.1", "Layer"]];
+  const scopes: [number, number][] = [[-1, 0], [0, 1], [0, 2], [0, 2], [0, 1]];
+  const ops = [1, 2, 3, 4].map((scope, i) => ({ name: "mm", scope, reads: [i - 1] }));
+  const run = makeRun({ modules, scopes, ops });
+  run.columns.set("scope_recomputed", Uint8Array.of(0, 0, 0, 1, 1));
+  const boxes = rootBox(new Forest(run, [0])).children;
+  assert.deepEqual(boxes.map((box) => [box.label, box.count, box.recomputed, box.isMarked]), [["layers.0–1", 2, false, false], ["layers.0–1", 2, true, true]]);
+  assert.deepEqual(boxes[1].children.map((box) => box.isMarked), [false, false], "the repeat says it for all in it");
+});

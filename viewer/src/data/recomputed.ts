@@ -1,4 +1,4 @@
-/** Calls that backward ran again, as the printed table has them: the second computation of what was checkpointed. */
+/** What backward ran again, as the printed table has them: the second computation of what was checkpointed. */
 
 import type { Run } from "./run.ts";
 
@@ -9,6 +9,7 @@ export const SAID = "run again during backward";
 export const AGAIN = "↻ ";
 const FLAG = 8;
 
+/** Whether backward ran a call of a module again. */
 export function isRecomputed(run: Run, scope: number): boolean {
   return scope >= 0 && run.columns.get("scope_recomputed")?.[scope] === 1;
 }
@@ -18,11 +19,15 @@ export function isOutermost(run: Run, scope: number): boolean {
   return isRecomputed(run, scope) && !isRecomputed(run, run.scopeParent[scope]);
 }
 
-/** How many operations ran in such calls. */
+/** Whether an operation is one of forward that backward ran again, in such a call or by itself. */
+export function isRepeated(run: Run, node: number): boolean {
+  return (run.nodeFlags[node] & FLAG) !== 0;
+}
+
+/** How many of them there are. */
 export function recomputedOperations(run: Run): number {
   let found = 0;
-  if (!run.columns.has("scope_recomputed")) return found;
-  for (let node = 0; node < run.count; node++) if (run.nodeFlags[node] & FLAG && isRecomputed(run, run.nodeScope[node])) found += 1;
+  for (let node = 0; node < run.count; node++) if (isRepeated(run, node)) found += 1;
   return found;
 }
 

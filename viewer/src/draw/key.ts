@@ -1,6 +1,7 @@
 /** What the colours of the graph mean, as data: for the legend on the page and for the one in a picture that leaves it. */
 
 import type { App } from "../app.ts";
+import { AGAIN, RECOMPUTED } from "../data/recomputed.ts";
 import { plural } from "../data/text.ts";
 import type { Box } from "../tree/box.ts";
 import { amountAt, BAD, BOUNDS, categoryColor, evenColor, isEven, SCALES, type Measure } from "./heat.ts";
@@ -12,7 +13,7 @@ export interface Key {
   notes: string;
   ramp: string[]; // colours from the least to the most; empty: none
   ticks: string[];
-  swatches: [color: string, text: string][];
+  swatches: [color: string, text: string][]; // without a colour: a sign, and what it means
 }
 
 const DIFFERENCES = ["", "+ only in B (added)", "− only in A (removed)", "≠ changed, or some of each"];
@@ -22,15 +23,17 @@ export function keyOf(app: App): Key {
   if (heat) return heatKey(app, heat);
   const key: Key = { title: "", notes: "", ramp: [], ticks: [], swatches: [] };
   const boxes = drawnBoxes(app);
+  const marks: [string, string][] = boxes.some((box) => box.isMarked) ? [["", `${AGAIN}${RECOMPUTED}`]] : [];
   if (app.run.difference) {
     const seen = new Set<number>(app.run.difference);
     key.swatches = [1, 2, 3].filter((one) => seen.has(one) || boxes.some((box) => box.difference === one)).map((one) => [theme.difference[one], DIFFERENCES[one]]);
     if (!key.swatches.length) key.notes = "both ran the same operations";
+    key.swatches.push(...marks);
     return key;
   }
   if (app.mode === "over") key.swatches.push([theme.wireLater, "lines of the backward pass"]);
   const used = new Set(boxes.map((box) => app.family(box)));
-  key.swatches.push(...Object.keys(FAMILIES).filter((name) => used.has(name) && name !== "module").map((name): [string, string] => [mixed([theme.card, FAMILIES[name]], 0.85), name]));
+  key.swatches.push(...Object.keys(FAMILIES).filter((name) => used.has(name) && name !== "module").map((name): [string, string] => [mixed([theme.card, FAMILIES[name]], 0.85), name]), ...marks);
   return key;
 }
 
@@ -88,9 +91,11 @@ export function keyPieces(key: Key, width: number): { pieces: Piece[]; width: nu
   }
   let x = 0;
   for (const [fill, text] of key.swatches) {
-    const room = subRuler().width(text) + 36;
+    const patch = fill ? 16 : 0;
+    const room = subRuler().width(text) + 20 + patch;
     if (x && x + room > wide) [x, y] = [0, y + LINE];
-    pieces.push({ x, y: y + 4, w: 11, h: 11, fill }, { x: x + 16, y: y + 14, text, bold: false, anchor: "start" });
+    if (fill) pieces.push({ x, y: y + 4, w: 11, h: 11, fill });
+    pieces.push({ x: x + patch, y: y + 14, text, bold: false, anchor: "start" });
     x += room;
   }
   return { pieces, width: key.title || key.swatches.length ? RAMP.w : 0, height: key.swatches.length ? y + LINE : y };

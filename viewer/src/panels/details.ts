@@ -148,7 +148,7 @@ export class Details {
     const others = box.kind === "root" ? [] : callsOf(run, scopes, !box.recomputed);
     const link = (text: string): HTMLElement => h("button", { class: "link", type: "button", on: { click: () => this.goScope(others[0]) } }, text);
     if (!box.recomputed) return ["computed again", others.length ? link("during backward") : ""];
-    return [RECOMPUTED, others.length ? h("span", {}, `${SAID}; `, link("see it in forward")) : SAID];
+    return [RECOMPUTED, others.length ? h("span", {}, `${SAID}; `, link(others.length > scopes.length ? "see its first call" : "see it in forward")) : SAID];
   }
 
   private nodeButton(node: number): HTMLElement {

@@ -17,6 +17,7 @@ export function legendOf(app: App): HTMLElement[] {
 }
 
 function swatch(color: string, text: string): HTMLElement {
+  if (!color) return h("span", { class: "key" }, text);
   const dot = h("i", { class: "swatch" });
   dot.style.background = color;
   return h("span", { class: "key" }, dot, text);

@@ -1,6 +1,6 @@
 /** What is drawn: boxes for operations, calls of modules and repeats; each makes its children when first asked. */
 
-import { isRecomputed } from "../data/recomputed.ts";
+import { isRecomputed, isRepeated } from "../data/recomputed.ts";
 import type { Run } from "../data/run.ts";
 import { cut, type Stretch } from "./fold.ts";
 import { Hash, type Forest } from "./forest.ts";
@@ -80,7 +80,7 @@ export class Box {
 
   private isAgain(): boolean {
     if (this.kind === "input" || this.kind === "output" || this.kind === "root") return false;
-    return this.elements.length > 0 && this.elements.every((element) => isRecomputed(this.run, element < 0 ? ~element : this.run.nodeScope[element]));
+    return this.elements.length > 0 && this.elements.every((element) => (element < 0 ? isRecomputed(this.run, ~element) : isRepeated(this.run, element)));
   }
 
   /** What was checkpointed is marked, and not once more all that is in it. */
@@ -152,8 +152,9 @@ export class Box {
     let label = shortLabel(run, ~element, above);
     const lone = loneOperation(forest, ~element, label);
     if (lone >= 0) return new Box(forest, "op", this, Int32Array.of(lone), from, to, label, "", level);
-    const again = (seen.get(label) ?? 0) + 1;
-    seen.set(label, again);
+    const name = isRecomputed(run, ~element) ? `\u0000${label}` : label; // what ran again is told apart by its mark
+    const again = (seen.get(name) ?? 0) + 1;
+    seen.set(name, again);
     if (again > 1) label += ` #${again}`;
     return new Box(forest, "module", this, inside, from, to, label, typeLabel(run, ~element), level);
   }
@@ -259,8 +260,9 @@ function folds(forest: Forest, elements: Int32Array): Stretch[] {
   for (let i = 0; i < elements.length; i++) {
     const element = elements[i];
     if (element >= 0) {
-      strict[i] = forest.nodeKey(element, true);
-      loose[i] = forest.nodeKey(element, false);
+      const again = isRepeated(run, element) ? 0.5 : 0; // the other keys are whole numbers
+      strict[i] = forest.nodeKey(element, true) + again;
+      loose[i] = forest.nodeKey(element, false) + again;
       continue;
     }
     const module = run.scopeModule[~element];

@@ -52,7 +52,7 @@ def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) 
         spent = _known(metrics, "time_ns")
         numbers["backward_self"] = tally.own(np.where(backward, spent, 0.0))
         numbers["backward"] = tally.inclusive(np.where(backward, spent, 0.0))
-    if tally.again.any():
+    if (graph.node_flags & Flag.RECOMPUTE).any():
         _recomputed(forest, graph, metrics, tally)
     if "alloc_bytes" in metrics:
         numbers["memory"] = tally.inclusive(np.where(backward, 0.0, _known(metrics, "alloc_bytes")))
@@ -71,7 +71,7 @@ def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) 
 
 def _recomputed(forest: Forest, graph: Graph, metrics: Metrics, tally: Tally) -> None:
     """What backward computed again: how long it took, how many operations, and a mark on what was checkpointed."""
-    nodes = ((graph.node_flags & Flag.RECOMPUTE != 0) & tally.again[graph.node_scope]).astype(np.float64)
+    nodes = (graph.node_flags & Flag.RECOMPUTE != 0).astype(np.float64)
     if "time_ns" in metrics:
         forest.numbers["recomputed"] = tally.inclusive(nodes * _known(metrics, "time_ns"))
     forest.numbers["recomputed_ops"] = tally.inclusive(nodes)

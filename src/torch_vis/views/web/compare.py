@@ -90,7 +90,7 @@ def _side(name: str, parts: Parts) -> dict[str, Any]:
         "operations": len(graph),
         "tensors": len(graph.value_type),
         "calls": sum(scope.kind == "module" and not again[scope.index] for scope in graph.scopes),
-        "recomputed": int(((graph.node_flags & Flag.RECOMPUTE != 0) & again[graph.node_scope]).sum()),
+        "recomputed": int((graph.node_flags & Flag.RECOMPUTE != 0).sum()),
         "peak_bytes": _peak(metrics),
         "totals": totals,
         "meta": plain_meta(meta),
