@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-LONG = 2000  # beyond, only what is unique or at the ends is matched, to stay linear
+SHORT = 150  # up to here, the longest blocks are looked for, which takes more than linear time
+MOST_EDITS = 300  # that a longer sequence is searched for; beyond, it is cut at what is unique in both
+STRIDE = 60  # edits by which to go on where nothing is unique
 
 
 def common(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
@@ -22,13 +24,9 @@ def common(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
     start = [(i, i) for i in range(head)]
     end = [(len(one) - i, len(two) - i) for i in range(tail, 0, -1)]
     middle_a, middle_b = one[head : len(one) - tail], two[head : len(two) - tail]
-    if not middle_a or not middle_b:
-        inner = []
-    elif max(len(middle_a), len(middle_b)) > LONG:
-        inner = _anchors(middle_a, middle_b)
-    else:
-        blocks = SequenceMatcher(None, middle_a, middle_b, autojunk=False).get_matching_blocks()
-        inner = [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
+    inner = _blocks(middle_a, middle_b)
+    if inner is None:
+        inner = _long(middle_a, middle_b)
     return [*start, *((i + head, j + head) for i, j in inner), *end]
 
 
@@ -74,6 +72,127 @@ def in_any_order(
     return [
         (place, waiting[key].pop()) for place, key in enumerate(here) if place not in used_a and waiting[key]
     ]
+
+
+def _blocks(one: list[Any], two: list[Any]) -> list[tuple[int, int]] | None:
+    """By the longest run that both have, then those before and after it; None for long sequences."""
+    if not one or not two:
+        return []
+    if max(len(one), len(two)) > SHORT:
+        return None
+    blocks = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
+    return [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
+
+
+def _long(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
+    """Of sequences that may be of any length, in linear time."""
+    in_a, in_b = set(one), set(two)
+    kept_a = [place for place, item in enumerate(one) if item in in_b]
+    kept_b = [place for place, item in enumerate(two) if item in in_a]
+    both_a, both_b = [one[place] for place in kept_a], [two[place] for place in kept_b]
+    pairs = _fewest_edits(both_a, both_b)
+    if pairs is None:
+        pairs = _anchored(both_a, both_b)
+    return _drawn_together(one, two, [(kept_a[here], kept_b[there]) for here, there in pairs])
+
+
+def _drawn_together(one: list[Any], two: list[Any], pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same, but with what is equal next to the pair after it where it can be: what was put in stays in one piece.
+
+    >>> _drawn_together(list("tmat"), list("tsmmat"), [(0, 0), (1, 2), (2, 4), (3, 5)])
+    [(0, 0), (1, 3), (2, 4), (3, 5)]
+    """
+    found: list[tuple[int, int]] = []
+    next_a, next_b = len(one), len(two)
+    for here, there in reversed(pairs):
+        if here == next_a - 1 and two[next_b - 1] == one[here]:
+            there = next_b - 1
+        elif there == next_b - 1 and one[next_a - 1] == two[there]:
+            here = next_a - 1
+        found.append((here, there))
+        next_a, next_b = here, there
+    return found[::-1]
+
+
+def _fewest_edits(one: list[Any], two: list[Any]) -> list[tuple[int, int]] | None:
+    """By the fewest elements that have to be left out; None where these are too many."""
+    if abs(len(one) - len(two)) > MOST_EDITS:
+        return None
+    pairs, end = _furthest(one, two, (0, 0), MOST_EDITS)
+    return pairs if end == (len(one), len(two)) else None
+
+
+def _in_strides(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
+    """As far as it gets with some elements left out, then on from there."""
+    found: list[tuple[int, int]] = []
+    end = (0, 0)
+    while end[0] < len(one) and end[1] < len(two):
+        pairs, end = _furthest(one, two, end, STRIDE)
+        found += pairs
+    return found
+
+
+def _furthest(
+    one: list[Any], two: list[Any], begin: tuple[int, int], edits: int
+) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """The pairs on the way that gets furthest with so many elements left out, and the places that it gets to.
+
+    A way goes along a diagonal (what it left out of ``two`` less what it left out of ``one``) while elements are equal.
+    """
+    begin_a, begin_b = begin
+    size_a, size_b = len(one) - begin_a, len(two) - begin_b
+    at = {1: 0}  # for each diagonal the place in ``one`` that was reached
+    steps: list[dict[int, int]] = []
+    best = (0, 0, 0, 0)  # how far, how evenly, with how many edits, on which diagonal
+    for edit in range(edits + 1):
+        steps.append(dict(at))
+        for diagonal in range(-edit, edit + 1, 2):
+            before = _came_from(at, diagonal, edit)
+            here = at[before] + (before < diagonal)  # one of ``one`` is left out, else one of ``two``
+            there = here - diagonal
+            while here < size_a and there < size_b and one[begin_a + here] == two[begin_b + there]:
+                here, there = here + 1, there + 1
+            at[diagonal] = here
+            if here <= size_a and there <= size_b:
+                best = max(best, (here + there, -abs(diagonal), -edit, diagonal))
+        if best[0] == size_a + size_b:
+            break
+    far, _, edit, diagonal = best
+    here, there = (far + diagonal) // 2, (far - diagonal) // 2
+    end = (begin_a + here, begin_b + there)
+    found: list[tuple[int, int]] = []
+    for step in range(-edit, -1, -1):
+        before = _came_from(steps[step], here - there, step) if step else 0
+        start = steps[step][before] if step else 0
+        while here > start and there > start - before:
+            here, there = here - 1, there - 1
+            found.append((begin_a + here, begin_b + there))
+        here, there = start, start - before
+    return found[::-1], end
+
+
+def _came_from(at: dict[int, int], diagonal: int, edit: int) -> int:
+    """The diagonal beside it from which one is reached with one edit more."""
+    if diagonal == -edit or (diagonal != edit and at[diagonal - 1] < at[diagonal + 1]):
+        return diagonal + 1
+    return diagonal - 1
+
+
+def _anchored(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
+    """By what is unique in both, and between."""
+    found: list[tuple[int, int]] = []
+    last_a = last_b = 0
+    for end_a, end_b in [*_anchors(one, two), (len(one), len(two))]:
+        part_a, part_b = one[last_a:end_a], two[last_b:end_b]
+        between = _blocks(part_a, part_b)
+        if between is None:
+            between = _fewest_edits(part_a, part_b)
+        if between is None:
+            between = _in_strides(part_a, part_b)
+        found += [(last_a + here, last_b + there) for here, there in between]
+        found.append((end_a, end_b))
+        last_a, last_b = end_a + 1, end_b + 1
+    return found[:-1]
 
 
 def _anchors(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
