@@ -196,3 +196,30 @@ def test_a_module_that_is_called_twice_is_computed_again_in_order() -> None:
     found = tv.compare(tv.trace(plain, torch.randn(2, 4), backward=True), trace)
     added = sorted(scope.path for scope in found.added_modules)
     assert added == sorted(["inner", "inner.0", "inner.1", "drop"] * 2)
+
+
+def test_the_captured_backward_of_a_module_that_is_called_twice_is_from_the_last_on() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.relu(self.two(self.relu(self.one(x))))
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Twice(), Twice()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.first(x))
+
+    torch.manual_seed(0)
+    net, x = Both(), torch.randn(3, 4)
+    one = tv.trace(net, x, backward=True)
+    net.zero_grad()
+    found = tv.compare(one, tv.trace(net, x, backward=True, via="aot"))
+    assert not found.added_modules and not found.removed_modules
+    names = {node.name for node in found.removed}
+    assert not names & {"threshold_backward", "mm", "relu", "addmm"} and not found.differences().rows

@@ -47,26 +47,32 @@ def first_calls(graph: Graph) -> dict[int, int]:
     >>> first_calls(tv.trace(f, torch.ones(2, requires_grad=True), backward=True).graph)
     {3: 1, 4: 2}
     """
-    again = _only_in_backward(graph, graph.node_phase == Phase.BACKWARD)
+    again, repeated = _only_in_backward(graph, graph.node_phase == Phase.BACKWARD), recomputed_scopes(graph)
     modules, around = graph.scope_module.tolist(), _modules_around(graph)
-    waiting: dict[int, list[int]] = defaultdict(list)
-    inside: dict[tuple[int, int], list[int]] = defaultdict(list)
+    calls: dict[int, list[int]] = defaultdict(list)  # of each module, in forward
+    inside: dict[tuple[int, int], list[int]] = defaultdict(list)  # the same, by the call around them
+    passed: Counter[int] = Counter()  # how many of them backward has come by, from the last on
     found: dict[int, int] = {}
     for stretch in _stretches(graph, again, around):
-        outer = [scope for scope in stretch if again[scope] and not _is(again, around[scope])]
-        counts = Counter(modules[scope] for scope in outer)
-        last = {module: waiting[module][-count:] for module, count in counts.items()}
+        outer = Counter(modules[scope] for scope in stretch if again[scope] and not _is(again, around[scope]))
+        passed += outer
+        seen: Counter[tuple[int, int]] = Counter()
         for scope in stretch:
             module, outside = modules[scope], around[scope]
             if not again[scope]:
-                waiting[module].append(scope)
+                calls[module].append(scope)
                 inside[outside, module].append(scope)
-            else:
-                left = inside[found.get(outside, -1), module] if _is(again, outside) else last[module]
-                if left:
-                    found[scope] = left.pop(0)
-        for module in counts:
-            del waiting[module][-counts[module] :]
+                continue
+            begin = 0
+            left = inside.get((found.get(outside, -1), module)) if _is(again, outside) else None
+            if left is None:
+                left = calls[module]
+                begin = max(len(left) - passed[module], 0)
+            elif not repeated[scope]:
+                left = left[::-1]
+            if left:  # what is run once more than it was stands for the last one again
+                found[scope] = left[min(begin + seen[outside, module], len(left) - 1)]
+            seen[outside, module] += 1
     return found
 
 
