@@ -223,3 +223,17 @@ def test_the_captured_backward_of_a_module_that_is_called_twice_is_from_the_last
     assert not found.added_modules and not found.removed_modules
     names = {node.name for node in found.removed}
     assert not names & {"threshold_backward", "mm", "relu", "addmm"} and not found.differences().rows
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_functions_that_are_shown_by_name_are_those_of_the_module(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(Block(reentrant), Block(reentrant))
+    x = torch.randn(2, 4, requires_grad=True)
+    for functions in ([Block.body, twice], [twice]):
+        net.zero_grad()
+        trace = tv.trace(net, x, backward=True, functions=functions)
+        for number in "01":
+            repeated = [node.name for node in again(trace) if module_path(node) == number]
+            assert repeated == ["sin", *["add", "tanh"] * 3, "mul", "mul", "cos", "exp"]
+        assert {module_path(node) for node in again(trace)} == {"0", "1", "0.inner", "1.inner"}

@@ -235,16 +235,14 @@ class _Assembly:
         called = np.array([kind == "module" or type_ == "OptimizedModule" for *_, type_, kind in rec.modules])
         captured = np.array([kind == "compiled" for kind in kinds]) & ~called
         again, captured = rows[:, 5].astype(bool) & called[self.scope_module], captured[self.scope_module]
-        opened = rows[:, 5].astype(bool)
         carry_down(again, self.scope_parent)
-        carry_down(opened, self.scope_parent)
         carry_down(captured, self.scope_parent)
         inside = is_backward & again[scope]  # in calls that were made inside backward
         outside = computed_again(self.rows, rec.calls, self.node_link)
         own = inside | outside.mask
         self.recomputed = own & ~captured[scope]  # what a compiler captured of backward is no call made again
         self.node_link[own] = -1
-        moved = outside.mask & ~opened[scope] & (outside.first >= 0)
+        moved = outside.mask & ~inside & (outside.first >= 0)
         scope = np.where(moved, scope[outside.first], scope)
         self.scope = np.where(self.node_link >= 0, scope[self.node_link], scope)
         self.phase = np.where(is_backward, Phase.BACKWARD, Phase.FORWARD)

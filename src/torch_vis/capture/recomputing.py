@@ -7,7 +7,7 @@ the first time. Nothing has to be noted for it while the program runs.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -77,11 +77,20 @@ class _Run:
             end += 1
         if asked >= 0 and found.first[asked] >= 0:  # it was computed again itself
             asked = int(found.first[asked])
+        keys = [self._key(place) for place in range(begin, end)]
+        times, seen = Counter(keys), Counter[tuple[int, str]]()
         last = -1
-        for place in range(begin, end):
-            node = self.nodes[place]
-            last = self._first(place, asked, last)
+        for node, key in zip(self.nodes[begin:end], keys):
+            same = self.places.get(key)
+            if same:
+                last = same[min(self._begin(same, asked, times[key]) + seen[key], len(same) - 1)]
+            seen[key] += 1
             found.mask[node], found.first[node] = True, last
+
+    def _key(self, place: int) -> tuple[int, str]:
+        """What an operation is looked for by: its line and its operator, or its line alone."""
+        key = self.sites[place], self.names[self.rows.call[self.nodes[place]]]
+        return key if key in self.places else (self.sites[place], "")
 
     def _is_sure(self, node: int) -> bool:
         """Whether gradients were recorded, and the same line ran the same operator in forward."""
@@ -92,15 +101,11 @@ class _Run:
         """Whether the line ran in forward: what is beside an operation, or in a function without gradients."""
         return (self.sites[place], "") in self.places
 
-    def _first(self, place: int, asked: int, last: int) -> int:
-        """The nearest operation of the same line, before the one that asked or, if that was the first one, after it."""
-        site = self.sites[place]
-        same = self.places.get((site, self.names[self.rows.call[self.nodes[place]]]))
-        same = same or self.places.get((site, ""))
-        if not same:
-            return last
-        if asked < 0:
-            return same[-1]
-        if self.rows.grad_mode[asked] == 1:
-            return same[max(bisect_right(same, asked) - 1, 0)]
-        return same[min(bisect_left(same, asked), len(same) - 1)]  # it ran without recording gradients
+    def _begin(self, same: list[int], asked: int, times: int) -> int:
+        """Of the operations of one line, the first of so many that ran together with the one that asked.
+
+        That is the last of what ran, or where it ran without recording gradients, the first.
+        """
+        if asked >= 0 and self.rows.grad_mode[asked] != 1:
+            return bisect_left(same, asked)
+        return max((bisect_right(same, asked) if asked >= 0 else len(same)) - times, 0)
