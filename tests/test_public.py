@@ -136,7 +136,7 @@ SIGNATURES = {
     "format_shape": "(shape)",
     "format_param_count": "(count)",
     "format_time": "(seconds)",
-    "calibrate": "(*, device=None, again=False, seconds=48.0, path=None)",
+    "calibrate": "(*, device=None, again=False, seconds=55.0, path=None)",
     "load_calibration": "(path)",
     "predict_latency": "(trace, *, hardware=None, calibration=None)",
     "register_hardware": "(profile)",
