@@ -52,14 +52,16 @@ def run(quick: bool) -> list[Row]:
     ends = [(row["low_ns"], row["plain_ns"], row["high_ns"]) for row in found]
     share = 100 * sum(high is not None and low <= took <= high for low, took, high in ends) / len(found)
     note = f"{len(found)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
+    rows = [within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)]
     if on_gpu:
+        off = 100 * sum(abs(row["at_pace_ns"] / row["plain_ns"] - 1) for row in found) / len(found)
         slow = [usual / later[0] for usual in (pace[1], later[1])]
-        note += (
-            "; small operations took {:.2f} and {:.2f} × their best while calibrating and running, "
-            "and predictions are for the pace around each run"
-        ).format(*slow)
-    whole = within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)
-    return [whole if on_gpu else for_information(whole), *_by_model(found)]
+        note = "small operations took {:.2f} and {:.2f} × their best, calibrating and running".format(*slow)
+        known = "… if the host's pace around each run is known"
+        rows.append(for_information(within(known, off, LIMIT_PERCENT, "%", note)))
+    else:
+        rows = [for_information(row) for row in rows]
+    return [*rows, *_by_model(found)]
 
 
 def _by_model(found: list[dict[str, Any]]) -> Iterator[Row]:
@@ -92,12 +94,14 @@ def compare(
     for (model, dtype), group in groupby(cases(quick, models), key=lambda case: case[:2]):
         ready = list(group)
         for case, (took, unit) in zip(ready, plain_times(ready, quiet)):
-            # the host has no one pace here: the prediction is for that around the plain runs
-            machine = calibration.at_pace(unit) if quiet else calibration
-            made = predict_latency(trace(case.call, keep=False), calibration=machine)
+            traced = trace(case.call, keep=False)
+            made = predict_latency(traced, calibration=calibration)
             row: dict[str, Any] = {"model": model, "dtype": dtype, "batch": case.batch, "mode": case.mode}
             times = {"predicted_ns": made.total_ns, "low_ns": made.low_ns, "high_ns": made.high_ns}
-            found.append({**row, "plain_ns": took, "unit_ns": unit, **times})
+            at_pace = None
+            if unit is not None:
+                at_pace = predict_latency(traced, calibration=calibration.at_pace(unit)).total_ns
+            found.append({**row, "plain_ns": took, "unit_ns": unit, "at_pace_ns": at_pace, **times})
     return [found, *(quiet.pace() if quiet else ())]
 
 
@@ -106,7 +110,7 @@ def plain_times(ready: list[Case], quiet: Quiet | None) -> list[Taken]:
     for case in ready:
         case.call()
     if quiet is None:
-        return [Taken(median(wall(case.call, "cpu", 2)), 0.0) for case in ready]
+        return [Taken(median(wall(case.call, "cpu", 2)), None) for case in ready]
     taken: list[list[Burst]] = [[] for _ in ready]
     for _ in range(ROUNDS):
         for place, case in enumerate(ready):

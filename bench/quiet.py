@@ -27,10 +27,10 @@ class Pace(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The median time of some runs, and what a small operation took the host around them."""
+    """The median time of some runs, and what a small operation took the host around them, where that was measured."""
 
     time_ns: float
-    unit_ns: float
+    unit_ns: float | None
 
 
 class Quiet:

@@ -159,7 +159,7 @@ class Program(NamedTuple):
 def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     import torch
 
-    from torch_vis.run.calibrate.clocks import gap_ns, pace_ns
+    from torch_vis.run.calibrate.clocks import gap_ns
     from torch_vis.run.calibrate.peaks import copies, memory_bytes, peaks
 
     state = torch.random.get_rng_state()
@@ -169,9 +169,8 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
             torch.manual_seed(0)
             end = time.perf_counter() + 0.97 * seconds
             _load(device)
-            unit = min(pace_ns(device) for _ in range(15))
             now = time.perf_counter()
-            programs = _programs(device, now + PROGRAM_SHARE * (end - now), unit)
+            programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now))
             roofs, rates = peaks(device, DTYPES), copies(device)
             samples = _samples(device, roofs, end, unit)
             floor = unit
@@ -212,16 +211,16 @@ def _load(device: str) -> None:
                     run()
 
 
-def _programs(device: str, until: float, unit: float) -> list[Program]:
-    """Every program with its median time while the host ran at its usual pace.
+def _programs(device: str, until: float) -> tuple[list[Program], float]:
+    """Every program with its median time while the host ran at its usual pace, and that pace: a small operation's time.
 
-    On a GPU, where that time is the host's, it is what it would be if a small operation took ``unit`` nanoseconds: on a
-    machine that is shared the pace changes. Rounds are spread out, since others come and go. Whatever time there is,
+    On a GPU, where that time is the host's, it is what it would be at just that pace: on a machine that is shared it
+    changes. Rounds are spread out, since others come and go. Whatever time there is,
     each program that is begun is timed and traced.
     """
     from torch_vis.analysis.workload import workload
     from torch_vis.capture.progress import progress
-    from torch_vis.run.calibrate.clocks import burst, undisturbed
+    from torch_vis.run.calibrate.clocks import USUAL, burst, undisturbed
     from torch_vis.run.calibrate.programs import all_programs, runs
     from torch_vis.tracing import trace
 
@@ -242,7 +241,9 @@ def _programs(device: str, until: float, unit: float) -> list[Program]:
             bursts.append(burst(run, device, 2))
         if time.perf_counter() + 1.3 * (time.perf_counter() - started) + tracing > until:
             break
-    best = min((one.pace_ns for *_, bursts in ready for one in bursts), default=0.0)
+    all_bursts = [one for *_, bursts in ready for one in bursts]
+    best = min(one.pace_ns for one in all_bursts)
+    unit = float(np.median([one.pace_ns for one in all_bursts if one.pace_ns <= USUAL * best]))
     found = []
     for run, weight, bursts in ready:
         traced = trace(run, keep=False)
@@ -251,7 +252,7 @@ def _programs(device: str, until: float, unit: float) -> list[Program]:
         took = float(np.median([time_ns * unit / pace if on_gpu else time_ns for pace, time_ns in times]))
         noise = float(np.std(np.log([time_ns for one in bursts for time_ns in one.times])))
         found.append(Program(traced.graph, work, took, weight, noise))
-    return found
+    return found, unit
 
 
 def _with_host(made: Calibration, programs: Sequence[Program], unit: float) -> Calibration:

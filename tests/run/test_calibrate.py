@@ -17,6 +17,7 @@ from torch_vis.errors import NoMatch, UsageError
 from torch_vis.run.calibrate.clocks import Timed
 from torch_vis.run.calibrate.images import Filter, _convolution, convolutions
 from torch_vis.run.calibrate.probes import all_probes
+from torch_vis.run.calibrate.products import vocabularies
 from torch_vis.run.calibrate.programs import all_programs, runs
 from torch_vis.run.calibrate.sizes import Bench
 
@@ -90,7 +91,7 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     def interrupt(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(calibrating, "_programs", lambda *given: [])
+    monkeypatch.setattr(calibrating, "_programs", lambda *given: ([], 1000.0))
     monkeypatch.setattr(calibrating, stage, interrupt)
     before = torch.random.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
@@ -128,6 +129,14 @@ def test_half_of_the_convolutions_are_heavy_and_first_layers_have_no_gradient_of
     trace = tv.trace(_convolution(Bench("cpu", most, 1e8), "float32", image, True))
     asked = [call.args[-1] for call in trace.graph.calls if "convolution_backward" in call.op]
     assert asked == [(False, True, False)]
+
+
+def test_vocabularies_are_large_and_mostly_no_round_number() -> None:
+    flops = {"float32": 2e11, "bfloat16": 3e12}
+    drawn = [probe.make.args[2] for probe in vocabularies(Bench("cpu", flops, 1e8), "bfloat16", 40)]
+    words = [max(one.rows, one.depth, one.columns) for one in drawn]
+    assert len(drawn) == 40 and {one.form for one in drawn} == {"right", "plain", "left"}
+    assert min(words) >= 10_000 and 10 <= sum(count % 8 != 0 for count in words) <= 35
 
 
 def test_a_probe_is_one_operation_and_keeps_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:

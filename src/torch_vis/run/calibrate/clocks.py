@@ -85,7 +85,7 @@ def burst(call: Work, device: str, times: int) -> Burst:
 
 
 def undisturbed(bursts: Sequence[Burst], best_ns: float) -> list[Burst]:
-    """Those bursts in which the host ran at its usual pace; if that are few, the third that is nearest to it.
+    """Those bursts in which the host ran at its usual pace; if those are few, the third that is nearest to it.
 
     >>> undisturbed([Burst(10.0, [5.0]), Burst(10.5, [5.2]), Burst(17.0, [8.0])], 10.0)
     [Burst(pace_ns=10.0, times=[5.0]), Burst(pace_ns=10.5, times=[5.2])]
