@@ -42,6 +42,8 @@ def run(quick: bool) -> list[Row]:
         path = os.path.join(folder, "calibration.json")
         # in processes of their own: a profiler, once used, slows every launch that comes after it
         threads = 1 if on_gpu else None
+        if on_gpu:
+            child.call("bench.latency:settle", threads=threads)
         seconds, *pace = child.call("bench.latency:calibrate_to", threads=threads, path=path)
         found, *later = child.call(
             "bench.latency:compare", threads=threads, path=path, quick=quick, pace=pace
@@ -71,6 +73,14 @@ def _by_model(found: list[dict[str, Any]]) -> Iterator[Row]:
         note = f"{len(errors)} runs, {min(errors):+.0f} % to {max(errors):+.0f} %"
         off = sum(map(abs, errors)) / len(errors)
         yield for_information(within(f"… of which {model}", off, LIMIT_PERCENT, "%", note))
+
+
+def settle() -> int:
+    """Run everything once: a machine that has just started reads its libraries from disk, and is slower for a minute."""
+    for count, case in enumerate(cases(quick=False), 1):
+        case.call()
+    torch.cuda.synchronize()
+    return count
 
 
 def calibrate_to(path: str) -> list[float]:
