@@ -75,12 +75,11 @@ def _by_model(found: list[dict[str, Any]]) -> Iterator[Row]:
         yield for_information(within(f"… of which {model}", off, LIMIT_PERCENT, "%", note))
 
 
-def settle() -> int:
-    """Run everything once: a machine that has just started reads its libraries from disk, and is slower for a minute."""
-    for count, case in enumerate(cases(quick=False), 1):
+def settle() -> None:
+    """Run everything once: a machine that has just started reads its libraries from disk and is slower for a while."""
+    for case in cases(quick=False):
         case.call()
     torch.cuda.synchronize()
-    return count
 
 
 def calibrate_to(path: str) -> list[float]:
