@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
@@ -132,6 +133,43 @@ def test_a_run_over_the_memory_proves_nothing_and_a_smaller_batch_is_found():
     assert max(row.batch for row in found.rows if row.per_second) <= found.largest
 
 
+class TakesLess(nn.Module):
+    """A model that skips, once it sees numbers, what shapes let expect; a part of it grows and a part does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x):
+        y = self.inner(x)
+        if isinstance(y, FakeTensor):
+            wide = y.new_zeros(len(x) + 500, 16)
+            return y + wide[: len(x), :1]
+        return y + 1
+
+
+def test_where_a_run_takes_less_than_predicted_the_largest_is_still_the_largest():
+    model = TakesLess()
+    found = tv.analyze_batch_size(model, torch.randn(4, 64), memory="1 MiB")
+    predicted = tv.analyze_batch_size(model, torch.randn(4, 64), memory="1 MiB", measure=False)
+    assert found.largest > predicted.largest and not found.over
+    for batch, fits in ((found.largest, True), (found.largest + 1, False)):
+        held = tv.trace(model, torch.randn(batch, 64), keep=False).memory().peak_bytes
+        assert (held <= found.budget) == fits
+    assert sum(row.measured_bytes is not None for row in found.rows) <= 6
+    row = next(row for row in found.rows if row.batch == found.largest)
+    assert "needed when it ran" in found.facts()["largest"] and "predicted" not in found.facts()["largest"]
+    assert row.predicted_bytes > found.budget >= row.needed_bytes
+
+
+def test_larger_batches_that_could_not_be_run_are_not_called_the_largest(monkeypatch):
+    monkeypatch.setattr("torch_vis.reports.batch_runs.TRIES", 1)
+    found = tv.analyze_batch_size(TakesLess(), torch.randn(4, 64), memory="1 MiB")
+    row = next(row for row in found.rows if row.batch == found.largest)
+    assert row.measured_bytes is not None
+    assert "may fit by what ran" in str(found) and "perhaps" in str(found)
+
+
 def test_where_no_run_stays_within_the_memory_none_is_the_largest():
     found = tv.analyze_batch_size(TakesMore(), torch.randn(1, 64), memory=17_800)
     assert found.largest is None and found.over
@@ -200,6 +238,11 @@ def test_bad_input():
         tv.analyze_batch_size(nn.Linear(256, 256), x, memory=1000)
     with pytest.raises(UsageError, match="name of hardware, not 'much'"):
         tv.analyze_batch_size(nn.Linear(256, 256), x, memory="much")
+    for largest in (0, -3, True, 2.5):
+        with pytest.raises(UsageError, match=f"largest={largest}: .* whole number, at least 1"):
+            tv.analyze_batch_size(nn.Linear(256, 256), x, largest=largest)
+    with pytest.raises(UsageError, match="takes batches from 2 on"):
+        tv.analyze_batch_size(nn.BatchNorm1d(8), torch.ones(4, 8), largest=1)
     with pytest.raises(UsageError, match="counted from the front"):
         tv.analyze_batch_size(nn.Linear(256, 256), x, dim=-1)
     with pytest.raises(UsageError, match="with a dimension 2 for the batch"):
@@ -247,3 +290,47 @@ def test_the_picture_has_the_budget_and_the_largest_batch_and_ends_near_it():
     assert len(rounded().figure("matplotlib").axes) == 1
     unbound = BatchSize(rounded().rows, None, 16, 1 << 20, [])
     assert unbound.charts()["memory"].series[0].x[-1] == 4932 and "over" not in str(unbound)
+
+
+@pytest.mark.parametrize("memory", [-4, 0, 0.5, float("nan"), float("inf"), "-4 GiB", "nan", "0 GiB"])
+def test_numbers_that_are_no_amount_of_memory_are_refused_as_numbers(memory):
+    told = f"={memory!r}: a number of bytes is finite and at least 1"
+    with pytest.raises(UsageError, match=re.escape(f"memory{told}")):
+        tv.analyze_batch_size(nn.Linear(4, 4), torch.ones(2, 4), memory=memory)
+    with pytest.raises(UsageError, match=re.escape(f"max_bytes{told}")):
+        tv.trace(nn.Linear(4, 4), torch.ones(2, 4)).partition(max_bytes=memory)
+
+
+@pytest.mark.parametrize("given", [True, [1], "foo", "."])
+def test_what_is_no_number_is_answered_with_what_the_argument_takes(given):
+    with pytest.raises(
+        UsageError, match=f"memory is a number of bytes, .*hardware, not {re.escape(repr(given))}"
+    ):
+        tv.analyze_batch_size(nn.Linear(4, 4), torch.ones(2, 4), memory=given)
+    wanted = f"max_bytes is a number of bytes or a text like '16 GiB', not {given!r}"
+    with pytest.raises(UsageError, match=f"^{re.escape(wanted)}$"):  # a part is no device
+        tv.trace(nn.Linear(4, 4), torch.ones(2, 4)).partition(max_bytes=given)
+
+
+def test_without_a_memory_a_sample_has_its_bytes_or_they_are_not_known():
+    model, x = nn.Linear(256, 256), torch.ones(4, 256)
+    found = tv.analyze_batch_size(model, x, measure=False)
+    assert found.per_sample_bytes == 2048 and found.grows_evenly and found.largest is None
+    found = tv.analyze_batch_size(model, x, largest=1)
+    assert found.per_sample_bytes is None and found.grows_evenly is None
+    facts = found.facts()
+    assert facts["per sample"].startswith("not known") and facts["knee"].startswith("not known")
+    assert [row.batch for row in found.rows] == [1]
+    timed = tv.analyze_batch_size(model, x, largest=6)
+    assert max(row.batch for row in timed.rows) <= 6
+
+
+def test_memory_that_does_not_grow_evenly_is_said_to_do_so():
+    found = tv.analyze_batch_size(lambda x: x @ x.T, torch.ones(4, 16), memory="256 KiB")
+    assert found.grows_evenly is False
+    told = found.facts()["per sample"]
+    assert "memory does not grow evenly" in told and f"to {found.largest:,}" in told
+    half = found.largest // 2  # a square grows by the sum of the two sides for each row more
+    assert found.per_sample_bytes == pytest.approx(4 * (found.largest + half) + 64, rel=0.02)
+    even = tv.analyze_batch_size(network(), torch.randn(4, 3, 16, 16), memory="2 MiB", measure=False)
+    assert even.grows_evenly and "evenly" not in str(even)

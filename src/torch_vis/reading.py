@@ -171,10 +171,10 @@ class Reading:
         [(('addmm', 'relu'), 'start of the run'), (('addmm',), 'budget of operations')]
         """
         from torch_vis.analysis.partition import Budget
-        from torch_vis.reports.batch import budget_bytes
+        from torch_vis.reports.amounts import amount_bytes
         from torch_vis.reports.partition import PartitionReport
 
-        most = budget_bytes(max_bytes) if isinstance(max_bytes, str) else max_bytes
+        most = None if max_bytes is None else amount_bytes(max_bytes, "max_bytes", hardware=False)
         budget = Budget(max_operations, max_flops, most)
         return PartitionReport(self.graph, self.metrics, by=by, depth=depth, budget=budget)
 

@@ -40,6 +40,11 @@ class Fit(NamedTuple):
             0 if self.measured_bytes is None else self.measured_bytes - self.tensor_bytes
         )
 
+    @property
+    def taken(self) -> float:
+        """How many bytes it takes for each one predicted; 1 where it was not run."""
+        return self.needed_bytes / max(1, self.predicted_bytes)
+
 
 class Sizes(NamedTuple):
     """The batch sizes that a model takes: ``least``, and from there on in strides of ``unit``."""
