@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,7 +172,7 @@ class Coupling:
             self.lock([one, two], why)
             return None
         self._edges.append((one, two))
-        return one
+        return two if self.is_loose(one) else one  # a parameter's can be followed further
 
     def loose(self, length: int) -> Ids:
         """Numbers for a dimension that one element was spread over: it goes along with what it is joined with."""
@@ -297,12 +298,20 @@ class Coupling:
         chosen = self.ids if names is None else names
         return {name: [~gone[self.unit[ids]] for ids in self.ids[name]] for name in chosen}
 
+    @cached_property
+    def _is_fed(self) -> NDArray[np.bool_]:
+        found = np.zeros(self._count, dtype=bool)
+        for ids in self._fed:
+            found[ids] = True
+        return found
+
+    def reads(self, place: Place) -> bool:
+        """Whether a parameter is summed over along a dimension: it reads units there and does not make them."""
+        return bool(self._is_fed[self.ids[place[0]][place[1]]].any())
+
     def fed(self, cut: Ids) -> dict[str, list[NDArray[np.bool_]]]:
         """For each parameter, along each dimension, the columns through which these units reach others."""
-        gone = np.zeros(self._count, dtype=bool)
-        for ids in self._fed:
-            gone[ids] = True
-        gone &= np.isin(self.unit, cut)
+        gone = self._is_fed & np.isin(self.unit, cut)
         return {name: [gone[ids] for ids in dims] for name, dims in self.ids.items()}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from torch_vis.analysis.coupling_recurrent import RECURRENT_RULES
 from torch_vis.analysis.coupling_shapes import SHAPE_RULES
 from torch_vis.analysis.coupling_step import Dims, Entry, Ids, Rule, Step
 from torch_vis.analysis.kinds import kind_of
@@ -149,7 +150,9 @@ def _pooling(step: Step) -> list[Dims]:
     return [[*x[:kept], *([None] * (len(x) - kept))]] * len(step.node.outputs)
 
 
-def _reduction(step: Step) -> list[Dims]:
+def _reduction(step: Step) -> Sequence[Sequence[Entry]]:
+    if step.node.name in ("max", "min") and len(step.inputs) > 1:
+        return _elementwise(step)  # the larger of two tensors
     x, first = step.arg(0), 2 if "norm" in step.node.name else 1  # a norm has its order before the dimensions
     over, named = step.arg(first), dict(step.node.call.kwargs)
     keep = bool(named.get("keepdim", step.arg(first + 1, False)))
@@ -166,9 +169,9 @@ def _reduction(step: Step) -> list[Dims]:
 
 def _made(step: Step) -> list[Dims]:
     """Something new: of constants, or with the shape of what it is given."""
-    dims = step.coupling.dims(step.inputs[0]) if step.inputs else []
-    if dims and len(dims) == len(step.out):
-        return [list(dims)]
+    given = step.coupling.graph.values[step.inputs[0]].shape if step.inputs else ()
+    if given and given == step.out:
+        return [step.coupling.dims(step.inputs[0])]
     if step.node.name in ("arange", "bernoulli"):
         return [[None] * len(value.shape) for value in step.node.outputs]
     return [[step.coupling.loose(size) if size else None for size in step.out]]
@@ -219,6 +222,17 @@ def _stack(step: Step) -> list[Dims]:
     return [[*out[:axis], None, *out[axis:]]]
 
 
+def _glu(step: Step) -> list[Dims]:
+    """One half of a dimension times what the other lets through."""
+    x = step.arg(0)
+    axis = step.arg(1, -1) % len(x)
+    ids, half = x[axis], None
+    if ids is not None:
+        half = step.tie(*np.split(ids, 2))
+        step.coupling.size(ids, step.node.path)
+    return [[*x[:axis], half, *x[axis + 1 :]]]
+
+
 def _attention(step: Step) -> list[Dims]:
     query, key, value = step.arg(0), step.arg(1), step.arg(2)
     step.lock([query[-1], key[-1]], "attention is scaled by its size")
@@ -248,6 +262,7 @@ def _spread(
 
 RULES: dict[str, Rule] = {
     **SHAPE_RULES,
+    **RECURRENT_RULES,
     "convolution": _convolution,
     "_convolution": _convolution,
     "addmm": _addmm,
@@ -266,12 +281,17 @@ RULES: dict[str, Rule] = {
     "roll": _roll,
     "repeat": _repeat,
     "stack": _stack,
+    "glu": _glu,
     "cumsum": _along,
     **dict.fromkeys(
-        "mean sum amax amin prod std var var_mean logsumexp norm linalg_vector_norm".split(), _reduction
+        "mean sum amax amin prod std var var_mean logsumexp norm linalg_vector_norm argmax argmin all any max "
+        "min".split(),
+        _reduction,
     ),
     **dict.fromkeys(
-        "clone contiguous _to_copy detach alias dropout lift_fresh native_dropout copy".split(), _elementwise
+        "clone contiguous _to_copy detach alias dropout lift_fresh native_dropout copy masked_fill fill "
+        "zero".split(),
+        _elementwise,
     ),
     **dict.fromkeys(
         "empty empty_like zeros zeros_like ones ones_like full full_like arange rand_like bernoulli scalar_tensor "

@@ -137,9 +137,9 @@ SHAPE_RULES: dict[str, Rule] = {
     "t": _transpose,
     "expand": _expand,
     "cat": _cat,
-    "split": _split,
-    "chunk": _split,
-    "split_with_sizes": _split,
+    **dict.fromkeys(
+        "split chunk split_with_sizes unsafe_split unsafe_chunk unsafe_split_with_sizes".split(), _split
+    ),
     "unbind": _unbind,
     "slice": _slice,
     "select": _select,
@@ -190,6 +190,10 @@ def reshaped(step: Step, dims: Sequence[Entry], before: Sequence[int], after: Se
         one, two = [place for place in old if before[place] > 1], [place for place in new if after[place] > 1]
         if len(one) == len(two) == 1:
             out[two[0]] = dims[one[0]]
+            continue
+        if len(one) > 1 and all(step.coupling.is_loose(dims[place]) for place in one):
+            for place in two:  # which of them joins with what comes, nobody can tell
+                out[place] = step.coupling.loose(after[place])
             continue
         cells = _cells(step, dims, before, old)
         if cells is None:

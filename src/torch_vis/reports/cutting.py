@@ -71,7 +71,10 @@ def without(
                     done[id(tensor)] = _cut_tensor(tensor, masks)
                 new = done[id(tensor)]
                 _resize(module, name, tuple(tensor.shape), tuple(new.shape))
-                table[name] = new
+                if isinstance(module, torch.nn.RNNBase):
+                    setattr(module, name, new)  # it keeps a list of them besides
+                else:
+                    table[name] = new
     return smaller
 
 
@@ -94,6 +97,8 @@ def _cut_tensor(tensor: torch.Tensor, masks: Sequence[Any]) -> torch.Tensor:
 
 def _resize(module: torch.nn.Module, name: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
     """Adjust the numbers in which a module keeps a size of this parameter."""
+    if isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
+        return _resize_recurrent(module, name.removesuffix("_l0"), before, after)
     turned = isinstance(module, TURNED) or hasattr(module, "nf")  # its weight has what comes in first
     for number, (old, new) in enumerate(zip(before, after)):
         if old == new:
@@ -107,6 +112,18 @@ def _resize(module: torch.nn.Module, name: str, before: tuple[int, ...], after: 
             module.groups, module.in_channels = new, new  # type: ignore[assignment]
         if getattr(module, "normalized_shape", None) == (old,):
             module.normalized_shape = (new,)  # type: ignore[assignment]
+
+
+def _resize_recurrent(
+    module: torch.nn.Module, name: str, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    """The first layer tells; what the others have goes with it."""
+    if name == "weight_ih":
+        module.input_size = after[1]  # type: ignore[assignment]
+    elif name == "weight_hh":
+        module.hidden_size = module.hidden_size * after[0] // before[0]  # type: ignore[operator, assignment]
+    elif name == "weight_hr":
+        module.proj_size = after[0]  # type: ignore[assignment]
 
 
 @contextlib.contextmanager

@@ -347,6 +347,6 @@ def _heads(bench: Bench, group: Group, units: Any, tried: Trial) -> list[Head]:
 
 
 def _rows(bench: Bench, group: Group) -> str:
-    """The first parameter whose rows are the units: a filter's or a matrix's rather than a bias or a norm."""
-    rows = [name for name, number in group.places if number == 0] or [group.places[0][0]]
-    return max(rows, key=lambda name: bench.tensors[name].dim() > 1)
+    """The first parameter that makes the units: a filter's or a matrix's rather than a bias or a norm."""
+    made = [place[0] for place in group.places if not bench.coupling.reads(place)] or [group.places[0][0]]
+    return max(made, key=lambda name: bench.tensors[name].dim() > 1)
