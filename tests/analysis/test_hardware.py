@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import torch_vis as tv
-from torch_vis.analysis.hardware import GENERATIONS, Hardware, cpu, find_hardware, known_hardware, matching
+from torch_vis.analysis.hardware import GENERATIONS, Hardware, cpu, find_hardware, known_hardware
 from torch_vis.errors import NoMatch, UsageError
 
 
@@ -66,8 +66,11 @@ def test_users_add_their_own_once() -> None:
         tv.register_hardware(mine)
     with pytest.raises(NoMatch, match="float32"):
         Hardware("x", "gpu", {"floats32": 1e12}, 1e11, 10**10, "")
-    with pytest.raises(UsageError, match="above 0"):
-        Hardware("x", "gpu", {"float32": 1e12}, 0, 10**10, "")
+    for bandwidth in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="above 0"):
+            Hardware("x", "gpu", {"float32": 1e12}, bandwidth, 10**10, "")
+    with pytest.raises(NoMatch, match="class of hardware 'fpga'"):
+        Hardware("x", "fpga", {"float32": 1e12}, 1e11, 10**10, "")
 
 
 @pytest.mark.parametrize(
@@ -77,8 +80,31 @@ def test_users_add_their_own_once() -> None:
         ("NVIDIA A100-PCIE-80GB", "A100 80GB PCIe"),
         ("NVIDIA H200", "H200"),
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB SXM"),
+        ("a100 80gb", "A100 80GB SXM"),
+        ("NVIDIA A10G", "A10G"),
+        ("Tesla T4", "T4"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM2 16GB"),
+        ("Tesla V100-SXM2-32GB", "V100 SXM2 32GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA GH200 480GB", "GH200 96GB"),
+        ("AMD Instinct MI300X", "MI300X"),
     ],
 )
 def test_a_drivers_name_is_recognised(device: str, name: str) -> None:
-    found = matching(device)
-    assert found is not None and found.name == name
+    assert find_hardware(device).name == name
+
+
+@pytest.mark.parametrize(
+    "device", ["NVIDIA GeForce RTX 4090 Laptop GPU", "H100 NVL", "A100 64GB", "orin", "T4 PCIe 32GB"]
+)
+def test_another_part_is_not_taken_for_a_like_one(device: str) -> None:
+    with pytest.raises(NoMatch, match=device):
+        find_hardware(device)
+
+
+@pytest.mark.parametrize("word", ["cpu", "GPU", "nvidia"])
+def test_a_word_that_names_no_device_is_answered_with_what_there_is(word: str) -> None:
+    with pytest.raises(NoMatch, match="there are: '"):
+        find_hardware(word)

@@ -17,6 +17,7 @@ from tests.graph.graphs import empty_graph
 from tests.traced import NAMES, traced
 from torch_vis.analysis.device_time import Estimate
 from torch_vis.analysis.hardware import find_hardware
+from torch_vis.analysis.kinds import kind_of
 from torch_vis.analysis.host_time import Equation, HostCosts, counts, fit, per_node, usual
 from torch_vis.analysis.latency import SETTLE_NS, WITHIN, predict, timeline
 from torch_vis.analysis.workload import workload
@@ -77,7 +78,7 @@ def test_sizes_that_were_never_measured_follow_the_roofs() -> None:
 
 
 def test_the_range_holds_the_estimate_and_widens_with_what_is_unsure() -> None:
-    trace = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64), backward=True)
+    trace = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
     sure, unsure = (predict(trace.graph, trace.metrics, made_up(error=error)) for error in (0.05, 0.4))
     for found in (sure, unsure):
         assert found.low_ns < found.total_ns < found.high_ns
@@ -243,9 +244,55 @@ def test_a_slower_host_slows_what_waits_for_it() -> None:
         trace = tv.trace(chain, torch.zeros(side, side))
         times = [predict(trace.graph, trace.metrics, one).total_ns - SETTLE_NS for one in (machine, busy)]
         assert times[1] / times[0] == pytest.approx(factor, rel=0.02)
-    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+    for wrong in (0.0, -1.0, float("nan"), float("inf"), "7", None):
         with pytest.raises(UsageError, match="above 0"):
             machine.at_pace(wrong)
+    with pytest.raises(UsageError, match="calibrate"):
+        made_up("cpu").at_pace(UNIT_NS)
+
+
+def test_what_is_like_nothing_that_was_timed_has_no_upper_end() -> None:
+    trace = tv.trace(lambda x: (x @ x).sort()[0], torch.rand(64, 64))
+    report = tv.predict_latency(trace, calibration=made_up())  # which timed matrix products only
+    assert report.high_ns is None and report.unknown_operations == 1 and report.total_ns > 0
+    assert report.found.unknown == [("aten::sort", 1)]
+    assert any("timed nothing of the kind of 1 operation" in note for note in report.notes())
+    assert not any("no cost formula" in note for note in report.notes())
+    assert tv.predict_latency(trace, hardware="A100").high_ns is not None
+
+
+def test_a_busy_machine_says_so() -> None:
+    trace = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
+    for noise, busy in ((0.2, False), (0.9, True)):
+        machine = replace(made_up(), noise=noise)
+        assert ("again=True" in str(machine)) == busy
+        assert any("busy" in note for note in tv.predict_latency(trace, calibration=machine).notes()) == busy
+
+
+def test_a_run_that_does_not_fit_says_so() -> None:
+    with torch.device("meta"):
+        model = torch.nn.Linear(60_000, 80_000)  # 19 GB of weights
+    trace = tv.trace(model, torch.ones(1, 60_000, device="meta"))
+    small, large = (tv.predict_latency(trace, hardware=name).notes() for name in ("T4", "A100"))
+    assert any("T4 has 14.9 GiB: it does not fit" in note for note in small)
+    assert not any("does not fit" in note for note in large)
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("aten::sort", "sorting"),
+        ("aten::topk", "sorting"),
+        ("aten::bernoulli_.float", "random"),
+        ("aten::randn_like", "random"),
+        ("aten::_linalg_svd", "factorization"),
+        ("aten::linalg_qr", "factorization"),
+        ("aten::clone", "copy"),
+        ("aten::mm", "matmul"),
+    ],
+)
+def test_what_takes_its_time_for_other_reasons_is_of_another_kind(op: str, kind: str) -> None:
+    assert kind_of(op) == kind
 
 
 @pytest.mark.parametrize(
@@ -334,8 +381,8 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
         ("not JSON", NotOurFile),
         ('{"format": "other"}', NotOurFile),
         ('{"format": "torch_vis calibration", "version": 99}', NewerFile),
-        ('{"format": "torch_vis calibration", "version": 2}', NotOurFile),
-        ('{"format": "torch_vis calibration", "version": 3}', CorruptFile),
+        ('{"format": "torch_vis calibration", "version": 3}', NotOurFile),
+        ('{"format": "torch_vis calibration", "version": 4}', CorruptFile),
     ):
         path.write_text(content)
         with pytest.raises(error):

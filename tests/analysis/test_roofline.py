@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch_vis as tv
 from tests.analysis.unknown import WithUnknown, opaque
 from tests.graph.graphs import empty_graph
 from tests.traced import NAMES, traced
+from torch_vis.analysis.calibration import MEASURED
 from torch_vis.analysis.hardware import Hardware
 from torch_vis.analysis.kinds import KINDS, kind_of
 from torch_vis.analysis.roofline import BOUND, roofline
@@ -141,6 +143,19 @@ def test_the_report_is_read_drawn_and_written() -> None:
     report.figure("matplotlib", chart="bounds")
     assert json.loads(json.dumps(report.to_plain()))["operations"][0]["operation"] == "addmm"
     assert report.to_pandas("operations")["bound"].tolist() == ["overhead"]
+
+
+def test_notes_say_where_shares_mislead() -> None:
+    product = tv.trace(torch.mm, torch.ones(64, 64), torch.ones(64, 64))
+    shared = RooflineReport(product.graph, timed(product, 2 * 64**3 // 2), PLAIN).notes()  # at twice the peak
+    assert any("1 operation is faster than arithmetic allows" in note for note in shared)
+    assert not any("memory allows" in note for note in shared)
+    copied = tv.trace(torch.neg, torch.ones(1000))
+    cached = RooflineReport(copied.graph, timed(copied, 2000), PLAIN).notes()
+    assert any("faster than memory allows" in note for note in cached)
+    named, measured = (replace(PLAIN, class_="cpu", source=source) for source in ("a datasheet", MEASURED))
+    assert any("with every core" in note for note in product.roofline(hardware=named).notes())
+    assert not any("with every core" in note for note in product.roofline(hardware=measured).notes())
 
 
 def test_only_element_types_that_do_some_of_the_work_have_a_roof() -> None:

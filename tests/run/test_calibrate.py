@@ -103,8 +103,9 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_devices_that_cannot_be_calibrated_are_refused() -> None:
     with pytest.raises(NoMatch, match="cpu"):
         tv.calibrate(device="tpu")
-    with pytest.raises(UsageError, match="above 0"):
-        tv.calibrate(device="cpu", seconds=0)
+    for wrong in (0, -1.0, float("nan"), float("inf"), "a minute"):
+        with pytest.raises(UsageError, match="above 0"):
+            tv.calibrate(device="cpu", seconds=wrong)  # type: ignore[arg-type]
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="no CUDA device"):
             tv.calibrate(device="cuda")

@@ -19,7 +19,10 @@ from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph.files import PathLike, read_whole, replacing
 
-FORMAT, VERSION = "torch_vis calibration", 3
+FORMAT, VERSION = "torch_vis calibration", 4
+MEASURED = "measured here"  # the source of figures that no datasheet gives
+DISTURBED = 0.4  # quiet machines have a noise of 0.03 to 0.3, and one with two busy loops beside it 0.7
+BUSY = "calibrate(again=True) when nothing else runs"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Calibration:
             self.peaks,
             bandwidth,
             self.memory_bytes,
-            "measured here",
+            MEASURED,
             overhead_ns=self.floor_ns if self.class_ == "gpu" else self.host.unit_ns,
         )
 
@@ -84,17 +87,23 @@ class Calibration:
         return np.asarray(np.where(estimate.time_ns > 0, worked, 0.0))
 
     def at_pace(self, unit_ns: float) -> Calibration:
-        """The same machine while its host takes ``unit_ns`` for one small operation, and for all else accordingly.
+        """The same GPU while its host takes ``unit_ns`` for one small operation, and for all else accordingly.
 
         ``host.unit_ns`` is what it took when it was measured. A host that is shared, or saves power, has no one pace.
+        Where the host itself computes, its kernels change by other factors than its small operations: calibrate again.
 
         >>> import torch_vis as tv
         >>> machine = tv.load_calibration("h200.json")  # doctest: +SKIP
         >>> busy = machine.at_pace(1.5 * machine.host.unit_ns)  # doctest: +SKIP
         >>> t.latency(calibration=busy)  # doctest: +SKIP
         """
-        if not 0 < unit_ns < math.inf:
+        if not isinstance(unit_ns, (int, float)) or not 0 < unit_ns < math.inf:
             raise UsageError(f"the time of a small operation must be above 0 ns, not {unit_ns!r}")
+        if self.class_ != "gpu":
+            raise UsageError(
+                f"{self.device} computes by itself, and its kernels do not follow the pace of small operations; "
+                "calibrate(again=True) measures it as it is now"
+            )
         slower = unit_ns / self.host.unit_ns
         samples = self.samples._replace(host_ns=self.samples.host_ns * slower)
         terms = {name: cost * slower for name, cost in self.host.terms.items()}
@@ -125,12 +134,18 @@ class Calibration:
             "host": host_time.to_plain(self.host),
         }
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether so much else ran while this was measured that it hardly tells what the machine does."""
+        return self.noise > DISTURBED
+
     def __str__(self) -> str:
         rates = ", ".join(f"{dtype} {peak / 1e12:.3g} TFLOP/s" for dtype, peak in self.peaks.items())
-        return (
+        made = (
             f"{self.device}: {rates}; {self.bandwidth / 1e9:.3g} GB/s; "
             f"{self.host.unit_ns / 1e3:.1f} µs per small operation; {len(self.samples.op):,} operations measured"
         )
+        return made + ("; the machine was busy: " + BUSY if self.is_disturbed else "")
 
 
 def load_calibration(path: PathLike) -> Calibration:

@@ -29,8 +29,11 @@ NOISE = {
 ALIKE = frozenset(
     {"matmul", "elementwise", "copy", "optimizer"}
 )  # kinds whose operators take much the same time
-ARITHMETIC = frozenset({"matmul", "convolution", "attention", "recurrent"})  # kinds that peaks can bound
-REACHED = 0.3  # of the peak, by the largest operations of every kind but the recurrent
+ARITHMETIC = frozenset(
+    {"matmul", "convolution", "attention", "recurrent", "factorization"}
+)  # kinds that peaks can bound
+STEPWISE = frozenset({"recurrent", "factorization"})  # of them, those where each step waits for the one before
+REACHED = 0.3  # of the peak, by the largest operations of every kind but the stepwise
 CHUNK = 512
 VIEW, RECURRENT, COPY = KINDS.index("view"), KINDS.index("recurrent"), KINDS.index("copy")
 
@@ -156,7 +159,7 @@ class Likeness:
         """FLOP per ns that large operations of a kind reach at the least."""
         if kind == "convolution" and dtype == "float32" and "tf32" in self.peaks:
             dtype = "tf32"
-        return REACHED * self.peaks.get(dtype, 0.0) / 1e9 if kind != "recurrent" else 0.0
+        return REACHED * self.peaks.get(dtype, 0.0) / 1e9 if kind not in STEPWISE else 0.0
 
     def _base(self, work: Samples | Workload) -> Floats:
         """The least time by the roofs; what goes step by step takes at least one smallest kernel for each."""

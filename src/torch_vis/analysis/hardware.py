@@ -6,13 +6,16 @@ program can exceed, not what one gets: ``latency`` knows what share of them oper
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch_vis.analysis.kinds import REAL_DTYPES
 from torch_vis.errors import UsageError, no_match
 
 GIGA, TERA = 1e9, 1e12
+CLASSES = ("gpu", "cpu", "accelerator")
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class Hardware:
         unknown = [name for name in self.peaks if name not in REAL_DTYPES]
         if unknown:
             raise no_match("element type", unknown[0], REAL_DTYPES)
-        if not self.peaks or min(*self.peaks.values(), self.bandwidth, self.memory_bytes) <= 0:
+        if self.class_ not in CLASSES:
+            raise no_match("class of hardware", str(self.class_), CLASSES)
+        figures = [*self.peaks.values(), self.bandwidth, self.memory_bytes]
+        if not self.peaks or not all(0 < figure < math.inf for figure in figures):
             raise UsageError(f"{self.name!r} needs a peak, a bandwidth and a memory size above 0")
 
     def peak(self, dtype: str) -> float:
@@ -74,9 +80,11 @@ COLUMNS = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8"
 
 # name, aliases; TFLOP/s in float64, float32, tf32, float16, bfloat16, float8, int8; GB/s; GB; source
 _GPUS: list[tuple[str, str, tuple[float, ...], float, float, str]] = [
+    ("V100 SXM2 16GB", "", (7.8, 15.7, 0, 125, 0, 0, 0), 900, 16, NVIDIA),
     ("V100 SXM2 32GB", "v100", (7.8, 15.7, 0, 125, 0, 0, 0), 900, 32, NVIDIA),
     ("T4", "t4", (0.25, 8.1, 0, 65, 0, 0, 130), 320, 16, NVIDIA),
-    ("A10", "a10 a10g", (0.98, 31.2, 62.5, 125, 125, 0, 250), 600, 24, NVIDIA),
+    ("A10", "a10", (0.98, 31.2, 62.5, 125, 125, 0, 250), 600, 24, NVIDIA),
+    ("A10G", "g5", (0.49, 31.5, 35, 70, 70, 0, 140), 600, 24, NVIDIA),
     ("A30", "a30", (10.3, 10.3, 82, 165, 165, 0, 330), 933, 24, NVIDIA),
     ("A40", "a40", (0.58, 37.4, 74.8, 149.7, 149.7, 0, 299.3), 696, 48, NVIDIA),
     ("A100 40GB", "a100-40", (19.5, 19.5, 156, 312, 312, 0, 624), 1555, 40, NVIDIA),
@@ -91,9 +99,11 @@ _GPUS: list[tuple[str, str, tuple[float, ...], float, float, str]] = [
     ("H100 PCIe", "h100-pcie", (51, 51, 378, 756, 756, 1513, 1513), 2000, 80, NVIDIA),
     ("H100 SXM", "h100 h100-80gb-hbm3", (67, 67, 494.5, 989, 989, 1979, 1979), 3350, 80, NVIDIA),
     ("H200", "h200-sxm", (67, 67, 494.5, 989, 989, 1979, 1979), 4800, 141, NVIDIA),
-    ("GH200", "gh200-144gb", (67, 67, 494.5, 989, 989, 1979, 1979), 4900, 144, NVIDIA),
+    ("H200 NVL", "h200-nvl", (60, 60, 417.5, 835.5, 835.5, 1670.5, 1670.5), 4800, 141, NVIDIA),
+    ("GH200 96GB", "gh200-480gb", (67, 67, 494.5, 989, 989, 1979, 1979), 4000, 96, NVIDIA),
+    ("GH200 144GB", "gh200", (67, 67, 494.5, 989, 989, 1979, 1979), 4900, 144, NVIDIA),
     ("B200", "b200-sxm", (40, 80, 1125, 2250, 2250, 4500, 4500), 8000, 192, NVIDIA),
-    ("Jetson AGX Orin 64GB", "orin agx-orin", (0, 5.3, 10.6, 42.5, 42.5, 0, 85), 204.8, 64, NVIDIA),
+    ("Jetson AGX Orin 64GB", "agx-orin", (0, 5.3, 10.6, 42.5, 42.5, 0, 85), 204.8, 64, NVIDIA),
     ("Jetson Orin NX 16GB", "orin-nx", (0, 1.9, 3.8, 12.5, 12.5, 0, 25), 102.4, 16, NVIDIA),
     ("Jetson Orin Nano 8GB", "orin-nano", (0, 1.28, 2.56, 10, 10, 0, 20), 68, 8, NVIDIA),
     ("MI210", "mi210", (45.3, 45.3, 0, 181, 181, 0, 181), 1638, 64, AMD),
@@ -205,6 +215,9 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9+]", "", name.lower().replace("nvidia", "").replace("amd", ""))
 
 
+USUAL_WORDS = r"nvidia|tesla|geforce|quadro|amd|instinct|intel|r|tm|cpu|gpu|sxm\d?|pcie|hbm\d?e?|\d+gb"
+
+
 _ALIASES: dict[str, str] = {}
 _KNOWN: dict[str, Hardware] = _table()
 
@@ -218,17 +231,49 @@ def find_hardware(name: str | Hardware) -> Hardware:
     ...     find_hardware("H10O")
     ... except LookupError as error:
     ...     print(str(error).partition("?")[0])
-    no hardware 'H10O'; did you mean 'H100 SXM' or 'A10' or 'V100 SXM2 32GB'
+    no hardware 'H10O'; did you mean 'H100 SXM' or 'A10'
     """
     if isinstance(name, Hardware):
         return name
     if not isinstance(name, str):
         raise UsageError(f"hardware is a name or a Hardware, not {type(name).__name__} {name!r}")
     key = _key(name)
-    found = _KNOWN.get(_ALIASES.get(key, key))
+    found = _KNOWN.get(_ALIASES.get(key, key)) or _as_a_driver_says(name)
     if found is None:
         raise _unknown(name)
     return found
+
+
+class Identity(NamedTuple):
+    """What tells devices apart in a name: the model, the gigabytes if they are in it, whether it is a PCIe card."""
+
+    model: str
+    gigabytes: int | None
+    pcie: bool
+
+
+def _identity(name: str) -> Identity:
+    """A name as drivers give it taken apart: ``"NVIDIA A100-SXM4-80GB"`` is an a100 of 80."""
+    words = re.findall(r"[a-z0-9+]+", name.lower())
+    sizes = [int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)]
+    model = "".join(word for word in words if not re.fullmatch(USUAL_WORDS, word))
+    return Identity(model, sizes[0] if sizes else None, "pcie" in words)
+
+
+def _as_a_driver_says(name: str) -> Hardware | None:
+    """The one profile that a driver's name for a device can mean; what it does not say is taken for the usual form."""
+    asked = _identity(name)
+    found = []
+    for key, profile in _KNOWN.items():
+        known = _identity(profile.name)
+        if asked.model == known.model and asked.gigabytes in (
+            None,
+            known.gigabytes,
+            round(profile.memory_bytes / GIGA),
+        ):
+            found.append((known.pcie == asked.pcie, _ALIASES.get(asked.model) == key, profile))
+    best = max(found, key=lambda one: one[:2], default=None)
+    return best[2] if best and (best[0] or not asked.pcie) else None
 
 
 def _unknown(name: str) -> Exception:
@@ -239,7 +284,7 @@ def _unknown(name: str) -> Exception:
 
     titles = {key: known.name for key, known in _KNOWN.items()}
     titles.update({alias: _KNOWN[key].name for alias, key in _ALIASES.items() if key in _KNOWN})
-    near = difflib.get_close_matches(_key(name), titles, n=6, cutoff=0.5)
+    near = difflib.get_close_matches(_key(name), titles, n=6, cutoff=0.55)
     names = list(dict.fromkeys(titles[key] for key in near))[:3]
     if not names:
         return no_match("hardware", name, known_hardware())
@@ -273,17 +318,3 @@ def known_hardware() -> tuple[str, ...]:
     True
     """
     return tuple(profile.name for profile in _KNOWN.values())
-
-
-def matching(device: str) -> Hardware | None:
-    """The profile that a device's own name (``"NVIDIA A100-SXM4-80GB"``) stands for, or None.
-
-    >>> matching("NVIDIA H200").name, matching("NVIDIA A100-SXM4-80GB").name, matching("Riva 128")
-    ('H200', 'A100 80GB SXM', None)
-    """
-    key = _key(device)
-    if "a100" in key:
-        return find_hardware("a100-40" if "40gb" in key else "a100-pcie" if "pcie" in key else "a100")
-    names = {**{k: k for k in _KNOWN}, **_ALIASES}
-    inside = [name for name in names if len(name) > 2 and key.startswith(name)]
-    return _KNOWN[names[max(inside, key=len)]] if inside else None

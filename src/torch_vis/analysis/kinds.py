@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_vis.analysis.cost.memory import RANDOM, SORTING
 from torch_vis.analysis.cost.registry import formula_of
 from torch_vis.graph import Call, Graph
 from torch_vis.graph.schema import Flag
@@ -20,6 +21,9 @@ KINDS = (
     "reduction",
     "pooling",
     "indexing",
+    "sorting",
+    "random",
+    "factorization",
     "elementwise",
     "copy",
     "optimizer",
@@ -32,7 +36,8 @@ KINDS = (
 FAMILIES = {
     "matmul": "matmul",
     "einsum": "matmul",
-    "linalg": "matmul",
+    "linalg": "factorization",
+    "spectral": "factorization",
     "convolution": "convolution",
     "attention": "attention",
     "transformer": "attention",
@@ -45,7 +50,7 @@ FAMILIES = {
     "indexing": "indexing",
     "elementwise": "elementwise",
     "quantization": "elementwise",
-    "memory": "copy",
+    "memory": "copy",  # but for what it takes time to find or to draw
     "optimizer": "optimizer",
     "fourier": "reduction",
 }
@@ -54,6 +59,7 @@ NO_KERNEL = frozenset(
     "_fused_sdp_choice is_same_size lift_fresh detach detach_ _local_scalar_dense item _cudnn_init_dropout_state "
     "empty_permuted resize_as_ _has_compatible_shallow_copy_type".split()
 )
+NAMED = {**dict.fromkeys(SORTING.split(), "sorting"), **dict.fromkeys(RANDOM.split(), "random")}
 LISTED = ("_foreach_", "_fused_", "_amp_")
 REAL_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 """The element types that peaks are given for, in the order of their codes; ``tf32`` is float32 on tensor cores."""
@@ -76,8 +82,8 @@ DTYPE_OF = {
 def kind_of(op: str) -> str:
     """The kind of an operator.
 
-    >>> kind_of("aten::addmm"), kind_of("aten::_softmax"), kind_of("aten::relu_"), kind_of("mine::op")
-    ('matmul', 'softmax', 'elementwise', 'other')
+    >>> kind_of("aten::addmm"), kind_of("aten::_softmax"), kind_of("aten::bernoulli_"), kind_of("mine::op")
+    ('matmul', 'softmax', 'random', 'other')
     """
     name = short_name(op)
     if name in NO_KERNEL:
@@ -89,6 +95,8 @@ def kind_of(op: str) -> str:
     entry = formula_of(op)
     if entry is None:
         return "other"
+    if name in NAMED:
+        return NAMED[name]
     package, _, file = entry.formula.__module__.rpartition(".")
     return FAMILIES.get(file, "other") if package == "torch_vis.analysis.cost" else "other"
 

@@ -44,9 +44,10 @@ PHASES = ("forward", "backward", "optimizer")
 class Latency(NamedTuple):
     """A prediction: totals, ranges, and per operation what the device and the host take.
 
-    ``end_ns`` is when each operation is done. ``unknown`` are operators whose work is not known (they have no cost
-    formula: compiled code, one's own), with the number of their calls, which ``missing`` marks. Each of them counts as
-    the smallest operation there is, so that with any of them all times are lower bounds and ``high_ns`` is None.
+    ``end_ns`` is when each operation is done. ``unknown`` are operators whose time is not known, with the number of
+    their calls, which ``missing`` marks: they have no cost formula (compiled code, one's own), or the calibration timed
+    nothing of their kind, which ``unlike`` marks. Each of them counts as what the roofs allow or as the smallest
+    operation there is, so that with any of them all times are lower bounds and ``high_ns`` is None.
     """
 
     machine: str
@@ -60,10 +61,11 @@ class Latency(NamedTuple):
     phases: dict[str, float]
     unknown: list[tuple[str, int]]
     missing: NDArray[np.bool_]
+    unlike: NDArray[np.bool_]
 
     @property
     def waits_for(self) -> str | None:
-        """``"host"`` or ``"device"``: which of the two the run mostly waits for; None where work is not known."""
+        """``"host"`` or ``"device"``: which of the two the run mostly waits for; None where times are not known."""
         if self.unknown:
             return None
         return "host" if self.host_ns.sum() >= self.device_ns.sum() else "device"
@@ -96,11 +98,14 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
     common = max(COMMON, machine.noise) if isinstance(machine, Calibration) else COMMON
     low, high = _range(work, estimate, device, issue, (host.error, common), follow)
     missing = (np.isnan(work.flops) | np.isnan(work.moved)) & (work.kind != VIEW)
-    missing = missing[work.group]
+    unlike = np.zeros_like(missing)
+    if isinstance(machine, Calibration):
+        unlike = ~missing & ~np.isin(work.kind, machine.samples.kind) & (work.kind != VIEW)
+    missing, unlike = (missing | unlike)[work.group], unlike[work.group]
     calls = Counter(graph.calls[call].op for call in graph.node_call[missing].tolist()).most_common()
     total = float(end[-1]) if len(end) else 0.0
     ends = low, None if calls else high
-    return Latency(name, overlaps, total, *ends, device, issue, end, _phases(graph, end), calls, missing)
+    return Latency(name, overlaps, total, *ends, device, issue, end, _phases(graph, end), calls, missing, unlike)
 
 
 def _waits(graph: Graph) -> NDArray[np.bool_]:

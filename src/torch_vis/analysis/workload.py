@@ -253,6 +253,18 @@ def _is_turned(one: TensorType, other: TensorType) -> bool:
     return order[0] != order[1] and min(one.numel, other.numel) > 1
 
 
+def _sorting(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    big = max(inputs, key=lambda t: t.numel, default=outputs[0])
+    last = big.shape[-1] if big.shape else 1
+    return [_log(big.numel), _log(last), _log(outputs[0].shape[-1] if outputs[0].shape else 1)]
+
+
+def _factorization(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
+    big = max(inputs, key=lambda t: t.numel, default=outputs[0])
+    rows, columns = big.shape[-2:] if len(big.shape) > 1 else (1, big.numel)
+    return [_log(big.numel // max(rows * columns, 1)), _log(rows), _log(columns)]
+
+
 def _listed(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
     return [_log(sum(t.numel for t in inputs)), _log(len(inputs))]
 
@@ -267,6 +279,9 @@ DESCRIBED: dict[str, Callable[[Call, Types, Types, float], list[Any]]] = {
     "reduction": _reduction,  # elements read and made; whether the last dimension is reduced, whether they lie apart
     "pooling": _elements,  # elements; whether orders differ, something is spread, elements lie apart
     "indexing": _elements,
+    "sorting": _sorting,  # elements, how many lie in the last dimension, how many of them are wanted
+    "random": _elements,
+    "factorization": _factorization,  # matrices, rows, columns
     "elementwise": _elements,
     "copy": _elements,
     "optimizer": _listed,  # elements, tensors

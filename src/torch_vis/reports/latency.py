@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_vis.analysis.calibration import Calibration
+from torch_vis.analysis.calibration import BUSY, Calibration
 from torch_vis.analysis.kinds import KINDS, kinds
-from torch_vis.analysis.latency import predict
+from torch_vis.analysis.latency import SETTLE_NS, predict
 from torch_vis.errors import UsageError
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
@@ -19,7 +19,7 @@ from torch_vis.reports.machines import machine
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import INK, PALE, Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
-from torch_vis.views.units import count, duration
+from torch_vis.views.units import count, duration, size
 
 if TYPE_CHECKING:
     from torch_vis.analysis.hardware import Hardware
@@ -68,6 +68,8 @@ class LatencyReport(Report):
         self.graph = graph
         self.machine = machine
         self.found = predict(graph, metrics, machine)
+        live = metrics.get("live_bytes")
+        self.held = None if live is None else int(live.values.max())
 
     @property
     def total_ns(self) -> float:
@@ -125,7 +127,9 @@ class LatencyReport(Report):
         found = self.found
         device, host = duration(int(found.device_ns.sum())), duration(int(found.host_ns.sum()))
         how = "side by side" if found.overlaps else "in turns"
-        basis = "as calibrated" if isinstance(self.machine, Calibration) else "from its datasheet"
+        basis = "from its datasheet"
+        if isinstance(self.machine, Calibration):
+            basis = f"as calibrated, at {duration(int(self.machine.host.unit_ns))} per small operation"
         both = f"{self._least}{device} and {host}, {how}"
         return {
             "machine": f"{found.machine}, {basis}",
@@ -147,7 +151,7 @@ class LatencyReport(Report):
         if high is None:
             missing = f"{self.unknown_operations:,} of {len(self.graph):,} operations"
             return (
-                f"at least {duration(int(total))} (low end {duration(int(low))}), no upper end: the work of {missing} "
+                f"at least {duration(int(total))} (low end {duration(int(low))}), no upper end: the time of {missing} "
                 "is not known"
             )
         return f"{duration(int(total))}, nine times out of ten between {duration(int(low))} and {duration(int(high))}"
@@ -234,18 +238,42 @@ class LatencyReport(Report):
     def notes(self) -> Sequence[str]:
         """What the prediction rests on and leaves out."""
         notes = []
-        missing = self.unknown_operations
+        unlike = int(self.found.unlike.sum())
+        missing = self.unknown_operations - unlike
         if missing:
-            what = "1 operation" if missing == 1 else f"{missing:,} operations"
             notes.append(
-                f"no cost formula says what {what} did (compiled code, an operator of one's own): the time of that is "
-                "not known, and sums count each as the smallest operation there is"
+                f"no cost formula says what {_operations(missing)} did (compiled code, an operator of one's own): the "
+                "time of that is not known, and sums count each as the smallest operation there is"
+            )
+        if unlike:
+            notes.append(
+                f"the calibration timed nothing of the kind of {_operations(unlike)}: the time of that is not known, "
+                "and sums count each as what memory and arithmetic allow at best"
+            )
+        if isinstance(self.machine, Calibration):
+            if self.machine.is_disturbed:
+                notes.append(f"the machine was busy with something else while it was measured: {BUSY}")
+        else:
+            notes += self._of_a_datasheet(self.machine)
+        if self.found.overlaps:
+            notes.append(
+                f"the time ends when the host has noticed that the device is done, {duration(int(SETTLE_NS))} after it"
             )
         if self.found.overlaps and self.found.waits_for == "host":
             notes.append(
                 "Python between operations counts as in plain torch modules; libraries may take more"
             )
         return notes
+
+    def _of_a_datasheet(self, hardware: Hardware) -> Iterator[str]:
+        """What a device's datasheet says against the prediction, or does not say."""
+        if hardware.class_ == "accelerator":
+            yield "what its host takes, and what share of its peak is reached, are those of a usual GPU"
+        if self.held is not None and self.held > hardware.memory_bytes:
+            yield (
+                f"this run holds {size(self.held)} at its peak and {hardware.name} has {size(hardware.memory_bytes)}: "
+                "it does not fit"
+            )
 
     def to_plain(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
@@ -271,3 +299,7 @@ class LatencyReport(Report):
             )
             for place in order
         ]
+
+
+def _operations(number: int) -> str:
+    return "1 operation" if number == 1 else f"{number:,} operations"

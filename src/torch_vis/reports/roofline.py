@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torch_vis.analysis.calibration import MEASURED
 from torch_vis.analysis.kinds import KINDS
 from torch_vis.analysis.roofline import BOUND, Group, dtype_name, grouped, roofline
 from torch_vis.errors import UsageError
@@ -122,7 +123,7 @@ class RooflineReport(Report):
             if part / took >= 0.005
         )
         share, unknown = self.total.peak_share, self.total.unknown
-        rates = ", ".join(f"{name} {peak / 1e12:.3g}" for name, peak in self.hardware.peaks.items())
+        rates = ", ".join(f"{name} {peak / 1e12:,.4g}" for name, peak in self.hardware.peaks.items())
         return {
             "machine": f"{self.hardware.name}: {rates} TFLOP/s, {self.hardware.bandwidth / 1e9:.4g} GB/s",
             "time": f"{duration(int(took))} in {count(self.total.operations)} operations ({self.found.measured})",
@@ -184,8 +185,15 @@ class RooflineReport(Report):
         """A sentence where the machine is of another class than the devices that the run was measured on."""
         on = {device.partition(":")[0] for device in self.graph.devices} - {"meta"}
         gpu = self.hardware.class_ != "cpu"
-        if not on or gpu == bool(on - {"cpu"}):
+        if not on:
             return []
+        if gpu == bool(on - {"cpu"}):
+            if gpu or self.hardware.source == MEASURED:
+                return []
+            return [
+                f"shares are of what all of {self.hardware.name} can do, with every core; "
+                "tv.calibrate() measures what the machine here does with the threads that there are"
+            ]
         return [
             f"measured on {', '.join(sorted(on))}, not on {self.hardware.name}: shares of its peak and what bounds the "
             "run are not what they would be there; t.latency(hardware=…) predicts that"
@@ -202,12 +210,17 @@ class RooflineReport(Report):
             )
         if self.found.measured == "time_ns" and self.hardware.class_ != "cpu":
             notes.append("times are of operations on the host, not of kernels: see time() for these")
-        above = int((self.found.peak_share > 1.05).sum())
-        if above:
-            notes.append(
-                f"{above:,} operations are faster than memory allows: their data came from a cache, "
-                f"or the run was not on {self.hardware.name}"
-            )
+        above = self.found.peak_share > 1.05
+        computing = self.found.bound == BOUND.index("compute")
+        reasons = (
+            ("memory allows: their data came from a cache", above & ~computing),
+            ("arithmetic allows: its peak was measured while something else ran", above & computing),
+        )
+        for reason, chosen in reasons:
+            number = int(chosen.sum())
+            if number:
+                what = "1 operation is" if number == 1 else f"{number:,} operations are"
+                notes.append(f"{what} faster than {reason}, or the run was not on {self.hardware.name}")
         return notes
 
     def _points(self) -> list[Series]:

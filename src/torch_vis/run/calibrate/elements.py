@@ -46,6 +46,8 @@ ONE: dict[str, Callable[[Tensor], Any]] = {
     "amax": lambda x: x.amax(-1),
     "argmax": lambda x: x.argmax(-1),
     "cumsum": lambda x: x.cumsum(-1),
+    "exp": torch.exp,
+    "log": torch.log,
     "half": lambda x: -x[:, : COLUMNS // 2],
     "halves": lambda x: torch.cat([x[:, COLUMNS // 2 :], x[:, : COLUMNS // 2]], -1),
     "one for all": lambda x: x[:, :1].expand(-1, COLUMNS) / 7.0,
@@ -62,6 +64,25 @@ TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "mul column": lambda x, y: x * y[:, :1],
 }
 TURNED: tuple[Callable[[Tensor], Any], ...] = (F.relu, F.gelu, F.silu, torch.sigmoid)
+DRAWN: tuple[Callable[[Tensor], Any], ...] = (
+    torch.rand_like,
+    torch.randn_like,
+    lambda x: x.bernoulli_(0.9),
+    lambda x: torch.randint_like(x, 100),
+)
+SORTED: tuple[Callable[[Tensor], Any], ...] = (
+    lambda x: x.sort(-1),
+    lambda x: x.view(-1).sort(),
+    lambda x: x.topk(5),
+)
+FACTORIZED: tuple[Callable[[Tensor], Any], ...] = (
+    torch.linalg.svd,
+    torch.linalg.eigh,
+    torch.linalg.qr,
+    torch.linalg.cholesky_ex,
+    lambda x: torch.linalg.solve_ex(x, x),
+    torch.linalg.inv_ex,
+)
 LISTS: tuple[Callable[[list[Tensor], list[Tensor]], Any], ...] = (
     lambda x, y: torch._foreach_add_(x, y, alpha=0.1),
     lambda x, y: torch._foreach_mul_(x, 0.9),
@@ -100,6 +121,10 @@ def elements(bench: Bench, dtype: str, size: int) -> Iterator[Probe]:
         yield Probe("copy", copy)
     for lookup in lookups(bench, dtype, rows):
         yield Probe("lookup", lookup)
+    for draw in DRAWN:
+        yield Probe("random", partial(one, draw))
+    for sort in SORTED:
+        yield Probe("sorting", partial(one, sort))
 
 
 def copies(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
@@ -203,6 +228,22 @@ def rows(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         for gradient in (False, True):
             yield Probe("layer norm", partial(norm, sizes, gradient, number))
             yield Probe("softmax", partial(softmax, sizes, gradient, number))
+
+
+def factorizations(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+    """Matrices taken apart and systems solved, each a few times."""
+
+    def sample() -> tuple[int, int]:
+        return bench.some([1, 1, 1, 4, 32]), bench.between(4, 512)
+
+    def make(call: Callable[[Tensor], Any], many: int, size: int) -> Work:
+        data = bench.tensor(many, size, size, dtype=dtype)
+        positive = data @ data.mT + size * torch.eye(size, device=bench.device)
+        return lambda: call(positive)
+
+    for call in FACTORIZED:
+        for many, size in bench.draw(count, sample, lambda sizes: sizes[0] * sizes[1] ** 3 <= 2e7):
+            yield Probe("factorization", partial(make, call, many, size))
 
 
 def optimizers(bench: Bench, dtype: str) -> Iterator[Probe]:

@@ -31,6 +31,8 @@ def all_probes(bench: Bench, dtypes: tuple[str, ...], share: float = 1.0) -> lis
         found += images.normalizations(bench, dtype, some(30))
         found += elements.rows(bench, dtype, some(16))
         found += elements.optimizers(bench, dtype)
+        if bench.device == "cpu" and dtype == "float32":  # on a GPU it takes seconds to load the library
+            found += elements.factorizations(bench, dtype, some(5))
         for size in SIZES:
             if size <= bench.elements / 3:
                 found += elements.elements(bench, dtype, round(size * bench.random.uniform(0.6, 1.6)))
