@@ -282,6 +282,7 @@ def test_what_is_no_cost_is_not_taken_for_one(
         ),
         (lambda: cost("mylib::a", "mylib::a")(lambda op: None), "named twice"),
         (lambda: cost("mm")(lambda op: None), "with its namespace, as in 'aten::mm'"),
+        (lambda: cost("mylib::")(lambda op: None), "'mylib::' names no operator"),
         (lambda: cost()(lambda op: None), "takes the names of operators"),
         (
             lambda: cost("aten::convolutoin")(lambda op: None),

@@ -64,7 +64,7 @@ def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], Formula
     if not ops or not all(isinstance(op, str) for op in ops):
         raise UsageError('cost takes the names of operators: @cost("aten::mm")')
     for op in ops:
-        if "::" not in op:
+        if not all(op.partition("::")):
             raise UsageError(f"{op!r} names no operator; write it with its namespace, as in 'aten::mm'")
 
     def register(formula: FormulaType) -> FormulaType:
