@@ -46,7 +46,9 @@ def test_a_repeated_run_leaves_what_one_run_leaves(case: Case) -> None:
     if t.meta["repeat"] == 0:  # then it says why
         assert any("not repeated" in limit or "repeated run" in limit for limit in t.limits), t.limits
     else:
-        assert (t.metrics["time_low_ns"].values <= t.metrics["time_ns"].values).all()
+        time, low, high = (t.metrics[name].values for name in ("time_ns", "time_low_ns", "time_high_ns"))
+        assert (low <= time).all() and (time <= high).all()
+        add_up(t)
 
 
 def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
@@ -235,6 +237,22 @@ def test_self_time_is_what_it_was_in_a_run(mostly: bool) -> None:
     assert whole.self_ns == t.metrics["scope_self_ns"][whole.scope]
 
 
+def add_up(t: tv.Trace) -> None:
+    """Assert that operations come to what is said of all of them, and parts to no more than what they are parts of."""
+    report = t.time()
+    for groups in (report.operators, report.lines, report.phases):
+        assert sum(row.time_ns for row in groups) == report.operations_ns
+    assert report.operations_ns + report.host_ns == report.total_ns == t.metrics["scope_time_ns"][0]
+    inside = np.zeros(len(report.calls), dtype=np.int64)
+    for call in report.calls[1:]:
+        inside[t.graph.scope_parent[call.scope]] += call.inclusive_ns
+    for call in report.calls:
+        assert 0 <= call.host_ns <= call.inclusive_ns == call.operations_ns + call.host_ns
+        assert call.inclusive_ns == call.self_ns + inside[call.scope]
+        assert call.self_ns == t.metrics["scope_self_ns"][call.scope] >= 0
+        assert (call.low_ns or 0) <= call.inclusive_ns <= (call.high_ns or call.inclusive_ns)
+
+
 def test_python_has_a_share_of_every_run_and_never_less_than_nothing() -> None:
     """Operations and calls are timed in turns; where the turns differ, the difference is no time of Python's."""
 
@@ -243,11 +261,8 @@ def test_python_has_a_share_of_every_run_and_never_less_than_nothing() -> None:
         return x[:rows] @ x
 
     t = tv.trace(product, torch.rand(600, 600), repeat=3)
-    report = t.time()
-    assert sum(row.time_ns for row in report.operators) > report.total_ns
-    for row in report.calls:
-        assert 0 <= row.host_ns <= row.inclusive_ns == row.operations_ns + row.host_ns
-    assert 0 <= report.host_ns < report.total_ns == report.operations_ns + report.host_ns
+    add_up(t)
+    assert t.time().operations_ns > t.time().total_ns / 2  # as under the profiler
 
 
 def test_a_large_product_takes_longer_than_a_view() -> None:

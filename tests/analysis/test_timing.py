@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from tests.graph.graphs import empty_graph
@@ -31,9 +32,106 @@ def test_the_parts_come_to_the_whole(name: str) -> None:
     for row in [*report.calls, *report.modules]:
         assert row.operations_ns + row.host_ns == row.inclusive_ns
     assert report.calls[0].operations_ns == operations
-    assert sum(row.calls for row in report.modules) == len(report.calls)
+    assert sum(row.calls for row in report.modules) == sum(not row.again for row in report.calls)
     assert str(report).startswith("Time\n")
     json.dumps(report.to_plain())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_has_the_same_times(name: str) -> None:
+    t = traced(name)
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for row in t.summary().modules:
+        rows.setdefault((row.path, row.type), []).append(row)
+    compared = 0
+    for found in t.time().modules:
+        same = rows.get((found.name, found.type), [])
+        if len(same) != 1 or same[0].kind != "module" or found.inclusive_ns > (same[0].time_ns or 0):
+            continue  # called from several places, or inside itself
+        compared += 1
+        assert (found.calls, found.inclusive_ns) == (same[0].calls, same[0].time_ns)
+        assert found.backward_ns == (same[0].backward_ns or 0)
+        assert found.self_ns == same[0].self_ns
+    assert compared or not any(group[0].kind == "module" and len(group) == 1 for group in rows.values())
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Layers(nn.Module):
+    """Layers inside a module inside a module, checkpointed by ``run``."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.layers, self.run = nn.ModuleList(Layer() for _ in range(3)), run
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.run(layer, x)
+        return x
+
+
+CHECKPOINTED = {
+    "reentrant": lambda layer, x: checkpoint(layer, x, use_reentrant=True),
+    "not reentrant": lambda layer, x: checkpoint(layer, x, use_reentrant=False),
+    "functions": lambda layer, x: checkpoint(lambda x: torch.sin(layer(x)), x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("how", CHECKPOINTED)
+@pytest.mark.parametrize("repeat", [None, 2])
+def test_what_is_computed_again_counts_in_backward_of_all_modules_around_it(
+    how: str, repeat: int | None
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Layers(CHECKPOINTED[how]))
+    t = tv.trace(model, torch.rand(4, 8), backward=True, repeat=repeat)
+    report = t.time()
+    rows = {row.name: row for row in report.modules if row.type != "run"}
+    layers = [row for row in report.modules if row.type == "Layer"]
+    assert [row.calls for row in layers] == [1, 1, 1]
+    assert all(row.recomputed_ns > 0 and row.backward_ns > row.recomputed_ns for row in layers)
+    for around in (rows[""], rows["1"]):
+        for name in ("inclusive_ns", "operations_ns", "backward_ns", "recomputed_ns"):
+            assert getattr(around, name) >= sum(getattr(row, name) for row in layers)
+    for row in rows.values():
+        table = next(
+            module for module in t.summary().modules if module.path == row.name and module.kind != "run"
+        )
+        assert (row.inclusive_ns, row.self_ns) == (table.time_ns, table.self_ns)
+        assert row.backward_ns == table.backward_ns
+    assert rows[""].inclusive_ns + rows[""].backward_ns <= report.total_ns
+    again = [row for row in report.calls if row.again and row.type == "Layer"]
+    assert len(again) == 3 and all(row.recomputed_ns == 0 < row.operations_ns for row in again)
+    bars = report.charts()["modules"].series
+    assert sum(map(sum, (one.y for one in bars))) == sum(
+        row.inclusive_ns + row.backward_ns for row in report.modules if row.type != "run"
+    )
+
+
+def test_what_is_computed_again_counts_where_it_was_computed_first() -> None:
+    """A module that two others call, of which only the second is checkpointed."""
+
+    class Caller(nn.Module):
+        def __init__(self, shared: nn.Module, again: bool) -> None:
+            super().__init__()
+            self.shared, self.again = shared, again
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.shared, x, use_reentrant=True) if self.again else self.shared(x)
+
+    shared = Layer()
+    t = tv.trace(nn.Sequential(Caller(shared, False), Caller(shared, True)), torch.rand(2, 8), backward=True)
+    modules = {row.name: row for row in t.time().modules if row.type == "Caller"}
+    assert modules["0"].recomputed_ns == 0 < modules["1"].recomputed_ns
+    for row in t.summary().modules:
+        if row.type == "Caller":
+            assert row.backward_ns == modules[row.path].backward_ns
 
 
 def timed(model: nn.Module, x: Tensor) -> tuple[tv.Trace, Timing]:

@@ -2,7 +2,9 @@
 
 A call of a module takes its inclusive time: the operations that it runs forward, its own and those of the modules that
 it calls, and what the host does besides (Python, dispatch, autograd's bookkeeping). The two add up to that time.
-Operations of the backward pass run outside the call that they belong to, and are counted apart.
+Operations of the backward pass run outside the call that they belong to, and are counted apart. So is what backward
+computes again of what was checkpointed: it is part of what backward costs the module, and of the modules around the
+place where that was first called.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.recomputed import first_calls, recomputed_scopes
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.template import short_name
 
@@ -35,10 +38,10 @@ class Group(NamedTuple):
 class Called(NamedTuple):
     """A call of a module, or all calls of one: ``operations_ns`` + ``host_ns`` = ``inclusive_ns``.
 
-    Of repeated runs, how much of a call is the host's is the median of what it was in each run.
-    ``self_ns`` is what the modules that it calls do not take, in repeated runs the median of that, and never less than
-    0. ``low_ns`` and ``high_ns`` are quartiles over repeated
-    runs, where it was repeated; ``kernel_ns`` is what devices did for it, backward included, where that is known.
+    ``self_ns`` is what the modules that it calls do not take, and never less than 0. ``recomputed_ns`` is the part of
+    ``backward_ns`` that computes again what was checkpointed; a call that backward made for it has that as its
+    inclusive time. ``low_ns`` and ``high_ns`` are quartiles over repeated runs, where it was repeated; ``kernel_ns``
+    is what devices did for it, backward included, where that is known.
     """
 
     name: str
@@ -49,11 +52,14 @@ class Called(NamedTuple):
     operations_ns: int
     host_ns: int
     backward_ns: int
+    recomputed_ns: int
     low_ns: int | None
     high_ns: int | None
     kernel_ns: int | None
     scope: int
     """Number of the call, or of the first one."""
+    again: bool = False
+    """Whether backward made the call, to compute again what was checkpointed."""
 
 
 class Timing:
@@ -77,9 +83,7 @@ class Timing:
         self.kernel: Column | None = None
         if "kernel_ns" in metrics:
             self.kernel = metrics["kernel_ns"]
-        self.host: Ints | None = None
-        if "scope_host_ns" in metrics:
-            self.host = metrics["scope_host_ns"].values.astype(np.int64)
+        self.again = recomputed_scopes(graph)
 
     @property
     def total_ns(self) -> int:
@@ -88,8 +92,8 @@ class Timing:
 
     @property
     def operations_ns(self) -> int:
-        """The time of all operations; of repeated runs not the sum of their medians, but the median of their sum."""
-        return int(self.time.sum()) if self.host is None else self.total_ns - int(self.host[0])
+        """The time of all operations."""
+        return int(self.time.sum())
 
     @property
     def host_ns(self) -> int:
@@ -148,19 +152,23 @@ class Timing:
     @cached_property
     def by_call(self) -> list[Called]:
         """Every call of a module, function or optimizer, in order; the first is the run."""
-        graph = self.graph
-        backward = (graph.node_phase == Phase.BACKWARD) & (graph.node_flags & Flag.RECOMPUTE == 0)
-        inside = self._inside(self.time, ~backward)
-        behind = self._inside(self.time, backward)
-        inside[0], behind[0] = self.operations_ns, 0  # the run is around its backward pass as well
-        if self.host is not None:
-            inside = self.inclusive - self.host
+        graph, again = self.graph, self.again
+        backward = graph.node_phase == Phase.BACKWARD
+        repeated = backward & (graph.node_flags & Flag.RECOMPUTE != 0)
+        around = graph.scope_parent.tolist()
+        inside = self._inside(self.time, ~backward, around)
+        inside[again] = self._inside(self.time, repeated & again[graph.node_scope], around)[again]
+        behind = self._inside(self.time, backward, self._around)
+        recomputed = self._inside(self.time, repeated, self._around)
+        behind[again] -= recomputed[again]
+        recomputed[again] = 0
+        inside[0], behind[0], recomputed[0] = self.operations_ns, 0, 0  # the run is around its backward pass
         own = self._own()
         low, high = (self._spread(name) for name in ("scope_time_low_ns", "scope_time_high_ns"))
         kernel: Any = [None] * len(own)
         if self.kernel is not None:
             known = np.ones(len(graph), dtype=bool) if self.kernel.known is None else self.kernel.known
-            kernel = self._inside(self.kernel.values.astype(np.int64), known).tolist()
+            kernel = self._inside(self.kernel.values.astype(np.int64), known, self._around).tolist()
         return [
             Called(
                 name=graph.scope_paths[scope],
@@ -171,44 +179,79 @@ class Timing:
                 operations_ns=int(inside[scope]),
                 host_ns=int(self.inclusive[scope] - inside[scope]),
                 backward_ns=int(behind[scope]),
+                recomputed_ns=int(recomputed[scope]),
                 low_ns=low[scope],
                 high_ns=high[scope],
                 kernel_ns=kernel[scope],
                 scope=scope,
+                again=bool(again[scope]),
             )
             for scope, module in enumerate(graph.scope_module.tolist())
         ]
 
     @cached_property
     def by_module(self) -> list[Called]:
-        """Every module with all of its calls, the longest first; calls inside a call of the same count once."""
+        """Every module with all of its calls, the longest first; calls inside a call of the same count once.
+
+        Those that backward made again are no calls of the module here, but part of its backward time.
+        """
         calls: dict[int, list[Called]] = {}
         for call in self.by_call:
             calls.setdefault(int(self.graph.scope_module[call.scope]), []).append(call)
         outermost = self._outermost
-        found = []
-        for group in calls.values():
-            outer = [call for call in group if outermost[call.scope]]
-            alone = len(group) == 1
-            found.append(
-                group[0]._replace(
-                    calls=len(group),
-                    inclusive_ns=sum(row.inclusive_ns for row in outer),
-                    self_ns=sum(row.self_ns for row in group),
-                    operations_ns=sum(row.operations_ns for row in outer),
-                    host_ns=sum(row.host_ns for row in outer),
-                    backward_ns=sum(row.backward_ns for row in outer),
-                    low_ns=group[0].low_ns if alone else None,  # quartiles of calls do not add up
-                    high_ns=group[0].high_ns if alone else None,
-                    kernel_ns=None if self.kernel is None else sum(row.kernel_ns or 0 for row in outer),
-                )
-            )
-        return sorted(found, key=lambda row: (-row.inclusive_ns - row.backward_ns, row.scope))
+        return sorted(
+            (
+                self._module(group, [call for call in group if outermost[call.scope]])
+                for group in calls.values()
+            ),
+            key=lambda row: (-row.inclusive_ns - row.backward_ns, row.scope),
+        )
+
+    def _module(self, group: list[Called], outer: list[Called]) -> Called:
+        """All calls of a module as one; ``outer`` are those that are inside no other of them."""
+        first = [call for call in group if not call.again]
+        once = [call for call in outer if not call.again]
+        # what was computed again took its time in backward, of which modules have the operations
+        recomputed = sum(call.operations_ns if call.again else call.recomputed_ns for call in outer)
+        behind = sum(call.backward_ns + (call.operations_ns if call.again else 0) for call in outer)
+        alone = len(first) == 1
+        return group[0]._replace(
+            calls=len(first),
+            inclusive_ns=sum(call.inclusive_ns for call in once),
+            self_ns=sum(call.self_ns + self._made_again[call.scope] for call in first),
+            operations_ns=sum(call.operations_ns for call in once),
+            host_ns=sum(call.host_ns for call in once),
+            backward_ns=behind,
+            recomputed_ns=recomputed,
+            low_ns=first[0].low_ns if alone else None,  # quartiles of calls do not add up
+            high_ns=first[0].high_ns if alone else None,
+            kernel_ns=None if self.kernel is None else sum(call.kernel_ns or 0 for call in outer),
+            again=False,
+        )
+
+    @cached_property
+    def _around(self) -> list[int]:
+        """For each call the one around it; for one that backward made again, the one around where it was made first."""
+        parents: list[int] = self.graph.scope_parent.tolist()
+        if not self.again.any():
+            return parents
+        found = parents.copy()
+        for scope, first in first_calls(self.graph).items():
+            if self.again[scope] and not self.again[parents[scope]]:
+                found[scope] = parents[first]
+        return found
+
+    @cached_property
+    def _made_again(self) -> list[int]:
+        """For each call the time that calls took which backward, running in it, made again."""
+        found = np.zeros(len(self.inclusive), dtype=np.int64)
+        parent = self.graph.scope_parent
+        outer = self.again & ~self.again[parent]
+        np.add.at(found, parent[outer], self.inclusive[outer])
+        return list(found.tolist())
 
     def _own(self) -> Ints:
-        """What the calls inside each call do not take: of repeated runs, the median of what that was in each."""
-        if {"scope_self_ns", "scope_time_low_ns"} <= set(self.metrics):
-            return self.metrics["scope_self_ns"].values.astype(np.int64)
+        """What the calls inside each call do not take."""
         own = self.inclusive.copy()
         np.subtract.at(own, self.graph.scope_parent[1:], self.inclusive[1:])
         return np.maximum(own, 0)  # what recording took is taken off by an estimate
@@ -216,19 +259,19 @@ class Timing:
     def _spread(self, name: str) -> list[int | None]:
         return self.metrics[name][:] if name in self.metrics else [None] * len(self.inclusive)
 
-    def _inside(self, amount: Ints, chosen: Any) -> Ints:
+    def _inside(self, amount: Ints, chosen: Any, around: list[int]) -> Ints:
         """Sums over the operations of each call and of the calls inside it."""
         graph = self.graph
         sums = np.bincount(graph.node_scope[chosen], weights=amount[chosen], minlength=len(self.inclusive))
         found = sums.astype(np.int64).tolist()
         for scope in range(len(found) - 1, 0, -1):  # parents come before the calls in them
-            found[graph.scope_parent[scope]] += found[scope]
+            found[around[scope]] += found[scope]
         return np.array(found, dtype=np.int64)
 
     @property
     def _outermost(self) -> list[bool]:
         """For each call, whether it is inside no other call of the same module."""
-        parent, module = self.graph.scope_parent.tolist(), self.graph.scope_module.tolist()
+        parent, module = self._around, self.graph.scope_module.tolist()
         inside: list[list[int]] = [[] for _ in parent]
         for scope, above in enumerate(parent):
             if above >= 0:

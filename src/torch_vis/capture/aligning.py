@@ -37,7 +37,7 @@ def pieces_of_events(timeline: Timeline, scopes: Ints, first_number: int) -> Pie
     count = len(timeline.start)
     scope, backward = np.zeros(count, dtype=np.int64), np.full(count, FORWARD, dtype=np.int64)
     if count:
-        times, inner = _current(scopes)
+        times, inner = current(scopes)
         main = timeline.thread == timeline.thread[np.argmin(timeline.start)]
         scope[main] = inner[np.searchsorted(times, timeline.start[main], side="right")]
     after = ends(timeline)
@@ -59,7 +59,7 @@ def ends(timeline: Timeline) -> Ints:
     return after
 
 
-def _current(scopes: Ints) -> tuple[Ints, Ints]:
+def current(scopes: Ints) -> tuple[Ints, Ints]:
     """At which times the innermost module call changes, and which it is from the one before that time on."""
     count = len(scopes)
     closed = np.flatnonzero(scopes[:, 2] > 0)

@@ -1,45 +1,49 @@
-"""What the host does between the operations of a profiled run, call of a module by call.
-
-Whole and parts are of one run: the medians of each, of different runs, can differ by more than lies between them.
-"""
+"""What the host does between the operations of a profiled run, call of a module by call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.aligning import Pieces, ends
+from torch_vis.capture.aligning import current, ends
 from torch_vis.capture.columns import Ints
 from torch_vis.capture.profiled import Timeline, event_ns
 
 
-def parts(timeline: Timeline, events: Pieces, places: Ints, scopes: Ints) -> Any:
-    """For each call of a module, with those inside it: the time of its operations, and what the host did besides.
+class Between(NamedTuple):
+    """Of one profiled run: what the host did by itself in each call of a module, and where each operation ran."""
+
+    host: Any
+    where: Ints  # the call of a module, by time; -1 for an operation that is no event
+
+
+def between(timeline: Timeline, places: Ints, scopes: Ints) -> Between:
+    """Find what the host did besides operations and besides the calls inside a call.
 
     ``places`` are the events that are operations; ``scopes`` has parent, begin and end of the calls of that run. What
-    the profiler took for events is in neither.
+    the profiler took for events is taken off.
     """
     count, cost = len(scopes), event_ns()
     after, lasted = ends(timeline), timeline.stop - timeline.start
-    own = places[places >= 0]
+    times, inner = current(scopes)
+    running = inner[np.searchsorted(times, timeline.start, side="right")]
+    has = places >= 0
+    own = places[has]
     inside = np.zeros(len(after) + 1, dtype=np.int64)
     np.add.at(inside, own, 1)
     np.add.at(inside, after[own], -1)
     others = np.flatnonzero(np.cumsum(inside)[:-1] == 0)
+    took = np.where(scopes[:, 2] > 0, scopes[:, 2] - scopes[:, 1], 0)
+    left = took.copy()
+    np.subtract.at(left, scopes[1:, 0], took[1:])
     # half of an event's cost falls before or after its own time
-    spent = np.maximum(lasted[own] - cost * (after[own] - own - 0.5), 0)
-    where = events.scope[own]
-    sums = np.stack(
-        [
-            np.bincount(where, weights=spent, minlength=count),
-            np.bincount(where, weights=lasted[own] + cost / 2, minlength=count)
-            + cost * np.bincount(events.scope[others], minlength=count),
-        ]
-    )
-    sums = upwards(sums, scopes[:, 0])
-    return np.stack([sums[0], np.maximum(scopes[:, 2] - scopes[:, 1] - sums[1], 0)])
+    spent = np.bincount(running[own], weights=lasted[own] + cost / 2, minlength=count)
+    spent = spent + cost * np.bincount(running[others], minlength=count)
+    where = np.full(len(places), -1, dtype=np.int64)
+    where[has] = running[own]
+    return Between(np.maximum(left - spent, 0), where)
 
 
 def upwards(sums: Any, parent: Sequence[int] | Ints) -> Any:
@@ -48,11 +52,3 @@ def upwards(sums: Any, parent: Sequence[int] | Ints) -> Any:
     for scope in range(found.shape[-1] - 1, 0, -1):
         found[..., parent[scope]] += found[..., scope]
     return found
-
-
-def host_shares(runs: Sequence[Any], unseen: Any) -> Any:
-    """The median over runs of the share that is the host's; ``unseen`` is the time of operations that are no events."""
-    spent, host = np.stack(runs, axis=1)
-    spent, host = spent + unseen, np.maximum(host - unseen, 0)
-    whole = spent + host
-    return np.median(np.divide(host, whole, out=np.zeros_like(whole), where=whole > 0), axis=0)

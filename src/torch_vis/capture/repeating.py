@@ -2,8 +2,9 @@
 
 Several kinds of run take turns, each from where the first one began. A plain one gives the time of the whole. One that
 only follows the calls of modules gives theirs: a wrapper per call, nothing per operation. One under torch's profiler
-gives the operations', taken in C++ and found again by ``aligning``. The recorder's own clock would not do: it adds the
-call from Python to each operation, and what a mode costs to each module; of small operations that is most of the time.
+gives the operations', taken in C++ and found again by ``aligning``; ``adding_up`` makes one account of both. The
+recorder's own clock would not do: it adds the call from Python to each operation, and what a mode costs to each module;
+of small operations that is most of the time.
 A few runs are recorded as well, under the profiler: they show that the operations are the same every time, time those
 few that torch does not run without a recorder, and say which kernel on a device is whose.
 """
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from torch_vis.capture.adding_up import agreed, divided, scope_columns, with_functions
 from torch_vis.capture.aligning import Pieces, align, ends, pieces_of_events
-from torch_vis.capture.between import host_shares, parts, upwards
+from torch_vis.capture.between import Between, between
 from torch_vis.capture.columns import Ints, table
 from torch_vis.capture.eager import Capture, run_backward
 from torch_vis.capture.kernels import Kernels
@@ -72,10 +74,9 @@ class Repeats:
         self.operations: list[Ints] = []
         self.calls: list[Ints] = []
         self.recorded: list[Ints] = []
-        self.parts: list[Any] = []
+        self.between: list[Between] = []
         self.nested: Ints | None = None  # how many events lie inside each operation's
         self.skipped = 0
-        self.loose = 0
         self.first_number = sequence_number()
 
     def measure(
@@ -167,8 +168,11 @@ class Repeats:
                     self._again(after, self._recorded)
                     if self.kernels is not None:
                         self._again(after, self._on_device)
-                for kind in (self._plain, self._followed, self._profiled):
-                    self._again(after, kind)
+                kinds = (self._plain, self._followed, self._profiled)
+                for place in range(
+                    len(kinds)
+                ):  # each comes after each other one: a run is faster after its like
+                    self._again(after, kinds[(turn + place) % len(kinds)])
         except Stopped as stopped:
             return str(stopped)
         finally:
@@ -205,7 +209,7 @@ class Repeats:
     def _followed(self) -> None:
         found = self._follow()
         if found is not None:
-            self.calls.append(found[:, 2] - found[:, 1])
+            self.calls.append(np.maximum(found[:, 2] - found[:, 1], 0))
 
     def _follow(self) -> Ints | None:
         """Parent, begin and end of each call of a module; None where others are called than in the first run."""
@@ -231,7 +235,7 @@ class Repeats:
 
     def _profiled(self) -> None:
         """The profiler without the recorder and without the device, each of which slows the host down."""
-        timeline, places, _ = self._profile(cuda=False, within=self.parts)
+        timeline, places, _ = self._profile(cuda=False, within=self.between)
         spent = np.full(len(places), np.nan)
         has = places >= 0
         spent[has] = (timeline.stop - timeline.start)[places[has]]
@@ -244,7 +248,7 @@ class Repeats:
         self.kernels.add_alone(start, timeline.until(ended), places, self._seen_nodes())
 
     def _profile(
-        self, *, cuda: bool, within: list[Any] | None = None
+        self, *, cuda: bool, within: list[Between] | None = None
     ) -> tuple[Timeline, Ints, tuple[int, int]]:
         """A run under the profiler: what it saw, the event of each operation, and when the run began and ended."""
         first_number = sequence_number()
@@ -257,7 +261,7 @@ class Repeats:
             events = pieces_of_events(found.timeline, scopes, first_number)
             places, self.nested = self._align(found.timeline, events)
             if within is not None:
-                within.append(parts(found.timeline, events, places, scopes))
+                within.append(between(found.timeline, places, scopes))
         return found.timeline, places, (start, ended)
 
     def _align(self, timeline: Timeline, events: Pieces) -> tuple[Ints, Ints]:
@@ -271,15 +275,11 @@ class Repeats:
 
     def _pieces(self) -> Pieces:
         """The pieces that the first run's operations lie in."""
-        rec, rows = self.capture.recorder, self._rows
-        followed, number = [0], 0
-        for row, owner in zip(rec.scopes[1:], self._owners()):
-            number += owner is not None
-            followed.append(number if owner is not None else followed[row[1]])
+        rows = self._rows
         backward = np.where(rows.backward >= 0, rows.backward - self.first_number, rows.backward)
         names = [call.op.partition(".")[0] for call in self.graph.calls]
         return Pieces(
-            np.array(followed, dtype=np.int64)[rows.scope],
+            self._followed_scopes()[rows.scope],
             backward,
             [names[call] for call in rows.call.tolist()],
         )
@@ -320,70 +320,59 @@ class Repeats:
                 f"{self.skipped:,} of {self.skipped + len(self.recorded):,} repeated runs did other operations than "
                 "the first; times are the first run's"
             )
-        if self.skipped or not self.operations or not self.recorded:
+        elif self.operations and not (self.calls and self.between):
+            self.limits.append("the repeated runs called other modules; times are the first run's")
+        if self.skipped or not (self.operations and self.recorded and self.calls and self.between):
             self.operations.clear()
             return
-        middle, low, high = self._spread(metrics["time_ns"].values)
-        yield Column("time_ns", middle)
-        yield Column("time_low_ns", low)
-        yield Column("time_high_ns", high)
-        yield from self._scopes(metrics, middle)
+        yield from self._added_up(metrics["time_ns"].values, *self._spread())
         if self.kernels is not None:
             yield from self.kernels.columns()
             self.limits += self.kernels.limits()
 
-    def _spread(self, first: Ints) -> list[Ints]:
-        """Median and quartiles of each operation: of the profiled runs, else of the recorded ones, else the first's."""
+    def _spread(self) -> tuple[Any, Any]:
+        """Median and quartiles of each operation, of the profiled runs; and those that only recorded runs have."""
         profiled = np.stack(self.operations)
         if self.nested is not None:  # half of an event's cost falls before or after its own time
             profiled = np.maximum(profiled - event_ns() * (self.nested + 0.5), 0)
-        alike = ~np.isnan(profiled).any(axis=0)
-        self.unlike = ~alike
-        self.loose = int((~alike).sum())
-        if self.loose:
+        alike: Any = np.isfinite(profiled).all(axis=0)
+        loose = int((~alike).sum())
+        if loose:
             self.limits.append(
-                f"{self.loose:,} operations that torch runs in another form where nothing records; their times are "
+                f"{loose:,} operations that torch runs in another form where nothing records; their times are "
                 "those under the recorder"
             )
         rows = np.where(alike, _quartiles(np.where(alike, profiled, 0)), _quartiles(np.stack(self.recorded)))
-        return [_placed(first, self._seen_nodes(), row) for row in rows]
+        return rows, ~alike
 
-    def _scopes(self, metrics: Metrics, time: Ints) -> Iterator[Column]:
-        """Module calls: followed ones as measured, others (functions) by the operations in them."""
-        if not self.calls:
-            self.limits.append(
-                "the repeated runs called other modules; times of modules are the recorded run's"
-            )
-            return
-        rec, graph = self.capture.recorder, self.graph
-        followed = [isinstance(rec.modules[row[0]][0], FOLLOWED) for row in rec.scopes]
-        rows = np.flatnonzero([True, *followed[1:]])
-        inside = self._operations_in(np.ones(len(graph), dtype=bool), time)
-        runs = np.tile(inside, (len(self.calls), 1))
-        runs[:, rows] = np.stack(self.calls)
-        middle, low, high = _quartiles(runs)
-        own = runs.T.copy()  # run by run: a median less other medians can be anything
-        np.subtract.at(own, graph.scope_parent[1:], runs.T[1:])
-        yield Column("scope_time_ns", middle, along="scope")
-        yield Column("scope_time_low_ns", low, along="scope")
-        yield Column("scope_time_high_ns", high, along="scope")
-        yield Column("scope_self_ns", np.maximum(_quartiles(own.T)[0], 0), along="scope")
-        if self.parts:
-            unlike = np.zeros(len(graph), dtype=bool)
-            unlike[self._seen_nodes()] = self.unlike
-            unseen = self._operations_in(unlike, time)
-            unseen[0] = time[unlike].sum()  # the run is around its backward pass as well
-            host = np.zeros(len(middle), dtype=np.int64)
-            host[rows] = (host_shares(self.parts, unseen[rows]) * middle[rows]).round()
-            yield Column("scope_host_ns", host, along="scope")
+    def _added_up(self, first: Ints, spread: Any, unlike: Any) -> Iterator[Column]:
+        """Times of operations and of scopes: of calls as measured, of functions by the operations in them."""
+        graph, nodes = self.graph, self._seen_nodes()
+        followed = self._followed_scopes()
+        rows = np.flatnonzero([True, *(owner is not None for owner in self._owners())])
+        parent = np.where(rows > 0, followed[graph.scope_parent[rows]], -1)
+        runs = np.stack(self.calls)
+        own = agreed(runs, parent)
+        where = np.where(self.between[-1].where >= 0, self.between[-1].where, followed[self._rows.scope])
+        host = np.median([run.host for run in self.between], axis=0)
+        host = np.maximum(host - np.bincount(where[unlike], weights=spread[0][unlike], minlength=len(own)), 0)
+        rate = divided(own, where, spread[0], host)
+        times = [np.floor(row * rate).astype(np.int64) for row in spread]
+        for name, time in zip(("time_ns", "time_low_ns", "time_high_ns"), times):
+            yield Column(name, _placed(np.zeros_like(first), nodes, time))
+        here = (graph.node_phase[nodes] != Phase.BACKWARD) & (where == followed[graph.node_scope[nodes]])
+        inclusive = with_functions(
+            own, rows, graph.scope_parent, graph.node_scope[nodes], np.where(here, times[0], 0)
+        )
+        yield from scope_columns(inclusive, rows, graph.scope_parent, _quartiles(runs))
 
-    def _operations_in(self, chosen: Any, time: Ints) -> Ints:
-        """The time of some operations by the calls that they ran in, those of the backward pass left out."""
-        graph = self.graph
-        chosen = chosen & (graph.node_phase != Phase.BACKWARD)
-        sums = np.bincount(graph.node_scope[chosen], weights=time[chosen], minlength=len(graph.scope_parent))
-        found: Ints = upwards(sums.astype(np.int64), graph.scope_parent)
-        return found
+    def _followed_scopes(self) -> Ints:
+        """For each scope of the first run the number that it has, or the one around it, among those followed."""
+        followed, number = [0], 0
+        for row, owner in zip(self.capture.recorder.scopes[1:], self._owners()):
+            number += owner is not None
+            followed.append(number if owner is not None else followed[row[1]])
+        return np.array(followed, dtype=np.int64)
 
     def _meta(self) -> dict[str, Any]:
         found: dict[str, Any] = {"repeat": len(self.operations)}

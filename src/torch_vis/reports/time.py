@@ -15,7 +15,7 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
-from torch_vis.views.notes import compiling
+from torch_vis.views.notes import AGAIN, compiling
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import duration
 
@@ -38,6 +38,7 @@ CALLS = (
     Field("operations_ns", "in operations", duration),
     Field("host_ns", "in Python", _time),
     Field("backward_ns", "backward", duration),
+    Field("recomputed_ns", "of it again", duration, rare=True),
     Field("kernel_ns", "on device", duration),
 )
 
@@ -47,7 +48,7 @@ class TimeReport(Report):
 
     ``operators``, ``lines`` and ``phases`` are operations added up; they come to ``operations_ns``, and that with
     ``host_ns`` to ``total_ns``. ``modules`` and ``calls`` have inclusive and self time. Of a run traced with
-    ``repeat=``, every figure is a median, and medians of single operations add up to that of all only about.
+    ``repeat=``, the whole is a median, and every other figure its part of that.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
@@ -194,6 +195,11 @@ class TimeReport(Report):
             "inclusive is with the modules inside, self without; both are of calls forward, and each is operations and "
             "Python; backward is that of operations whose gradients it computes"
         ]
+        if any(row.again for row in self.calls):
+            found.append(
+                f"what was checkpointed is computed again in backward and counts there; {AGAIN} marks the calls that "
+                "backward makes for it"
+            )
         if not self.runs:
             found.append(
                 "one run under the recorder: small operations seem longer than they are, and first calls are among "
@@ -201,8 +207,9 @@ class TimeReport(Report):
             )
         else:
             found.append(
-                "medians of single operations come to about the time of all, not exactly; how much of a run or call is "
-                "Python is the median of its share in each run, and self the median of what it was in each"
+                "the whole run is the median of runs in which calls of modules were timed; calls have the part of it "
+                "that they took there, operations and Python the parts of a call that they took under the profiler, so "
+                "that all of them add up"
             )
         if self.plain_wall_ns is not None:
             found.append(
@@ -300,7 +307,8 @@ class TimeReport(Report):
         parts = {
             "forward operations": [row.operations_ns for row in modules],
             "Python and dispatch": [max(row.host_ns, 0) for row in modules],
-            "backward operations": [row.backward_ns for row in modules],
+            "backward operations": [row.backward_ns - row.recomputed_ns for row in modules],
+            "computed again in backward": [row.recomputed_ns for row in modules],
         }
         found = {}
         if modules:
@@ -323,8 +331,9 @@ class TimeReport(Report):
 def _called(row: Called, number: int) -> list[Any]:
     quartiles = (row.low_ns, row.high_ns)
     host = row.host_ns if row.host_ns >= 0 else None  # what recording took is taken off by an estimate
-    times = (row.self_ns, row.operations_ns, host, row.backward_ns)
-    return [row.name or "(root)", row.type, number, row.inclusive_ns, *quartiles, *times, row.kernel_ns]
+    times = (row.self_ns, row.operations_ns, host, row.backward_ns, row.recomputed_ns)
+    name = (row.name or "(root)") + (f" {AGAIN}" if row.again else "")
+    return [name, row.type, number, row.inclusive_ns, *quartiles, *times, row.kernel_ns]
 
 
 def _bars(title: str, axis: str, series: Sequence[Series]) -> Chart:

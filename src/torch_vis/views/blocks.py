@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Graph, TensorType
+from torch_vis.graph.recomputed import first_calls
 
 SUMMED = {
     "time_ns": "backward_ns",
@@ -94,18 +95,19 @@ def merge_calls(graph: Graph, again: Any) -> tuple[list[Block], Any]:
 def places_of_calls(graph: Graph, again: Any) -> tuple[list[tuple[int, int]], Any]:
     """Where modules are called from: the place around each and its module, in order; and for each scope its place.
 
-    ``again`` says which scopes are computed again during backward: the outermost of them go where their module was
-    first called, however backward came to them.
+    ``again`` says which scopes are computed again during backward: the outermost of them go where they were computed
+    first, however backward came to them.
     """
     numbers: dict[tuple[int, int], int] = {}
+    forward = first_calls(graph) if again.any() else {}
     first: dict[int, int] = {}
     where: list[int] = []
     scopes = zip(graph.scope_parent.tolist(), graph.scope_module.tolist(), again.tolist())
-    for parent, module, repeated in scopes:
+    for scope, (parent, module, repeated) in enumerate(scopes):
         above = where[parent] if parent >= 0 else -1
         number = numbers.get((above, module))
         if repeated and not again[parent]:
-            number = first.get(module, number)
+            number = where[forward[scope]] if scope in forward else first.get(module, number)
         if number is None:
             number = numbers[above, module] = len(numbers)
         first.setdefault(module, number)

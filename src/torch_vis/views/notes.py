@@ -8,6 +8,7 @@ from typing import Any
 from torch_vis.graph import Graph
 from torch_vis.views.units import duration
 
+AGAIN = "↻"  # stands beside what backward computes again
 INSIDE = (
     "the modules inside torch.compile are not told apart; tv.trace(model, …, via='dynamo') of the model before "
     "torch.compile keeps them"

@@ -1,0 +1,118 @@
+"""Times of a run that add up, from runs that were timed in different ways.
+
+Calls of modules are timed in some runs and operations in others, which the profiler slows down; and the medians of
+parts do not come to the median of the whole. So the whole is what it was in runs without the profiler. It is divided
+among the calls of modules near their medians, and the time that is a call's own among its operations and the host in
+the ratio that they had under the profiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_vis.capture.between import upwards
+from torch_vis.capture.columns import Ints
+from torch_vis.graph.metrics import Column
+
+
+def own_times(inclusive: Any, parent: Ints) -> Any:
+    """What the calls inside each call do not take, along the last axis."""
+    own = inclusive.T.copy()
+    np.subtract.at(own, parent[1:], inclusive.T[1:])
+    return own.T
+
+
+def agreed(runs: Any, parent: Ints) -> Ints:
+    """The own time of each call, from the time of all calls run by run: the whole is the median of the whole.
+
+    Where medians come to more than the median of the call around them, all of them are shortened alike. Where they come
+    to less, those get the rest that took longer in some runs.
+
+    >>> runs = np.array([[10, 6, 0], [10, 0, 6], [10, 0, 0]])  # a call with two others in it
+    >>> agreed(runs, np.array([-1, 0, 0])).tolist()
+    [6, 2, 2]
+    """
+    own = own_times(runs, parent)
+    whole_middle, whole_more = _middle(runs)
+    own_middle, own_more = _middle(own)
+    middle, more = own_middle.copy(), own_more.copy()
+    np.add.at(middle, parent[1:], whole_middle[1:])
+    np.add.at(more, parent[1:], whole_more[1:])
+    whole: list[float] = whole_middle.tolist()
+    found, rates = [0.0] * len(whole), [(1.0, 0.0)] * len(whole)
+    columns = zip(*(column.tolist() for column in (parent, middle, more, own_middle, own_more, whole_more)))
+    for call, (above, together, spare, mine, mine_more, longer) in enumerate(columns):
+        if call:  # those around come first
+            kept, added = rates[above]
+            whole[call] = whole[call] * kept + longer * added
+        left = whole[call] - together
+        if left > 0 and spare > 0:
+            rates[call] = 1.0, left / spare
+        else:
+            rates[call] = (whole[call] / together if together > 0 else 1.0), 0.0
+        kept, added = rates[call]
+        found[call] = mine * kept + mine_more * added if together > 0 or added else whole[call]
+    return np.round(found).astype(np.int64)
+
+
+def _middle(runs: Any) -> tuple[Any, Any]:
+    """The median, and by how much the mean is above it; neither is less than nothing."""
+    middle = np.maximum(np.median(runs, axis=0), 0)
+    return middle, np.maximum(np.mean(runs, axis=0) - middle, 0)
+
+
+def divided(own: Ints, where: Ints, spent: Any, host: Any) -> Any:
+    """By how much the time of each operation has to be multiplied: with the host's, they come to their call's own time.
+
+    ``where`` is the call in which an operation ran, ``spent`` what it took under the profiler, ``host`` what the host
+    took there besides operations, by call.
+
+    >>> divided(np.array([10]), np.array([0, 0]), np.array([8, 8]), np.array([4])).tolist()
+    [0.5, 0.5]
+    """
+    together = np.bincount(where, weights=spent, minlength=len(own)) + host
+    rate = np.divide(own, together, out=np.zeros(len(own)), where=together > 0)
+    return rate[where]
+
+
+def with_functions(own: Ints, rows: Ints, parent: Ints, node_scope: Ints, time: Ints) -> Ints:
+    """The time of all scopes, from the own time of those that are calls of modules (``rows``).
+
+    Others have the time of operations in them (``time``, 0 for those that ran elsewhere), and what is inside them.
+    """
+    found = np.zeros(len(parent), dtype=np.int64)
+    found[rows] = own
+    within = np.zeros(len(parent), dtype=bool)
+    within[rows] = True
+    nearest = _nearest(within, parent.tolist())
+    other = ~within[node_scope]
+    np.add.at(found, node_scope[other], time[other])
+    np.subtract.at(found, nearest[node_scope[other]], time[other])
+    inclusive: Ints = upwards(found, parent)
+    return inclusive
+
+
+def scope_columns(inclusive: Ints, rows: Ints, parent: Ints, quartiles: Any) -> Iterator[Column]:
+    """Inclusive and own time of all scopes, and the quartiles of those that were timed (``rows``).
+
+    These are as far from what the call came to, in proportion, as they were from its median.
+    """
+    middle, *spread = quartiles
+    yield Column("scope_time_ns", inclusive, along="scope")
+    rate = np.divide(inclusive[rows], middle, out=np.ones(len(rows)), where=middle > 0)
+    for name, bounds, bound in zip(("low", "high"), spread, (np.minimum, np.maximum)):
+        found = inclusive.copy()
+        found[rows] = bound(np.round(bounds * rate).astype(np.int64), inclusive[rows])
+        yield Column(f"scope_time_{name}_ns", found, along="scope")
+    yield Column("scope_self_ns", own_times(inclusive, parent), along="scope")
+
+
+def _nearest(within: Any, parent: Sequence[int]) -> Ints:
+    """For each scope the innermost one around it, or itself, that is one of some."""
+    found: list[int] = []
+    for scope, (is_one, above) in enumerate(zip(within.tolist(), parent)):
+        found.append(scope if is_one or above < 0 else found[above])
+    return np.array(found, dtype=np.int64)
