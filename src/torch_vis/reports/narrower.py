@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,19 @@ from torch_vis.analysis.hardware import Hardware
 from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
 from torch_vis.analysis.workload import Workload, workload
 from torch_vis.graph.graph import Graph
-from torch_vis.run.rounding import FORMATS, Product
+from torch_vis.run.rounding import FORMATS, Narrow, Product
 from torch_vis.tracing import Trace
 
 COMPUTED_IN = {"int8": "int8", "fp8": "float8"}
 
 
 def time_saved(
-    found: Trace, multiplied: Sequence[Product], formats: Iterable[str], machine: Hardware
+    found: Trace,
+    multiplied: Sequence[Product],
+    narrow: Mapping[tuple[int, str], Narrow],
+    machine: Hardware,
 ) -> dict[tuple[int, str], int]:
-    """By weight and format, the nanoseconds of the device that narrower numbers would save.
+    """By weight and format, the nanoseconds of the device that narrower numbers (``narrow``) would save.
 
     Of an operation with several weights (an LSTM), each has a part of what is saved once all are narrow, by its size.
     A weight is left out where the work of an operation that multiplies by it is not known.
@@ -32,9 +35,9 @@ def time_saved(
         by_node.setdefault(one.node, []).append(one)
     rows = work.group[np.array([*by_node], dtype=np.int64)]
     saved: dict[tuple[int, str], float] = {}
-    for form in formats:
+    for form in dict.fromkeys(form for _, form in narrow):
         spared = [
-            _spared(found.graph, parts, form, KINDS[work.kind[row]])
+            _spared(found.graph, parts, form, narrow, KINDS[work.kind[row]])
             for row, parts in zip(rows, by_node.values())
         ]
         less = _device_ns(work, rows, machine) - _device_ns(work, rows, machine, form, np.array(spared))
@@ -74,13 +77,15 @@ def _device_ns(
     return np.where(known, Profiled(machine)(chosen).time_ns, np.nan)
 
 
-def _spared(graph: Graph, parts: Sequence[Product], form: str, kind: str) -> float:
+def _spared(
+    graph: Graph, parts: Sequence[Product], form: str, narrow: Mapping[tuple[int, str], Narrow], kind: str
+) -> float:
     """The bytes that an operation would not have to read."""
     bits = FORMATS[form].bits / 8
     spared = 0.0
     for one in parts:
         weight = graph.values[one.weight].type
-        less = weight.numel * ((weight.itemsize or 4) - bits) - FORMATS[form].scales(weight.shape)
+        less = weight.numel * (weight.itemsize or 4) - narrow[one.weight, form].size_bytes(weight.shape)
         spared += less * (_share_read(graph, one) if kind == "indexing" else 1.0)
         if FORMATS[form].activation is not None:
             for value in one.activations:

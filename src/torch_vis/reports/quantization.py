@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
 
 import torch
 
 from torch_vis.analysis.hardware import Hardware, find_hardware
-from torch_vis.analysis.kinds import kind_of
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError, no_match
-from torch_vis.graph.graph import Graph
 from torch_vis.reports.narrower import notes_on, time_saved
 from torch_vis.reports.report import Report
-from torch_vis.run.observe import Watched
-from torch_vis.run.replay import quiet
-from torch_vis.run.rounding import FORMATS, Product, Trial, products, sqnr
+from torch_vis.reports.roundings import (
+    Rounding,
+    Whole,
+    activation_noise,
+    decibel,
+    left_out_of,
+    multiplied_in,
+    narrowed,
+    rounding_of,
+    uses,
+    whole_in,
+)
+from torch_vis.run.rounding import FORMATS, Product, Trial
 from torch_vis.tracing import Trace, trace
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.charts_names import common_path
@@ -26,35 +35,6 @@ from torch_vis.views.units import duration, size
 
 FLOOR_DB = 30.0
 ROWS = 40  # parameters that a chart names one by one
-MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
-
-
-class Rounding(NamedTuple):
-    """One parameter in one format. Errors are signal to noise in decibels, 6 for each bit that is right.
-
-    ``output_db`` is that of the model's output with this parameter alone rounded, and what it is multiplied with.
-    """
-
-    weight: str
-    format: str
-    weight_db: float
-    activation_db: float | None
-    output_db: float | None
-    bytes_before: int
-    bytes_after: int
-    time_saved_ns: int | None
-
-
-class Whole(NamedTuple):
-    """The whole model in one format: every parameter that is multiplied by, and what it is multiplied with."""
-
-    format: str
-    output_db: float | None
-    agreement: float | None
-    """The share of rows of the first output whose largest element stays in its place; None where it has no rows."""
-    bytes_before: int
-    bytes_after: int
-    time_saved_ns: int | None
 
 
 class Quantization(Report):
@@ -62,8 +42,18 @@ class Quantization(Report):
 
     title = "Quantization"
 
-    def __init__(self, rows: list[Rounding], whole: list[Whole], floor_db: float, notes: list[str]) -> None:
+    def __init__(
+        self,
+        rows: list[Rounding],
+        whole: list[Whole],
+        floor_db: float,
+        notes: list[str],
+        left_out: Mapping[str, int] | None = None,
+    ) -> None:
         self.rows, self.whole, self.floor_db = rows, whole, floor_db
+        self.left_out = dict(left_out or {})
+        """How many elements are NaN or infinite without any rounding, and in no figure: of inputs and parameters by
+        name, and of the output."""
         self._notes = notes
 
     @property
@@ -82,6 +72,12 @@ class Quantization(Report):
 
     def facts(self) -> dict[str, str]:
         found = {}
+        if self.left_out:
+            named = [f"{name} ({number:,})" for name, number in self.left_out.items()]
+            more = f" and {len(named) - 4:,} more" if len(named) > 4 else ""
+            found["warning"] = (
+                f"NaN or infinite elements in {', '.join(named[:4])}{more}: left out of all figures"
+            )
         for row in self.whole:
             told = [f"{size(row.bytes_before)} → {size(row.bytes_after)} of weights"]
             if row.output_db is not None:
@@ -159,15 +155,16 @@ class Quantization(Report):
 
 
 def _reached(row: Rounding) -> float:
-    """What is left of the output or, where that was not tried, of the parameter itself."""
-    return row.weight_db if row.output_db is None else row.output_db
+    """What is left of the output or, where that was not tried, of the parameter itself; nothing if it is not known."""
+    found = row.weight_db if row.output_db is None else row.output_db
+    return -math.inf if found is None else found
 
 
 def analyze_quantization(
     model: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    formats: Sequence[str] = ("int8", "fp8", "int4"),
+    formats: str | Sequence[str] = ("int8", "fp8", "int4"),
     effect: bool = True,
     floor_db: float = FLOOR_DB,
     hardware: str | Hardware | None = None,
@@ -180,8 +177,9 @@ def analyze_quantization(
     saved is predicted, as ``latency`` predicts it; what the device has no units for counts as in the next wider type
     that it has, and a note says so. The model is not changed.
 
-    For int8 and fp8 the parameter and the activations that it is multiplied with are rounded, weights by row and
-    activations with one scale for a tensor (int8 asymmetric, fp8 symmetric): ``output_db`` is of both. Those inside a
+    For int8 and fp8 the parameter and the activations that it is multiplied with are rounded, weights with a scale for
+    each output channel (int4: for each 128 elements of one, kept as float16) and activations with one for a tensor
+    (int8 asymmetric, fp8 symmetric): ``output_db`` is of both. Those inside a
     fused kernel (``out_proj`` of attention, ``weight_hh`` of an LSTM) cannot be seen and stay exact: ``activation_db``
     is None. "Largest elements stay" is ``agreement``: the share of rows of the first output, along its last
     dimension, whose largest element stays in its place (the class that is predicted). A parameter that several layers
@@ -195,9 +193,11 @@ def analyze_quantization(
     >>> found.advice
     {'0.weight': 'int8', '2.weight': 'int8'}
     """
-    for form in formats:
-        if form not in FORMATS:
-            raise no_match("format", str(form), FORMATS)
+    chosen = _formats(formats)
+    if not isinstance(floor_db, Real) or isinstance(floor_db, bool) or math.isnan(floor_db):
+        raise UsageError(
+            f"floor_db={floor_db!r}: the least signal to noise that is good enough is a number of decibels"
+        )
     machine = None if hardware is None else find_hardware(hardware)
     if isinstance(model, Trace):
         raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
@@ -206,110 +206,48 @@ def analyze_quantization(
     if found._held is not None:
         found._held.put_back()  # running statistics: this was no step of the user's
     trial = Trial(found.graph, found._held)
-    multiplied = [one for one in products(found.graph, trial.nodes) if _multiplies(found.graph, one.node)]
-    if not multiplied:
-        raise UsageError(
-            "no operation of this run multiplies by a parameter, so there is nothing to quantize"
-        )
+    multiplied = multiplied_in(found.graph, trial.nodes)
     first: dict[int, Product] = {}
     for one in multiplied:
         first.setdefault(one.weight, one)
-    noise = _activation_noise(found, multiplied, formats)
-    saved = {} if machine is None else time_saved(found, multiplied, formats, machine)
+    narrow = narrowed(found.graph, multiplied, chosen)
+    noise = activation_noise(found, multiplied, chosen)
+    saved = {} if machine is None else time_saved(found, multiplied, narrow, machine)
     exact = trial.outputs() if effect else []
+    left_out = left_out_of(found, exact)
     rows = []
-    for weight, form in progress([(w, f) for w in first for f in formats], "rounding"):
-        uses = {
-            (one.node, value): FORMATS[form]
-            for one in multiplied
-            if one.weight == weight
-            for value in one.activations
-        }
-        reached = _decibel(exact, trial.outputs({weight: FORMATS[form]}, uses)) if exact else None
-        rows.append(
-            _row(trial, first[weight], form, noise.get((weight, form)), reached, saved.get((weight, form)))
-        )
-    whole = [_whole(trial, multiplied, form, rows, exact) for form in formats]
-    return Quantization(rows, whole, floor_db, _notes(rows, whole, machine))
-
-
-def _multiplies(graph: Graph, node: int) -> bool:
-    return kind_of(graph.nodes[node].call.op) in MULTIPLY or "embedding" in graph.nodes[node].name
-
-
-def _row(
-    trial: Trial, one: Product, form: str, noise: float | None, reached: float | None, saved: int | None
-) -> Rounding:
-    exact = trial.exact(one.weight)
-    rounded = FORMATS[form].weight(exact.float())
-    before, after = _bytes(exact, form)
-    return Rounding(one.name, form, sqnr(exact, rounded), noise, reached, before, after, saved)
-
-
-def _bytes(weight: torch.Tensor, form: str) -> tuple[int, int]:
-    narrow = math.ceil(weight.numel() * FORMATS[form].bits / 8) + FORMATS[form].scales(weight.shape)
-    return weight.numel() * weight.element_size(), narrow
-
-
-def _whole(
-    trial: Trial, multiplied: list[Product], form: str, rows: list[Rounding], exact: list[torch.Tensor]
-) -> Whole:
-    mine = [row for row in rows if row.format == form]
-    times = [row.time_saved_ns for row in mine if row.time_saved_ns is not None]
-    reached, agreement = None, None
-    if exact:
-        weights = {one.weight: FORMATS[form] for one in multiplied}
-        uses = {(one.node, value): FORMATS[form] for one in multiplied for value in one.activations}
-        made = trial.outputs(weights, uses)
-        reached, agreement = _decibel(exact, made), _agreement(exact[0], made[0])
-    return Whole(
-        form,
-        reached,
-        agreement,
-        sum(row.bytes_before for row in mine),
-        sum(row.bytes_after for row in mine),
-        sum(times) if len(times) == len(mine) else None,
-    )
-
-
-def _decibel(exact: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> float | None:
-    """The signal to noise of all outputs together."""
+    for weight, form in progress(list(narrow), "rounding"):
+        reached = None
+        if exact:
+            rounded = uses([one for one in multiplied if one.weight == weight], form)
+            reached = decibel(exact, trial.outputs({weight: narrow[weight, form]}, rounded))
+        key = weight, form
+        rows.append(rounding_of(trial, first[weight], narrow[key], noise.get(key), reached, saved.get(key)))
+    whole = [whole_in(trial, multiplied, form, narrow, rows, exact) for form in chosen]
+    hidden = [
+        first[weight].name
+        for weight, form in narrow
+        if FORMATS[form].activation and (weight, form) not in noise
+    ]
+    told = _notes(hidden, whole, machine)
     if not exact:
-        return None
-    return sqnr(
-        torch.cat([tensor.reshape(-1).float() for tensor in exact]),
-        torch.cat([tensor.reshape(-1).float() for tensor in made]),
-    )
+        why = "no output has floating-point elements" if effect else "effect=False"
+        told.append(f"effects on the output were not tried ({why})")
+    return Quantization(rows, whole, float(floor_db), told, left_out)
 
 
-def _agreement(exact: torch.Tensor, made: torch.Tensor) -> float | None:
-    if exact.dim() < 2 or exact.shape[-1] < 2:
-        return None
-    return float((exact.argmax(-1) == made.argmax(-1)).float().mean())
+def _formats(given: str | Sequence[str]) -> list[str]:
+    """The formats that were asked for, each once."""
+    chosen = [given] if isinstance(given, str) else list(dict.fromkeys(given))
+    if not chosen:
+        raise UsageError(f"formats is empty: name one or more of {', '.join(map(repr, FORMATS))}")
+    for form in chosen:
+        if form not in FORMATS:
+            raise no_match("format", str(form), FORMATS)
+    return chosen
 
 
-def _activation_noise(
-    found: Trace, multiplied: Sequence[Product], formats: Sequence[str]
-) -> dict[tuple[int, str], float]:
-    """By weight and format, the worst signal to noise of what the weight is multiplied with."""
-    by_node = {one.node: one for one in multiplied if one.activations}  # one of a node's weights has them
-    noise: dict[tuple[int, str], float] = {}
-    run = Watched(found.graph, found._held)
-    with quiet(run.plan.generators):
-        for node in run.steps():
-            one = by_node.get(node)
-            if one is None:
-                continue
-            exact = run.replay.tensor(one.activations[0]).float()
-            for form in formats:
-                rounding = FORMATS[form].activation
-                if rounding is not None and exact.numel():
-                    worst = noise.get((one.weight, form), math.inf)
-                    noise[one.weight, form] = min(worst, sqnr(exact, rounding(exact)))
-    return noise
-
-
-def _notes(rows: Sequence[Rounding], whole: Sequence[Whole], machine: Hardware | None) -> list[str]:
+def _notes(hidden: Iterable[str], whole: Sequence[Whole], machine: Hardware | None) -> list[str]:
     found = [f"{one.format}: {FORMATS[one.format].what}" for one in whole]
     both = [one.format for one in whole if FORMATS[one.format].activation is not None]
     effect = any(one.output_db is not None for one in whole)
@@ -317,7 +255,7 @@ def _notes(rows: Sequence[Rounding], whole: Sequence[Whole], machine: Hardware |
         found.append(
             f"output dB of {' and '.join(both)}: the weight and what it is multiplied with are rounded"
         )
-    hidden = list(dict.fromkeys(r.weight for r in rows if r.format in both and r.activation_db is None))
+    hidden = list(dict.fromkeys(hidden))
     if hidden:
         told = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3:,} more" if len(hidden) > 3 else "")
         found.append(
@@ -327,8 +265,6 @@ def _notes(rows: Sequence[Rounding], whole: Sequence[Whole], machine: Hardware |
     if any(one.agreement is not None for one in whole):
         found.append("largest elements stay: rows of the first output whose largest element is where it was")
     found.append("a weight that several layers share is one row, and counted once")
-    if not effect:
-        found.append("effects on the output were not tried (effect=False)")
     if machine is None:
         found.append("time saved is not predicted: name the hardware, for example hardware='A100 80GB'")
     else:

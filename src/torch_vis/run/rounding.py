@@ -12,6 +12,7 @@ import torch
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
 from torch_vis.held import Held, copy_of
+from torch_vis.run.channels import Channels
 from torch_vis.run.extent import needed_nodes
 from torch_vis.run.observe import ready
 from torch_vis.run.replay import Replay, ReplayPlan
@@ -20,28 +21,62 @@ GROUP = 128  # weights that share a scale in int4
 FP8_MOST = 448.0  # the largest float8_e4m3fn
 
 
+Rounder = Callable[[torch.Tensor], torch.Tensor]
+
+
 class Format(NamedTuple):
-    """A narrow format: bits of an element, how weights and activations are rounded, bytes of all scales of a weight."""
+    """A narrow format: bits of an element, how weights and activations are rounded, bytes of all scales of a weight.
+
+    ``weight`` and ``scales`` take a weight, or its shape, with the channels first: see ``Channels.rows``.
+    """
 
     name: str
     bits: int
-    weight: Callable[[torch.Tensor], torch.Tensor]
-    activation: Callable[[torch.Tensor], torch.Tensor] | None  # None: only weights are narrow
+    weight: Rounder
+    activation: Rounder | None  # None: only weights are narrow
     scales: Callable[[Sequence[int]], int]
     what: str
 
 
-def sqnr(exact: torch.Tensor, rounded: torch.Tensor) -> float:
+def sqnr(exact: torch.Tensor, rounded: torch.Tensor) -> float | None:
     """Signal to quantization noise in decibels: 6 more for each bit that is right.
+
+    What is NaN or infinite to begin with is left out; None where nothing else is there.
 
     >>> sqnr(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5]))
     20.0
     """
-    signal = float(exact.float().square().sum(dtype=torch.float64))
-    noise = float((exact.float() - rounded.float()).square().sum(dtype=torch.float64))
+    signal, noise = _power(exact.float()), _power(exact.float() - rounded.float())
+    if not math.isfinite(signal + noise):
+        good = torch.isfinite(exact)
+        if not bool(good.any()):
+            return None
+        kept = exact[good].double()
+        signal, noise = _power(kept), _power(kept - rounded[good].double())
+        if not math.isfinite(noise):
+            return -math.inf
     if not noise:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _power(tensor: torch.Tensor) -> float:
+    return float(tensor.square().sum(dtype=torch.float64))
+
+
+def _of_finite(rounding: Rounder) -> Rounder:
+    """The rounding of finite elements, which alone say what the scale is; NaN and infinity stay."""
+
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.numel():
+            return tensor.clone()
+        low, high = torch.aminmax(tensor)
+        if math.isfinite(float(low)) and math.isfinite(float(high)):
+            return rounding(tensor)
+        good = torch.isfinite(tensor)
+        return torch.where(good, rounding(torch.where(good, tensor, torch.zeros_like(tensor))), tensor)
+
+    return rounded
 
 
 def _int8_weight(weight: torch.Tensor) -> torch.Tensor:
@@ -66,7 +101,11 @@ def _int4_weight(weight: torch.Tensor) -> torch.Tensor:
     rows = weight.reshape(weight.shape[0], -1)
     short = -rows.shape[1] % GROUP
     padded = torch.nn.functional.pad(rows, (0, short)).reshape(rows.shape[0], -1, GROUP)
-    rounded = _steps(padded, padded.abs().amax(dim=-1, keepdim=True) / 7, -7, 7)
+    exact = padded.abs().amax(dim=-1, keepdim=True) / 7
+    scale = (
+        exact.clamp(max=torch.finfo(torch.float16).max).to(torch.float16).to(exact.dtype)
+    )  # as it is stored
+    rounded = _steps(padded, scale, -7, 7)
     return rounded.reshape(rows.shape[0], -1)[:, : rows.shape[1]].reshape(weight.shape)
 
 
@@ -83,28 +122,44 @@ FORMATS = {
     "int8": Format(
         "int8",
         8,
-        _int8_weight,
-        _int8_activation,
+        _of_finite(_int8_weight),
+        _of_finite(_int8_activation),
         lambda shape: 4 * shape[0],
-        "a scale for each row of weights; a scale and a zero point for each tensor of activations (asymmetric)",
+        "a float32 scale for each output channel; a scale and a zero point for each tensor of activations (asymmetric)",
     ),
     "fp8": Format(
         "fp8",
         8,
-        lambda weight: _fp8(weight, _amax_by_row(weight)),
-        lambda activation: _fp8(activation, activation.abs().amax()),
+        _of_finite(lambda weight: _fp8(weight, _amax_by_row(weight))),
+        _of_finite(lambda activation: _fp8(activation, activation.abs().amax())),
         lambda shape: 4 * shape[0],
-        "e4m3, a scale for each row of weights and for each tensor of activations (symmetric)",
+        "e4m3, a float32 scale for each output channel and for each tensor of activations (symmetric)",
     ),
     "int4": Format(
         "int4",
         4,
-        _int4_weight,
+        _of_finite(_int4_weight),
         None,
         lambda shape: 2 * shape[0] * math.ceil(math.prod(shape[1:]) / GROUP),
-        f"weights only, a scale for each {GROUP} of them",
+        f"weights only, a float16 scale for each {GROUP} of an output channel",
     ),
 }
+
+
+class Narrow(NamedTuple):
+    """A format for one weight, with the channels that have scales in it."""
+
+    form: Format
+    channels: Channels
+
+    def rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight as the format would hold it."""
+        rows = self.form.weight(self.channels.rows(weight.float()))
+        return self.channels.weight(rows, weight.shape)
+
+    def size_bytes(self, shape: Sequence[int]) -> int:
+        """What a weight of that shape takes, scales included."""
+        return math.ceil(math.prod(shape) * self.form.bits / 8) + self.form.scales(self.channels.shape(shape))
 
 
 class Product(NamedTuple):
@@ -154,17 +209,17 @@ class Rounded(Replay):
         graph: Graph,
         held: Held,
         plan: ReplayPlan,
-        weights: Mapping[int, Format],
+        weights: Mapping[int, Narrow],
         activations: Mapping[tuple[int, int], Format],
     ) -> None:
         super().__init__(graph, held, plan)
         self.at = -1
         self.activations = activations
-        for value, form in weights.items():
+        for value, narrow in weights.items():
             storage = int(graph.value_storage[value])
             self.memory[storage] = copy_of(self.memory[storage])
             tensor = self.tensor(value)
-            tensor.copy_(form.weight(tensor.float()).to(tensor.dtype))
+            tensor.copy_(narrow.rounded(tensor).to(tensor.dtype))
 
     def run_node(self, node: int, states: dict[int, object] | None) -> None:
         """Execute one node, with what it multiplies rounded."""
@@ -198,7 +253,7 @@ class Trial:
 
     def outputs(
         self,
-        weights: Mapping[int, Format] | None = None,
+        weights: Mapping[int, Narrow] | None = None,
         activations: Mapping[tuple[int, int], Format] | None = None,
     ) -> list[torch.Tensor]:
         """The floating outputs of the run with these weights and activations rounded."""
