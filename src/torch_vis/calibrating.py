@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -161,21 +161,24 @@ class Program(NamedTuple):
 def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     import torch
 
+    from torch_vis.capture.progress import passing
     from torch_vis.run.calibrate.clocks import gap_ns
     from torch_vis.run.calibrate.peaks import copies, memory_bytes, peaks
 
     state = torch.random.get_rng_state()
     on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), passing(seconds, "calibrating") as look:
             torch.manual_seed(0)
             end = time.perf_counter() + 0.97 * seconds
-            _load(device)
+            _load(device, look)
             now = time.perf_counter()
-            programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now))
+            programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now), look)
             roofs, rates = peaks(device, DTYPES), copies(device)
-            samples = _samples(device, roofs, end, unit)
-            if not device.startswith("cuda"):  # once more at another time: what else runs here takes from both
+            samples = _samples(device, roofs, end, unit, look)
+            if not device.startswith(
+                "cuda"
+            ):  # once more at another time: what else runs here takes from both
                 roofs = {dtype: max(peak, roofs[dtype]) for dtype, peak in peaks(device, DTYPES).items()}
                 rates = [(size, max(rate, old)) for (size, rate), (_, old) in zip(copies(device), rates)]
             floor = unit
@@ -204,7 +207,7 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     return _with_host(made, programs, unit)
 
 
-def _load(device: str) -> None:
+def _load(device: str, look: Callable[[], None]) -> None:
     """Run one program of each sort, so that libraries are loaded: from a cold disk that takes longer than all else."""
     from torch_vis.run.calibrate.programs import all_programs, runs
 
@@ -214,9 +217,10 @@ def _load(device: str) -> None:
             for dtype in program.dtypes:
                 for run in runs(program, number, device, dtype).values():
                     run()
+                    look()
 
 
-def _programs(device: str, until: float) -> tuple[list[Program], float]:
+def _programs(device: str, until: float, look: Callable[[], None]) -> tuple[list[Program], float]:
     """Every program with its median time while the host ran at its usual pace, and that pace: a small operation's time.
 
     On a GPU, where that time is the host's, it is what it would be at just that pace: on a machine that is shared it
@@ -224,7 +228,6 @@ def _programs(device: str, until: float) -> tuple[list[Program], float]:
     each program that is begun is timed and traced.
     """
     from torch_vis.analysis.workload import workload
-    from torch_vis.capture.progress import progress
     from torch_vis.run.calibrate.clocks import USUAL, burst, undisturbed
     from torch_vis.run.calibrate.programs import all_programs, runs
     from torch_vis.tracing import trace
@@ -232,7 +235,8 @@ def _programs(device: str, until: float) -> tuple[list[Program], float]:
     begun = time.perf_counter()
     ready: list[tuple[Any, float, list[Burst]]] = []
     on_gpu = device.startswith("cuda")
-    for number, program in progress(list(enumerate(all_programs(DTYPES, deep=on_gpu))), "programs"):
+    for number, program in enumerate(all_programs(DTYPES, deep=on_gpu)):
+        look()
         for dtype in program.dtypes:
             for run in runs(program, number, device, dtype).values():
                 run()
@@ -244,6 +248,7 @@ def _programs(device: str, until: float) -> tuple[list[Program], float]:
         started = time.perf_counter()
         for run, _, bursts in ready:
             bursts.append(burst(run, device, 2))
+        look()
         if time.perf_counter() + 1.3 * (time.perf_counter() - started) + tracing > until:
             break
     all_bursts = [one for *_, bursts in ready for one in bursts]
@@ -251,6 +256,7 @@ def _programs(device: str, until: float) -> tuple[list[Program], float]:
     unit = float(np.median([one.pace_ns for one in all_bursts if one.pace_ns <= USUAL * best]))
     found = []
     for run, weight, bursts in ready:
+        look()
         traced = trace(run, keep=False)
         work = workload(traced.graph, traced.metrics)
         times = [(one.pace_ns, time_ns) for one in undisturbed(bursts, best) for time_ns in one.times]
@@ -286,7 +292,9 @@ def _with_host(made: Calibration, programs: Sequence[Program], unit: float) -> C
     return replace(made, host=costs, noise=noise)
 
 
-def _samples(device: str, roofs: dict[str, float], until: float, unit: float) -> Samples:
+def _samples(
+    device: str, roofs: dict[str, float], until: float, unit: float, look: Callable[[], None]
+) -> Samples:
     """Single operations, timed until the time is up and recorded in one go for what they are."""
     from torch_vis.run.calibrate.probes import all_probes
     from torch_vis.run.calibrate.sizes import Bench
@@ -296,12 +304,13 @@ def _samples(device: str, roofs: dict[str, float], until: float, unit: float) ->
     flops = {dtype: roof * longest for dtype, roof in roofs.items()}
     bench = Bench(device, flops, 1e8 if on_gpu else 4e6)
     probes = all_probes(bench, DTYPES)
-    return _on_gpu(probes, device, until, unit) if on_gpu else _on_cpu(probes, until)
+    return _on_gpu(probes, device, until, unit, look) if on_gpu else _on_cpu(probes, until, look)
 
 
-def _on_gpu(probes: Sequence[Probe], device: str, until: float, unit: float) -> Samples:
+def _on_gpu(
+    probes: Sequence[Probe], device: str, until: float, unit: float, look: Callable[[], None]
+) -> Samples:
     """As many as there is time for; each is recorded in one of the runs that the profiler times."""
-    from torch_vis.capture.progress import progress
     from torch_vis.run.calibrate.clocks import PART, host_times, kernel_times
     from torch_vis.tracing import record
 
@@ -309,7 +318,8 @@ def _on_gpu(probes: Sequence[Probe], device: str, until: float, unit: float) -> 
     parts = [range(start, min(start + PART, len(probes))) for start in range(0, len(probes), PART)]
     results: list[Timed | None] = []
     with record(keep=False) as trace:
-        for part in progress(parts, "operations"):
+        for part in parts:
+            look()
             begun = time.perf_counter()
             results += kernel_times([(number, probes[number].make) for number in part], device, _mark)
             if time.perf_counter() + 1.3 * (time.perf_counter() - begun) > until:
@@ -317,16 +327,16 @@ def _on_gpu(probes: Sequence[Probe], device: str, until: float, unit: float) -> 
     return _sampled(trace, results, [None if took is None else took * unit for took in host])
 
 
-def _on_cpu(probes: Sequence[Probe], until: float) -> Samples:
+def _on_cpu(probes: Sequence[Probe], until: float, look: Callable[[], None]) -> Samples:
     """As many as there is time for; they are run once more to be recorded, since recording takes the host's time."""
-    from torch_vis.capture.progress import progress
     from torch_vis.run.calibrate.clocks import cpu_times
     from torch_vis.tracing import record
 
     begun, recording = time.perf_counter(), 1.7
     results: list[Timed | None] = []
     times = cpu_times(probe.make for probe in probes)
-    for _ in progress(probes, "operations"):
+    for _ in probes:
+        look()
         results.append(next(times))
         if len(results) > LEAST and begun + (time.perf_counter() - begun) * recording > until:
             break

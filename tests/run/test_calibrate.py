@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ import torch
 import torch_vis as tv
 from torch_vis import calibrating
 from torch_vis.analysis.kinds import KINDS
+from torch_vis.capture import progress
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.run.calibrate.clocks import Timed
 from torch_vis.run.calibrate.images import Filter, _convolution, convolutions
@@ -145,7 +150,7 @@ def test_a_probe_is_one_operation_and_keeps_its_own_time(monkeypatch: pytest.Mon
     probes = all_probes(Bench("cpu", flops, 2e5), ("float32",), share=0.05)
     times = (Timed(float(place), 1.0) for place in range(len(probes)))  # a probe's time is its place
     monkeypatch.setattr("torch_vis.run.calibrate.clocks.cpu_times", lambda works: times)
-    samples = calibrating._on_cpu(probes, until=math.inf)
+    samples = calibrating._on_cpu(probes, math.inf, lambda: None)
     places = samples.time_ns.astype(int).tolist()
     assert places == sorted(set(places))
     assert len(places) > 0.95 * len(probes)  # those that run in many operations say nothing of one
@@ -159,3 +164,25 @@ def test_every_program_runs_both_ways() -> None:
     for number, program in enumerate(all_programs(("float32",), deep=False)):
         for run in runs(program, number, "cpu", "float32").values():
             run()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_a_terminal_shows_how_much_of_the_time_has_passed(
+    monkeypatch: pytest.MonkeyPatch, rich: bool
+) -> None:
+    screen, clock = Terminal(), iter([0.0, 1.0, 3.0, 9.0])
+    monkeypatch.setattr("sys.stderr", screen)
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    shown = []
+    with progress.passing(4.0, "calibrating") as look:
+        for _ in range(3):
+            look()
+            shown.append(re.findall(r"(\d+)(?:%|/100)", screen.getvalue())[-1])
+    assert shown == ["25", "75", "100"]  # and no more than all of it

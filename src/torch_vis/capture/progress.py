@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+STEPS = 100  # of a time that passes
 
 
 def progress(items: Sequence[Item], title: str) -> Iterator[Item]:
@@ -23,6 +25,30 @@ def progress(items: Sequence[Item], title: str) -> Iterator[Item]:
         for item in items:
             yield item
             advance()
+
+
+@contextmanager
+def passing(seconds: float, title: str) -> Iterator[Callable[[], None]]:
+    """Show how much of a time has passed, whenever what is given is called; what is timed is not called in between.
+
+    >>> with passing(1.0, "timing") as look:
+    ...     look()
+    """
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    begun = time.perf_counter()
+    shown = 0
+
+    def look() -> None:
+        nonlocal shown
+        now = min(int(STEPS * (time.perf_counter() - begun) / seconds), STEPS)
+        while shown < now:
+            advance()
+            shown += 1
+
+    with _bar(title, STEPS) as advance:
+        yield look
 
 
 @contextmanager
