@@ -28,40 +28,44 @@ def own_times(inclusive: Any, parent: Ints) -> Any:
 def agreed(runs: Any, parent: Ints) -> Ints:
     """The own time of each call, from the time of all calls run by run: the whole is the median of the whole.
 
-    Where medians come to more than the median of the call around them, all of them are shortened alike. Where they come
-    to less, those get the rest that took longer in some runs.
-
-    >>> runs = np.array([[10, 6, 0], [10, 0, 6], [10, 0, 0]])  # a call with two others in it
+    >>> runs = np.array([[10, 6, 2], [12, 6, 3], [14, 7, 4]])  # a call with two others in it
     >>> agreed(runs, np.array([-1, 0, 0])).tolist()
-    [6, 2, 2]
+    [3, 6, 3]
     """
     own = own_times(runs, parent)
-    whole_middle, whole_more = _middle(runs)
-    own_middle, own_more = _middle(own)
-    middle, more = own_middle.copy(), own_more.copy()
-    np.add.at(middle, parent[1:], whole_middle[1:])
-    np.add.at(more, parent[1:], whole_more[1:])
-    whole: list[float] = whole_middle.tolist()
-    found, rates = [0.0] * len(whole), [(1.0, 0.0)] * len(whole)
-    columns = zip(*(column.tolist() for column in (parent, middle, more, own_middle, own_more, whole_more)))
-    for call, (above, together, spare, mine, mine_more, longer) in enumerate(columns):
-        if call:  # those around come first
-            kept, added = rates[above]
-            whole[call] = whole[call] * kept + longer * added
-        left = whole[call] - together
-        if left > 0 and spare > 0:
-            rates[call] = 1.0, left / spare
-        else:
-            rates[call] = (whole[call] / together if together > 0 else 1.0), 0.0
-        kept, added = rates[call]
-        found[call] = mine * kept + mine_more * added if together > 0 or added else whole[call]
+    own_middle, own_most = np.maximum(np.median(own, axis=0), 0).tolist(), own.max(axis=0).tolist()
+    middle, most = np.median(runs, axis=0).tolist(), runs.max(axis=0).tolist()
+    inside: list[list[int]] = [[] for _ in middle]
+    for call, above in enumerate(parent.tolist()[1:], 1):
+        inside[above].append(call)
+    whole, found = middle.copy(), [0.0] * len(middle)
+    for call, parts in enumerate(inside):  # those around come first
+        found[call], *rest = shares(
+            whole[call],
+            [own_middle[call], *(middle[part] for part in parts)],
+            [own_most[call], *(most[part] for part in parts)],
+        )
+        for part, share in zip(parts, rest):
+            whole[part] = share
     return np.round(found).astype(np.int64)
 
 
-def _middle(runs: Any) -> tuple[Any, Any]:
-    """The median, and by how much the mean is above it; neither is less than nothing."""
-    middle = np.maximum(np.median(runs, axis=0), 0)
-    return middle, np.maximum(np.mean(runs, axis=0) - middle, 0)
+def shares(whole: float, middle: list[float], most: list[float]) -> list[float]:
+    """Parts that come to the whole: in the ratio of their medians, but as long as it goes none above its most.
+
+    >>> shares(10, [4, 4], [4, 9])
+    [4.0, 6.0]
+    """
+    together = sum(middle)
+    rate = whole / together if together > 0 else 0.0
+    found = [share * rate if rate <= 1 else min(share * rate, most_) for share, most_ in zip(middle, most)]
+    left = whole - sum(found)
+    room = [max(most_ - share, 0.0) for share, most_ in zip(found, most)]
+    if left > 0 and sum(room) > 0:
+        given = min(left / sum(room), 1.0)
+        found = [share + spare * given for share, spare in zip(found, room)]
+    found[0] += max(whole - sum(found), 0.0)
+    return found
 
 
 def divided(own: Ints, where: Ints, spent: Any, host: Any) -> Any:
