@@ -98,6 +98,15 @@ def test_names_that_have_no_room_still_tell_one_from_another():
     assert max(map(len, text.splitlines())) <= 110
 
 
+def test_what_times_are_of_is_no_sum_that_is_too_low(tmp_path):
+    t = tv.trace(nn.Linear(3, 2), torch.ones(1, 3), repeat=2)
+    t.report(tmp_path / "run.md")
+    sections = re.split(r"^## ", (tmp_path / "run.md").read_text(), flags=re.M)
+    assert not any(section.startswith("Sums that are too low") for section in sections)
+    (modules,) = (section for section in sections if section.startswith("Modules"))
+    assert "are medians of 2 more runs" in modules
+
+
 def test_json_is_data(tmp_path):
     t = small()
     t.report(tmp_path / "run.json")
@@ -162,6 +171,8 @@ def test_every_case_of_the_zoo(name, tmp_path):
 def test_bad_names(tmp_path):
     with pytest.raises(UsageError, match=r"\.md or \.json"):
         small().report(tmp_path / "run.docx")
+    with pytest.raises(UsageError, match="name one that ends in"):
+        small().report(3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"t\.save\(\) writes the run as a page"):
         small().report(tmp_path / "run.html")
     assert not list(tmp_path.iterdir())

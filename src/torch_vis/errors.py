@@ -102,6 +102,7 @@ class NewerFile(FileError):
 
 
 FEW = 24  # choices that a message lists in full
+ROOM = 300  # letters that a message has for them
 
 
 def no_match(kind: str, name: str, choices: Iterable[str]) -> NoMatch:
@@ -111,12 +112,25 @@ def no_match(kind: str, name: str, choices: Iterable[str]) -> NoMatch:
     "no view 'plotli'; did you mean 'plotly'? There are: 'plotly', 'text'"
     """
     known = sorted(set(choices))
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or _near_ends(name, known)
+    shown = known[:FEW]
+    while len(shown) > 3 and sum(map(len, shown)) > ROOM:
+        shown.pop()
+    listed = ", ".join(map(repr, shown)) or "none"
     if near:
-        rest = f" There are: {', '.join(map(repr, known))}" if len(known) <= FEW else ""
+        rest = f" There are: {listed}" if len(shown) == len(known) else ""
         return NoMatch(f"no {kind} {name!r}; did you mean {' or '.join(map(repr, near))}?{rest}")
-    shown = ", ".join(map(repr, known[:FEW])) + (", …" if len(known) > FEW else "")
-    return NoMatch(f"no {kind} {name!r}; there are: {shown or 'none'}")
+    more = f", … ({len(known):,} in all)" if len(shown) < len(known) else ""
+    return NoMatch(f"no {kind} {name!r}; there are: {listed}{more}")
+
+
+def _near_ends(name: str, known: Iterable[str]) -> list[str]:
+    """Of names in parts, those whose last parts are nearest: where a name begins is what people leave out."""
+    dots = name.count(".")
+    ends: dict[str, str] = {}
+    for choice in known:
+        ends.setdefault(".".join(choice.split(".")[-dots - 1 :]), choice)
+    return [ends[end] for end in difflib.get_close_matches(name, ends, n=3, cutoff=0.6)]
 
 
 def missing_extra(package: str, extra: str | None = None) -> MissingExtra:

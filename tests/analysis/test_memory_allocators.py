@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import torch_vis as tv
 from torch_vis.analysis.memory.caching import LARGE_SEGMENT, SMALL_SEGMENT, Pool
 from torch_vis.errors import UsageError
+from torch_vis.views import units
 
 MIB = 1 << 20
 
@@ -206,6 +207,8 @@ def test_the_measured_report(renderer: str) -> None:
     pytest.importorskip(renderer)
     report = tv.measure_memory(nn.Conv2d(16, 16, 3), torch.ones(2, 16, 32, 32))
     assert "CPU peak" in str(report) and report.output.shape == (2, 16, 30, 30)
+    assert 2 * 16 * 30 * 30 * 4 <= report.added_bytes == report.peak_bytes - report.events.start_bytes
+    assert report.facts()["taken by the run"].startswith(units.size(report.added_bytes))
     assert report.figure(renderer) is not None and report.to_plain()["facts"]
 
 

@@ -191,10 +191,30 @@ def test_bad_names_and_no_backward() -> None:
     model, x = convolutional(frozenset())
     with pytest.raises(NoMatch, match=r"blocks\.0"):
         tv.trace(model, x, backward=True).memory().checkpoint("block.0")
+    for wrong in (None, 3, ["blocks.0", 3]):
+        with pytest.raises(UsageError, match="paths or patterns"):
+            tv.trace(model, x, backward=True).memory().checkpoint(wrong)  # type: ignore[arg-type]
     report = tv.trace(model, x).memory()
     assert report.checkpoints == []
     with pytest.raises(UsageError, match="backward=True"):
         report.checkpoint("blocks.0")
+
+
+def test_a_step_takes_the_names_that_the_model_has_for_its_modules() -> None:
+    model, x = convolutional(frozenset())
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    report, root = tv.trace(step).memory(), type(model).__name__.lower()
+    whole = report.checkpoint(f"{root}.blocks.*")
+    assert whole.modules and report.checkpoint("blocks.*").modules == whole.modules
+    with pytest.raises(NoMatch, match=rf"did you mean '{root}\.blocks\.\d'") as error:
+        report.checkpoint("block.7")
+    assert len(str(error.value)) < 600
 
 
 def test_checkpoints_together_can_be_read_and_drawn() -> None:

@@ -64,7 +64,7 @@ class Repeats:
 
     def __init__(self, call: Call, repeat: Any, capture: Capture, *, functions: bool) -> None:
         if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
-            raise UsageError(f"repeat is a number of runs, 1 or more, not {repeat!r}")
+            raise UsageError(f"repeat is a number of runs, 0 for none, not {repeat!r}")
         refuse_nested()
         refuse_iterators(call.target, (call.args, call.kwargs, call.loss))
         self.call, self.repeat, self.capture, self.functions = call, repeat, capture, functions

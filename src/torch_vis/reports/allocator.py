@@ -42,6 +42,11 @@ class AllocatorReport(Report):
         return self.events.peak_bytes
 
     @property
+    def added_bytes(self) -> int:
+        """The peak without what was there before: what the run itself took."""
+        return self.peak_bytes - self.events.start_bytes
+
+    @property
     def scratch(self) -> list[ScratchRow]:
         """Operators whose kernels took memory for themselves, those that took most at once first."""
         found: dict[str, list[int]] = {}
@@ -55,8 +60,9 @@ class AllocatorReport(Report):
         """The peaks, in words."""
         during = f" during {self.events.peak_op}" if self.events.peak_op else ""
         found = {
-            "CPU peak": f"{size(self.peak_bytes)}{during}",
-            "at the start": f"{size(self.events.start_bytes)} in tensors",
+            "CPU peak": f"{size(self.peak_bytes)}{during}, with all tensors of the process",
+            "at the start": f"{size(self.events.start_bytes)} in tensors, of this run or not",
+            "taken by the run": f"{size(self.added_bytes)} above that at the peak",
         }
         for row in self.cuda:
             gap = (

@@ -13,6 +13,7 @@ from torch_vis.reports.report import Report
 from torch_vis.reports.summary import UNCOVERED
 from torch_vis.views import markdown
 from torch_vis.views.tables import Listing
+from torch_vis.views.text import gaps
 
 if TYPE_CHECKING:
     from torch_vis.tracing import Trace
@@ -33,7 +34,12 @@ ENDINGS = (".md", ".markdown", ".json")
 
 def write_report(trace: Trace, path: PathLike) -> None:
     """Write all reports of a trace to a file that ends in ``.md`` or ``.json``."""
-    ending = os.path.splitext(os.fspath(path))[1].lower()
+    try:
+        ending = os.path.splitext(os.fspath(path))[1].lower()
+    except TypeError:
+        raise UsageError(
+            f"a report is written to a file: name one that ends in .md or .json, not {path!r}"
+        ) from None
     if ending not in ENDINGS:
         raise UsageError(
             f"a report is written as .md or .json; name a file that ends so, not {os.fspath(path)}"
@@ -94,7 +100,7 @@ def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -
 def _left_out(trace: Trace) -> list[str]:
     """Which sums leave operations out, and the operators that no sum of FLOPs has in it, where there are some."""
     summary = trace.summary()
-    notes = [f"- {markdown.escaped(note)}" for note in summary.notes()]
+    notes = [f"- {markdown.escaped(note)}" for note in gaps(trace.metrics)]
     lines = ["", "## Sums that are too low", "", *notes] if notes else []
     listing = next(listing for listing in summary.listings() if listing.title == UNCOVERED)
     if len(listing.rows):

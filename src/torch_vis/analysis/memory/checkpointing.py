@@ -9,7 +9,7 @@ its own; ``with_checkpoints`` takes several together and gives the whole new tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -297,9 +297,9 @@ class Checkpointing:
         known = {path for path, kind in zip(graph.scope_paths, kinds) if kind == "module"}
         wanted: set[str] = set()
         for pattern in paths:
-            found = {path for path in known if path == pattern or fnmatchcase(path, pattern)}
+            found = _matching(pattern, known)
             if not found:
-                raise no_match("module", str(pattern), known)
+                raise no_match("module", pattern, known)
             wanted |= found
         if not len(self.backward):
             raise UsageError(
@@ -381,4 +381,28 @@ def _depths(parent: Ints) -> Ints:
 
 def paths_of(item: Any) -> list[str]:
     """One path or several, as a list."""
-    return [item] if isinstance(item, str) else list(item)
+    paths = [item] if isinstance(item, str) or not isinstance(item, Iterable) else list(item)
+    wrong = [path for path in paths if not isinstance(path, str)]
+    if wrong:
+        raise UsageError(
+            f'modules are told by their paths or patterns, "encoder.layer.*" say, not by {wrong[0]!r}'
+        )
+    return paths
+
+
+def _matching(pattern: str, known: Collection[str]) -> set[str]:
+    """The paths that a pattern means: whole ones, or else as the model names them that a step calls.
+
+    >>> sorted(_matching("layer.*", {"bert", "bert.layer.0", "bert.layer.1", "bert.head.layer.0"}))
+    ['bert.layer.0', 'bert.layer.1']
+    """
+    found = {path for path in known if fnmatchcase(path, pattern) or path == pattern}
+    if found:
+        return found
+    for path in known:
+        parts = path.split(".")
+        around = next((cut for cut in range(1, len(parts)) if ".".join(parts[:cut]) in known), len(parts))
+        rest = ".".join(parts[around:])
+        if rest and (fnmatchcase(rest, pattern) or rest == pattern):
+            found.add(path)
+    return found
