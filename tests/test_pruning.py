@@ -17,6 +17,7 @@ from tests.zoo_models.torchvision_ops import declare_torchvision_ops
 from torch_vis.analysis.coupling import Coupling
 from torch_vis.errors import UsageError
 from torch_vis.reports.cutting import without
+from torch_vis.reports.trials import OTHER, Bench
 from torch_vis.run.differences import gap_of
 
 declare_torchvision_ops()
@@ -212,8 +213,8 @@ def test_bad_input():
     x = torch.ones(1, 4)
     with pytest.raises(UsageError, match="between 0 and 1, not 2"):
         tv.analyze_pruning(nn.Linear(4, 4), x, ratio=2)
-    with pytest.raises(UsageError, match="it is the run's output"):
-        tv.analyze_pruning(nn.Linear(4, 4), x)
+    with pytest.raises(UsageError, match="it has no parameters"):
+        tv.analyze_pruning(nn.ReLU(), x)
     with pytest.raises(UsageError, match="takes a module, not function"):
         tv.analyze_pruning(lambda x: x, x)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -252,6 +253,127 @@ def test_what_is_not_checked_is_named_with_the_reason():
     assert any("each=False" in note for note in untried.notes())
     assert "2 can be cut, 0 turned out not to run" in found.facts()["groups"]
     assert "must stay whole, for 2 reasons: see 'Not to be cut'" in found.facts()["groups"]
+
+
+class Branch(nn.Module):
+    """A branch that begins at zero beside a way around it, as in networks that start as the identity."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.outer = nn.Linear(8, 12), nn.Linear(12, 16), nn.Linear(16, 12)
+        self.scale, self.last = nn.Parameter(torch.full((12,), 1e-6)), nn.Linear(12, 3)
+
+    def forward(self, x):
+        x = F.relu(self.first(x))
+        return self.last(x + self.scale * self.outer(F.relu(self.inner(x))))
+
+
+def blank():
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+    nn.init.zeros_(model[4].weight)
+    nn.init.zeros_(model[4].bias)
+    return model
+
+
+def image_transformer():
+    from torchvision.models import VisionTransformer
+
+    return VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=10)  # its last layer begins at zero
+
+
+HIDING = {
+    "a last layer of zeros": (blank, (4, 6), 2, {"0.weight", "2.weight"}),
+    "torchvision's transformer": (image_transformer, (2, 3, 32, 32), 4, None),
+    "a branch of small scale": (Branch, (4, 8), 2, {"inner.weight"}),
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_what_the_weights_hide_is_checked_with_others(name):
+    torch.manual_seed(0)
+    make, shape, checked, hidden = HIDING[name]
+    model, x = make(), torch.randn(*shape)
+    state = copy.deepcopy(model.state_dict())
+    found = tv.analyze_pruning(model, x, ratio=0.5)
+    cuts = [cut for cut in found.groups if not cut.problem]
+    assert len(cuts) == checked and all(cut.error is not None and not cut.unchecked for cut in cuts)
+    assert {cut.name for cut in cuts if cut.by} == (hidden or {cut.name for cut in cuts})
+    assert any("checked by a copy with random numbers" in note for note in found.notes())
+    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+    assert torch.equal(
+        found.model.state_dict().popitem()[1], state.popitem()[1]
+    )  # its own weights, not those
+    if name != "a branch of small scale":  # an output of zeros
+        assert found.output is None and all(cut.output is None for cut in cuts)
+        assert found.facts()["output"].startswith("is zero")
+        assert found.figure() is not None
+
+
+def test_a_wrong_cut_is_seen_behind_a_layer_of_zeros():
+    """The check can fail: columns of other units than the rows, in a model whose output is zero whatever is cut."""
+    torch.manual_seed(0)
+    bench = Bench(blank(), (torch.randn(4, 6),), {}, None)
+    group = next(group for group in bench.coupling.groups if ("0.weight", 0) in group.places)
+    units = bench.lightest(group, 0.5)
+    assert not bench.cut_group(group, units).problem
+    columns = bench.coupling.ids["2.weight"][1]
+    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 1)
+    assert bench.cut_group(group, units).problem == OTHER
+
+
+def test_units_that_no_output_depends_on_are_not_checked():
+    class Unread(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.side, self.reader, self.last = nn.Linear(6, 16), nn.Linear(16, 4), nn.Linear(6, 3)
+
+        def forward(self, x):
+            self.reader(F.relu(self.side(x)))
+            return self.last(x)
+
+    found = tv.analyze_pruning(Unread(), torch.randn(4, 6))
+    side, reader = found.groups  # of one, a module inside has something to say; the other is read by nobody
+    assert side.name == "side.weight" and side.error < 1e-6 and "modules give on the way" in side.by
+    assert reader.error is None and "does not depend on them" in reader.unchecked
+    assert found.facts()["checked"].startswith("1 of 2 ")
+    assert any("not checked" in note and "reader.weight" in note for note in found.notes())
+
+
+def test_scores_are_checked_where_the_output_is_what_they_chose():
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4))
+
+        def forward(self, x):
+            return self.layers(x).argmax(-1)
+
+    torch.manual_seed(0)
+    bench = Bench(Chosen(), (torch.randn(4, 6),), {}, None)
+    (group,) = (group for group in bench.coupling.groups if ("layers.0.weight", 0) in group.places)
+    units = bench.lightest(group, 0.2)
+    tried = bench.cut_group(group, units)
+    assert tried.by == "what modules give on the way" and tried.error < 1e-6
+    columns = bench.coupling.ids["layers.2.weight"][1]
+    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 1)
+    assert bench.cut_group(group, units).problem == OTHER
+
+
+def test_an_operation_without_a_rule_keeps_what_touches_it_whole():
+    class Sorted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(6, 16), nn.Linear(16, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.last(F.relu(self.second(self.first(x).sort(-1).values)))
+
+    found = tv.analyze_pruning(Sorted(), torch.randn(4, 6))
+    assert [cut.name for cut in found.groups] == ["second.weight"]
+    assert "sort has no rule" in str(found)
+    alone = tv.analyze_pruning(nn.Sequential(nn.Linear(6, 16)), torch.randn(4, 6))
+    assert not alone.groups and alone.after["parameters"] == alone.before["parameters"]
+    assert "0 can be cut" in alone.facts()["groups"] and "it is the run's output" in str(alone)
 
 
 def test_a_group_too_small_for_the_ratio_is_remarked():

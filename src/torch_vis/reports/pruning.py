@@ -14,7 +14,7 @@ from torch_vis.errors import UsageError
 from torch_vis.reports.cutting import Change
 from torch_vis.reports.least import Least, least
 from torch_vis.reports.report import Report
-from torch_vis.reports.trials import UNSTEADY, Bench, Trial
+from torch_vis.reports.trials import HIDDEN, UNSTEADY, Bench, Trial
 from torch_vis.run.differences import Gap
 from torch_vis.views.charts import COLORS, Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
@@ -34,8 +34,8 @@ class Cut(NamedTuple):
     much of the group's weight, as squared norm, the units have that would go. ``output`` is how far the output moves
     with this group alone cut, and ``problem`` is why it cannot be. ``error`` is how far the smaller model's output is
     from the whole one's with the columns zero that read the units: rounding; None where these are not the same, as
-    before a normalisation over all of them: ``unchecked`` says why. ``changes`` are numbers that modules keep and that
-    had to go along.
+    before a normalisation over all of them: ``unchecked`` says why. ``by`` says what was compared instead where the
+    output does not show these units. ``changes`` are numbers that modules keep and that had to go along.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Cut(NamedTuple):
     error: float | None = None
     changes: tuple[Change, ...] = ()
     unchecked: str = ""
+    by: str = ""
 
 
 class Head(NamedTuple):
@@ -76,8 +77,9 @@ class Pruning(Report):
         output: Gap | None,
         heads: Sequence[Head] = (),
         ratio: float | None = None,
+        is_zero: bool = False,
     ) -> None:
-        self.ratio = ratio
+        self.ratio, self.is_zero = ratio, is_zero
         self.groups, self.locked, self.model, self.heads = groups, locked, model, list(heads)
         self.before, self.after, self.output = dict(before), dict(after), output
 
@@ -106,7 +108,9 @@ class Pruning(Report):
             told = f"{least(show)(one)} → {least(show)(two)}"
             bounds = isinstance(one, Least) or isinstance(two, Least)  # of which no ratio follows
             found[title] = told if bounds else f"{told} ({two / one - 1:+.0%})" if one else show(two)
-        if self.output is not None:
+        if self.is_zero:
+            found["output"] = "is zero, so that how far it moves has no measure"
+        elif self.output is not None:
             found["output"] = f"moves by {self.output.relative:.3g} of its norm, without training again"
         return found
 
@@ -174,6 +178,11 @@ class Pruning(Report):
                 "torch_vis.reports.fewer_heads.FewerHeads, with the same parameters"
             )
         cut = [group for group in self.groups if not group.problem]
+        for by in dict.fromkeys(group.by for group in cut if group.by):
+            names = [group.name for group in cut if group.by == by]
+            found.append(
+                f"the output does not show these units, so they were checked by {by}: {_first(names)}"
+            )
         for why in dict.fromkeys(group.unchecked for group in cut if group.unchecked):
             names = [group.name for group in cut if group.unchecked == why]
             found.append(f"not checked against units at zero: {_first(names)}: {why}")
@@ -254,8 +263,9 @@ def analyze_pruning(
     ``ratio`` is the share of each group that goes, by weight. With ``each``, every group is first cut alone: one
     whose model does not run any more, or does not give what the whole model gives with the same units at zero, is left
     whole, with the reason. Heads are always tried: where a module keeps their number (``num_heads``), it is changed in
-    the smaller model if that makes it right. ``hardware`` names a device for which the time is predicted as well. The
-    model itself is not changed; the smaller one is in ``model`` of what comes back.
+    the smaller model if that makes it right. Where the output shows nothing of some units (a last layer that begins at
+    zero), they are checked in a copy with random numbers in its weights. ``hardware`` names a device for which the time
+    is predicted as well. The model itself is not changed; the smaller one is in ``model`` of what comes back.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
@@ -274,9 +284,9 @@ def analyze_pruning(
     with torch.random.fork_rng():
         bench = Bench(model, args, dict(kwargs or {}), hardware)
         groups = bench.coupling.groups
+        if not groups:
+            raise UsageError("nothing in this model can be cut: it has no parameters")
         free = [group for group in groups if not group.locked and len(group.units) > 1]
-        if not free:
-            raise UsageError("nothing in this model can be cut: " + _reasons(groups))
         trials = []
         for group in progress(free, "cutting"):
             units = bench.lightest(group, ratio)
@@ -297,11 +307,7 @@ def analyze_pruning(
         after = bench.figures(whole.model)
         before = bench.figures(bench.model)
     locked = [group for group in groups if group.locked]
-    return Pruning(cuts, locked, whole.model, before, after, whole.output, heads, ratio)
-
-
-def _reasons(groups: Sequence[Group]) -> str:
-    return "; ".join(sorted({group.locked for group in groups if group.locked})) or "it has no parameters"
+    return Pruning(cuts, locked, whole.model, before, after, whole.output, heads, ratio, bench.is_zero)
 
 
 def _cut(bench: Bench, group: Group, units: Any, tried: Trial) -> Cut:
@@ -320,6 +326,7 @@ def _cut(bench: Bench, group: Group, units: Any, tried: Trial) -> Cut:
         tried.error,
         tried.changes,
         _unchecked(group, tried),
+        tried.by,
     )
 
 
@@ -328,6 +335,8 @@ def _unchecked(group: Group, tried: Trial) -> str:
         return ""
     if tried.model is None:
         return UNTRIED
+    if tried.hidden:
+        return HIDDEN
     return UNSTEADY if group.exact else TOGETHER
 
 
@@ -347,6 +356,7 @@ def _heads(bench: Bench, group: Group, units: Any, tried: Trial) -> list[Head]:
 
 
 def _rows(bench: Bench, group: Group) -> str:
-    """The first parameter that makes the units: a filter's or a matrix's rather than a bias or a norm."""
-    made = [place[0] for place in group.places if not bench.coupling.reads(place)] or [group.places[0][0]]
-    return max(made, key=lambda name: bench.tensors[name].dim() > 1)
+    """The first parameter that makes the units: by rows rather than columns, a matrix rather than a bias or a norm."""
+    made = [place for place in group.places if not bench.coupling.reads(place)] or list(group.places[:1])
+    is_matrix = [bench.tensors[name].dim() > 1 for name, _ in made]
+    return max(zip(is_matrix, (number == 0 for _, number in made), made), key=lambda row: row[:2])[2][0]

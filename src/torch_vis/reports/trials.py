@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.coupling import Coupling, Group
 from torch_vis.analysis.hardware import find_hardware
@@ -29,6 +27,7 @@ from torch_vis.reports.cutting import (
     zeroed,
 )
 from torch_vis.reports.least import summed
+from torch_vis.reports.subjects import Subject, allowed, is_zero, unfused
 from torch_vis.run.differences import Gap, gap_of
 from torch_vis.tracing import trace
 
@@ -36,6 +35,9 @@ RUNS = 5
 MIXED = "its heads are normalised or averaged together: there is nothing to check the smaller model against"
 UNSTEADY = (
     "the output is not the same twice, or not finite: there is nothing to check the smaller model against"
+)
+HIDDEN = (
+    "the output does not depend on them, with these weights or with others: there is nothing to check against"
 )
 RESHAPED = "the output has another shape"
 OTHER = (
@@ -46,7 +48,9 @@ OTHER = (
 class Trial(NamedTuple):
     """What came of cutting: the model, how far its output moved, and how far it is from the one of zeroed columns.
 
-    ``error`` is None where there is nothing to compare with. ``problem`` says why there is no model.
+    ``output`` is None where the whole model's is zero. ``error`` is None where there is nothing to compare with;
+    ``by`` says what was compared where the output itself does not show the units, and ``hidden`` that nothing does.
+    ``problem`` says why there is no model.
     """
 
     model: torch.nn.Module | None
@@ -54,6 +58,16 @@ class Trial(NamedTuple):
     error: float | None
     changes: tuple[Change, ...]
     problem: str
+    by: str = ""
+    hidden: bool = False
+
+
+class Target(NamedTuple):
+    """What a smaller model has to give: the output of a whole one with columns at zero; whether it shows the units."""
+
+    subject: Subject
+    output: list[torch.Tensor]
+    shows: bool
 
 
 class Bench:
@@ -66,88 +80,107 @@ class Bench:
         self.model = copy.deepcopy(model).eval()
         self.training = {name: module.training for name, module in model.named_modules()}
         self.args, self.kwargs = args, kwargs
-        with _unfused(), torch.no_grad():
+        with unfused(), torch.no_grad():
             found = trace(self.model, *args, kwargs=kwargs, keep=False)
         self.coupling = Coupling(found.graph)
         self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        self.output = self.run(self.model)
-        same = gap_of(self.output, self.run(self.model))
-        self.steady = same is not None and same.relative <= _allowed(
-            self.output
-        )  # not where it is not finite
+        self.own = Subject(self.model, args, kwargs)
+        self.is_zero = is_zero(self.own.output)
+        self._used = [self.own]  # what was compared with
         self._right: dict[tuple[str, ...], None] = {}  # names of what had to be changed so far
 
-    def run(self, model: torch.nn.Module) -> list[torch.Tensor]:
-        """The numbers in the model's output for the batch."""
-        return _run(model, self.args, self.kwargs)
-
-    def check(self, model: torch.nn.Module) -> list[torch.Tensor]:
-        """The same of a model that is only there to be compared, in double precision where it runs in it."""
-        return _run(model, *self._finer[1:])
-
-    @property
-    def fine(self) -> torch.nn.Module:
-        """The model in double precision, where it runs in it."""
-        return self._finer[0]
+    @cached_property
+    def _stirred(self) -> Subject | None:
+        return self.own.fine.stirred()
 
     @cached_property
-    def _finer(self) -> tuple[torch.nn.Module, Any, Any]:
-        """The model and the batch in double precision, so that heads mixed up are not taken for rounding."""
-        fine = copy.deepcopy(self.model)
-        try:
-            args, kwargs = pytree.tree_map(_doubled, (self.args, self.kwargs))
-            fine.double()
-            _run(fine, args, kwargs)
-        except Exception:  # the user's forward, or a kernel that there is not in double precision
-            return copy.deepcopy(self.model), self.args, self.kwargs
-        return fine, args, kwargs
+    def _inside(self) -> Subject | None:
+        return self.own.fine.inside()
 
     # ---------------------------------------------------------------- cutting
 
     def cut_group(self, group: Group, units: Any) -> Trial:
         """A model without these units of one group."""
-        exact = group.exact and self.steady
-        if group.heads and not exact:
-            return _failed(UNSTEADY if group.exact else MIXED)
-        target = None
-        if exact:
-            with zeroed(self.model, self.coupling.fed(units)):
-                target = self.run(self.model)
+        target = self._target(units) if group.exact and self.own.steady else None
+        if group.heads and (target is None or not target.shows):
+            return _failed(MIXED if not group.exact else UNSTEADY if target is None else HIDDEN)
         if not group.heads:
-            smaller = self._smaller(self.model, units)
-            made, problem = self._ran(smaller, target)
-            if not problem:
-                return self._finished(smaller, made, target, ())
-            if not exact:
-                return _failed(problem)
-        changes, problem = self._right_changes(group, units)
-        if changes is None:
-            return _failed(problem)
-        smaller = self._smaller(self.model, units, changes)
-        made, problem = self._ran(smaller, target)
-        return _failed(problem) if problem else self._finished(smaller, made, target, changes)
+            tried = self._tried(units, (), target)
+            if not tried.problem or target is None:
+                return tried
+        assert target is not None
+        changes, problem = self._right_changes(group, units, target.subject)
+        return _failed(problem) if changes is None else self._tried(units, changes, target)
 
-    def _right_changes(self, group: Group, units: Any) -> tuple[tuple[Change, ...] | None, str]:
+    def _target(self, units: Any) -> Target:
+        """What the smaller model has to give, with its own weights or, where these hide the units, with others."""
+        columns = self.coupling.fed(units)
+        own = _at_zero(self.own, columns)
+        if own.shows:
+            return own
+        found = _at_zero(self.own.fine, columns)  # in double precision, rounding hides less
+        if not found.shows and self._stirred is not None:
+            found = _at_zero(self._stirred, columns)
+        if not found.shows and self._inside is not None:
+            found = _at_zero(self._inside, columns)
+        if found.shows and found.subject not in self._used:
+            self._used.append(found.subject)
+        return found if found.shows else own
+
+    def _tried(self, units: Any, changes: tuple[Change, ...], target: Target | None) -> Trial:
+        """The model without these, run; where there is a target, compared with it."""
+        smaller = self._smaller(self.model, units, changes)
+        made, problem = compared(self.own, smaller, None)
+        if not problem and [tensor.shape for tensor in made] != [tensor.shape for tensor in self.own.output]:
+            problem = RESHAPED
+        error = None
+        if target is not None and not problem:
+            given = made
+            if target.subject is not self.own:
+                other = self._smaller(target.subject.model, units, changes)
+                given, problem = compared(target.subject, other, None)
+            error, problem = (None, problem) if problem else apart(target.subject, target.output, given)
+        if problem:
+            return _failed(problem)
+        for name, module in smaller.named_modules():
+            module.training = self.training.get(name, False)
+        moved = None if self.is_zero else gap_of(self.own.output, made)
+        if target is None:
+            return Trial(smaller, moved, None, changes, "")
+        return Trial(
+            *(smaller, moved, error if target.shows else None, changes, ""),
+            by=target.subject.differs,
+            hidden=not target.shows,
+        )
+
+    def _right_changes(
+        self, group: Group, units: Any, subject: Subject
+    ) -> tuple[tuple[Change, ...] | None, str]:
         """What has to be changed for the smaller model to be right, or None and why nothing makes it so."""
         sharp = {name for name, number in group.places if group.heads}
-        with sharpened(self.fine, sharp):
-            with zeroed(self.fine, self.coupling.fed(units)):
-                target = self.check(self.fine)
-            smaller = self._smaller(self.fine, units)
+        fine = subject.fine
+        with sharpened(fine.model, sharp):
+            with zeroed(fine.model, self.coupling.fed(units)):
+                target = fine.run(fine.model)
+            smaller = self._smaller(fine.model, units)
         left = Fraction(len(group.units) - len(units), len(group.units))
         tiers = possible_changes(smaller, group.paths, self._sizes(group), left)
         known = torch_attention(smaller, group.paths, left) if group.heads else ()
         problems = []
         for changes in (known,) if known else attempts(tiers, self._right):
             with changed(smaller, changes):
-                problem = _compared(self.check, smaller, target)[1]
+                problem = compared(fine, smaller, target)[1]
             if not problem:
-                return changes if known else self._fewest(smaller, target, changes), ""
+                return changes if known else self._fewest(fine, smaller, target, changes), ""
             problems.append(problem)
         return None, OTHER if OTHER in problems else problems[0]
 
     def _fewest(
-        self, smaller: torch.nn.Module, target: list[torch.Tensor], changes: tuple[Change, ...]
+        self,
+        subject: Subject,
+        smaller: torch.nn.Module,
+        target: list[torch.Tensor],
+        changes: tuple[Change, ...],
     ) -> tuple[Change, ...]:
         """The changes without those that are not called after heads and that it works without."""
         names = tuple(sorted({change.name for change in changes}))
@@ -158,7 +191,7 @@ class Bench:
             if "head" in name or not fewer:
                 continue
             with changed(smaller, fewer):
-                if not _compared(self.check, smaller, target)[1]:
+                if not compared(subject, smaller, target)[1]:
                     changes = fewer
         self._right[tuple(sorted({change.name for change in changes}))] = None
         return changes
@@ -170,20 +203,18 @@ class Bench:
         other = np.concatenate([none, *(units for group, units, _ in parts if not group.exact)])
         every = np.concatenate([exact, other])
         changes = tuple(change for _, _, some in parts for change in some)
-        if self.steady:
+        for subject in self._used if self.own.steady else ():
             heads = any(group.heads for group, _, _ in parts)
-            model, run = (self.fine, self.check) if heads else (self.model, self.run)
-            with zeroed(model, self.coupling.fed(exact)):
+            chosen = subject.fine if heads else subject
+            with zeroed(chosen.model, self.coupling.fed(exact)):
                 try:
-                    target = run(self._smaller(model, other))
+                    target = chosen.run(self._smaller(chosen.model, other))
                 except Exception as error:  # whatever the user's forward raises
-                    return _failed(_told(error))
-            problem = _compared(run, self._smaller(model, every, changes), target)[1]
+                    return _failed(told(error))
+            problem = compared(chosen, self._smaller(chosen.model, every, changes), target)[1]
             if problem:
                 return _failed(problem)
-        smaller = self._smaller(self.model, every, changes)
-        made, problem = self._ran(smaller, None)
-        return _failed(problem) if problem else self._finished(smaller, made, None, changes)
+        return self._tried(every, changes, None)
 
     def cut_together(
         self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]
@@ -206,27 +237,6 @@ class Bench:
         smaller = without(model, self.coupling.kept(units), share=True)
         change_all(smaller, changes)
         return smaller
-
-    def _ran(
-        self, model: torch.nn.Module, target: list[torch.Tensor] | None
-    ) -> tuple[list[torch.Tensor], str]:
-        """The output of a model, and what is wrong with it."""
-        made, problem = _compared(self.run, model, target)
-        if not problem and [tensor.shape for tensor in made] != [tensor.shape for tensor in self.output]:
-            problem = RESHAPED
-        return made, problem
-
-    def _finished(
-        self,
-        smaller: torch.nn.Module,
-        made: list[torch.Tensor],
-        target: list[torch.Tensor] | None,
-        changes: tuple[Change, ...],
-    ) -> Trial:
-        for name, module in smaller.named_modules():
-            module.training = self.training.get(name, False)
-        gap = None if target is None else gap_of(target, made)
-        return Trial(smaller, gap_of(self.output, made), None if gap is None else gap.relative, changes, "")
 
     def _sizes(self, group: Group) -> set[int]:
         """The numbers that a program may have for the size of a group: its heads, and what it has of each dimension."""
@@ -293,65 +303,35 @@ class Bench:
         }
 
 
-def _run(model: torch.nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    with _unfused(), torch.no_grad():
-        return _numbers(model(*args, **kwargs))
+def _at_zero(subject: Subject, columns: Mapping[str, Sequence[Any]]) -> Target:
+    with zeroed(subject.model, columns):
+        output = subject.run(subject.model)
+    return Target(subject, output, subject.notices(output))
 
 
-@contextlib.contextmanager
-def _unfused() -> Iterator[None]:
-    """Torch's attention layers as their parts: fused, they hide what belongs together and skip what is padded."""
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-
-
-def _compared(
-    run: Callable[[torch.nn.Module], list[torch.Tensor]],
-    model: torch.nn.Module,
-    target: list[torch.Tensor] | None,
+def compared(
+    subject: Subject, model: torch.nn.Module, target: list[torch.Tensor] | None
 ) -> tuple[list[torch.Tensor], str]:
-    """The output of a model, and why it is not the one that was wanted."""
+    """What a model gives for the batch of a subject, and why it is not what was wanted."""
     try:
-        made = run(model)
+        made = subject.run(model)
     except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
-        return [], _told(error)
-    if target is None:
-        return made, ""
-    gap = gap_of(target, made)
+        return [], told(error)
+    return made, "" if target is None else apart(subject, target, made)[1]
+
+
+def apart(subject: Subject, target: list[torch.Tensor], made: list[torch.Tensor]) -> tuple[float | None, str]:
+    """How far an output is from the one that was wanted, and why that is too far."""
+    gap = subject.apart(target, made)
     if gap is None:
-        return made, RESHAPED
-    return made, "" if gap.relative <= _allowed(target) else OTHER
-
-
-def _doubled(item: Any) -> Any:
-    return item.double() if isinstance(item, torch.Tensor) and item.is_floating_point() else item
+        return None, RESHAPED
+    return gap, "" if gap <= allowed(target) else OTHER
 
 
 def _failed(problem: str) -> Trial:
     return Trial(None, None, None, (), problem)
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
+    """An error in a line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:160]
-
-
-def _numbers(output: Any) -> list[torch.Tensor]:
-    """The floating-point tensors of an output; where it has none, all of them."""
-    leaves = pytree.tree_leaves(output if not hasattr(output, "to_tuple") else output.to_tuple())
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return floating or [tensor.double() for tensor in tensors]
-
-
-def _allowed(tensors: Sequence[torch.Tensor]) -> float:
-    """How far apart two outputs may be that differ in the order of additions only.
-
-    In double precision that leaves room for programs that compute a part of it in single.
-    """
-    worst = max((torch.finfo(tensor.dtype).eps for tensor in tensors), default=0.0)
-    return min(max(1000 * worst, 1e-5), 0.05)
