@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from tests.analysis.calibrations import made_up
@@ -105,6 +106,22 @@ def test_what_times_are_of_is_no_sum_that_is_too_low(tmp_path):
     assert not any(section.startswith("Sums that are too low") for section in sections)
     (modules,) = (section for section in sections if section.startswith("Modules"))
     assert "are medians of 2 more runs" in modules
+
+
+def test_what_is_computed_again_is_said_to_be(tmp_path):
+    layer = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    model = nn.ModuleDict({"layer": layer})
+
+    def step(x):
+        checkpoint(model["layer"], x, use_reentrant=False).sum().backward()
+
+    tv.trace(step, torch.rand(64, 64)).report(tmp_path / "run.md")
+    sections = re.split(r"^## ", (tmp_path / "run.md").read_text(), flags=re.M)
+    (modules,) = (section for section in sections if section.startswith("Modules"))
+    (costliest,) = (section for section in sections if section.startswith("Costliest"))
+    assert re.search(r"^\| .*Sequential ↻ \|", modules, re.M)
+    rows = [line.split(" | ") for line in costliest.splitlines() if line.startswith(("| addmm", "| gelu |"))]
+    assert {cells[1] for cells in rows} == {"forward", "backward, computed again ↻"}
 
 
 def test_json_is_data(tmp_path):

@@ -28,7 +28,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.views.outline import Outline
 from torch_vis.views.text import MOST_ROWS, table
-from torch_vis.views.units import duration
+from torch_vis.views.units import duration, size
 
 TABLE = """\
 Net · forward and backward · torch 2.13.0 · 2 threads
@@ -252,6 +252,34 @@ def test_it_fits_the_width(width: int) -> None:
     assert max(map(len, body(show(trace, width=width)))) <= max(48, width)
 
 
+def columns(text: str) -> list[str]:
+    lines = text.splitlines()
+    return lines[next(place for place, line in enumerate(lines) if line.startswith("──")) - 1].split()
+
+
+def test_bytes_moved_are_a_column() -> None:
+    trace = tv.trace(nn.Sequential(Block(4), nn.ReLU()), torch.ones(2, 4), backward=True)
+    text = show(trace, width=200)
+    assert columns(text)[-4:] == ["time", "allocated", "FLOPs", "moved"] and columns(text).count("moved") == 2
+    figures = {row.path: row for row in trace.summary().modules if row.kind == "module"}
+    for path, label in (("0", "0 "), ("0.up", "up"), ("1", "1 ")):
+        cells = row(text, label)
+        assert cells[-1] == size(figures[path].backward_moved_bytes or 0)
+        assert size(figures[path].moved_bytes or 0) in cells
+
+
+def test_columns_that_there_is_no_room_for_are_named() -> None:
+    model = nn.Sequential(*(nn.Sequential(Block(4)) for _ in range(3)), nn.Linear(4, 1_000))
+    trace = tv.trace(model, torch.ones(2, 4), backward=True)
+    text = show(trace)
+    assert {"FLOPs", "moved"} <= set(columns(text))
+    (told,) = re.findall(r"• no room for (.*); t\.table\(width=(\d+)\) has all columns", text)
+    assert told[0].endswith("backward FLOPs, backward moved")
+    whole = show(trace, width=int(told[1]))
+    assert "no room for" not in whole and columns(whole) == columns(show(trace, width=300))
+    assert "no room for" in show(trace, width=int(told[1]) - 1)
+
+
 def test_the_outermost_rows_add_up_to_the_whole_graph() -> None:
     trace = tv.trace(nn.Sequential(*(Block(4) for _ in range(3))), torch.ones(2, 4), backward=True)
     outline = Outline(trace.graph, trace.metrics)
@@ -310,6 +338,31 @@ def test_what_backward_computes_again_counts_in_the_backward_columns_of_its_modu
     assert sum(part.ops + part.backward_ops for part in parts) == len(graph)
     assert {block.calls for block in outline.blocks} == {1}
     assert f"{len(again)} of the operations of backward" in text and "computed again" in text
+    assert sum(part.recomputed_ops for part in parts) == len(again)
+    called = {scope.path for scope in graph.scopes if scope.kind == "module"}
+    for path in called:
+        block = next(block for block in outline.blocks if block.path == path and block.kind == "module")
+        assert block.again == ((path + ".").startswith("layers.") and (not inside or path.count(".") == 2)), (
+            path
+        )
+    marked = [line for line in body(text) if "↻" in line]
+    assert marked and all("Checkpointed" not in line and "first" not in line for line in marked)
+
+
+def test_only_layers_that_were_checkpointed_are_marked() -> None:
+    class Half(Checkpointed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for number, layer in enumerate(self.layers):
+                x = layer(x) if number else checkpoint(layer, x, use_reentrant=False)
+            return x
+
+    trace = tv.trace(Half(False, False), torch.ones(2, 4), backward=True)
+    text = show(trace)
+    assert row(text, "layers.0 ↻")[1] == "Sequential" and row(text, "layers.1-2 × 2")[1] == "Sequential"
+    modules = {found.path: found for found in trace.summary().modules}
+    again = len(trace.graph.find(flag="recompute"))
+    assert modules["layers.0"].recomputed_ops == modules[""].recomputed_ops == again > 0
+    assert modules["layers.1"].recomputed_ops == 0
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -29,7 +29,8 @@ UNCOVERED = "Operators whose FLOPs are not known"
 class ModuleSummary(NamedTuple):
     """All calls of one module from one place, with what it called: figures as in the table, None where not known.
 
-    ``incomplete`` names the figures that are too low, since an operation inside has none: ``("flops", "macs")``.
+    ``recomputed_ops`` are those of ``backward_ops`` that compute again what was checkpointed. ``incomplete`` names the
+    figures that are too low, since an operation inside has none: ``("flops", "macs")``.
     """
 
     path: str
@@ -40,6 +41,7 @@ class ModuleSummary(NamedTuple):
     outputs: tuple[str, ...]
     ops: int
     backward_ops: int
+    recomputed_ops: int
     time_ns: int | None
     self_ns: int | None
     backward_ns: int | None
@@ -176,9 +178,8 @@ class Summary(Report):
         for name in ModuleSummary._fields:
             unit = name.rpartition("_")[2]
             text = name in ("path", "type", "kind", "outputs", "incomplete")
-            fields.append(
-                Field(name, name.replace("_", " "), None if text else shown.get(unit, "{:,}".format))
-            )
+            show = None if text else shown.get(unit, "{:,}".format)
+            fields.append(Field(name, name.replace("_", " "), show, rare=name == "recomputed_ops"))
         operators = (
             Field("operator", "operator"),
             Field("calls", "calls", "{:,}".format),

@@ -33,6 +33,7 @@ class Sums:
 
     ops: int = 0
     backward_ops: int = 0
+    recomputed_ops: int = 0  # of those of backward
     time_ns: int | None = None
     self_ns: int | None = None
     backward_ns: int | None = None
@@ -76,6 +77,7 @@ class Block:
     outputs: dict[TensorType, None] = field(default_factory=dict)  # an ordered set
     parameters: set[int] = field(default_factory=set)
     children: list[int] = field(default_factory=list)
+    again: bool = False  # whether backward computes it again, because it was checkpointed
     signature: int = -1
 
 

@@ -26,18 +26,22 @@ FIGURES = {
     "self": Figure("self", "self_ns", duration),
     "memory": Figure("allocated", "alloc_bytes", size),
     "flops": Figure("FLOPs", "flops", count),
+    "moved": Figure("moved", "moved_bytes", size),
     "backward ops": Figure("ops", "backward_ops", "{:,}".format, backward=True),
     "backward time": Figure("time", "backward_ns", duration, backward=True),
     "backward memory": Figure("allocated", "backward_bytes", size, backward=True),
     "backward flops": Figure("FLOPs", "backward_flops", count, backward=True),
+    "backward moved": Figure("moved", "backward_moved_bytes", size, backward=True),
 }
 NARROW = (
-    "backward flops",
+    "backward moved",
     "backward memory",
+    "backward flops",
     "self",
     "memory",
-    "flops",
     "backward ops",
+    "moved",
+    "flops",
     "backward time",
     "calls",
     "class",
@@ -60,23 +64,35 @@ class Row:
     parameters: str = ""
 
 
-def layout(rows: Sequence[Row], width: int) -> list[str]:
-    """Header and rows, with columns left out and text cut short until they fit."""
+def layout(rows: Sequence[Row], width: int) -> tuple[list[str], str]:
+    """Header and rows, with columns left out and text cut short until they fit; and which columns are left out."""
     titles = {"name": "module" if any(row.calls for row in rows) else "operation"}
     titles |= {name: name for name in ("class", "output") if any(_cell(row, name) for row in rows)}
     numbers = number_columns(rows)
+    every, needed = [*titles, *numbers], _least(rows, titles, numbers)
     for name in NARROW:
-        wanted = _wanted(rows, titles)
-        if _total(min(wide, LEAST[name]) for name, wide in wanted.items()) + _number_widths(numbers) <= width:
+        if _least(rows, titles, numbers) <= width:
             break
         numbers.pop(name, None)
         titles.pop(name, None)
+    left_out = [
+        ("backward " if name.startswith("backward") else "") + _heading(name)
+        for name in every
+        if name not in titles and name not in numbers
+    ]
     wanted = _wanted(rows, titles)
     room = width - _number_widths(numbers)
     widths = _share(wanted, room)
     longest = max((len(row.name) for row in rows if len(_spans(row, titles)) == 1), default=0)
     widths["name"] += max(0, min(room, longest) - _total(widths.values()))
-    return _header(titles, numbers, widths) + _body(rows, numbers, widths)
+    told = f"no room for {', '.join(left_out)}; t.table(width={needed}) has all columns" if left_out else ""
+    return _header(titles, numbers, widths) + _body(rows, numbers, widths), told
+
+
+def _least(rows: Sequence[Row], titles: Mapping[str, str], numbers: Mapping[str, list[str]]) -> int:
+    """How wide the table is with texts as short as they may be."""
+    wanted = _wanted(rows, titles)
+    return _total(min(wide, LEAST[name]) for name, wide in wanted.items()) + _number_widths(numbers)
 
 
 def _wanted(rows: Sequence[Row], titles: Mapping[str, str]) -> dict[str, int]:

@@ -13,11 +13,11 @@ import numpy as np
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.template import short_name
 from torch_vis.views.breaks import Breaks, names_of
 from torch_vis.views.layout import FIGURES, number_columns
-from torch_vis.views.notes import remarks
+from torch_vis.views.notes import AGAIN, remarks
 from torch_vis.views.outline import Outline
 from torch_vis.views.picture.diagram import Diagram, Look, diagram, walk
 from torch_vis.views.picture.palette import STROKE, colors
@@ -109,7 +109,8 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
         return ["No times were measured."]
     names: dict[str, int] = {}
     of_call = np.array([names.setdefault(short_name(call.op), len(names)) for call in graph.calls])
-    keys = np.stack([of_call[graph.node_call], graph.node_phase, graph.node_site], axis=1)
+    again = graph.node_flags & Flag.RECOMPUTE != 0
+    keys = np.stack([of_call[graph.node_call], graph.node_phase, graph.node_site, again], axis=1)
     groups, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     sums = {
         name: _sums(metrics, name, inverse.ravel(), len(groups))
@@ -123,7 +124,7 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
         rows.append(
             [
                 escaped(node.name),
-                node.phase,
+                node.phase + (f", computed again {AGAIN}" if again[node.index] else ""),
                 escaped(node.site.short if node.site else ""),
                 f"{calls[group]:,}",
                 _cell(sums["time_ns"][group], duration),

@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_vis.graph import Graph, Metrics, TensorType
 from torch_vis.graph.recomputed import recomputed_scopes
-from torch_vis.graph.schema import Kind, Phase, Role
+from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.template import short_name
 from torch_vis.views.blocks import SUMMED, Block, Sums, merge_calls
 
@@ -55,7 +55,13 @@ class Outline:
         self.again = recomputed_scopes(graph)
         self.blocks, self._block_of_scope = merge_calls(graph, self.again)
         self._block_of_node = self._block_of_scope[graph.node_scope]
+        self._repeated = graph.node_flags & Flag.RECOMPUTE != 0
         self._measure()
+        for number in {
+            *self._block_of_scope[self.again].tolist(),
+            *self._block_of_node[self._repeated].tolist(),
+        }:
+            self.blocks[number].again = True
         for scope, number in sorted(output_values(graph).items()):
             self.blocks[self._block_of_scope[scope]].outputs[graph.types[graph.value_type[number]]] = None
         self._attribute_parameters()
@@ -142,6 +148,7 @@ class Outline:
         columns = {
             "ops": np.bincount(group[~backward], minlength=count),
             "backward_ops": np.bincount(group[backward], minlength=count),
+            "recomputed_ops": np.bincount(group[self._repeated[nodes]], minlength=count),
         }
         cells = {name: column.tolist() for name, column in columns.items()}
         cells["incomplete"] = self._incomplete(group, nodes, count)
@@ -301,6 +308,7 @@ def _sign(blocks: Sequence[Block]) -> None:
             block.calls,
             block.sums.ops,
             block.sums.backward_ops,
+            block.again,
             tuple(block.own_ops.items()),
             tuple(block.own_backward_ops.items()),
             tuple(block.outputs),

@@ -18,11 +18,12 @@ from torch_vis.graph.words import many
 from torch_vis.views.blocks import Block, Sums
 from torch_vis.views.breaks import Breaks
 from torch_vis.views.layout import Row, layout
-from torch_vis.views.notes import remarks, wall_time
+from torch_vis.views.notes import AGAIN, remarks, wall_time
 from torch_vis.views.outline import Line, Outline
 from torch_vis.views.units import count, duration, size
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
+WIDEST = 160  # letters; a wider terminal is not filled
 MOST_LIMITS = 8
 FIRST = 3  # operators without a formula that are named
 CAPTURED = {"dynamo": "Dynamo", "aot": "Dynamo and AOT", "export": "torch.export", "fx": "torch.fx"}
@@ -40,29 +41,32 @@ def table(
     """The module tree of a run as text, with totals and what was not captured below it.
 
     Each line counts what happened in the module and in all that it called; ``self`` is the time without the modules it
-    called, ``allocated`` the bytes of the tensors its operations made; ``≥`` stands before a sum that leaves out
-    operations of which it is not known. Neighbours that do the same are one line with their sum (``0-11 × 12``).
+    called, ``allocated`` the bytes of the tensors its operations made, ``moved`` those that they read and write; ``≥``
+    stands before a sum that leaves out operations of which it is not known, and ``↻`` after a module that was
+    checkpointed: backward computes it again. Neighbours that do the same are one line with their sum (``0-11 × 12``).
     ``depth`` is how many levels to show, None for all; by default as many as fit in 60 rows.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
     >>> print(tv.trace(model, torch.ones(1, 3)).table(width=110).splitlines()[2].split())
-    ['module', 'class', 'output', 'params', 'ops', 'time', 'self', 'allocated', 'FLOPs']
+    ['module', 'class', 'output', 'params', 'ops', 'time', 'self', 'allocated', 'FLOPs', 'moved']
     """
     if depth is not None and depth != "auto" and (type(depth) is not int or depth < 1):
         raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")
     outline = Outline(graph, metrics)
-    width = max(48, width or min(140, shutil.get_terminal_size((110, 24)).columns))
+    width = max(48, width or min(WIDEST, shutil.get_terminal_size((110, 24)).columns))
     levels, rows, hidden = tree_rows(outline, depth)
     title = title_of(graph, meta)
-    lines = [*([title, ""] if title else []), *layout(rows, width)]
+    shown, left_out = layout(rows, width)
+    lines = [*([title, ""] if title else []), *shown]
     if hidden:
         deeper = f" below level {levels}" if levels else ""
         lines.append(f"… {many(hidden, 'more row')}{deeper}; t.table(depth=None) shows all")
     facts = totals(graph, metrics, meta, outline)
     wide = max(map(len, facts))
     lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
-    notes = gaps(metrics) + _uncovered(graph, metrics) + remarks(graph, meta)
+    notes = [*([left_out] if left_out else []), *gaps(metrics), *_uncovered(graph, metrics)]
+    notes += remarks(graph, meta)
     lines += _footnotes(notes, limits, width)
     return "\n".join(line.rstrip() for line in lines)
 
@@ -137,7 +141,8 @@ def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
         return replace(item.row, name=item.stem + item.row.name)
     line = item.line
     assert line is not None
-    more = " ▸" if folded and line.block.children else ""
+    more = f" {AGAIN}" if line.block.again else ""
+    more += " ▸" if folded and line.block.children else ""
     numel = sum(outline.parameters[number].type.numel for number in line.parameters)
     return Row(
         name=f"{item.stem}{line.label}{more}",
@@ -246,7 +251,7 @@ def _computed_again(graph: Graph, metrics: Metrics) -> str:
             known = again if column.known is None else again & column.known
             least = "at least " if (known != again).any() else ""
             parts += [f"{least}{show(int(column.values[known].sum()))}{unit}"] if known.any() else []
-    return f"{', '.join(parts)}: what was checkpointed, in the backward columns of its modules"
+    return f"{', '.join(parts)}: what was checkpointed, in the backward columns of its modules ({AGAIN})"
 
 
 def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:
