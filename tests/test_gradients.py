@@ -206,3 +206,124 @@ def test_the_picture_shows_from_where_layers_vanish_and_which_do(renderer):
 def test_the_picture_of_a_sound_run_is_not_flattened_by_bounds():
     flow = tv.trace(network(), X, backward=True).gradients()
     assert [line.name for line in flow.figure().data] == ["gradient"]
+
+
+def deep(count: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(count)))
+
+
+def verdicts(model: nn.Module, *args: torch.Tensor, **options) -> dict[str, str]:
+    torch.manual_seed(0)
+    flow = tv.trace(model, *args, **(options or {"backward": True})).gradients()
+    return {row.path: row.verdict for row in flow.layers}
+
+
+class Block(nn.Module):
+    """Attention whose softmax is all but even, as it is before training: query and key hardly matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.query(x) @ self.key(x).transpose(-1, -2)
+        return self.norm(x + (1e-5 * scores).softmax(-1) @ self.value(x))
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_equal_layers_are_not_said_to_vanish_for_being_small_at_every_depth(count: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block() for _ in range(count)), nn.Linear(16, 3))
+    flow = tv.trace(model, torch.randn(2, 5, 16), loss=lambda y: y.square().sum()).gradients()
+    rows = {row.path: row for row in flow.layers}
+    assert rows["0.query"].rms < rows["0.value"].rms / 1000  # or this would prove nothing
+    assert not any(row.verdict for row in flow.layers)
+    assert "no layer vanishes" in flow.facts()["verdict"]
+    if count > 1:
+        assert rows["0.query"].like == "*.query" and rows["0.query"].usual_rms < rows["0.value"].rms / 1000
+
+
+def test_a_query_that_fades_with_depth_is_found_though_values_do_not() -> None:
+    model = nn.Sequential(*(Block() for _ in range(4)), nn.Linear(16, 3))
+    with torch.no_grad():
+        model[0].key.weight.mul_(1e-5)
+        model[0].key.bias.mul_(1e-5)
+    found = verdicts(model, torch.randn(2, 5, 16), loss=lambda y: y.square().sum())
+    assert [path for path, verdict in found.items() if verdict == "vanishing"] == ["0.query"]
+
+
+class Letters(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        for letter in "abcdefghij":
+            self.add_module(letter, nn.Linear(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.children():
+            x = layer(x).sigmoid()
+        return x
+
+
+class Stem(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(10, 8), nn.LayerNorm(8)
+        self.encoder, self.decoder = deep(3), deep(9)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.encoder(self.norm(self.table(ids))))
+
+
+def test_what_vanishes_is_found_whatever_it_is_called() -> None:
+    x = torch.randn(4, 8)
+    for model in (deep(10), Letters()):
+        found = [*verdicts(model, x).values()]
+        assert found[0] == "vanishing" and found[-1] == ""
+        assert found.count("vanishing") == found.index("")  # from the first on, up to where it is enough
+    found = verdicts(Stem(), torch.randint(0, 10, (4,)))
+    low = [path for path, verdict in found.items() if verdict == "vanishing"]
+    assert low[:6] == ["table", "norm", "encoder.0.0", "encoder.1.0", "encoder.2.0", "decoder.0.0"]
+    assert found["decoder.8.0"] == ""
+
+
+def test_recurrent_layers_have_a_row_each_and_the_deep_ones_vanish() -> None:
+    def loss(output: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return output[0].sum()
+
+    torch.manual_seed(0)
+    model = nn.LSTM(8, 8, 2, bidirectional=True)
+    flow = tv.trace(model, torch.randn(3, 2, 8), loss=loss).gradients()
+    rows = {row.path: row for row in flow.layers}
+    assert set(rows) == {name for name, _ in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        assert rows[name].gradient_norm == pytest.approx(float(parameter.grad.norm()), rel=1e-4)
+        assert rows[name].elements == parameter.numel()
+    assert "(root)" not in str(flow) and not any(row.verdict for row in rows.values())
+    for model in (nn.LSTM(8, 8, 12), nn.Sequential(nn.GRU(8, 8, 16))):
+        found = verdicts(model, torch.randn(3, 2, 8), loss=loss)
+        prefix = "0." if isinstance(model, nn.Sequential) else ""
+        last = (model if not prefix else model[0]).num_layers - 1
+        assert found[f"{prefix}weight_ih_l0"] == "vanishing" and found[f"{prefix}weight_ih_l{last}"] == ""
+
+
+def test_a_module_with_one_matrix_stays_one_row() -> None:
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(8, 8)), nn.PReLU(8), nn.Linear(8, 2))
+    assert [*verdicts(model, torch.randn(4, 8))] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_bounds_are_drawn_along_the_layers_that_they_hold_for(renderer: str) -> None:
+    torch.manual_seed(0)
+    flow = tv.trace(Stem(), torch.randint(0, 10, (4,)), backward=True).gradients()
+    figure = flow.figure(renderer)
+    lines = figure.data if renderer == "plotly" else figure.axes[0].get_lines()
+    drawn = {
+        line.name if renderer == "plotly" else line.get_label(): list(
+            line.x if renderer == "plotly" else line.get_xdata()
+        )
+        for line in lines
+    }
+    bounds = {name: ends for name, ends in drawn.items() if "below" in name}
+    places = [place for place, row in enumerate(flow.layers) if row.path.startswith("decoder")]
+    assert bounds["vanishing below (decoder.*.*)"] == [places[0] - 0.4, places[-1] + 0.4]

@@ -238,6 +238,60 @@ def test_the_infinity_that_nan_came_of_is_named():
     assert flow.infinite is not None and flow.infinite.name == "div" and "div" in flow.facts()["NaN came of"]
 
 
+@pytest.mark.parametrize("what", ["weight", "input"])
+def test_the_infinity_that_came_in_and_that_nan_came_of_is_named(what):
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    with torch.no_grad():
+        (model.weight if what == "weight" else x)[0, 0] = float("inf")
+        model.weight[1, 0] = -1.0
+    flow = tv.trace(model, x, loss=lambda y: (y - y.flip(-1)).sum()).gradients()
+    assert flow.born is not None and flow.infinite_came_in == [what] and flow.infinite is None
+    assert flow.facts()["NaN came of"] == f"infinity, which came in with {what}"
+    assert flow.came_in == []
+
+
+def test_an_infinity_that_came_in_and_one_that_was_made_are_both_named():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor([1.0, float("inf"), 1.0]))
+
+        def forward(self, x):
+            return (x.abs() + 1) * self.scale - 1 / (x * 0)
+
+    flow = tv.trace(Both(), torch.ones(2, 3), backward=True).gradients()
+    assert flow.infinite_came_in == ["scale"] and flow.infinite.name == "reciprocal"
+    told = flow.facts()["NaN came of"]
+    assert told.startswith("infinity, which came in with scale and was made at reciprocal")
+
+
+def test_an_infinite_mask_that_came_in_is_not_blamed_for_a_nan_made_later():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+            self.register_buffer("mask", torch.tensor([0.0, float("-inf"), 0.0]))
+
+        def forward(self, x):
+            return (self.inner(x) + self.mask).softmax(-1) @ (-x.abs() - 1).log().T
+
+    flow = tv.trace(Masked(), torch.randn(4, 3), backward=True).gradients()
+    assert flow.born.name == "log" and flow.infinite_came_in == [] and "NaN came of" not in flow.facts()
+
+
+def test_gradients_that_are_infinite_without_nan_are_told_where_from():
+    model = nn.Linear(3, 1)
+    with torch.no_grad():
+        model.weight[0] = torch.tensor([float("inf"), 1.0, 1.0])
+    first = nn.Linear(3, 3)
+    with torch.no_grad():
+        first.weight.abs_()
+        first.bias.abs_()
+    flow = tv.trace(nn.Sequential(first, model), torch.ones(2, 3), backward=True).gradients()
+    assert flow.born is None and {row.path: row.verdict for row in flow.layers}["0"] == "exploding"
+    assert flow.facts()["infinity"] == "came in with 1.weight"
+
+
 def test_frozen_layers_and_layers_that_all_explode_are_told():
     frozen = nn.Linear(3, 3)
     frozen.weight.requires_grad_(False)

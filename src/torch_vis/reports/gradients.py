@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,8 +13,10 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.rows import Node
-from torch_vis.graph.schema import Kind, Phase, Role
+from torch_vis.graph.schema import Phase, Role
 from torch_vis.reports.accumulation import accumulation_note, filled_before
+from torch_vis.reports.births import Origins, first_with, origins
+from torch_vis.reports.layers import BEYOND, FAR, Layer, judged, parameters_by_layer, places_of
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.contents import contents_and_norms, frozen_parameters, outside_faults, parameter_norms
@@ -25,32 +28,12 @@ if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
     from torch_vis.held import Held
 
-FAR = 1e3  # times under or over what the layers next to the loss have
 NEAR = 10.0  # times from such a bound: it is drawn
 ALARM = {"vanishing": "#7a1fa2", "exploding": "#b3001b"}  # no colours of lines
-BEYOND = 1e6  # times a layer's own weights
 KINDS = 12  # lines of a chart
 SHOWN = 20  # dead units that a table names
 DETACHED = "the loss does not depend on it"
-NEXT = 0.25  # the share of the layers that counts as next to the loss
-
-
-class Layer(NamedTuple):
-    """The parameters of one module: the norms of their gradients and of themselves, and what is wrong, if anything.
-
-    ``rms`` is the root of the mean square of the gradient's elements, which does not grow with the size of a layer.
-    ``elements`` counts all parameters that the run used, also those without a gradient; ``reason`` is why a layer has
-    none. Of a layer that never ran, nothing else is known.
-    """
-
-    path: str
-    elements: int
-    gradient_norm: float | None
-    weight_norm: float | None
-    ratio: float | None
-    rms: float | None
-    verdict: str
-    reason: str = ""
+GUIDES = 4  # bounds that a chart has room for
 
 
 class Numbers(tuple[int, ...]):
@@ -112,36 +95,37 @@ class GradientFlow(Report):
 
     @cached_property
     def layers(self) -> list[Layer]:
-        """A row for each module that has parameters, also where they have no gradient."""
+        """A row for each module that has parameters, also where they have no gradient.
+
+        A module with several matrices, as an LSTM of several layers, has a row for each of its parameters.
+        """
         graph = self.graph
-        held: dict[str, list[str]] = {}
-        for name in self._weights:
-            held.setdefault(name.rpartition(".")[0], []).append(name)
-        order = self._first_runs()
+        held = parameters_by_layer({name: self._shapes[name] for name in self._weights})
         rows = []
-        for path in sorted(held, key=lambda path: order.get(path, len(order))):
+        for path in sorted(held, key=self._order(held)):
             given = [name for name in held[path] if name in self._gradients]
             parts = [(self._gradients[name], self._weights[name]) for name in given]
             norms = [self._norms.get(value) for value, _ in parts]
             elements = sum(graph.values[value].type.numel for value, _ in parts)
-            whole = sum(self._sizes[name] for name in held[path])
+            whole = sum(math.prod(self._shapes[name]) for name in held[path])
             weights = [weight for _, weight in parts] or [self._weights[name] for name in held[path]]
             reason = "" if given else "frozen" if self._frozen.issuperset(held[path]) else DETACHED
             rows.append(_layer(path, whole, (norms, elements), weights, reason))
         ran = {module.path for module in graph.modules}
+        modules = {name.rpartition(".")[0] for name in self._weights}
         for path, elements in self._unused.items():
-            if path not in held:
+            if path not in modules:
                 reason = "its parameters were not used" if path in ran else "never ran"
                 rows.append(Layer(path, elements, None, None, None, None, "", reason))
-        return _judged(rows)
+        return judged(rows, places_of(graph, held))
 
     @cached_property
-    def _sizes(self) -> dict[str, int]:
-        """How many elements each parameter has that the run was given."""
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter that the run was given."""
         graph = self.graph
         outside = (graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)
         values = (graph.values[value] for value in np.flatnonzero(outside).tolist())
-        return {value.name or "": value.type.numel for value in values}
+        return {value.name or "": value.type.shape for value in values}
 
     @cached_property
     def let_go(self) -> list[str]:
@@ -149,13 +133,25 @@ class GradientFlow(Report):
         kept = {r.value.index for r in self.graph.outcomes if r.kind == "gradient"}
         return [name for name, value in self._complete.items() if value not in kept]
 
-    def _first_runs(self) -> dict[str, int]:
+    def _order(self, held: Mapping[str, list[str]]) -> Callable[[str], tuple[int, int]]:
+        """What sorts layers as their modules ran forward, and those of one module as it read them."""
         graph = self.graph
-        paths = [graph.modules[module].path for module in graph.scope_module.tolist()]
-        found: dict[str, int] = {}
+        modules: dict[str, int] = {}
         for scope in graph.node_scope[graph.node_phase == Phase.FORWARD].tolist():
-            found.setdefault(paths[scope], len(found))
-        return found
+            modules.setdefault(graph.scope_paths[scope], len(modules))
+        reads: dict[str, int] = {}
+        outside = (graph.value_role[graph.in_value] == Role.PARAMETER) & (
+            graph.value_producer[graph.in_value] < 0
+        )
+        for row in np.flatnonzero(outside).tolist():
+            reads.setdefault(graph.values[int(graph.in_value[row])].name or "", int(graph.in_node[row]))
+
+        def place(path: str) -> tuple[int, int]:
+            names = held[path]
+            module = modules.get(names[0].rpartition(".")[0], len(modules))
+            return module, min(reads.get(name, len(graph)) for name in names)
+
+        return place
 
     @cached_property
     def rectifiers(self) -> list[Rectifier]:
@@ -173,7 +169,7 @@ class GradientFlow(Report):
     @cached_property
     def born(self) -> Node | None:
         """The first operation that made NaN out of inputs that had none; None where there is no NaN."""
-        return self._first_with("nans")
+        return first_with(self.graph, self.columns["nans"], self.came_in)
 
     @cached_property
     def came_in(self) -> list[str]:
@@ -181,36 +177,25 @@ class GradientFlow(Report):
         return [name for name, (nans, _) in self._outside.items() if nans]
 
     @cached_property
-    def infinite(self) -> Node | None:
-        """The first operation that made infinity out of finite inputs, where the NaN was made of what came of that."""
+    def _infinities(self) -> Origins:
+        """What the infinities came of that NaN was made of or, if none was, that gradients have."""
+        nodes = [] if self.born is None else [self.born.index]
         if self.born is None:
-            return None
-        found = self._first_with("infs")
-        if found is None or found.index >= self.born.index:
-            return None
-        before, _ = self.graph.ancestors([(value.index, Kind.WHOLE) for value in self.born.inputs])
-        return found if before[found.index] else None
+            wrong = [value for value, norm in self._norms.items() if math.isinf(norm)]
+            nodes = [maker for value in wrong if (maker := int(self.graph.value_producer[value])) >= 0]
+        outside = [name for name, (_, infs) in self._outside.items() if infs]
+        return origins(self.graph, self.columns["infs"], outside, nodes)
 
-    def _first_with(self, what: str) -> Node | None:
-        """The first operation that made such numbers, while nothing that it read had any."""
-        column = self.columns[what]
-        if not column.values.any():
-            return None
-        place = 0 if what == "nans" else 1
-        outside = {name for name, counts in self._outside.items() if counts[place]}
-        spoilt = column.values > 0
-        known = np.ones(len(spoilt), dtype=bool) if column.known is None else column.known
-        for node in range(len(spoilt)):
-            if known[node] and not spoilt[node]:
-                continue
-            row = self.graph.nodes[node]
-            given = any(value.name in outside for value in row.inputs) or bool(
-                spoilt[self.graph.producers(node)].any()
-            )
-            if known[node] and not given:
-                return row
-            spoilt[node] |= given  # views are not looked at: they have what they are views of
-        return None
+    @property
+    def infinite(self) -> Node | None:
+        """The first operation that made infinity out of finite inputs, of which NaN, or infinite gradients, came."""
+        found = self._infinities.made
+        return None if found is None or (self.born is not None and found.index == self.born.index) else found
+
+    @property
+    def infinite_came_in(self) -> list[str]:
+        """The inputs and parameters with infinities before the run, of which NaN, or infinite gradients, came."""
+        return self._infinities.came_in
 
     def facts(self) -> dict[str, str]:
         rows = self.layers
@@ -235,8 +220,12 @@ class GradientFlow(Report):
             found["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
         if self.born is not None:
             found["NaN born"] = _place(self.born)
-            if self.infinite is not None:
-                found["NaN came of"] = f"infinity, which was made {_place(self.infinite)}"
+        ways = [f"came in with {', '.join(self.infinite_came_in[:5])}"] if self.infinite_came_in else []
+        ways += [f"was made {_place(self.infinite)}"] if self.infinite is not None else []
+        if ways and self.born is not None:
+            found["NaN came of"] = f"infinity, which {' and '.join(ways)}"
+        elif ways:
+            found["infinity"] = " and ".join(ways)
         return found
 
     def listings(self) -> list[Listing]:
@@ -248,6 +237,7 @@ class GradientFlow(Report):
             Field("weight_norm", "weight norm", figure),
             Field("ratio", "gradient/weight", figure),
             Field("rms", "gradient rms", figure),
+            Field("usual_rms", "usual rms", figure),
             Field("verdict", "verdict"),
             Field("reason", "why"),
         )
@@ -261,7 +251,10 @@ class GradientFlow(Report):
             Field("dead_units", "which are dead"),
         )
         dying = [(row.path or "(root)", *row[1:]) for row in self.rectifiers if row.dead]
-        rows = [(row.path or "(root)", *row[1:]) for row in self.layers]
+        rows = [
+            tuple(getattr(row._replace(path=row.path or "(root)"), field.name) for field in layers)
+            for row in self.layers
+        ]
         return [
             Listing("Gradients by layer", layers, rows, most=60, heading="Gradients by layer, first to last"),
             Listing("Units that are zero for the whole batch", rectifiers, dying),
@@ -269,8 +262,9 @@ class GradientFlow(Report):
 
     def notes(self) -> list[str]:
         found = [
-            f"vanishing and exploding: {FAR:,.0f} times under or over the last quarter of the layers (median of rms); "
-            f"exploding too: {BEYOND:,.0f} times the weights"
+            f"vanishing and exploding: {FAR:,.0f} times under or over the usual rms, which is the median of the last "
+            "quarter of the layers that are called the same but for numbers or, where there are none, of all matrices, "
+            f"vectors or look-ups; exploding too: {BEYOND:,.0f} times the weights"
         ]
         if all(row.reason for row in self.layers):
             found.append("no parameter was given a gradient while this run was recorded")
@@ -315,14 +309,31 @@ class GradientFlow(Report):
         return {"layers": Chart("lines", title, along, height, series, self._bounds(shown))}
 
     def _bounds(self, shown: list[int]) -> list[Series]:
-        """Lines from which a layer vanishes or explodes; one that no layer comes near would only flatten the rest."""
-        usual, heights = _usual(self.layers), [self.layers[place].rms or 0.0 for place in shown]
-        ends, found = [-0.6, len(self.layers) - 0.4], []
-        if min(heights) < usual / FAR * NEAR:
-            found.append(Series("vanishing below", ends, [usual / FAR] * 2, color=ALARM["vanishing"]))
-        if max(heights) > usual * FAR / NEAR:
-            found.append(Series("exploding above", ends, [usual * FAR] * 2, color=ALARM["exploding"]))
-        return found
+        """Lines from which layers vanish or explode, along those that they hold for.
+
+        One that no layer comes near would only flatten the rest.
+        """
+        groups: dict[tuple[str, float], list[int]] = {}
+        for place in shown:
+            row = self.layers[place]
+            if row.usual_rms is not None:
+                groups.setdefault((row.like, row.usual_rms), []).append(place)
+        found: list[tuple[float, Series]] = []
+        for (like, usual), members in groups.items():
+            heights = [self.layers[place].rms or 0.0 for place in members]
+            ends = (
+                [-0.6, len(self.layers) - 0.4] if len(groups) == 1 else [members[0] - 0.4, members[-1] + 0.4]
+            )
+            of = "" if len(groups) == 1 else f" ({like})"
+            low, high = usual / FAR, usual * FAR
+            for word, bound, near in (
+                ("vanishing below", low, low / min(heights)),
+                ("exploding above", high, max(heights) / high),
+            ):
+                if near > 1 / NEAR:
+                    color = ALARM[word.partition(" ")[0]]
+                    found.append((near, Series(word + of, ends, [bound] * 2, color=color)))
+        return [line for _, line in sorted(found, key=lambda pair: -pair[0])[:GUIDES]]
 
     def _labels(self) -> list[str]:
         """What each layer is called; one that has but a number is told with its class."""
@@ -360,29 +371,3 @@ def _layer(
 def _together(norms: list[float | None]) -> float | None:
     known = [norm for norm in norms if norm is not None]
     return float(np.sqrt(np.square(known).sum())) if len(known) == len(norms) else None
-
-
-def _judged(rows: list[Layer]) -> list[Layer]:
-    usual = _usual(rows)
-    return [row._replace(verdict=_verdict(row, usual)) for row in rows]
-
-
-def _usual(rows: list[Layer]) -> float:
-    """A gradient comes from the loss, so the layers next to it are what others are measured by."""
-    sound = [row.rms for row in rows if row.rms and np.isfinite(row.rms)]
-    return float(np.median(sound[-max(1, round(len(sound) * NEXT)) :])) if sound else 0.0
-
-
-def _verdict(row: Layer, usual: float) -> str:
-    if row.reason:
-        return "no gradient"
-    rms = row.rms
-    if rms is None:
-        return ""
-    if rms == 0:
-        return "zero"
-    if np.isnan(rms):
-        return "NaN"
-    if np.isinf(rms) or rms > usual * FAR or (row.ratio or 0.0) > BEYOND:
-        return "exploding"
-    return "vanishing" if rms < usual / FAR else ""

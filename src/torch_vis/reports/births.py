@@ -1,0 +1,84 @@
+"""Where numbers that are none were born in a run: the operation that made the first, and the infinity they came of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Column
+from torch_vis.graph.rows import Node
+from torch_vis.graph.schema import Kind
+
+
+class Origins(NamedTuple):
+    """What such numbers came of: the first operation that made them, and tensors that the run was given with them."""
+
+    made: Node | None
+    came_in: list[str]
+
+
+def first_with(graph: Graph, column: Column, outside: Collection[str]) -> Node | None:
+    """The first operation that made such numbers while nothing that it read had any; ``outside`` had to begin with."""
+    if not column.values.any():
+        return None
+    spoilt = column.values > 0
+    known = _known(column)
+    for node in range(len(spoilt)):
+        if known[node] and not spoilt[node]:
+            continue
+        row = graph.nodes[node]
+        given = any(value.name in outside for value in row.inputs) or bool(
+            spoilt[graph.producers(node)].any()
+        )
+        if known[node] and not given:
+            return row
+        spoilt[node] |= given  # views are not looked at: they have what they are views of
+    return None
+
+
+def origins(graph: Graph, column: Column, outside: Collection[str], nodes: Iterable[int]) -> Origins:
+    """What such numbers that these operations read came of, followed back from one that has them to the next."""
+    spoilt, known = column.values > 0, _known(column)
+    came_in: dict[str, None] = {}
+    made: list[int] = []
+    stack = list(nodes)
+    seen, asked = set(stack), set(stack)
+    while stack:
+        node = stack.pop()
+        names, makers = _spoilt_sources(graph, node, spoilt, known, outside)
+        came_in.update(dict.fromkeys(names))
+        if not names and not makers and (node not in asked or spoilt[node]):
+            made.append(node)
+        stack += [maker for maker in makers if maker not in seen]
+        seen.update(makers)
+    return Origins(graph.nodes[min(made)] if made else None, list(came_in))
+
+
+def _spoilt_sources(
+    graph: Graph, node: int, spoilt: NDArray[np.bool_], known: NDArray[np.bool_], outside: Collection[str]
+) -> tuple[list[str], list[int]]:
+    """What an operation reads that has such numbers, views looked through: tensors from outside, and operations."""
+    names: list[str] = []
+    makers: list[int] = []
+    stack, seen = [node], {node}
+    while stack:
+        rows = slice(*graph.input_span(stack.pop()))
+        for value in graph.in_value[rows][graph.in_kind[rows] != Kind.SHAPE].tolist():
+            maker, name = int(graph.value_producer[value]), graph.values[value].name or str(value)
+            if maker < 0:
+                names += [name] if name in outside else []
+            elif maker not in seen:
+                seen.add(maker)
+                if known[maker]:
+                    makers += [maker] if spoilt[maker] else []
+                else:
+                    stack.append(maker)
+    return names, makers
+
+
+def _known(column: Column) -> NDArray[np.bool_]:
+    return np.ones(len(column), dtype=bool) if column.known is None else column.known
