@@ -13,7 +13,7 @@ import pytest
 
 from tests.views.labels import written
 from torch_vis.errors import NoMatch
-from torch_vis.views.charts import QUIET, Axis, Chart, Series, draw, scale
+from torch_vis.views.charts import QUIET, Axis, Chart, Series, draw, said, scale
 from torch_vis.views.charts_marks import marked
 from torch_vis.views.charts_names import families, named_ticks
 
@@ -126,23 +126,67 @@ def test_stacked_bars_say_what_they_come_to(renderer: str) -> None:
 @pytest.mark.parametrize(
     "chart",
     [
-        Chart("dots", "T", Axis(""), Axis("time", "ns"), STACKED),
         Chart("bars", "T", Axis(""), Axis(""), [Series("a", ["x"], [3.0]), Series("b", ["x"], [-1.0])]),
         Chart("bars", "T", Axis(""), Axis(""), [Series("a", ["x"], [3.0]), Series("b", ["x"], [math.nan])]),
         Chart("bars", "T", Axis(""), Axis(""), [Series("a", ["x"], [3.0], low=[2.0], high=[4.0])] * 2),
     ],
-    ids=["side by side", "below zero", "not known", "ranges"],
+    ids=["below zero", "not known", "ranges"],
 )
 def test_what_adds_up_to_nothing_has_no_sum(renderer: str, chart: Chart) -> None:
     figure = draw(chart, renderer)
     texts = (
-        [drawn for drawn in figure.data if drawn.mode == "text"]
-        if renderer == "plotly" and chart.kind == "dots"
-        else [drawn for drawn in figure.data if drawn.type == "scatter"]
+        [drawn for drawn in figure.data if drawn.type == "scatter"]
         if renderer == "plotly"
         else figure.axes[0].texts
     )
     assert not list(texts)
+
+
+def texts_in(figure: Any) -> list[str]:
+    notes = figure.layout.annotations if hasattr(figure, "layout") else figure.axes[0].texts
+    return [note.text if hasattr(note, "text") else note.get_text() for note in notes]
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_dots_have_their_figures_beside_them(renderer: str) -> None:
+    chart = Chart("dots", "T", Axis(""), Axis("time", "ns"), STACKED)
+    figure = draw(chart, renderer)
+    each = [(label, number) for series in STACKED for label, number in zip(series.x, series.y)]
+    assert sorted(texts_in(figure)) == sorted(said(chart.y, number) for _, number in each)
+    if renderer == "matplotlib":
+        figure.canvas.draw()
+        (axes,) = figure.axes
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert all(axes.bbox.x1 < box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+        assert not any(one.overlaps(two) for one, two in itertools.combinations(boxes, 2))
+        rows = [axes.transData.transform((0, place))[1] for place in range(3)]
+        labels = [label.get_text() for label in axes.get_yticklabels()]
+        for text, box, (label, _) in zip(axes.texts, boxes, each):
+            middle = (box.y0 + box.y1) / 2
+            assert min(range(3), key=lambda row: abs(rows[row] - middle)) == labels.index(label), text
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_rows_with_many_dots_have_no_figures(renderer: str) -> None:
+    heads = Series("heads", ["layer"] * 3, [1.0, 2.0, 3.0])
+    assert texts_in(draw(Chart("dots", "T", Axis(""), Axis("weight"), [heads]), renderer)) == []
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_stages_are_named_above_what_is_drawn(renderer: str) -> None:
+    area = Series("held", range(100), [float(place) for place in range(100)])
+    stages = [(0.0, "forward"), (60.0, "backward"), (99.0, "optimizer")]
+    guide = Series("peak", [0, 99], [99.0, 99.0])
+    figure = draw(Chart("areas", "T", Axis("", "count"), Axis(""), [area], [guide], stages), renderer)
+    assert [text for text in texts_in(figure) if text] == ["forward", "backward"]  # no room for the last
+    if renderer == "plotly":
+        assert [shape.x0 for shape in figure.layout.shapes] == [60, 99]
+        return
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    top = axes.transData.transform((0, 99))[1]
+    for text in axes.texts:
+        assert not text.get_text() or text.get_window_extent().y0 > top
 
 
 def test_sums_lie_on_nothing_else_and_within_the_figure() -> None:
@@ -226,8 +270,8 @@ def test_a_text_does_not_lie_on_the_next_point(renderer: str) -> None:
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
 def test_a_text_that_has_to_stand_far_from_its_point_has_a_line_to_it(renderer: str) -> None:
-    crowd = [(3 + 0.1 * n, 4 + 0.5 * m) for n in range(40) for m in range(5)]
-    x, y = [2.5, 0.0, *(x for x, _ in crowd)], [5.0, 10.0, *(y for _, y in crowd)]
+    crowd = [(0.1 * n, 4 + 0.5 * m) for n in (*range(45), *range(55, 100)) for m in range(5)]
+    x, y = [5.0, 0.0, *(x for x, _ in crowd)], [5.0, 10.0, *(y for _, y in crowd)]
     names = ["convolution in layer1", "", *([""] * len(crowd))]
     chart = Chart("points", "", Axis("x"), Axis("y"), [Series("ops", x, y, marks=names)])
     (mark,) = marked(chart)
@@ -243,6 +287,15 @@ def test_a_text_that_has_to_stand_far_from_its_point_has_a_line_to_it(renderer: 
     assert text.arrow_patch is not None
     written = matplotlib.text.Text.get_window_extent(text)  # without the line
     assert not any(written.contains(*axes.transData.transform(point)) for point in crowd)
+
+
+def test_a_line_to_a_text_goes_through_no_other_text() -> None:
+    """A point under a crowd, and under it the text of another one: what is free lies beyond that text."""
+    crowd = [(0.1 * n, 5.9 + 0.5 * m) for n in range(100) if n != 50 for m in range(6)]
+    points = [(4.0, 5.0), (5.0, 5.9), (0.0, 0.0), (9.9, 10.0), *crowd]
+    names = ["convolution in layer", "mm", *([""] * (len(points) - 2))]
+    series = Series("ops", [x for x, _ in points], [y for _, y in points], marks=names)
+    assert [mark.text for mark in marked(Chart("points", "", Axis("x"), Axis("y"), [series]))] == names[:1]
 
 
 def test_a_text_that_finds_no_free_place_is_left_out() -> None:

@@ -99,6 +99,14 @@ def test_what_is_cut_short_still_differs_where_it_differed(where: int) -> None:
     assert len(set(short)) == 3 and all(len(text) <= 60 for text in short)
 
 
+def test_what_stands_in_a_module_is_read_as_that_however_long_its_path() -> None:
+    texts = [f"gelu_backward in encoder.layer.{n}.intermediate.intermediate_act_fn" for n in (1, 3)]
+    found = shortened_alike([*texts, "mm in encoder.layer.3.output.dense"], 36)
+    assert all(len(text) <= 36 for text in found)
+    for number, text in zip((1, 3), found):
+        assert text.startswith(f"gelu_backward in e.l.{number}.") and text.endswith("act_fn")
+
+
 def test_kernels_are_told_by_what_they_do() -> None:
     start = "void at::native::vectorized_elementwise_kernel<4, at::native::"
     end = ", std::array<char*, 3ul> >(int, std::array<char*, 3ul>)"

@@ -28,6 +28,14 @@ def test_the_peak_is_marked_and_said() -> None:
     assert line.line.dash == "dash" and line.x[0] == 0 and line.x[-1] == len(report.graph)
 
 
+def test_it_is_seen_where_backward_begins() -> None:
+    trace = tv.trace(torch.nn.Linear(4, 4), torch.ones(2, 4), backward=True)
+    begin = next(node.index for node in trace.graph.nodes if node.phase == "backward")
+    for report in (trace.memory(), trace.memory().checkpoint("")):
+        assert report.charts()["timeline"].stages == [(0, "forward"), (begin, "backward")]
+    assert not tv.trace(Spike(), torch.ones(8)).memory().charts()["timeline"].stages
+
+
 def test_checkpointed_and_plain_are_both_seen_where_they_are_the_same() -> None:
     model = torch.nn.Sequential(
         *(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(4))

@@ -10,6 +10,7 @@ import numpy as np
 from torch_vis.analysis.memory import Checkpointing
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts_stages import stages_of
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
@@ -91,8 +92,8 @@ class Checkpointed(Report):
             lines.append(Series(name, x, live[chosen].tolist(), names, dashed=bool(lines)))
         peak = Series(f"new peak: {size(self.peak_bytes)}", [0, len(self.graph) - 1], [self.peak_bytes] * 2)
         along = Axis("operation, in the order of the run", "count")
-        title = "Memory with checkpoints"
-        return {"timeline": Chart("lines", title, along, Axis("held by tensors", "bytes"), lines, [peak])}
+        title, held = "Memory with checkpoints", Axis("held by tensors", "bytes")
+        return {"timeline": Chart("lines", title, along, held, lines, [peak], stages_of(self.graph))}
 
     def notes(self) -> list[str]:
         """What the figures are and are not."""

@@ -30,6 +30,7 @@ from torch_vis.reports.alive import Alive
 from torch_vis.reports.checkpointed import Checkpointed, thinned
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import INK, Axis, Chart, Series
+from torch_vis.views.charts_stages import stages_of
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
@@ -296,7 +297,8 @@ class MemoryReport(Report):
             "peak", [x[0], x[-1]], [self.peak_bytes] * 2, color=INK
         )  # often of one operation, hardly seen
         along = Axis("operation, in the order of the run", "count")
-        timeline = Chart("areas", title, along, Axis("held by tensors", "bytes"), series, [peak])
+        held = Axis("held by tensors", "bytes")
+        timeline = Chart("areas", title, along, held, series, [peak], stages_of(self.graph))
         shares = self.by_module[:BARS]
         labels, heights = [self._label(row.name) for row in shares], [row.size_bytes for row in shares]
         bars = [Series("at the peak", labels, heights)]

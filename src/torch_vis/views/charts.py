@@ -21,6 +21,8 @@ INK, RULE = "#1c2430", "#dfe4ea"
 TICKS = 6
 FEW_POINTS = 40  # of a line, which are then marked one by one
 ROOM = 0.04  # of an axis, kept free at its ends
+NAMED = 0.05  # and for names of stages above what is drawn
+SIDE = 3  # series of dots whose figures stand beside the chart
 LETTER = 0.011  # of the width of a chart that is 700 pixels wide: a letter along an axis
 KEYS = 100  # letters of a row of the legend
 
@@ -68,6 +70,7 @@ class Chart(NamedTuple):
     y: Axis
     series: Sequence[Series]
     guides: Sequence[Series] = ()  # dashed lines beneath the data, but over areas: a roof, a budget
+    stages: Sequence[tuple[float, str]] = ()  # places along x where something begins, and what
 
 
 class Scale(NamedTuple):
@@ -154,6 +157,42 @@ def totals(chart: Chart) -> list[float]:
     return list(sums.values())
 
 
+class Beside(NamedTuple):
+    """A figure beside a chart of dots, in the row and the colour of its dot; each series has a column of them."""
+
+    row: int
+    column: int
+    text: str
+    color: str
+
+
+def beside(chart: Chart) -> list[Beside]:
+    """The figures of dots, where a row has one of each series, and series are few.
+
+    >>> dots = [Series("a", ["x", "y"], [1500, 2]), Series("b", ["y"], [3])]
+    >>> [tuple(found[:3]) for found in beside(Chart("dots", "", Axis(""), Axis("time", "ns"), dots))]
+    [(0, 0, '1.50 µs'), (1, 0, '2 ns'), (1, 1, '3 ns')]
+    """
+    if chart.kind != "dots" or len(chart.series) > SIDE:
+        return []
+    if any(len({*series.x}) < len(series.x) for series in chart.series):
+        return []
+    places = {label: place for place, label in enumerate(rows(chart))}
+    return [
+        Beside(places[label], column, said(chart.y, number), series.color)
+        for column, series in enumerate(colored(chart))
+        for label, number in zip(series.x, series.y)
+    ]
+
+
+def columns_beside(chart: Chart) -> list[int]:
+    """How many letters are to the left of each column of figures beside a chart, and of all of them at last."""
+    widths = [0] * len(chart.series)
+    for figure in beside(chart):
+        widths[figure.column] = max(widths[figure.column], len(figure.text) + 2)
+    return [sum(widths[:column]) for column in range(len(widths) + 1)]
+
+
 def legend_rows(chart: Chart) -> tuple[int, int]:
     """The columns and the rows of the legend, which stands above the chart; none for a single series."""
     names = [series.name for series in (*chart.guides, *chart.series)]
@@ -223,6 +262,8 @@ def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
     )  # a point at the end would be cut in half
     low = least - room if whole or (least and chart.kind != "areas") else least
     end = most if chart.kind == "areas" and which == "x" else most + room
+    if which == "y" and chart.stages:
+        end += NAMED * (most - least)
     return Scale(low, end, places, [said(axis, place) for place in places])
 
 

@@ -135,9 +135,13 @@ def _without_middle(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     name, between, path = text.rpartition(" in ")
-    if between and not LINE.fullmatch(text) and len(path) < most // 2:
-        return _fewer_links(name, most - len(between + path)) + between + path
-    return _fewer_links(text, most)
+    if not between or LINE.fullmatch(text):
+        return _fewer_links(text, most)
+    if len(name) < most // 2:
+        path = _cut(path, most - len(name + between))
+    else:
+        path = _cut(path, most // 2)
+    return _fewer_links(name, most - len(between + path)) + between + path
 
 
 def _fewer_links(text: str, most: int) -> str:

@@ -35,37 +35,79 @@ class Mark(NamedTuple):
 def marked(chart: Chart) -> list[Mark]:
     """The texts that stand beside points: those that overlap none before, and that lie on no other points.
 
-    A text stands to the right of its point, to the left where there is no room, and some lines above or below where it
-    would lie on other points.
+    A text stands to the right of its point or to the left, and some lines above or below where it would lie on others.
     """
     across, up = scale(chart, "x"), scale(chart, "y")
-    taken: list[tuple[float, float, float]] = []
-    points = [*_points(chart, across, up), *_along_guides(chart, across, up)]
+    room = _Room([*_points(chart, across, up), *_along_guides(chart, across, up)])
     found = []
     for series in colored(chart):
         for x, y, text in zip(series.x, series.y, series.marks):
             if not text or not (math.isfinite(x) and math.isfinite(y)):
                 continue
-            place, middle = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
-            wide = LETTER * len(text)
-            side = 1 if place + wide < 1.02 else -1
-            start, end = (place, place + wide) if side > 0 else (place - wide, place)
-            clear = [lift for lift in LIFTS if _is_clear(taken, start, end, middle + lift * LINE)]
-            if 0 not in clear or start <= 0:
-                continue
-            covered = {lift: _covered(points, start, end, middle + lift * LINE, place) for lift in clear}
-            lift = min(clear, key=covered.__getitem__)  # the first of those that cover least
-            if not covered[lift]:
-                taken.append((start, end, middle + lift * LINE))
-                found.append(Mark(x, y, text, series.color, side, lift))
+            place = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
+            free = room.find(*place, LETTER * len(text))
+            if free is not None:
+                found.append(Mark(x, y, text, series.color, *free))
     return found
 
 
-def _is_clear(taken: Sequence[tuple[float, float, float]], start: float, end: float, middle: float) -> bool:
-    """Whether a text would lie within the chart and on no other text."""
-    return 0 < middle < 1.02 and all(
-        abs(middle - other) > LINE or start > to or end < begin for begin, to, other in taken
-    )
+class _Room:
+    """What is left of a chart for texts, in shares of its width and height."""
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        self.points = points
+        self.texts: list[tuple[float, float, float]] = []  # from where to where, and how high
+        self.lines: list[
+            tuple[float, float, float]
+        ] = []  # that lead to texts: where, and from how low to how high
+
+    def find(self, place: float, middle: float, wide: float) -> tuple[int, int] | None:
+        """The side of a point on which its text stands, and how many lines above it; None where nothing is free."""
+        first = 1 if place + wide < 1.02 else -1
+        if not self._is_clear(*_ends(place, wide, first), middle):
+            return None
+        for lift in LIFTS:
+            for side in (first, -first):
+                start, end = _ends(place, wide, side)
+                if self._is_free(start, end, place, middle, lift):
+                    self.texts.append((start, end, middle + lift * LINE))
+                    if abs(lift) >= FAR:
+                        self.lines.append((place, *_between(middle, lift)))
+                    return side, lift
+        return None
+
+    def _is_clear(self, start: float, end: float, at: float) -> bool:
+        """Whether a text would lie within the chart and on no other text."""
+        return (
+            start > 0 < at < 1.02
+            and end < 1.02
+            and all(abs(at - other) > LINE or start > to or end < begin for begin, to, other in self.texts)
+        )
+
+    def _is_free(self, start: float, end: float, place: float, middle: float, lift: int) -> bool:
+        """Whether a text would lie on nothing at all, and the line that leads to it on no other text."""
+        at = middle + lift * LINE
+        if not self._is_clear(start, end, at):
+            return False
+        if any(start <= x <= end and low < at < high for x, low, high in self.lines):
+            return False
+        low, high = _between(middle, lift)
+        if abs(lift) >= FAR and any(a <= place <= b and low < other < high for a, b, other in self.texts):
+            return False
+        # its own point, and those on top of that, are not under it
+        return not any(
+            start - 0.01 < x < end + 0.01 and abs(x - place) > 0.004 and abs(y - at) < 0.6 * LINE
+            for x, y in self.points
+        )
+
+
+def _ends(place: float, wide: float, side: int) -> tuple[float, float]:
+    return (place, place + wide) if side > 0 else (place - wide, place)
+
+
+def _between(middle: float, lift: int) -> tuple[float, float]:
+    at = middle + lift * LINE
+    return min(middle, at), max(middle, at)
 
 
 def _points(chart: Chart, across: Scale, up: Scale) -> list[tuple[float, float]]:
@@ -87,16 +129,6 @@ def _along_guides(chart: Chart, across: Scale, up: Scale) -> list[tuple[float, f
             parts = [piece / PIECES for piece in range(PIECES + 1)]
             found += [(left + part * (right - left), low + part * (high - low)) for part in parts]
     return found
-
-
-def _covered(
-    points: Sequence[tuple[float, float]], start: float, end: float, middle: float, own: float
-) -> int:
-    """How many points lie under a text, or so near that they touch it, other than its own and those on top of that."""
-    return sum(
-        start - 0.01 < x < end + 0.01 and abs(x - own) > 0.004 and abs(y - middle) < 0.6 * LINE
-        for x, y in points
-    )
 
 
 def _share(along: Scale, number: float, log: bool) -> float:

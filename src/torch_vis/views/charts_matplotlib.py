@@ -13,7 +13,9 @@ from torch_vis.views.charts import (
     RULE,
     Chart,
     Series,
+    beside,
     colored,
+    columns_beside,
     is_of_note,
     is_sideways,
     legend_rows,
@@ -25,6 +27,7 @@ from torch_vis.views.charts import (
 )
 from torch_vis.views.charts_labels import shortened_alike
 from torch_vis.views.charts_marks import marked
+from torch_vis.views.charts_stages import stages_shown
 
 WIDTH = 9.0  # inches, as all lengths here
 ROW = 0.24
@@ -53,6 +56,7 @@ def figure(chart: Chart) -> Any:
         _row_labels(axes, chart)
     else:
         _axis(axes, "x", chart, "x")
+        _stages(axes, chart)
     axes.grid(True, color=RULE, linewidth=0.6, axis="x" if chart.kind == "bars" else "both")
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -110,6 +114,16 @@ def _guides(axes: Any, chart: Chart, _: Sequence[Series]) -> None:
         axes.plot(*ends, "--", color=series.color or QUIET, linewidth=1.2, label=series.name, **stepped)
 
 
+def _stages(axes: Any, chart: Chart) -> None:
+    for place, name in stages_shown(chart):
+        if place > chart.stages[0][0]:
+            axes.axvline(place, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+        axes.annotate(
+            _plain(name), (place, 1), xycoords=("data", "axes fraction"), xytext=(3, -1),
+            textcoords="offset points", fontsize=8, color=INK, va="top",
+        )  # fmt: skip
+
+
 def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
     places = {label: place for place, label in enumerate(rows(chart))}
     offsets = [0.0] * len(places)
@@ -138,6 +152,12 @@ def _dots(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
     for series in series_:
         where = [places[label] for label in series.x]
         axes.scatter(series.y, where, color=series.color, label=series.name, s=26, linewidths=0, zorder=3)
+    columns = columns_beside(chart)
+    for row, column, text, color in beside(chart):
+        axes.annotate(
+            _plain(text), (1, row), xycoords=("axes fraction", "data"), xytext=(6 + 4.4 * columns[column], 0),
+            textcoords="offset points", fontsize=7, color=color, va="center", annotation_clip=False,
+        )  # fmt: skip
 
 
 def _areas(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:

@@ -14,7 +14,9 @@ from torch_vis.views.charts import (
     Chart,
     Scale,
     Series,
+    beside,
     colored,
+    columns_beside,
     is_of_note,
     is_sideways,
     legend_rows,
@@ -26,6 +28,7 @@ from torch_vis.views.charts import (
 )
 from torch_vis.views.charts_labels import shortened_alike
 from torch_vis.views.charts_marks import Mark, marked
+from torch_vis.views.charts_stages import stages_shown
 
 SPACED = {
     "ticks": "outside",
@@ -33,6 +36,7 @@ SPACED = {
     "tickcolor": "rgba(0,0,0,0)",
 }  # labels do not touch what they name
 ROW = 22  # pixels, as all lengths here
+LETTER = 6  # a small one
 BUTTONS = ["select", "lasso", "zoomin", "zoomout", "autoscale"]  # of no use here, and in the way of the title
 KEYS = 44  # from the top, below the title: where the legend begins
 
@@ -55,6 +59,10 @@ def figure(chart: Chart) -> Any:
         made.add_trace(_sums(go, chart))
     for mark in marked(chart) if chart.kind == "points" else ():
         made.add_annotation(**_mark(chart, mark))
+    for note in (*_stages(chart), *_beside(chart)):
+        made.add_annotation(**note)
+    for place, _ in chart.stages[1:]:
+        made.add_vline(place, line={"color": INK, "width": 1, "dash": "dot"})
     _, keys = legend_rows(chart)
     height = max(300, 150 + ROW * len(labels)) if sideways else 440 + 5 * slanted(chart)
     height += 20 * keys
@@ -67,7 +75,7 @@ def figure(chart: Chart) -> Any:
         template="plotly_white",
         barmode="stack",
         height=height,
-        margin={"l": 80, "r": 60 if sideways else 30, "t": 60, "b": 60},
+        margin={"l": 80, "r": _right(chart), "t": 60, "b": 60},
         legend=legend if keys else None,
         showlegend=bool(keys),
         font={"color": INK},
@@ -136,6 +144,31 @@ def _mark(chart: Chart, mark: Mark) -> dict[str, Any]:
         return found | {"showarrow": False, "xshift": 7 * mark.side, "yshift": 15 * mark.lift}
     line = {"arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": QUIET, "standoff": 4}
     return found | line | {"showarrow": True, "ax": 7 * mark.side, "ay": -15 * mark.lift}
+
+
+def _stages(chart: Chart) -> list[dict[str, Any]]:
+    return [
+        {"x": place, "y": 1, "yref": "paper", "text": escape(name, quote=False), "showarrow": False,
+         "xanchor": "left", "yanchor": "top", "font": {"size": 11}}
+        for place, name in stages_shown(chart) if name
+    ]  # fmt: skip
+
+
+def _right(chart: Chart) -> int:
+    """The room to the right of the chart: what is beside it stands there."""
+    wide = columns_beside(chart)[-1]
+    return 20 + LETTER * wide if wide else 60 if is_sideways(chart) else 30
+
+
+def _beside(chart: Chart) -> list[dict[str, Any]]:
+    """The figures of dots, in columns beside the chart."""
+    columns = columns_beside(chart)
+    return [
+        {"x": 1, "xref": "paper", "xshift": 8 + LETTER * columns[figure.column], "y": figure.row,
+         "text": escape(figure.text, quote=False), "showarrow": False, "xanchor": "left",
+         "font": {"size": 10, "color": figure.color}}
+        for figure in beside(chart)
+    ]  # fmt: skip
 
 
 def _sums(go: Any, chart: Chart) -> Any:
