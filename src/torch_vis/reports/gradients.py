@@ -264,7 +264,8 @@ class GradientFlow(Report):
         found = [
             f"vanishing and exploding: {FAR:,.0f} times under or over the usual rms, which is the median of the last "
             "quarter of the layers that are called the same but for numbers or, where there are none, of all matrices, "
-            f"vectors or look-ups; exploding too: {BEYOND:,.0f} times the weights"
+            "vectors or look-ups; of all layers for one that goes with what it feeds; exploding too: "
+            f"{BEYOND:,.0f} times the weights"
         ]
         if all(row.reason for row in self.layers):
             found.append("no parameter was given a gradient while this run was recorded")

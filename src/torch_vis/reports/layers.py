@@ -22,6 +22,7 @@ from torch_vis.views.charts_names import NUMBER
 FAR = 1e3  # times under or over what a layer's like next to the loss have
 BEYOND = 1e6  # times a layer's own weights
 NEXT = 0.25  # the share of the layers that counts as next to the loss
+ALL = "all layers"
 DIGITS = re.compile(r"\d+")
 
 
@@ -166,9 +167,9 @@ def _with_what_they_feed(found: list[Layer], usual: float | None) -> list[Layer]
             continue
         after = nearest[1] if nearest[0] != row.like else other[1]
         if not row.verdict and after and _apart(row, usual) == after:
-            found[number] = row = row._replace(verdict=after)
+            found[number] = row._replace(verdict=after, like=ALL, usual_rms=usual)
         other = nearest if nearest[0] != row.like else other
-        nearest = row.like, row.verdict
+        nearest = row.like, found[number].verdict
     return found
 
 
