@@ -243,6 +243,21 @@ def test_time_is_predicted_for_hardware_that_is_named():
     assert found.after["predicted_ns"] < found.before["predicted_ns"] and "time, predicted" in str(found)
 
 
+def test_what_a_predicted_time_waits_for_is_told_beside_what_kernels_take():
+    def pruned(width, batch):
+        model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 8))
+        return tv.analyze_pruning(model, torch.randn(batch, width), ratio=0.5, hardware="A100")
+
+    small, large = pruned(64, 4), pruned(2048, 8192)
+    assert small.facts()["time, predicted"].endswith("waiting for the host")
+    assert any("waits for the host" in note for note in small.notes())
+    assert large.facts()["time, predicted"].endswith("waiting for the device")
+    assert not any("waits for the host" in note for note in large.notes())
+    for found in (small, large):
+        assert found.after["kernels_ns"] < found.before["kernels_ns"] <= found.before["predicted_ns"]
+        assert found.facts()["of it kernels"].endswith("%)")
+
+
 def test_what_is_not_checked_is_named_with_the_reason():
     model = nn.Sequential(nn.Linear(4, 12), nn.LayerNorm(12), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
     found = tv.analyze_pruning(model, torch.randn(3, 4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch_vis.analysis.coupling import Group
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError
+from torch_vis.reports.configured import Settings, correct_settings
 from torch_vis.reports.cutting import Change
 from torch_vis.reports.least import Least, least
 from torch_vis.reports.report import Report
@@ -24,6 +25,17 @@ MORE = 0.1  # of a group that goes beyond what was asked for, from which on it i
 NAMED = 3  # groups that a note names
 TOGETHER = "units are normalised together there, so that a unit at zero is not the same as one that is gone"
 UNTRIED = "they were not tried one by one (each=False)"
+FIGURES: dict[str, tuple[str, Callable[[int], str]]] = {
+    "parameters": ("parameters", count),
+    "flops": ("FLOPs", count),
+    "time_ns": ("time, measured", duration),
+    "predicted_ns": ("time, predicted", duration),
+    "kernels_ns": ("of it kernels", duration),
+}
+WAITING = (
+    "the run predicted waits for the host, which launches as many kernels as before, so that less work in them saves "
+    "next to no time; a larger batch, torch.compile or CUDA graphs would make the device's time count"
+)
 ROWS = 40  # groups that a chart names one by one
 
 
@@ -78,8 +90,10 @@ class Pruning(Report):
         heads: Sequence[Head] = (),
         ratio: float | None = None,
         is_zero: bool = False,
+        waits_for: tuple[str, str] = ("", ""),
+        settings: Sequence[Settings] = (),
     ) -> None:
-        self.ratio, self.is_zero = ratio, is_zero
+        self.ratio, self.is_zero, self.waits_for, self.settings = ratio, is_zero, waits_for, list(settings)
         self.groups, self.locked, self.model, self.heads = groups, locked, model, list(heads)
         self.before, self.after, self.output = dict(before), dict(after), output
 
@@ -97,22 +111,24 @@ class Pruning(Report):
                 f"{len(checked):,} of {len(cut):,} give what the whole model gives with theirs at zero, "
                 f"to {max(checked):.1g}"
             )
-        shown = {"parameters": count, "flops": count, "time_ns": duration, "predicted_ns": duration}
-        for name, show in shown.items():
-            if name not in self.before or name not in self.after:
-                continue
-            one, two = self.before[name], self.after[name]
-            title = {"flops": "FLOPs", "time_ns": "time, measured", "predicted_ns": "time, predicted"}.get(
-                name, name
-            )
-            told = f"{least(show)(one)} → {least(show)(two)}"
-            bounds = isinstance(one, Least) or isinstance(two, Least)  # of which no ratio follows
-            found[title] = told if bounds else f"{told} ({two / one - 1:+.0%})" if one else show(two)
+        found.update(self._before_and_after())
         if self.is_zero:
             found["output"] = "is zero, so that how far it moves has no measure"
         elif self.output is not None:
             found["output"] = f"moves by {self.output.relative:.3g} of its norm, without training again"
         return found
+
+    def _before_and_after(self) -> Iterator[tuple[str, str]]:
+        for name, (title, show) in FIGURES.items():
+            if name not in self.before or name not in self.after:
+                continue
+            one, two = self.before[name], self.after[name]
+            told = f"{least(show)(one)} → {least(show)(two)}"
+            bounds = isinstance(one, Least) or isinstance(two, Least)  # of which no ratio follows
+            told = told if bounds else f"{told} ({two / one - 1:+.0%})" if one else show(two)
+            if name == "predicted_ns" and any(self.waits_for):
+                told += f", waiting for the {' → '.join(dict.fromkeys(self.waits_for))}"
+            yield title, told
 
     def _kept(self) -> str:
         many, why = len(self.locked), len({group.locked for group in self.locked})
@@ -178,6 +194,9 @@ class Pruning(Report):
                 "torch_vis.reports.fewer_heads.FewerHeads, with the same parameters"
             )
         cut = [group for group in self.groups if not group.problem]
+        found += map(str, self.settings)
+        if self.waits_for[1] == "host":
+            found.append(WAITING)
         for by in dict.fromkeys(group.by for group in cut if group.by):
             names = [group.name for group in cut if group.by == by]
             found.append(
@@ -304,10 +323,17 @@ def analyze_pruning(
             trials[chosen[place]] = group, units, tried._replace(problem=problem)
         cuts = [_cut(bench, *trial) for trial in trials]
         heads = [head for trial in trials if trial[0].heads for head in _heads(bench, *trial)]
-        after = bench.figures(whole.model)
-        before = bench.figures(bench.model)
+        kept = [part for place, part in enumerate(parts) if place not in refused]
+        settings = correct_settings(whole.model, bench.resized(kept), bench.like(whole.model))
+        after, then = bench.figures(whole.model)
+        before, now = bench.figures(bench.model)
     locked = [group for group in groups if group.locked]
-    return Pruning(cuts, locked, whole.model, before, after, whole.output, heads, ratio, bench.is_zero)
+    return Pruning(
+        *(cuts, locked, whole.model, before, after, whole.output, heads, ratio),
+        is_zero=bench.is_zero,
+        waits_for=(now, then),
+        settings=settings,
+    )
 
 
 def _cut(bench: Bench, group: Group, units: Any, tried: Trial) -> Cut:

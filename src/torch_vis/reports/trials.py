@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -244,6 +244,24 @@ class Bench:
         along = {int(members[self.coupling.ids[name][number]].sum()) for name, number in group.places}
         return {*group.heads, *along, len(group.units)}
 
+    def like(self, model: torch.nn.Module) -> Callable[[torch.nn.Module], bool]:
+        """Whether a model gives what this one gives."""
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            wanted = self.own.run(model.eval())
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        return lambda other: not compared(self.own, other.eval(), wanted)[1]
+
+    def resized(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> dict[int, int]:
+        """What each size became that something was cut from, where that is one and the same throughout the model."""
+        found: dict[int, set[int]] = {}
+        for group, units, _ in parts:
+            for size in self._sizes(group):
+                found.setdefault(size, set()).add(size * (len(group.units) - len(units)) // len(group.units))
+        return {size: left.pop() for size, left in found.items() if len(left) == 1}
+
     # ---------------------------------------------------------------- figures
 
     def weights(self, group: Group) -> Any:
@@ -272,10 +290,11 @@ class Bench:
             self.tensors[name].numel() - int(np.prod([mask.sum() for mask in kept[name]])) for name in own
         )
 
-    def figures(self, model: torch.nn.Module) -> dict[str, int]:
+    def figures(self, model: torch.nn.Module) -> tuple[dict[str, int], str]:
         """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there.
 
-        What leaves out operations of unknown work is a ``Least``.
+        Of that, what kernels take is told apart, and as the second result what the run waits for, the host or the
+        device. What leaves out operations of unknown work is a ``Least``.
         """
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
@@ -293,14 +312,19 @@ class Bench:
             module.training = mode
         column = found.metrics["flops"]
         known = {"flops": summed(column.total(), column.uncovered)}  # None where no operation has a formula
+        waits_for = ""
         if self.hardware is not None:
             there = found.latency(hardware=self.hardware)
-            known["predicted_ns"] = summed(round(there.total_ns), there.unknown_operations)
-        return {
+            missing = there.unknown_operations
+            waits_for = (there.found.waits_for or "") if there.found.overlaps else ""
+            known["predicted_ns"] = summed(round(there.total_ns), missing)
+            known["kernels_ns"] = summed(round(float(there.found.device_ns.sum())), missing)
+        figures = {
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "time_ns": round(statistics.median(spent)),
             **{name: figure for name, figure in known.items() if figure is not None},
         }
+        return figures, waits_for
 
 
 def _at_zero(subject: Subject, columns: Mapping[str, Sequence[Any]]) -> Target:
