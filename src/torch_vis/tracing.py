@@ -13,6 +13,7 @@ from torch_vis.errors import NotOurFile, NotTraceable, TensorsMissing, UsageErro
 from torch_vis.graph.files import PathLike
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.uses import MemoryByUse
 from torch_vis.graph.words import many
 from torch_vis.reading import Reading
 from torch_vis.registry import FORMATS, READABLE
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from torch_vis.views.breaks import Breaks
 
 COSTS = ("flops", "macs", "moved_bytes")
+MEMORY = ("alloc_bytes", "free_bytes", "live_bytes")
 VIAS = ("eager", "fx", "export", "dynamo", "aot")
 
 
@@ -71,7 +73,7 @@ class Trace(Reading, Showing):
         error: BaseException | None = None,
     ) -> None:
         self.graph = graph
-        self.metrics = _with_costs(graph, metrics)
+        self.metrics = _with_analyses(graph, metrics)
         self.limits = tuple(limits)
         self.meta = dict(meta or {})
         self.output = output
@@ -193,7 +195,7 @@ class Recording(Trace):
 
     def _fill(self, capture: Capture) -> None:
         self.graph, metrics, held, self.limits, self.meta = capture.finish()
-        self.metrics = _with_costs(self.graph, metrics)
+        self.metrics = _with_analyses(self.graph, metrics)
         self._held = held if capture.recorder.keep else None
 
 
@@ -362,15 +364,23 @@ def _refuse_misuse(model: Any, kwargs: Any, loss: Any, via: Any) -> None:
         raise no_match("capture", str(via), VIAS)
 
 
-def _with_costs(graph: Graph, metrics: Metrics) -> Metrics:
-    """The metrics, and those that follow from the shapes: worked out when they are first asked for."""
+def _with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
+    """The metrics, and what follows from shapes and lifetimes: worked out when it is first asked for."""
 
     def compute() -> Mapping[str, Column]:
         from torch_vis.analysis.cost import costs
 
         return costs(graph, metrics.get("stored"))
 
-    return metrics.with_later(COSTS, compute)
+    def memory() -> MemoryByUse:
+        from torch_vis.analysis.memory import Blocks, Use
+
+        found, words = Blocks(graph, metrics), tuple(use.words for use in Use)
+        columns = found.use, found.told_value, found.birth, found.death, found.bytes, found.during
+        return MemoryByUse(words, *columns)
+
+    found = metrics.with_later(COSTS, compute)
+    return found.with_memory(memory) if all(name in metrics for name in MEMORY) else found
 
 
 def _reader(path: PathLike) -> Any:

@@ -139,8 +139,8 @@ def test_the_panels_tell_of_it() -> None:
         assert calls[0][0] == "0" and calls[0][-1] != "recomputed"
         assert calls[1][0] == "1" and calls[1][-1] == "recomputed"
         await press(app, pilot, "5")
-        assert "; ↩ recomputed" in panel(app)
-        repeated = [line.split() for line in panel(app).splitlines() if "↩" in line][1:]
+        assert "; → forward, ← backward, ↻ recomputed" in panel(app), "the page's sign"
+        repeated = [line.split() for line in panel(app).splitlines() if "↻" in line][1:]
         assert [int(line[0]) for line in repeated] == [node.index for node in inside]
         app.tree_view.show_row(forest.row("first"))
         await press(app, pilot, "1")
@@ -191,3 +191,44 @@ def test_time_of_the_run_is_that_of_forward() -> None:
     time, call = trace.metrics["time_ns"], trace.metrics["scope_time_ns"]
     assert forest.numbers["time"][0] == sum(call[s] for s in scopes) + sum(time[node] for node in own)
     assert (trace.graph.node_flags & Flag.RECOMPUTE).any() and not np.isnan(forest.numbers["time"]).any()
+
+
+def test_the_time_of_the_whole_run_is_told_apart_from_that_of_its_calls() -> None:
+    _, trace = traced()
+    whole = int(trace.metrics["scope_time_ns"].values[0])
+    numbers = TraceSubject(trace).forest.numbers
+    rest = whole - int(numbers["time"][0] + numbers["backward"][0])
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "2")
+        text = " ".join(panel(app).split())
+        assert f"whole run {duration(whole)} from its beginning to its end" in text
+        assert f"the rest {duration(rest)}: Python and autograd" in text
+        assert "Calls" not in text and "call time self" not in text
+
+    drive(trace, steps)
+
+
+def test_what_an_optimizer_does_is_not_called_forward() -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    trace = tv.trace(step, torch.ones(2, 4))
+    forest = TraceSubject(trace).forest
+    rows = {forest.types[row]: row for row in range(len(forest))}
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "2")
+        for type_, words in (("run", "forward, optimizer"), ("SGD", "optimizer"), ("Linear", "forward")):
+            app.tree_view.show_row(rows[type_])
+            await settle(app, pilot)
+            assert f"\n{words}  " in panel(app), type_
+        app.tree_view.show_row(rows["SGD"])
+        await press(app, pilot, "5")
+        assert "; ↓ optimizer" in panel(app) and "↻" not in panel(app)
+
+    drive(trace, steps)

@@ -62,6 +62,16 @@ def test_every_column_of_the_zoo_is_in_the_page(name: str, tmp_path: Path) -> No
         if metric.known is not None:
             np.testing.assert_array_equal(columns[f"known:{metric.name}"].astype(bool), metric.known)
     assert len(tables["tables"]["calls"]) == len(t.graph.calls) and tables["limits"] == list(t.limits)
+    memory = t.memory()
+    assert tables["uses"] == list(memory.timeline)
+    for number, alive in enumerate(memory.timeline.values()):
+        np.testing.assert_array_equal(columns[f"use:{number}"], alive, err_msg=tables["uses"][number])
+    uses = [
+        tables["uses"][use]
+        for use, value in zip(columns["storage_use"], columns["storage_value"])
+        if value >= 0
+    ]
+    assert uses == [tensor.use for tensor in memory.lifetimes]
 
 
 @pytest.mark.parametrize("graph", [empty_graph(), one_node_graph()], ids=["empty", "one node"])

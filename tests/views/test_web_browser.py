@@ -320,7 +320,7 @@ def test_memory_timeline_brush_and_peak(page: Page) -> None:
     assert page.text(".list").startswith(f"At most {most / 1024:.2f} KiB at once from operation 3 to 6")
     assert most <= peak
     page.js("document.querySelector('.list .heading button').click()")
-    rows = page.js("return document.querySelectorAll('.list .row').length")
+    rows = page.js("return document.querySelectorAll('.list .row.link').length")
     blocks = page.js("return S.timeline.memory.alive(S.timeline.memory.peak, S.timeline.memory.peak).length")
     assert rows == min(blocks, 60)
     page.press("\ue00c")

@@ -111,6 +111,7 @@ test("amounts", () => {
   assert.equal(duration(1_500_000), "1.50 ms");
   assert.equal(size(1536), "1.50 KiB");
   assert.equal(size(0), "0 B");
+  assert.deepEqual([34048, 34304, 1000, 1_023_000, 1_024_000].map(size), ["33.2 KiB", "33.5 KiB", "1000 B", "999 KiB", "0.98 MiB"], "as they are printed");
 });
 
 test("memory alive adds up at every operation", () => {

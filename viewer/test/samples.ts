@@ -51,11 +51,15 @@ export function makeRun({ modules, scopes, ops }: Sample): Run {
   columns.set("storage_bytes", ints([16, ...ops.map(() => 16)]));
   columns.set("storage_birth", ints([-1, ...ops.map((_, i) => i)]));
   columns.set("storage_death", ints([ops.length + 1, ...ops.map((_, i) => i + 2)]));
+  columns.set("storage_use", ints([0, ...ops.map(() => 1)]));
+  columns.set("storage_value", ints([0, ...ops.map((_, i) => i + 1)]));
+  columns.set("use:0", ints(ops.map(() => 16)));
+  columns.set("use:1", ints(ops.map((_, i) => (i ? 32 : 16)))); // what it makes, and what the one before it made
   columns.set("result_start", ints([0, 1]));
   columns.set("result_value", ints([ops.length]));
   columns.set("metric:time_ns", ints(ops.map((_, i) => (i + 1) * 100)));
   const tables: Tables = {
-    version: 1, directory: [], limits: [], meta: { model: "Sample" }, families: {}, class_families: {}, arguments: {},
+    version: 1, directory: [], uses: ["buffer or input", "activation"], limits: [], meta: { model: "Sample" }, families: {}, class_families: {}, arguments: {},
     metrics: [{ name: "time_ns", along: "node", masked: false }],
     tables: {
       calls: names.map((name) => [`aten::${name}`, [{ tensor: 0 }], []]),

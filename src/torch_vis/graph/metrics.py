@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.errors import no_match
+from torch_vis.graph.uses import MemoryByUse
 
 
 class Column:
@@ -68,13 +69,17 @@ class Metrics(Mapping[str, Column]):
     8
     """
 
-    __slots__ = ("_columns", "_later")
+    __slots__ = ("_columns", "_later", "_memory")
 
     def __init__(
-        self, columns: Mapping[str, Column] | None = None, later: Mapping[str, Compute] | None = None
+        self,
+        columns: Mapping[str, Column] | None = None,
+        later: Mapping[str, Compute] | None = None,
+        memory: MemoryByUse | Callable[[], MemoryByUse] | None = None,
     ) -> None:
         self._columns = dict(columns or {})
         self._later = dict(later or {})
+        self._memory = memory
 
     def __getitem__(self, name: str) -> Column:
         if name in self._later:
@@ -103,7 +108,7 @@ class Metrics(Mapping[str, Column]):
 
     def with_column(self, column: Column) -> Metrics:
         """These columns and one more; the original is left as it is."""
-        return Metrics({**self._columns, column.name: column}, self._later)
+        return Metrics({**self._columns, column.name: column}, self._later, self._memory)
 
     def with_later(self, names: Iterable[str], compute: Compute) -> Metrics:
         """These columns and others that ``compute`` makes when one of them is first asked for.
@@ -112,9 +117,19 @@ class Metrics(Mapping[str, Column]):
         >>> metrics["flops"].total()
         6
         """
-        return Metrics(
-            self._columns, {**self._later, **{n: compute for n in names if n not in self._columns}}
-        )
+        later = {**self._later, **{name: compute for name in names if name not in self._columns}}
+        return Metrics(self._columns, later, self._memory)
+
+    def with_memory(self, memory: MemoryByUse | Callable[[], MemoryByUse]) -> Metrics:
+        """These columns, with what the memory of the run is for, or how to work that out when it is first asked for."""
+        return Metrics(self._columns, self._later, memory)
+
+    @property
+    def memory(self) -> MemoryByUse | None:
+        """What the memory of the run is for, block by block and along the run; None where no memory was recorded."""
+        if callable(self._memory):
+            self._memory = self._memory()
+        return self._memory
 
     def at_hand(self) -> Metrics:
         """The columns that exist already: what was measured, and what has been computed since."""

@@ -37,6 +37,7 @@ export interface Tables {
     results: ResultRow[];
     sources: Record<string, Record<string, string>>;
   };
+  uses?: string[]; // what memory is for, in words; without any, none was recorded
   breaks?: Break[];
   /** In a comparison, what an operation of both runs read in A that only A made: operation and value in turn. */
   read_before?: number[];

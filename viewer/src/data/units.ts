@@ -5,12 +5,20 @@ export type Show = (amount: number) => string;
 function scaled(amount: number, step: number, units: string[]): string {
   let place = 0;
   let left = Math.abs(amount);
-  while (left >= step * 0.9995 && place < units.length - 1) {
+  while (left >= (step > 1000 && !place ? step : 999.5) && place < units.length - 1) {
     left /= step;
     place += 1;
   }
   const digits = place === 0 && Number.isInteger(amount) ? 0 : left >= 99.95 ? 0 : left >= 9.995 ? 1 : 2;
-  return `${amount < 0 ? "−" : ""}${left.toFixed(digits)}${units[place] ? ` ${units[place]}` : ""}`;
+  return `${amount < 0 ? "−" : ""}${fixed(left, digits)}${units[place] ? ` ${units[place]}` : ""}`;
+}
+
+/** As Python rounds: of two that are equally near the even one, which sizes in memory often have to choose between. */
+function fixed(amount: number, digits: number): string {
+  const parts = amount * 10 ** digits;
+  const lower = Math.floor(parts);
+  const isHalf = parts - lower === 0.5 && Number.isInteger(amount * 8);
+  return (isHalf && lower % 2 === 0 ? lower / 10 ** digits : amount).toFixed(digits);
 }
 
 export const duration: Show = (ns) => scaled(ns, 1000, ["ns", "µs", "ms", "s"]);

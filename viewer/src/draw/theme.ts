@@ -78,7 +78,8 @@ export const FAMILIES: Record<string, string> = {
   module: "#8a94a3",
 };
 
-export const ROLE_COLORS = ["#2f86c8", "#5f9e35", "#8a94a3", "#b9a98a", "#c9c2b4", "#dd8a2c", "#9b6cc9", "#1fa08c"];
+/** Of memory, by use: parameter, optimizer state, buffer or input, gradient, saved for backward, activation, temporary. */
+export const USE_COLORS = ["#8a94a3", "#9b6cc9", "#c9b184", "#dd8a2c", "#2f86c8", "#5f9e35", "#cf3f49"];
 
 export function mixed(stops: string[], share: number): string {
   const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);

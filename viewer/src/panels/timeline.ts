@@ -1,23 +1,20 @@
-/** Memory over the run, by role: brush it to see what is alive, click the peak to see what makes it. */
+/** Memory over the run, by use: brush it to see what is alive, click the peak to see what makes it. */
 
 import type { App } from "../app.ts";
 import { Memory } from "../data/memory.ts";
-import { ROLES } from "../data/run.ts";
 import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
 import { count, size, sizes } from "../data/units.ts";
 import { button, fitCanvas, h, replace } from "../dom.ts";
-import { ROLE_COLORS } from "../draw/theme.ts";
+import { USE_COLORS } from "../draw/theme.ts";
 import { FONT } from "../draw/text.ts";
 import { pathText } from "./rows.ts";
 
-/** Bottom to top: what is always there first. */
-const ORDER = [2, 3, 4, 1, 6, 5, 0, 7];
 const LEFT = 64;
 const TOP = 26; // the names of phases, and of the peak
 const BASE = 18; // the numbers of operations
 const MOST = 60;
-const SEEN = 0.004; // share of the peak below which a role has no area to be seen
+const SEEN = 0.004; // share of the peak below which a use has no area to be seen
 
 export class Timeline {
   readonly canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": "Memory alive over the run" });
@@ -58,7 +55,6 @@ export class Timeline {
     if (!this.memory) {
       this.memory = new Memory(this.app.run);
       this.phases = phaseStretches(this.app.run);
-      this.fillKey();
     }
     this.fill();
     this.draw();
@@ -89,14 +85,16 @@ export class Timeline {
     this.fill();
   }
 
-  /** What the colours mean: the roles that can be seen. */
-  private fillKey(): void {
+  /** What the colours mean, and how much there is of each at an operation: of the uses that can be seen, or are there. */
+  private fillKey(at: number, when: string): void {
     const memory = this.memory!;
     const least = (memory.total[memory.peak] ?? 0) * SEEN;
-    replace(this.key, h("span", { class: "sub" }, "bytes alive, by operation:"), ...ORDER.filter((role) => memory.live[role].some((bytes) => bytes > least)).map((role) => {
+    const isTold = (use: number): boolean => memory.live[use][at] > 0 || Array.prototype.some.call(memory.live[use], (bytes: number) => bytes > least);
+    replace(this.key, h("span", { class: "sub" }, `bytes alive ${when}:`), ...memory.words.flatMap((word, use) => {
+      if (!isTold(use)) return [];
       const swatch = h("i", { class: "swatch" });
-      swatch.style.background = ROLE_COLORS[role];
-      return h("span", { class: "key" }, swatch, ROLES[role]);
+      swatch.style.background = USE_COLORS[use];
+      return [h("span", { class: "key" }, swatch, word, h("b", { class: "amount" }, size(memory.live[use][at])))];
     }));
   }
 
@@ -109,8 +107,8 @@ export class Timeline {
   private fill(): void {
     const memory = this.memory!;
     const { run } = this.app;
-    if (!run.count) {
-      replace(this.list, h("p", { class: "sub" }, "Nothing ran."));
+    if (!run.count || !memory.isKnown) {
+      replace(this.list, h("p", { class: "sub" }, run.count ? "No memory was recorded with this run." : "Nothing ran."));
       return;
     }
     const [from, to] = this.brush ?? [memory.peak, memory.peak];
@@ -119,8 +117,10 @@ export class Timeline {
     const most = memory.highest(from, to);
     const title = !this.brush || (from === to && from === memory.peak) ? `Peak: ${size(memory.total[memory.peak])} at operation ${count(memory.peak)}` : from === to ? `${size(bytes)} alive at operation ${count(from)}` : `At most ${size(memory.total[most])} at once from operation ${count(from)} to ${count(to)}`;
     const among = from === to ? plural(alive.length, "memory block") : `at operation ${count(most)}; in all ${plural(alive.length, "memory block")} of ${size(bytes)} were alive at some time in between`;
+    this.fillKey(most, most === memory.peak ? "at the peak" : `at operation ${count(most)}`);
     replace(this.list,
       h("div", { class: "heading" }, h("h3", {}, title), button("peak", "Show what makes the peak", () => this.setBrush(memory.peak, memory.peak)), this.brush ? button("✕", "Let go of the brush (Esc)", () => this.clear(), { class: "icon" }) : null),
+      h("div", { class: "row sub" }, `${run.name(most)} in`, pathText(run.where(run.nodeScope[most]))),
       h("div", { class: "sub" }, `${among}, largest first`),
       ...alive.slice(0, MOST).map((storage) => this.row(storage)),
     );
@@ -132,18 +132,18 @@ export class Timeline {
     const value = memory.value[storage];
     const birth = memory.birth[storage];
     const name = value >= 0 ? run.valueLabel(value) : `block ${storage}`;
-    const by = birth >= 0 ? `by ${run.name(birth)} in ` : "from outside";
+    const what = `${memory.words[memory.use[storage]]}${birth >= 0 ? `, by ${run.name(birth)} in` : ", from outside"}`;
     const swatch = h("i", { class: "swatch" });
-    swatch.style.background = ROLE_COLORS[Math.max(0, memory.role[storage])];
+    swatch.style.background = USE_COLORS[memory.use[storage]];
     const first = birth >= 0 ? birth : value >= 0 ? (run.readers(value)[0] ?? -1) : -1;
     return h("button", { class: "row link", type: "button", on: { click: () => { if (first >= 0) this.go(first); } } },
-      swatch, h("b", {}, pathText(name)), h("span", { class: "amount" }, size(memory.bytes[storage])),
-      h("span", { class: "second" }, h("span", { class: "what" }, `${value >= 0 ? run.typeText(value) : ""} ${ROLES[Math.max(0, memory.role[storage])]} ${by}`), birth >= 0 ? pathText(run.where(run.nodeScope[birth])) : null));
+      swatch, h("b", {}, pathText(name)), h("span", { class: "kind" }, value >= 0 ? run.typeText(value) : ""), h("span", { class: "amount" }, size(memory.bytes[storage])),
+      h("span", { class: "second" }, h("span", { class: "what" }, what), birth >= 0 ? pathText(run.where(run.nodeScope[birth])) : null));
   }
 
   draw(): void {
     const { memory } = this;
-    if (!memory || !this.canvas.clientWidth) return;
+    if (!memory?.isKnown || !this.canvas.clientWidth) return;
     const { theme, run } = this.app;
     const { width, height, ratio } = fitCanvas(this.canvas);
     const context = this.canvas.getContext("2d")!;
@@ -155,25 +155,23 @@ export class Timeline {
     const columns = Math.max(1, Math.min(Math.floor(wide), run.count));
     const stacked = new Float64Array(columns);
     const peaks = this.peaks(columns);
-    for (const role of ORDER) {
-      const steps = memory.live[role];
+    memory.live.forEach((steps, use) => {
+      const [left, top] = [(i: number): number => LEFT + (i * wide) / columns, (i: number): number => TOP + high - (stacked[i] / most) * high];
       context.beginPath();
       for (let i = 0; i < columns; i++) {
-        const x = LEFT + (i * wide) / columns;
-        context.lineTo(x, TOP + high - (stacked[i] / most) * high);
-        if (i === columns - 1) context.lineTo(LEFT + wide, TOP + high - (stacked[i] / most) * high);
+        context.lineTo(left(i), top(i));
+        context.lineTo(left(i + 1), top(i));
       }
       for (let i = columns - 1; i >= 0; i--) {
         stacked[i] += steps[peaks[i]];
-        const y = TOP + high - (stacked[i] / most) * high;
-        context.lineTo(LEFT + ((i + 1) * wide) / columns, y);
-        context.lineTo(LEFT + (i * wide) / columns, y);
+        context.lineTo(left(i + 1), top(i));
+        context.lineTo(left(i), top(i));
       }
-      context.fillStyle = ROLE_COLORS[role];
+      context.fillStyle = USE_COLORS[use];
       context.globalAlpha = theme.dark ? 0.8 : 0.75;
       context.fill();
       context.globalAlpha = 1;
-    }
+    });
     this.axes(context, width, high, most);
   }
 

@@ -11,6 +11,7 @@ from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
 from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Kind, Phase
+from torch_vis.graph.uses import MemoryByUse
 from torch_vis.views.breaks import Breaks
 from torch_vis.views.web.page import page
 from torch_vis.views.web.parameters import looked_through, parameters, sources
@@ -138,7 +139,27 @@ class Union:
         ]
         where = np.where(self.found.to_b >= 0, self.place_b[self.found.to_b], self.place_a)
         columns += [self._column(name, a[name], where, "@a") for name in COMPARED if name in a and name in b]
-        return Metrics({column.name: column for column in columns})
+        memory = self._memory(b.memory)
+        return Metrics({column.name: column for column in columns}, memory=memory)
+
+    def _memory(self, memory: MemoryByUse | None) -> MemoryByUse | None:
+        """The memory of ``b`` in the new numbers; while what only ``a`` had runs, it stays as it was."""
+        if memory is None:
+            return None
+        more, columns = np.zeros(len(self.a.storage_bytes), dtype=np.int64), self.graph
+        outside = memory.birth < 0
+        start = np.bincount(memory.use[outside], memory.size_bytes[outside], minlength=len(memory.words))
+        before = np.cumsum(self.order >= 0)  # operations of b up to there
+        birth = np.where(memory.birth >= 0, self.place_b[np.maximum(memory.birth, 0)], -1)
+        return MemoryByUse(
+            memory.words,
+            np.append(memory.use, more),
+            np.append(memory.value, more - 1),
+            np.append(birth, more - 1),
+            columns.storage_death,
+            columns.storage_bytes,
+            np.column_stack([start.astype(np.int64), memory.during])[:, before],
+        )
 
     def read_before(self) -> list[int]:
         """What operations of both read in ``a`` of what only ``a`` made: operation and value in turn."""

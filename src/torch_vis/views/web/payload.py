@@ -11,6 +11,7 @@ from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.views.picture.families import family
 from torch_vis.views.web.columns import pack
+from torch_vis.views.web.memory import memory_columns
 from torch_vis.views.web.parameters import parameters
 from torch_vis.views.web.source import source_lines
 
@@ -43,7 +44,8 @@ def payload(
         columns[f"metric:{name}"] = column.values
         if column.known is not None:
             columns[f"known:{name}"] = column.known
-    directory, text = pack(columns)
+    uses, lines = memory_columns(graph, metrics)
+    directory, text = pack({**columns, **lines})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
     names = [call.op.rpartition("::")[2].partition(".")[0] for call in graph.calls]
@@ -51,6 +53,7 @@ def payload(
         "version": VERSION,
         "directory": directory,
         "metrics": measured,
+        "uses": uses,
         "limits": list(limits),
         "meta": plain_meta(meta),
         "families": {name: family(name) for name in names},

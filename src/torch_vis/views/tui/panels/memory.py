@@ -8,13 +8,14 @@ import numpy as np
 from rich.text import Text
 
 from torch_vis.graph import Graph
-from torch_vis.graph.births import block_births
+from torch_vis.graph.uses import MemoryByUse
 from torch_vis.views.tui.panels.sheet import Sheet, chart, squeeze
 from torch_vis.views.tui.subject import Subject
 from torch_vis.views.units import size
 
 HEIGHT = 10
 MOST = 12
+ROOMY = 72  # cells from which on there is room for the types of tensors
 NEEDS = "Memory along the run is known of a trace: tv.trace(model, x, backward=True).explore()"
 
 
@@ -22,30 +23,29 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
     """Fill the panel."""
     sheet.heading(subject.forest.paths[row] or subject.title, "live bytes, operation by operation")
     graph, metrics = subject.graph, subject.metrics
-    if graph is None or metrics is None or "live_bytes" not in metrics or not len(graph):
+    memory = None if metrics is None else metrics.memory
+    if graph is None or metrics is None or memory is None or not len(graph):
         sheet.missing(NEEDS)
         return
-    live = metrics["live_bytes"].values.astype(np.float64)
-    nodes = subject.nodes(row)
-    _curve(live, nodes, sheet)
+    live, nodes = memory.live, subject.nodes(row)
+    _curve(live.astype(np.float64), nodes, sheet)
     peak = int(live.argmax())
-    node = graph.nodes[peak]
-    facts = [
-        (
-            "peak of the run",
-            f"{size(int(live[peak]))} at operation {peak}, {node.name} in {node.path or 'the run'}",
-        )
-    ]
+    facts = [("peak of the run", _where(graph, live, peak))]
     if len(nodes):
-        here = nodes[int(live[nodes].argmax())]
-        facts.append(
-            ("highest in it", f"{size(int(live[here]))} at operation {here}, {graph.nodes[int(here)].name}")
-        )
-        made = metrics["alloc_bytes"].values[nodes] if "alloc_bytes" in metrics else np.zeros(0)
-        facts.append(("it allocated", size(int(made.sum()))))
+        facts.append(("highest in it", _where(graph, live, int(nodes[int(live[nodes].argmax())]))))
+        facts.append(("it allocated", size(int(metrics["alloc_bytes"].values[nodes].sum()))))
     sheet.blank()
     sheet.facts(facts)
-    _alive_at(graph, peak, sheet)
+    sheet.heading("At the peak", "by use")
+    amounts = sorted(zip(memory.during[:, peak].tolist(), memory.words), reverse=True)
+    sheet.table(["size", "use"], [[size(amount), word] for amount, word in amounts if amount], right="r")
+    _alive_at(graph, memory, peak, sheet)
+
+
+def _where(graph: Graph, live: Any, number: int) -> str:
+    """How much is alive at an operation, and which that is."""
+    node = graph.nodes[number]
+    return f"{size(int(live[number]))} at operation {number:,}, {node.name} in {node.path or 'the run'}"
 
 
 def _curve(live: Any, nodes: Any, sheet: Sheet) -> None:
@@ -69,25 +69,19 @@ def _curve(live: Any, nodes: Any, sheet: Sheet) -> None:
     sheet.lines.append(edge)
 
 
-def _alive_at(graph: Graph, node: int, sheet: Sheet) -> None:
+def _alive_at(graph: Graph, memory: MemoryByUse, node: int, sheet: Sheet) -> None:
     """The largest blocks that were alive when most was."""
-    alive = np.flatnonzero((block_births(graph) <= node) & (graph.storage_death > node))
-    order = alive[np.argsort(-graph.storage_bytes[alive], kind="stable")][:MOST]
-    first: dict[int, int] = {}
-    wanted = set(order.tolist())
-    for value, storage in enumerate(graph.value_storage.tolist()):
-        if storage in wanted and storage not in first:
-            first[storage] = value
-    rows = []
-    for storage in order.tolist():
-        if storage not in first:
-            continue
-        value = graph.values[first[storage]]
-        maker = value.producer
-        who = value.name or (f"{maker.path or 'the run'} · {maker.name}" if maker is not None else "")
+    heads, rows = ["size", "use", "name, or made by", "type"], []
+    for block in memory.alive(node)[:MOST].tolist():
+        number, birth = int(memory.value[block]), int(memory.birth[block])
+        value = graph.values[number] if number >= 0 else None
+        maker = graph.nodes[birth] if birth >= 0 else None
+        made = "" if maker is None else f"{maker.name} in {maker.path or 'the run'}"
+        name, what = ("", "") if value is None else (value.name, str(value.type))
         rows.append(
-            [size(int(graph.storage_bytes[storage])), value.role.replace("_", " "), str(value.type), who]
+            [size(int(memory.size_bytes[block])), memory.words[memory.use[block]], name or made, what]
         )
-    if rows:
-        sheet.heading("Alive at the peak", "the largest")
-        sheet.table(["size", "role", "type", "made by"], rows, right="r")
+    if sheet.width < ROOMY:  # what it is for, and whose, comes before its shape
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    sheet.heading("Alive at the peak", "the largest")
+    sheet.table(heads, rows, right="r")

@@ -10,6 +10,7 @@ from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.template import short_name
 from torch_vis.graph.words import many
+from torch_vis.views.notes import AGAIN
 from torch_vis.views.tui.forest import RECOMPUTED
 from torch_vis.views.tui.panels.sheet import Sheet
 from torch_vis.views.tui.subject import Subject
@@ -17,7 +18,7 @@ from torch_vis.views.units import count, duration
 
 MOST = 200
 KINDS = 12
-AGAIN = "↩"  # a forward operation that backward ran again
+SIGNS = {Phase.FORWARD: "→", Phase.BACKWARD: "←", Phase.OPTIMIZER: "↓"}
 NEEDS = "Operations are those of a traced run: tv.trace(model, x, backward=True).explore()"
 
 
@@ -33,14 +34,21 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
         sheet.missing("No operation of it ran.")
         return
     _kinds(graph, metrics, nodes, sheet)
-    repeated = (graph.node_flags[nodes[:MOST]] & Flag.RECOMPUTE != 0).any()
-    sheet.heading("In order", many(len(nodes), "operation") + (f"; {AGAIN} {RECOMPUTED}" if repeated else ""))
+    sheet.heading("In order", f"{many(len(nodes), 'operation')}; {_signs(graph, nodes[:MOST])}")
     rows = [_line(graph, metrics, int(node)) for node in nodes[:MOST]]
     heads = ["#", "", "operation", "output", "time", "FLOPs"]
     styles = [sheet.colours.faint, sheet.colours.dim, sheet.colours.name, sheet.colours.type]
     sheet.table(heads, rows, right="rlllrr", styles=styles)
     if len(nodes) > MOST:
         sheet.missing(f"… {len(nodes) - MOST:,} more operations; open a module inside to see them")
+
+
+def _signs(graph: Graph, nodes: Any) -> str:
+    """What the signs beside operations mean: of those that are there."""
+    repeated = graph.node_flags[nodes] & Flag.RECOMPUTE != 0
+    phases = np.unique(graph.node_phase[nodes[~repeated]]).tolist()
+    words = [f"{SIGNS[Phase(phase)]} {Phase(phase).name.lower()}" for phase in phases]
+    return ", ".join([*words, *([f"{AGAIN} {RECOMPUTED}"] if repeated.any() else ())])
 
 
 def _kinds(graph: Graph, metrics: Metrics, nodes: Any, sheet: Sheet) -> None:
@@ -68,12 +76,10 @@ def _line(graph: Graph, metrics: Metrics, number: int) -> list[str]:
     made = " ".join(str(value.type) for value in node.outputs[:2]) + (" …" if len(node.outputs) > 2 else "")
     took = metrics["time_ns"][number] if "time_ns" in metrics else None
     flops = metrics["flops"][number] if "flops" in metrics else None
-    phase = {Phase.FORWARD: "→", Phase.BACKWARD: "←", Phase.OPTIMIZER: "⟳"}[Phase(graph.node_phase[number])]
-    if graph.node_flags[number] & Flag.RECOMPUTE:
-        phase = AGAIN
+    again = graph.node_flags[number] & Flag.RECOMPUTE != 0
     return [
         str(number),
-        phase,
+        AGAIN if again else SIGNS[Phase(graph.node_phase[number])],
         node.name,
         made,
         "" if took is None else duration(took),

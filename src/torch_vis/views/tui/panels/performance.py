@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from rich.text import Text
 
+from torch_vis.graph.schema import Phase
 from torch_vis.views.tui.columns import cell
 from torch_vis.views.tui.forest import RECOMPUTED
 from torch_vis.views.tui.panels.sheet import Sheet, short, sizes, sparkline
@@ -18,6 +19,7 @@ NEEDS = (
     "Nothing of this has run yet. Record a run and open the explorer again: "
     "with tv.record_torch_module_forward_stats(model): model(x) — or tv.trace(model, x, backward=True).explore()"
 )
+BETWEEN = "Python and autograd, between the operations of backward and around the modules' calls"
 MOST = 12
 
 
@@ -37,7 +39,9 @@ def draw(subject: Subject, row: int, sheet: Sheet, *, batch: Sequence[Advice] | 
         sheet.missing("It was not called in this run.")
         return
     _totals(subject, row, sheet)
-    if calls:
+    if calls and subject.forest.kind(row) == "run":
+        _whole(subject, row, calls, sheet)
+    elif calls:
         _spread(calls, sheet)
         _borders(calls, sheet)
 
@@ -45,7 +49,8 @@ def draw(subject: Subject, row: int, sheet: Sheet, *, batch: Sequence[Advice] | 
 def _totals(subject: Subject, row: int, sheet: Sheet) -> None:
     numbers = subject.forest.numbers
     rows = []
-    for label, whole, own in (("forward", "time", "self"), ("backward", "backward", "backward_self")):
+    first = _phases(subject, row)
+    for label, whole, own in ((first, "time", "self"), ("backward", "backward", "backward_self")):
         if whole in numbers and not math.isnan(numbers[whole][row]):
             top = float(np.nanmax(numbers[whole], initial=0.0))
             part = numbers[whole][row] / top if top else math.nan
@@ -53,9 +58,9 @@ def _totals(subject: Subject, row: int, sheet: Sheet) -> None:
                 [label, cell(whole, numbers[whole][row]), cell(own, numbers[own][row]), f"{part:.1%}"]
             )
     if rows:
-        sheet.table(["", "with what it calls", "self", "of the model"], rows, right="lrrr")
+        sheet.table(["", "with what it calls", "self", "of all"], rows, right="lrrr")
     facts = []
-    for name, label in (("memory", "allocated in forward"), ("ops", "operations")):
+    for name, label in (("memory", f"allocated in {first}"), ("ops", "operations")):
         if name in numbers and not math.isnan(numbers[name][row]):
             facts.append((label, cell(name, numbers[name][row])))
     if "flops" in numbers and not math.isnan(numbers["flops"][row]):
@@ -66,6 +71,26 @@ def _totals(subject: Subject, row: int, sheet: Sheet) -> None:
     if facts:
         sheet.blank()
         sheet.facts(facts)
+
+
+def _phases(subject: Subject, row: int) -> str:
+    """What ran in a row besides backward: forward, or what an optimizer did."""
+    if subject.graph is None:
+        return "forward"
+    found = np.unique(subject.graph.node_phase[subject.nodes(row)]).tolist()
+    words = [Phase(phase).name.lower() for phase in found if phase != Phase.BACKWARD]
+    return ", ".join(words) or "forward"
+
+
+def _whole(subject: Subject, row: int, calls: Sequence[CallRow], sheet: Sheet) -> None:
+    """The run from its beginning to its end, and what of it is in none of the figures above."""
+    whole, numbers = sum(call.time_ns for call in calls), subject.forest.numbers
+    told = sum(float(numbers[name][row]) for name in ("time", "backward") if name in numbers)
+    facts = [("whole run", f"{duration(whole)} from its beginning to its end")]
+    if not math.isnan(told) and whole > told:
+        facts.append(("the rest", f"{duration(int(whole - told))}: {BETWEEN}"))
+    sheet.blank()
+    sheet.facts(facts)
 
 
 def _spread(calls: Sequence[CallRow], sheet: Sheet) -> None:
