@@ -17,6 +17,7 @@ from torch_vis.graph.graph import Rows
 from torch_vis.graph.recomputed import first_calls
 from torch_vis.graph.rows import Node, Scope
 from torch_vis.graph.words import many
+from torch_vis.run.weights import contents_of
 from torch_vis.tracing import Trace
 from torch_vis.views.charts import Axis, Chart, Series, draw
 from torch_vis.views.units import count, duration, size
@@ -60,7 +61,8 @@ class Comparison:
 
     def __init__(self, a: Trace, b: Trace) -> None:
         self.a, self.b = a, b
-        self.alignment = align(a.graph, b.graph)
+        weights = contents_of(a.graph, a._held), contents_of(b.graph, b._held)
+        self.alignment = align(a.graph, b.graph, weights)
 
     @property
     def same(self) -> bool:

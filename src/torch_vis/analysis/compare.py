@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.compare_calls import match_calls
+from torch_vis.analysis.compare_calls import Alike, Weights, match_calls
 from torch_vis.analysis.compare_operations import match_operations
 from torch_vis.analysis.compare_sides import TRANSPARENT, Side
+from torch_vis.analysis.compare_wiring import Wiring
 from torch_vis.graph import Graph, Node, Scope
 
 BETWEEN = TRANSPARENT | {"operator"}
@@ -27,12 +28,14 @@ class Alignment(NamedTuple):
 
     to_b: Any
     changed: Any
-    """Of each operation of ``b``: whether its arguments, or the shapes, types and strides of what it makes, differ."""
+    """Of each operation of ``b``: whether its arguments, what it reads, or the shapes, types and strides differ."""
     scope_to_b: Any
+    wiring: Wiring
+    alike: list[Alike]
 
 
-def align(a: Graph, b: Graph) -> Alignment:
-    """Match two graphs.
+def align(a: Graph, b: Graph, weights: tuple[Weights, Weights] | None = None) -> Alignment:
+    """Match two graphs; ``weights`` give what the contents of a value can be told by, in each of them.
 
     >>> import torch, torch_vis as tv
     >>> one = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3)).graph
@@ -42,9 +45,11 @@ def align(a: Graph, b: Graph) -> Alignment:
     """
     known: dict[Any, int] = {}
     one, two = Side(a, known), Side(b, known)
-    scopes = match_calls(one, two, known)
-    to_b = match_operations(one, two, scopes)
-    return Alignment(to_b, _changed(one, two, to_b, known), scopes)
+    scopes, alike = match_calls(one, two, known, weights)
+    to_b, wired = match_operations(one, two, scopes)
+    changed = _changed(one, two, to_b, known)
+    changed[list(wired.reads)] = True
+    return Alignment(to_b, changed, scopes, wired, alike)
 
 
 def module_of(node: Node) -> str:

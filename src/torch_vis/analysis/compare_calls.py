@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.compare_sides import Side
+from torch_vis.analysis.compare_weights import Contents
 from torch_vis.analysis.sequences import common, in_any_order
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Phase
@@ -20,13 +21,31 @@ class Key(NamedTuple):
     a: Sequence[Any]
     b: Sequence[Any]
     in_any_order: bool = False
+    names: tuple[Sequence[str], Sequence[str]] | None = None
+    """By which of those that have it in common two calls belong together: see ``_by_name``."""
     if_as_many: tuple[Sequence[Any], Sequence[Any]] | None = None
     """Of what there have to be as many in both: where three layers became one, none of them is that one."""
 
 
-def match_calls(one: Side, two: Side, known: dict[Any, int]) -> Any:
-    """For each call of ``one`` the call of ``two`` that it became, -1 for none."""
-    matching = _Matching(one, two, known)
+class Alike(NamedTuple):
+    """Calls that nothing but their numbers tells apart, more of them in one run than in the other."""
+
+    a: list[int]
+    b: list[int]
+
+
+Weights = Callable[[int], Any]
+"""For a value what its contents can be told by, equal where they are; None where they say nothing."""
+
+
+def match_calls(
+    one: Side, two: Side, known: dict[Any, int], weights: tuple[Weights, Weights] | None = None
+) -> tuple[Any, list[Alike]]:
+    """For each call of ``one`` the call of ``two`` that it became, -1 for none; and those that were matched by number.
+
+    Where there are more of what is alike in one run than in the other, equal weights tell which of them is new.
+    """
+    matching = _Matching(one, two, known, weights)
     stack, deferred, looked = [(0, 0)], [], False
     while stack:
         pair = stack.pop()
@@ -40,14 +59,17 @@ def match_calls(one: Side, two: Side, known: dict[Any, int]) -> Any:
                 looked = True
             stack, deferred = matching.accept(deferred), []
     matching.match_places()
-    return matching.found
+    return matching.found, matching.unsure
 
 
 class _Matching:
     """The calls of two graphs that belong together so far."""
 
-    def __init__(self, one: Side, two: Side, known: dict[Any, int]) -> None:
+    def __init__(
+        self, one: Side, two: Side, known: dict[Any, int], weights: tuple[Weights, Weights] | None
+    ) -> None:
         self.one, self.two = one, two
+        self.unsure: list[Alike] = []
         self.a, self.b = one.graph, two.graph
         self.inside_a, self.inside_b = _children(one), _children(two)
         self.classes = _types(self.a), _types(self.b)
@@ -62,10 +84,15 @@ class _Matching:
                 (one.operators, two.operators, self.classes),
             )
         ]
-        self.forward = Key(  # a layer that comes first has less to do in backward
-            _fingerprints(one, self.inside_a, one.exactly, known, (Phase.FORWARD,)),
-            _fingerprints(two, self.inside_b, two.exactly, known, (Phase.FORWARD,)),
+        self.forward, self.in_forward = (  # a layer that comes first has less to do in backward
+            Key(
+                _fingerprints(one, self.inside_a, told_a, known, (Phase.FORWARD,)),
+                _fingerprints(two, self.inside_b, told_b, known, (Phase.FORWARD,)),
+            )
+            for told_a, told_b in ((one.exactly, two.exactly), (one.operators, two.operators))
         )
+        read_a, read_b = weights or (None, None)
+        self.contents = Contents(one, self.inside_a, read_a), Contents(two, self.inside_b, read_b)
         self.keys = self._keys()
         self.found = np.full(len(self.a.scope_call), -1, dtype=np.int64)
         self.found[0] = 0
@@ -76,10 +103,13 @@ class _Matching:
             [_name(graph, n) for n in range(len(graph.scope_call))] for graph in (self.a, self.b)
         )
         exact, operators = self.prints
+        labels = [name[0] for name in names_a], [name[0] for name in names_b]
+        words_a, words_b = ([object() if _is_number(name) else name for name in side] for side in labels)
         return (
-            Key(list(zip(names_a, exact.a)), list(zip(names_b, exact.b)), in_any_order=True),
-            Key(list(zip(names_a, self.forward.a)), list(zip(names_b, self.forward.b)), in_any_order=True),
+            Key(list(zip(words_a, exact.a)), list(zip(words_b, exact.b)), in_any_order=True),
+            Key(self.forward.a, self.forward.b, names=labels),
             exact,
+            Key(self.in_forward.a, self.in_forward.b, names=labels),
             Key(names_a, names_b, in_any_order=True),
             Key([_ending(name) for name in names_a], [_ending(name) for name in names_b]),
             operators,
@@ -97,7 +127,7 @@ class _Matching:
 
     def pair_inside(self, here: int, there: int) -> list[tuple[int, int]]:
         """Match the calls inside two that belong together."""
-        return self.accept(_pair_up(*self._left(here, there), self.keys))
+        return self.accept(self._pair_up(*self._left(here, there), self.keys))
 
     def likely(self, here: int, there: int) -> list[tuple[int, int]]:
         """What is left inside two: of another class under the same name, or renamed and changed in the same place."""
@@ -132,8 +162,101 @@ class _Matching:
             ]
             # under the same path it is the same, whatever else is alike
             paths = list(zip(self.a.scope_paths, prints.a)), list(zip(self.b.scope_paths, prints.b))
-            for pair in _pair_up(left_a, left_b, (Key(*paths, in_any_order=True), prints)):
+            for pair in self._pair_up(left_a, left_b, (Key(*paths, in_any_order=True), prints)):
                 self._take(*pair)
+
+    def _pair_up(self, left_a: list[int], left_b: list[int], keys: Iterable[Key]) -> list[tuple[int, int]]:
+        """Pairs of calls that are alike by the first key, of the others by the next."""
+        found: list[tuple[int, int]] = []
+        for key in keys:
+            if not left_a or not left_b:
+                break
+            here, there = [key.a[scope] for scope in left_a], [key.b[scope] for scope in left_b]
+            if key.if_as_many is not None:
+                kinds_a, kinds_b = key.if_as_many
+                alike = _as_many([kinds_a[scope] for scope in left_a], [kinds_b[scope] for scope in left_b])
+                here = [one if kinds_a[scope] in alike else object() for one, scope in zip(here, left_a)]
+            if key.names is not None:
+                names = [key.names[0][scope] for scope in left_a], [key.names[1][scope] for scope in left_b]
+                pairs = self._by_name(left_a, left_b, here, there, names)
+            else:
+                pairs = common(here, there)
+            if key.in_any_order:
+                pairs += in_any_order(here, there, pairs)
+            found += [(left_a[place_a], left_b[place_b]) for place_a, place_b in pairs]
+            used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+            left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
+            left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
+        return found
+
+    def _by_name(
+        self,
+        left_a: list[int],
+        left_b: list[int],
+        here: list[Any],
+        there: list[Any],
+        names: tuple[list[str], list[str]],
+    ) -> list[tuple[int, int]]:
+        """Places of what is alike: by name, whatever the order, but where a name is a number, that is a place as well.
+
+        So of those with numbers the order counts, if it leaves nothing over and the numbers do. Where there are
+        more of them in one run, weights tell which of them the others have.
+        """
+        pairs = [*common(list(zip(names[0], here)), list(zip(names[1], there)))]
+        pairs += in_any_order(list(zip(names[0], here)), list(zip(names[1], there)), pairs)
+        numbered_a, numbered_b = (
+            [place for place, name in enumerate(side) if _is_number(name)] for side in names
+        )
+        if not numbered_a or not numbered_b:
+            return pairs
+        of_a, of_b = [here[place] for place in numbered_a], [there[place] for place in numbered_b]
+        counts_a, counts_b = Counter(of_a), Counter(of_b)
+        both = counts_a.keys() & counts_b.keys()
+        most = sum(min(counts_a[one], counts_b[one]) for one in both)
+        named = [pair for pair in pairs if not _is_number(names[0][pair[0]])]
+        if any(counts_a[one] != counts_b[one] for one in both):
+            rows = [left_a[place] for place in numbered_a], [left_b[place] for place in numbered_b]
+            told = self._by_weights(*rows, of_a, of_b)
+            if told:
+                return named + [(numbered_a[one], numbered_b[two]) for one, two in told]
+            self._note(*rows, of_a, of_b)
+        if len(pairs) - len(named) == most:
+            return pairs
+        ordered = common(of_a, of_b)
+        if len(ordered) < most:
+            return pairs
+        return named + [(numbered_a[one], numbered_b[two]) for one, two in ordered]
+
+    def _by_weights(
+        self, rows_a: list[int], rows_b: list[int], of_a: list[Any], of_b: list[Any]
+    ) -> list[tuple[int, int]]:
+        """Places of what is alike and has equal weights, and of what is alike between; none where none has."""
+        told_a, told_b = (
+            [
+                object() if (held := contents.of(scope)) is None else (one, held)
+                for scope, one in zip(rows, of)
+            ]
+            for contents, rows, of in zip(self.contents, (rows_a, rows_b), (of_a, of_b))
+        )
+        anchors = common(told_a, told_b)
+        found: list[tuple[int, int]] = []
+        last_a = last_b = 0
+        for one, two in [*anchors, (len(of_a), len(of_b))] if anchors else []:
+            found += [
+                (last_a + here, last_b + there) for here, there in common(of_a[last_a:one], of_b[last_b:two])
+            ]
+            found.append((one, two))
+            last_a, last_b = one + 1, two + 1
+        return found[:-1]
+
+    def _note(self, rows_a: list[int], rows_b: list[int], of_a: list[Any], of_b: list[Any]) -> None:
+        """Keep in mind what has weights, but is known by its number alone."""
+        alike: dict[Any, Alike] = {}
+        for place, (rows, of) in enumerate(((rows_a, of_a), (rows_b, of_b))):
+            for scope, one in zip(rows, of):
+                if self.contents[place].has(scope):
+                    alike.setdefault(one, Alike([], []))[place].append(scope)
+        self.unsure += [both for both in alike.values() if both.a and both.b and len(both.a) != len(both.b)]
 
     def match_places(self) -> None:
         """Match what was called from elsewhere, but is the same call by its whole path: fx leaves containers out."""
@@ -148,23 +271,8 @@ class _Matching:
                 self._take(scope, there)
 
 
-def _pair_up(left_a: list[int], left_b: list[int], keys: Iterable[Key]) -> list[tuple[int, int]]:
-    """Pairs of calls that are alike by the first key, of the others by the next."""
-    found: list[tuple[int, int]] = []
-    for key in keys:
-        here, there = [key.a[scope] for scope in left_a], [key.b[scope] for scope in left_b]
-        if key.if_as_many is not None:
-            kinds_a, kinds_b = key.if_as_many
-            alike = _as_many([kinds_a[scope] for scope in left_a], [kinds_b[scope] for scope in left_b])
-            here = [one if kinds_a[scope] in alike else object() for one, scope in zip(here, left_a)]
-        pairs = common(here, there)
-        if key.in_any_order:
-            pairs += in_any_order(here, there, pairs)
-        found += [(left_a[place_a], left_b[place_b]) for place_a, place_b in pairs]
-        used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
-        left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
-        left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
-    return found
+def _is_number(name: str) -> bool:
+    return name.rpartition(".")[2].isdigit()
 
 
 def _as_many(here: list[Any], there: list[Any]) -> set[Any]:

@@ -8,29 +8,33 @@ The order in which backward sums up gradients depends on who else asks for them;
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
 
+from torch_vis.analysis.compare_flow import follow
 from torch_vis.analysis.compare_results import match_results
 from torch_vis.analysis.compare_sides import RECOMPUTED, Side
+from torch_vis.analysis.compare_wiring import SUMS, Wiring, paths_of, wiring
 from torch_vis.analysis.sequences import common, in_order
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Phase
 
-SUMS = frozenset({"aten::add", "aten::add_"})  # autograd's own, which belong to whichever gradient came last
+# What autograd does to gradients when they are complete, which belongs to whichever part of them came last.
+LAST = SUMS | {"aten::detach"}
 
 Groups = dict[Any, list[int]]
 
 
-def match_operations(one: Side, two: Side, scopes: Any) -> Any:
-    """For each operation of ``one`` the operation of ``two`` that it became, -1 for none."""
+def match_operations(one: Side, two: Side, scopes: Any) -> tuple[Any, Wiring]:
+    """For each operation of ``one`` the operation of ``two`` that it became, -1 for none; and what these read."""
     matching = _Operations(one, two, scopes)
     forward = [Phase.FORWARD, Phase.OPTIMIZER, RECOMPUTED]
     matching.in_calls(forward)
     if matching.let_go():
         matching.in_calls(forward, only_exact=True)
+    matching.by_reads(forward)
     matching.by_forward(only_alike=True)
     matching.by_readers()
     matching.by_forward()
@@ -38,7 +42,10 @@ def match_operations(one: Side, two: Side, scopes: Any) -> Any:
     matching.in_calls([Phase.BACKWARD])
     matching.let_go()
     matching.dissolved()
-    return np.array(matching.to_b, dtype=np.int64)
+    wired = matching.by_reads([*Phase, RECOMPUTED])
+    if matching.part(wired):
+        wired = matching.wired()
+    return np.array(matching.to_b, dtype=np.int64), wired
 
 
 class _Operations:
@@ -55,6 +62,7 @@ class _Operations:
         self.around_a, self.around_b = _around(one, scopes >= 0), _around(two, has_a)
         self.makers_a, self.makers_b = _Makers(self.a), _Makers(self.b)
         self.belong_a, self.belong_b = _of_source(one), _of_source(two)
+        self.paths = paths_of(self.a, self.b, scopes)
         self.doubtful: set[int] = set()
         self.linked = _is_linked(one) and _is_linked(two)
 
@@ -180,13 +188,45 @@ class _Operations:
             return False
         if one.stage[here] != Phase.BACKWARD:
             return False
-        if operator not in SUMS and (self._settled_a(here) or self._settled_b(there)):
+        if operator not in LAST and (self._settled_a(here) or self._settled_b(there)):
             return False
         scope_a, scope_b = one.solid[one.scope[here]], two.solid[two.scope[there]]
         around_a, around_b = self.around_a[scope_a], self.around_b[scope_b]
         if scope_a != around_a and scope_b != around_b:  # two modules of which neither became the other
             return False
         return self.scopes[around_a] == around_b
+
+    def by_reads(self, stages: Collection[int]) -> Wiring:
+        """Match what reads the same, wherever it runs, and in place of what reads something else."""
+        wired = self.wired()
+        if follow(self.one, self.two, self.to_b, self.scopes, wired, stages):
+            self.free = [True] * len(self.b)
+            for there in self.to_b:
+                if there >= 0:
+                    self.free[there] = False
+            wired = self.wired()
+        return wired
+
+    def wired(self) -> Wiring:
+        """What matched operations read."""
+        return wiring(self.a, self.b, np.array(self.to_b, dtype=np.int64), self.paths)
+
+    def part(self, wired: Wiring) -> bool:
+        """Part what reads other things in backward, and is not known to belong to an operation of forward.
+
+        Says whether there was any.
+        """
+        nodes = [
+            here
+            for here, there in enumerate(self.to_b)
+            if there in wired.reads
+            and self.one.stage[here] == Phase.BACKWARD
+            and (self.one.source[here] < 0 or self.two.source[there] < 0)
+        ]
+        for here in nodes:
+            self.free[self.to_b[here]] = True
+            self.to_b[here] = -1
+        return bool(nodes)
 
     def dissolved(self) -> None:
         """Match operations whose call is gone with those that run in the call around it, or in another that is new."""

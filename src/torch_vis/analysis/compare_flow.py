@@ -1,0 +1,196 @@
+"""Operations matched by what they read, where their order in a call says too little or they run in another call.
+
+Two calls of the same operator on the same things are the same operation. That is looked at where a pair does not read
+the same, and where an operation has no counterpart: lines that changed places, and what was moved to another module.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from torch_vis.analysis.compare_sides import Side
+from torch_vis.analysis.compare_wiring import COMMUTATIVE, Wiring, is_identity, places, roots
+from torch_vis.graph import Graph
+from torch_vis.graph.schema import Kind
+
+OFTEN = 3  # times that an operation is looked at again, since what it reads was matched anew
+
+
+def follow(
+    one: Side, two: Side, to_b: list[int], scopes: list[int], wired: Wiring, stages: Collection[int]
+) -> bool:
+    """Match in ``to_b``, anew or for the first time, what reads the same; says whether there was any.
+
+    ``scopes`` are the counterparts of calls, ``stages`` those whose operations may be matched.
+    """
+    return _Flow(one, two, to_b, scopes, wired, stages).run()
+
+
+class _Reads:
+    """What the operations of one graph read: for each the values, the same tensor as one value."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        same = roots(graph, is_identity(graph))
+        chosen = graph.in_kind != Kind.SHAPE
+        self.start: list[int] = np.concatenate([[0], np.cumsum(chosen)])[graph.in_start].tolist()
+        self.values: list[int] = same[graph.in_value[chosen]].tolist()
+        self.maker: list[int] = graph.value_producer.tolist()
+        self.place: list[int] = places(graph).tolist()
+        self.identity = is_identity(graph)
+
+    def of(self, node: int) -> list[int]:
+        return self.values[self.start[node] : self.start[node + 1]]
+
+    def users(self, node: int) -> list[int]:
+        """Who reads what an operation makes, or the same tensor once more."""
+        found: list[int] = []
+        stack = [node]
+        while stack:
+            for user in self.graph.users(stack.pop()).tolist():
+                found.append(user)
+                if self.identity[user]:
+                    stack.append(user)
+        return found
+
+
+class _Flow:
+    """Two graphs whose operations are being matched by what they read."""
+
+    def __init__(
+        self,
+        one: Side,
+        two: Side,
+        to_b: list[int],
+        scopes: list[int],
+        wired: Wiring,
+        stages: Collection[int],
+    ) -> None:
+        self.one, self.two, self.to_b, self.scopes = one, two, to_b, scopes
+        self.stages = frozenset(stages)
+        self.from_a = [-1] * len(two.graph)
+        for here, there in enumerate(to_b):
+            if there >= 0:
+                self.from_a[there] = here
+        self.wired = wired
+        self.open_a = [here for here in self._of_stage(one) if to_b[here] < 0 or to_b[here] in wired.reads]
+        self.open_b = [
+            there for there in self._of_stage(two) if self.from_a[there] < 0 or there in wired.reads
+        ]
+        self.changed = False
+
+    def _of_stage(self, side: Side) -> list[int]:
+        return [node for node, stage in enumerate(side.stage) if stage in self.stages]
+
+    def run(self) -> bool:
+        if not self.open_a or not self.open_b:
+            return False
+        self.reads_a, self.reads_b = _Reads(self.one.graph), _Reads(self.two.graph)
+        self.given: list[int] = self.wired.given_to_b.tolist()
+        self.calls = _shared_calls(self.one, self.two)
+        self.index: dict[Any, list[int]] = defaultdict(list)
+        self.indexed: set[int] = set()
+        self._offer(self.open_b)
+        agenda, looked = list(self.open_a), Counter[int]()
+        heapify(agenda)
+        while agenda:
+            here = heappop(agenda)
+            looked[here] += 1
+            if looked[here] > OFTEN:
+                continue
+            for user in self._match(here):
+                heappush(agenda, user)
+        return self.changed
+
+    def _offer(self, nodes: list[int]) -> None:
+        for node in nodes:
+            if node not in self.indexed and self.two.stage[node] in self.stages:
+                self.indexed.add(node)
+                key = self._key_b(node)
+                if key is not None:
+                    self.index[key].append(node)
+
+    def _key_b(self, node: int) -> Any:
+        reads = self.reads_b
+        found = [(reads.maker[value], reads.place[value] if reads.maker[value] >= 0 else value)
+                 for value in reads.of(node)]  # fmt: skip
+        return self._key(self.calls[1][self.two.call[node]], self.two.stage[node], found)
+
+    def _key_a(self, node: int) -> Any:
+        reads = self.reads_a
+        found = []
+        for value in reads.of(node):
+            maker = reads.maker[value]
+            other = self.to_b[maker] if maker >= 0 else self.given[value]
+            if other < 0:
+                return None
+            found.append((other, reads.place[value]) if maker >= 0 else (-1, other))
+        return self._key(self.calls[0][self.one.call[node]], self.one.stage[node], found)
+
+    def _key(self, call: tuple[int, bool], stage: int, found: list[tuple[int, int]]) -> Any:
+        if not found:
+            return None
+        number, commutes = call
+        return number, stage, tuple(sorted(found) if commutes else found)
+
+    def _match(self, here: int) -> list[int]:
+        """Match an operation of ``a`` with one that reads the same; returns those whose reads are others by that."""
+        key, before = self._key_a(here), self.to_b[here]
+        if key is None or (before >= 0 and key == self._key_b(before)):
+            return []
+        offers = [there for there in self.index.get(key, ()) if self._is_free(there)]
+        beside = [there for there in offers if self._are_beside(here, there)]
+        chosen = next(iter(beside or offers), None)
+        return [] if chosen is None else self._pair(here, chosen)
+
+    def _is_free(self, there: int) -> bool:
+        """Whether an operation of ``b`` has no counterpart that reads what it does."""
+        other = self.from_a[there]
+        return other < 0 or self._key_a(other) != self._key_b(there)
+
+    def _are_beside(self, here: int, there: int) -> bool:
+        one, two = self.one, self.two
+        return self.scopes[one.solid[one.scope[here]]] == two.solid[two.scope[there]]
+
+    def _pair(self, here: int, there: int) -> list[int]:
+        before, other = self.to_b[here], self.from_a[there]
+        self.to_b[here], self.from_a[there] = there, here
+        again = self.reads_a.users(here)
+        if before >= 0:
+            self.from_a[before] = -1
+        if other >= 0:
+            fits = before >= 0 and self._are_alike(other, before)
+            self.to_b[other] = before if fits else -1
+            if fits:
+                self.from_a[before] = other
+            again += [other, *self.reads_a.users(other)]
+        self._offer(
+            [*self.reads_b.users(there), *([before, *self.reads_b.users(before)] if before >= 0 else [])]
+        )
+        self.changed = True
+        return [node for node in again if self.one.stage[node] in self.stages]
+
+    def _are_alike(self, here: int, there: int) -> bool:
+        one, two = self.one, self.two
+        same = one.operator[one.call[here]] == two.operator[two.call[there]]
+        return same and one.stage[here] == two.stage[there] and self._are_beside(here, there)
+
+
+def _shared_calls(one: Side, two: Side) -> tuple[list[tuple[int, bool]], list[tuple[int, bool]]]:
+    """For each call of both graphs a number that is equal where the calls are, and whether operands may be swapped."""
+    numbers: dict[Any, int] = {}
+    found = []
+    for side in (one, two):
+        found.append([
+            (
+                numbers.setdefault(call, len(numbers)),
+                operator in COMMUTATIVE and not call.kwargs and len(call.args) == 2,
+            )
+            for call, operator in zip(side.graph.calls, side.operator)
+        ])  # fmt: skip
+    return found[0], found[1]
