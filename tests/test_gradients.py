@@ -253,6 +253,18 @@ def test_a_query_that_fades_with_depth_is_found_though_values_do_not() -> None:
     assert [path for path, verdict in found.items() if verdict == "vanishing"] == ["0.query"]
 
 
+def test_layers_whose_weights_another_module_reads_stand_where_they_are_read() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last, self.between = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(x) @ self.between.weight + self.between.bias)
+
+    assert [*verdicts(Reads(), torch.randn(2, 4))] == ["first", "between", "last"]
+
+
 class Letters(nn.Module):
     def __init__(self) -> None:
         super().__init__()

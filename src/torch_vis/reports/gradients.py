@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.births import Origins, first_with, origins
-from torch_vis.reports.layers import BEYOND, FAR, Layer, judged, parameters_by_layer, places_of
+from torch_vis.reports.layers import BEYOND, FAR, Layer, first_reads, judged, parameters_by_layer, places_of
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.contents import contents_and_norms, frozen_parameters, outside_faults, parameter_norms
@@ -101,8 +101,8 @@ class GradientFlow(Report):
         """
         graph = self.graph
         held = parameters_by_layer({name: self._shapes[name] for name in self._weights})
-        rows = []
-        for path in sorted(held, key=self._order(held)):
+        reads, rows = first_reads(graph), []
+        for path in sorted(held, key=lambda path: min(reads.get(name, len(graph)) for name in held[path])):
             given = [name for name in held[path] if name in self._gradients]
             parts = [(self._gradients[name], self._weights[name]) for name in given]
             norms = [self._norms.get(value) for value, _ in parts]
@@ -132,26 +132,6 @@ class GradientFlow(Report):
         """The parameters whose gradient the run itself freed or zeroed, as ``zero_grad()`` does."""
         kept = {r.value.index for r in self.graph.outcomes if r.kind == "gradient"}
         return [name for name, value in self._complete.items() if value not in kept]
-
-    def _order(self, held: Mapping[str, list[str]]) -> Callable[[str], tuple[int, int]]:
-        """What sorts layers as their modules ran forward, and those of one module as it read them."""
-        graph = self.graph
-        modules: dict[str, int] = {}
-        for scope in graph.node_scope[graph.node_phase == Phase.FORWARD].tolist():
-            modules.setdefault(graph.scope_paths[scope], len(modules))
-        reads: dict[str, int] = {}
-        outside = (graph.value_role[graph.in_value] == Role.PARAMETER) & (
-            graph.value_producer[graph.in_value] < 0
-        )
-        for row in np.flatnonzero(outside).tolist():
-            reads.setdefault(graph.values[int(graph.in_value[row])].name or "", int(graph.in_node[row]))
-
-        def place(path: str) -> tuple[int, int]:
-            names = held[path]
-            module = modules.get(names[0].rpartition(".")[0], len(modules))
-            return module, min(reads.get(name, len(graph)) for name in names)
-
-        return place
 
     @cached_property
     def rectifiers(self) -> list[Rectifier]:

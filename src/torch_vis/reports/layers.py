@@ -73,6 +73,15 @@ def parameters_by_layer(shapes: Mapping[str, Sequence[int]]) -> dict[str, list[s
     return found
 
 
+def first_reads(graph: Graph) -> dict[str, int]:
+    """The first operation that reads each parameter, also where another module than its own does."""
+    given = graph.value_producer[graph.in_value] < 0
+    found: dict[str, int] = {}
+    for row in np.flatnonzero(given & (graph.value_role[graph.in_value] == Role.PARAMETER)).tolist():
+        found.setdefault(graph.values[int(graph.in_value[row])].name or "", int(graph.in_node[row]))
+    return found
+
+
 def places_of(graph: Graph, layers: Mapping[str, Sequence[str]]) -> dict[str, Place]:
     """What each layer is, and what its module reads."""
     outside = np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist()
