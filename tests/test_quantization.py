@@ -164,6 +164,15 @@ class Left(nn.Module):
         return self.weight @ x
 
 
+class StepsFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(3, 6, 5)), nn.Parameter(torch.zeros(5))
+
+    def forward(self, x):
+        return torch.conv_tbc(x, self.weight, self.bias)
+
+
 def conv1d_of_transformers():
     return pytest.importorskip("transformers.pytorch_utils").Conv1D(9, 6)
 
@@ -188,6 +197,7 @@ LAYERS = {  # the layer, the shape of its input, and the dimensions of its outpu
     "a matrix for each": (Experts, (3, 2, 6), (0, 2)),
     "einsum": (Heads, (4, 6), (1, 2)),
     "from the left": (Left, (6, 4), (0,)),
+    "conv_tbc": (StepsFirst, (7, 2, 6), (2,)),
 }
 
 

@@ -26,6 +26,7 @@ SUMMED: dict[str, dict[int, tuple[int, ...]]] = {
     "mv": {0: (1,)},
     "addmv": {1: (1,)},
     "_grouped_mm": {0: (-1,), 1: (-2,)},
+    "conv_tbc": {1: (0, 1)},
 }
 GENERAL = frozenset({"convolution", "_convolution", "convolution_overrideable"})
 TRANSPOSED, GROUPS = 6, 8  # places of their arguments
@@ -105,13 +106,15 @@ def _summed(node: Node, place: int, seen: TensorType) -> tuple[tuple[int, ...] |
     """The dimensions of an argument that an operation sums over, None where it does not say; and the groups."""
     name, args = short_name(node.call.op), node.call.args
     dims = len(seen.shape)
-    if "convolution" in name and place == 1:
-        general = name in GENERAL and len(args) > GROUPS
-        if bool(args[TRANSPOSED]) if general else "transpose" in name:
-            return (0, *range(2, dims)), int(args[GROUPS]) if general else 1
-        return tuple(range(1, dims)), 1
-    summed = SUMMED.get(name, {}).get(place)
-    return None if summed is None else tuple(dim % dims for dim in summed), 1
+    if name in SUMMED:
+        summed = SUMMED[name].get(place)
+        return None if summed is None else tuple(dim % dims for dim in summed), 1
+    if "conv" not in name or place != 1:
+        return None, 1
+    general = name in GENERAL and len(args) > GROUPS
+    if bool(args[TRANSPOSED]) if general else "transpose" in name:
+        return (0, *range(2, dims)), int(args[GROUPS]) if general else 1
+    return tuple(range(1, dims)), 1
 
 
 def _overlaps(whole: TensorType, dim: int, seen: TensorType, summed: Sequence[int]) -> bool:
