@@ -23,7 +23,7 @@ from torch_vis.views.outline import Line, Outline
 from torch_vis.views.units import count, duration, size
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
-WIDEST = 160  # letters; a wider terminal is not filled
+WIDEST = 180  # letters; a wider terminal is not filled
 MOST_LIMITS = 8
 FIRST = 3  # operators without a formula that are named
 CAPTURED = {"dynamo": "Dynamo", "aot": "Dynamo and AOT", "export": "torch.export", "fx": "torch.fx"}
