@@ -1,104 +1,99 @@
-"""What came in where two runs differ: from operations of both, from tensors that both were given, or not known."""
+"""What came in where two runs differ: how far apart what both really read is, and whether that is the same tensor."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from torch_vis.run.apart import Gap
+from torch_vis.run.differences import Gaps
+from torch_vis.run.readings import Pair, Readings
 
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Kind
-from torch_vis.run.contents import makes_numbers
-
-if TYPE_CHECKING:
-    from torch_vis.run.differences import Gaps
+GROWTH = 10.0  # times what came in: an operation of which the difference is news
 
 
 class CameIn(NamedTuple):
-    """Along the operations of ``a``: the largest relative difference known among what each reads, and what is not.
+    """Of an operation that differs: the largest relative difference among what it read, None where that is not known.
 
-    ``lone_a`` and ``lone_b`` are operations without a counterpart that it, or its counterpart, reads from; -1 for none.
-    ``open`` says that it reads what has a counterpart of another shape.
+    ``news`` says that it is far more off than that. ``others`` are the pairs in which its counterpart reads another
+    tensor, or another part of one, the most different first; ``rewired`` says that they, and nothing else that came in,
+    are why it differs.
     """
 
-    known: NDArray[np.float64]
-    lone_a: NDArray[np.int64]
-    lone_b: NDArray[np.int64]
-    open: NDArray[np.bool_]
+    largest: float | None
+    news: bool
+    rewired: bool
+    others: list[Pair]
 
 
-def given_to_both(a: Graph, b: Graph, to_b: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Pairs of values from outside that an operation and its counterpart read in the same place."""
-    found: dict[int, int] = {}
-    for node in np.flatnonzero(to_b >= 0).tolist():
-        here, there = _read(a, node), _read(b, int(to_b[node]))
-        if len(here) == len(there):
-            for one, two in zip(here, there):
-                if a.value_producer[one] < 0 and b.value_producer[two] < 0:
-                    found.setdefault(one, two)
-    return list(found.items())
+class Judge:
+    """Tells of each operation what came in."""
+
+    def __init__(self, readings: Readings, gaps: Gaps) -> None:
+        self.readings, self.gaps = readings, gaps
+
+    def of(self, node: int) -> CameIn:
+        """Judge an operation that differs."""
+        relative, grows = float(self.gaps.relative[node]), float(self.gaps.grows[node])
+        read = self.gaps.read[node]
+        others = [(pair, gap) for pair, gap in read if self._is_another(pair, gap)]
+        kept = [gap for pair, gap in read if not any(pair is other for other, _ in others)]
+        largest, known = _largest([gap for _, gap in read])
+        enough = GROWTH * grows
+        news = known and relative > enough * largest
+        rewired = bool(others) and not news and relative > enough * _largest(kept)[0]
+        others.sort(key=lambda row: -_relative(row[1]))
+        told = known or relative <= enough * largest
+        return CameIn(largest if told else None, news, rewired, [pair for pair, _ in others])
+
+    def _is_another(self, pair: Pair, gap: Gap | None) -> bool:
+        """Whether two tensors read in one place are not the same, and not only because what made them differs."""
+        if gap is not None and not gap.relative:
+            return False
+        one, two = self.readings.sides
+        here, there = one.root[pair.here], two.root[pair.there]
+        if pair.same:
+            bound = self._own(here)
+            alike = self.readings.is_seen_alike(pair.here, pair.there)
+            return not alike and gap is not None and gap.relative > GROWTH * bound
+        if here in self.readings.counterpart and there in self.readings.back:
+            return True
+        through_a, through_b = self._through
+        return _relative(gap) > GROWTH * max(through_a[here], through_b[there])
+
+    def _own(self, here: int) -> float:
+        """How far a value of ``a`` is from its counterpart; 0 where it has none, or that is not known."""
+        given = self.gaps.given.get(here)
+        if given is not None:
+            return given.relative
+        maker = self.readings.sides[0].maker[here]
+        return float(self.gaps.relative[maker]) if maker >= 0 and self.gaps.known[maker] else 0.0
+
+    @cached_property
+    def _through(self) -> tuple[list[float], list[float]]:
+        """By value, what differences reach it: its own where it has a counterpart, else those that its maker read."""
+        found: list[list[float]] = []
+        for side, mine in zip(self.readings.sides, (None, self.readings.back)):
+            reach = [0.0] * len(side.maker)
+            for value, maker in enumerate(side.maker):
+                here = value if mine is None else mine.get(value, -1)
+                if maker < 0 and here >= 0:
+                    reach[value] = self._own(here)
+            for node in range(len(side.graph)):
+                read = max((reach[value] for value in side.read(node).values()), default=0.0)
+                for value in side.made(node).values():
+                    here = value if mine is None else mine.get(value, -1)
+                    has = here >= 0 and here in self.readings.counterpart
+                    reach[value] = self._own(here) if has else read
+            found.append(reach)
+        return found[0], found[1]
 
 
-def came_in(
-    a: Graph, b: Graph, to_b: NDArray[np.int64], gaps: Gaps, given: dict[int, float | None]
-) -> CameIn:
-    """Follow differences through ``a``.
-
-    ``given`` are those of values from outside, None where the two cannot be compared. What an operation reads from
-    outside that its counterpart does not read at all is part of how the two differ, and nothing that came in.
-    """
-    known, lone_a = np.zeros(len(a)), np.full(len(a), -1, dtype=np.int64)
-    is_open = np.zeros(len(a), dtype=bool)
-    through, lone, unsure = known.copy(), lone_a.copy(), is_open.copy()  # what each hands on
-    numbers = makes_numbers(a)
-    for node in range(len(a)):
-        for value in _read(a, node):
-            producer = int(a.value_producer[value])
-            if producer < 0:
-                gap = given.get(value, 0.0)
-                known[node] = max(known[node], gap or 0.0)
-                is_open[node] |= gap is None
-            else:
-                known[node] = max(known[node], through[producer])
-                lone_a[node] = max(lone_a[node], lone[producer])
-                is_open[node] |= unsure[producer]
-        if gaps.known[node]:
-            through[node] = gaps.relative[node]
-        elif numbers[node] and to_b[node] < 0:
-            lone[node], through[node] = node, known[node]
-        else:  # views and others that make no numbers hand on what they read
-            through[node], lone[node] = known[node], lone_a[node]
-            unsure[node] = is_open[node] or (
-                to_b[node] >= 0 and _shapes(a, node) != _shapes(b, int(to_b[node]))
-            )
-    return CameIn(known, lone_a, _lone_in(b, to_b, len(a)), is_open)
+def _relative(gap: Gap | None) -> float:
+    return float("inf") if gap is None else gap.relative
 
 
-def _read(graph: Graph, node: int) -> list[int]:
-    """The values whose contents an operation reads."""
-    rows = slice(*graph.input_span(node))
-    return graph.in_value[rows][graph.in_kind[rows] != Kind.SHAPE].tolist()
-
-
-def _shapes(graph: Graph, node: int) -> list[tuple[int, ...]]:
-    made = graph.value_type[graph.out_value[slice(*graph.output_span(node))]]
-    return [graph.types[number].shape for number in made.tolist()]
-
-
-def _lone_in(b: Graph, to_b: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """For each operation of ``a`` the last one without a counterpart that its own counterpart reads from."""
-    has_a = np.zeros(len(b), dtype=bool)
-    has_a[to_b[to_b >= 0]] = True
-    numbers = makes_numbers(b)
-    reads, hands_on = np.full(len(b), -1, dtype=np.int64), np.full(len(b), -1, dtype=np.int64)
-    for node in range(len(b)):
-        producers = b.producers(node)
-        reads[node] = hands_on[producers].max(initial=-1)
-        if not has_a[node]:
-            hands_on[node] = node if numbers[node] else reads[node]
-        elif not numbers[node]:
-            hands_on[node] = reads[node]
-    found = np.full(count, -1, dtype=np.int64)
-    found[to_b >= 0] = reads[to_b[to_b >= 0]]
-    return found
+def _largest(gaps: list[Gap | None]) -> tuple[float, bool]:
+    """The largest relative difference that is known, and whether all are."""
+    known = [gap.relative for gap in gaps if gap is not None]
+    return max(known, default=0.0), len(known) == len(gaps)

@@ -6,20 +6,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from torch_vis.analysis.compare import module_of
 from torch_vis.analysis.compare_results import Matched, match_results
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import ENDING
 from torch_vis.graph.rows import Node
 from torch_vis.graph.words import many
 from torch_vis.reports.accumulation import accumulation_note, filled_before
-from torch_vis.reports.came_in import CameIn, came_in, given_to_both
+from torch_vis.reports.came_in import CameIn, Judge
+from torch_vis.reports.first_difference import in_short, named, tensor_name
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
-from torch_vis.run.differences import Gap, Gaps, gaps
-from torch_vis.views.charts import Axis, Chart, Series
-from torch_vis.views.charts_names import placed
+from torch_vis.run.apart import Gap
+from torch_vis.run.differences import Gaps, gaps
+from torch_vis.run.readings import Pair, Readings
+from torch_vis.views.charts import COLORS, Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
 
 if TYPE_CHECKING:
@@ -31,17 +33,22 @@ if TYPE_CHECKING:
 MARKS = 12  # points of a chart that are named
 LISTINGS = {
     "news": "Where the difference is news",
+    "rewired": "Where another tensor is read",
     "given": "Given to both, and different",
     "all": "All that differ, in order",
     "results": "Results",
 }
+HANDED_ON, REWIRED, NEWS = "handed on", "another tensor is read", "news"
+INFINITE = "infinite: NaN or infinity in one run alone"
+KINDS = {HANDED_ON: COLORS[0], REWIRED: COLORS[1], NEWS: COLORS[3], INFINITE: COLORS[6]}
 APART = "not comparable"
 MIXED = "accumulated into what was there before"
 COMPILED = (
     "{} ran compiled code, which is one operation here, without a counterpart: only what comes out of it is compared. "
     'tv.trace(model, …, via="aot") or via="dynamo" of the model before torch.compile shows what is inside'
 )
-GROWTH = 10.0  # times what came in: an operation of which the difference is news
+ZERO = "zero but for rounding"
+EXPLAINED = "rounding explains it"
 
 
 class Difference(NamedTuple):
@@ -52,9 +59,9 @@ class Difference(NamedTuple):
     relative: float
     largest: float
     came_in: float | None
-    """The largest relative difference among what it read; None where that is not known."""
+    """The largest relative difference among what both really read; None where that is not known."""
     reads: str = ""
-    """What it, or its counterpart, reads that the other run does not have."""
+    """What its counterpart reads that is another tensor, or what only one of the two reads."""
 
 
 class Given(NamedTuple):
@@ -92,8 +99,9 @@ class Differences(Report):
         self._to_b = alignment.to_b
         self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b)
         values = [(one.value, two.value) for one, two in self.matched.pairs]
-        self._given = given_to_both(a.graph, b.graph, self._to_b)
-        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._to_b, values, self._given)
+        self._readings = Readings(a.graph, b.graph, self._to_b)
+        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._readings, values)
+        self._judge = Judge(self._readings, self.gaps)
         self.accumulated = {
             "A": filled_before(a.graph, a._held),
             "B": filled_before(b.graph, b._held),
@@ -102,53 +110,68 @@ class Differences(Report):
     @cached_property
     def given(self) -> list[Given]:
         """Inputs, parameters and buffers that were not the same before the runs, the largest difference first."""
-        found = [
-            Given(
-                self.a.graph.values[here].name,
-                self.b.graph.values[there].name,
-                self.a.graph.values[here].role,
-                gap,
-            )
-            for (here, there), gap in zip(self._given, self.gaps.given, strict=True)
-            if gap is not None and gap.relative > 0
-        ]
+        found = []
+        for here, gap in self.gaps.given.items():
+            if gap is not None and gap.relative > 0:
+                one, two = self.a.graph.values[here], self.b.graph.values[self._readings.given[here]]
+                found.append(Given(tensor_name(one), tensor_name(two), one.role, gap))
         return sorted(found, key=lambda row: -row.gap.relative)
 
     @cached_property
-    def _came_in(self) -> CameIn:
-        outside = {
-            here: None if gap is None else gap.relative
-            for (here, _), gap in zip(self._given, self.gaps.given, strict=True)
-        }
-        return came_in(self.a.graph, self.b.graph, self._to_b, self.gaps, outside)
+    def _all_came_in(self) -> dict[int, CameIn]:
+        return {node: self._judge.of(node) for node in np.flatnonzero(self._differing).tolist()}
 
-    def _reads(self, node: int) -> str:
-        """What an operation reads that only one of the runs has."""
-        found = []
-        for graph, lone, where in (
-            (self.a.graph, self._came_in.lone_a[node], "A"),
-            (self.b.graph, self._came_in.lone_b[node], "B"),
-        ):
-            if lone >= 0:
-                found.append(f"{graph.nodes[int(lone)].name} (only in {where})")
-        return ", ".join(found)
+    def came_in(self, row: Difference) -> CameIn:
+        """What came in to an operation that differs."""
+        return self._all_came_in[row.a.index]
+
+    @cached_property
+    def _differing(self) -> NDArray[np.bool_]:
+        """Operations that differ at all; not those that add to a gradient from before, nor what is only rounding."""
+        found = self.gaps.known & (self.gaps.relative > 0) & ~self.gaps.rounding
+        found[list(self._accumulating)] = False
+        return found
 
     @cached_property
     def rows(self) -> list[Difference]:
         """The operations that differ by more than the tolerance.
 
-        Those that add to a gradient from before the run are left out: what they made is not of this run alone.
+        Those that add to a gradient from before the run are left out: what they made is not of this run alone. So is
+        what is zero but for rounding in both runs: what is left of it is no difference.
         """
         found = []
-        differing = self.gaps.known & (self.gaps.relative > self.tolerance)
-        differing[list(self._accumulating)] = False
-        for node in np.flatnonzero(differing).tolist():
+        for node in np.flatnonzero(self._differing & (self.gaps.relative > self.tolerance)).tolist():
             pair = self.a.graph.nodes[node], self.b.graph.nodes[int(self._to_b[node])]
             gap = float(self.gaps.relative[node]), float(self.gaps.largest[node])
-            reads, known = self._reads(node), float(self._came_in.known[node])
-            explained = gap[0] <= GROWTH * known or not (reads or self._came_in.open[node])
-            found.append(Difference(*pair, *gap, known if explained else None, reads))
+            found.append(Difference(*pair, *gap, self._all_came_in[node].largest, self._reads(node)))
         return found
+
+    def _reads(self, node: int) -> str:
+        """In words, what the counterpart of an operation reads instead of what it reads itself."""
+        others = self._all_came_in[node].others
+        if others:
+            here, there = self._instead(others[0])
+            rest = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            return (
+                f"another part of {here}" if others[0].same else f"another tensor: {there} instead of {here}"
+            ) + rest
+        alone = zip("AB", self._readings.alone(node))
+        return ", ".join(
+            f"{self._called(w, value)}, in {w} alone" for w, values in alone for value in values[:1]
+        )
+
+    def _instead(self, pair: Pair) -> tuple[str, str]:
+        """Two tensors that are read in one place, in words."""
+        here, there = self._called("A", pair.here), self._called("B", pair.there)
+        return (here, f"another part of {there}") if pair.same else (here, there)
+
+    def _called(self, where: str, value: int) -> str:
+        """A tensor of one of the runs in words, and whether what made it is only there."""
+        graph = (self.a if where == "A" else self.b).graph
+        value = self._readings.sides["AB".index(where)].root[value]
+        known = self._readings.counterpart if where == "A" else self._readings.back
+        lone = graph.value_producer[value] >= 0 and value not in known
+        return tensor_name(graph.values[value]) + (f" (only in {where})" if lone else "")
 
     @cached_property
     def _accumulating(self) -> set[int]:
@@ -180,22 +203,38 @@ class Differences(Report):
     def born(self) -> list[Difference]:
         """The operations of which the difference is news: of their own making, or ten times what came in.
 
-        Those that read what only one of the runs has are among them, since it may be the cause. What is zero but for
-        rounding in both runs is no news, however much of it differs, and neither is what reads tensors that cannot be
-        compared.
+        What an operation makes of sums that cancel is judged by the size of what it sums up. No news is what reads
+        another tensor than its counterpart (see ``rewired``), and what reads tensors that cannot be compared.
         """
-        return [
-            row
-            for row in self.rows
-            if not self.gaps.rounding[row.a.index]
-            and (bool(row.reads) if row.came_in is None else row.relative > GROWTH * row.came_in)
-        ]
+        return [row for row in self.rows if self.came_in(row).news]
+
+    @cached_property
+    def rewired(self) -> list[Difference]:
+        """The operations that differ because they read another tensor than their counterparts."""
+        return [row for row in self.rows if self.came_in(row).rewired]
+
+    def is_start(self, row: Difference) -> bool:
+        """Whether a difference begins at an operation, or comes in there from elsewhere than in the other run."""
+        return self.came_in(row).news or self.came_in(row).rewired
 
     @cached_property
     def results(self) -> dict[str, tuple[str, Gap]]:
         """Outputs, gradients and changed state that both have, by the name in ``a``: the kind, and the gap."""
         compared = zip(self.matched.pairs, self.gaps.results, strict=True)
         return {one.name: (one.kind, gap) for (one, _), gap in compared if gap is not None}
+
+    def rounds(self, name: str) -> float:
+        """By how many times the rounding of what it was computed from a result differs."""
+        return self._rounds[name]
+
+    @cached_property
+    def _rounds(self) -> dict[str, float]:
+        compared = zip(self.matched.pairs, self.gaps.results, self.gaps.off_by, strict=True)
+        return {
+            one.name: gap.relative / off if off else float("inf") if gap.relative else 0.0
+            for (one, _), gap, off in compared
+            if gap is not None
+        }
 
     @cached_property
     def left_out(self) -> dict[str, list[str]]:
@@ -209,7 +248,7 @@ class Differences(Report):
         return {reason: names for reason, names in found.items() if names}
 
     @cached_property
-    def _compiled(self) -> list[str]:
+    def compiled(self) -> list[str]:
         """Which of the two ran compiled code."""
         return [
             name
@@ -219,39 +258,49 @@ class Differences(Report):
 
     def facts(self) -> dict[str, str]:
         compared = int(self.gaps.known.sum())
-        found = {
-            "compared": f"{compared:,} of {many(len(self.a.graph), 'operation')}, {many(len(self.results), 'result')}",
-            "differ": many(len(self.rows), "operation")
-            + (f" by more than {self.tolerance:g}" if self.tolerance else "")
-            if compared
-            else "nothing could be compared: no operation has a counterpart of the same shape",
-        }
+        found = {"in short": in_short(self)}
         if self.first is not None:
             site = line_to_mend(self.first.a)
             line = f", {site.short}" if site else ""
-            found["first"] = f"{_named(self.first.a)}: {self.first.relative:.3g} relative{line}"
+            found["first"] = f"{named(self.first.a)}: {self.first.relative:.3g} relative{line}"
         if self.given:
             worst_given = self.given[0]
             found["given"] = (
                 f"{many(len(self.given), 'tensor')} not the same before the runs: at most "
                 f"{worst_given.gap.relative:.3g} relative, in {worst_given.name}"
             )
-        for kind in ("output", "gradient", "state"):
-            all_of = {name: gap for name, (what, gap) in self.results.items() if what == kind}
-            of_run = {
-                name: gap for name, gap in all_of.items() if kind != "gradient" or name not in self.mixed
-            }
-            of_kind = {name: gap for name, gap in of_run.items() if not gap.rounding}
-            if all_of and not of_run:
-                found[kind] = f"accumulated into what was there before, in {_some(list(all_of))}"
-            elif all_of and not of_kind:
-                found[kind] = f"zero but for rounding in both, in {_some(list(all_of))}"
-            elif of_kind:
-                worst = max(of_kind, key=lambda name: of_kind[name].relative)
-                found[kind] = f"at most {of_kind[worst].relative:.3g} relative, in {worst}"
+        found |= {kind: told for kind in ("output", "gradient", "state") if (told := self._told(kind))}
         for reason, names in self.left_out.items():
             found[f"results {reason}"] = _some(names)
+        found["differ"] = (
+            many(len(self.rows), "operation")
+            + (f" by more than {self.tolerance:g}" if self.tolerance else "")
+            if compared
+            else "nothing could be compared: no operation has a counterpart of the same shape"
+        )
+        found["compared"] = (
+            f"{compared:,} of {many(len(self.a.graph), 'operation')}, {many(len(self.results), 'result')}"
+        )
         return found
+
+    def _told(self, kind: str) -> str:
+        """The results of a kind in words: the one that differs most of those of which that can be said."""
+        all_of = {name: gap for name, (what, gap) in self.results.items() if what == kind}
+        of_run = {name: gap for name, gap in all_of.items() if kind != "gradient" or name not in self.mixed}
+        of_kind = {name: gap for name, gap in of_run.items() if gap.zero_in != "AB"}
+        if not all_of:
+            return ""
+        if not of_run:
+            return f"accumulated into what was there before, in {_some(list(all_of))}"
+        if not of_kind:
+            return f"{ZERO} in both, in {_some(list(all_of))}"
+        worst = max(of_kind, key=lambda name: (not of_kind[name].rounding, of_kind[name].relative))
+        remark = f": {EXPLAINED}" if of_kind[worst].rounding else ""
+        found = [f"at most {of_kind[worst].relative:.3g} relative, in {worst}{remark}"]
+        for where, told in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
+            zero = [name for name, gap in of_run.items() if gap.zero_in == where]
+            found += [f"{ZERO} in {told}: {_some(zero, 2)}"] if zero else []
+        return "; ".join(found)
 
     def listings(self) -> list[Listing]:
         figure = "{:.3g}".format
@@ -263,6 +312,7 @@ class Differences(Report):
             Field("came_in", "came in", figure),
             Field("reads", "reads"),
         )
+        rewired = (*operations[:3], operations[4], Field("reads_a", "A reads"), Field("reads_b", "B reads"))
         given = (Field("name", "given"), Field("role", "role"), *gap)
         other = {one.name: two.name for one, two in self.matched.pairs if one.name != two.name}
         renamed = (Field("in_b", "in B"),) if other else ()
@@ -284,6 +334,7 @@ class Differences(Report):
         ]
         return [
             Listing(LISTINGS["news"], operations, [_row(row) for row in self.born], most=15),
+            Listing(LISTINGS["rewired"], rewired, [self._rewired_row(row) for row in self.rewired], most=15),
             Listing(
                 LISTINGS["given"], given, [(row.name, row.role, *row.gap[:2]) for row in self.given], most=10
             ),
@@ -291,8 +342,12 @@ class Differences(Report):
             Listing(LISTINGS["results"], results, rows, most=15),
         ]
 
+    def _rewired_row(self, row: Difference) -> tuple[str, str | None, float, float | None, str, str]:
+        name, line, relative, _, came_in, _ = _row(row)
+        return name, line, relative, came_in, *self._instead(self.came_in(row).others[0])
+
     def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:
-        """The rows of a listing as a pandas ``DataFrame``: ``"all"`` that differ by default, ``"news"``, ``"results"``.
+        """The rows of a listing as a pandas ``DataFrame``: those that differ by default, ``"news"``, ``"rewired"``, …
 
         >>> import torch, torch_vis as tv
         >>> x, model = torch.ones(2, 3), torch.nn.Linear(3, 1)
@@ -304,19 +359,20 @@ class Differences(Report):
         return super().to_pandas(LISTINGS.get(name, name))
 
     def notes(self) -> list[str]:
-        noise = self.gaps.rounding.any() or any(gap.rounding for _, gap in self.results.values())
+        noise = bool(self.gaps.rounding.any()) or any(gap.rounding for _, gap in self.results.values())
         missing = len(self.a.graph) - int(self.gaps.known.sum())
         filled = {where: found for where, found in self.accumulated.items() if found}
         apart = f"results {APART}: of another shape, or without plain numbers"
         return [
-            *([COMPILED.format(" and ".join(self._compiled))] if self._compiled else []),
+            *([COMPILED.format(" and ".join(self.compiled))] if self.compiled else []),
             *([apart] if APART in self.left_out else []),
             *(accumulation_note(found, f" of {where}") for where, found in filled.items()),
             f"relative: the norm of the difference over the norm in A; {many(missing, 'operation')} without numbers to "
             "compare (views, integers, no counterpart, another shape)",
             *(
                 [
-                    "zero but for rounding: a sum that cancels in both runs; what is left of it is no difference"
+                    f"{ZERO}: a sum that cancels, judged by the size of its summands, and what is made of it; where "
+                    "that is so in both runs, what is left of it is no difference, is not counted, and is not drawn"
                 ]
                 if noise
                 else []
@@ -324,37 +380,51 @@ class Differences(Report):
         ]
 
     def charts(self) -> dict[str, Chart]:
-        shown = np.flatnonzero(self.gaps.known & (self.gaps.relative > 0) & np.isfinite(self.gaps.relative))
+        shown = np.flatnonzero(self._differing)
         if not len(shown):
             return {}
-        names = [_named(self.a.graph.nodes[node]) for node in shown.tolist()]
-        news = {row.a.index for row in self.born[:MARKS]}
+        heights = self.gaps.relative[shown]
+        finite = heights[np.isfinite(heights)]
+        edge = 10 * float(finite.max(initial=0.1))  # what is infinitely far stands at the edge
+        kinds: dict[str, list[int]] = {name: [] for name in KINDS}
+        for node, height in zip(shown.tolist(), heights.tolist()):
+            kinds[self._kind(node, height)].append(node)
+        series = [self._series(name, nodes, edge) for name, nodes in kinds.items() if nodes]
+        axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
+        return {"operations": Chart("points", "Numerical differences along the run", *axes, series)}
+
+    def _kind(self, node: int, height: float) -> str:
+        came_in = self._all_came_in[node]
+        if not np.isfinite(height):
+            return INFINITE
+        return NEWS if came_in.news else REWIRED if came_in.rewired else HANDED_ON
+
+    def _series(self, name: str, nodes: list[int], edge: float) -> Series:
+        marked = {row.a.index for row in [*self.born[:MARKS], *self.rewired[:MARKS]]}
         first = -1 if self.first is None else self.first.a.index
         marks = [
-            ("first: " if node == first else "") + _named(self.a.graph.nodes[node], 40)
-            if node == first or node in news
+            ("first: " if node == first else "") + named(self.a.graph.nodes[node], 40)
+            if node == first or node in marked
             else ""
-            for node in shown.tolist()
+            for node in nodes
         ]
-        series = Series("difference", shown.tolist(), self.gaps.relative[shown].tolist(), names, marks=marks)
-        axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
-        return {"operations": Chart("points", "Numerical differences along the run", *axes, [series])}
+        heights = [min(float(self.gaps.relative[node]), edge) for node in nodes]
+        names = [named(self.a.graph.nodes[node]) for node in nodes]
+        return Series(name, nodes, heights, names, marks=marks, color=KINDS[name])
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+def _some(names: list[str], most: int = 5) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _remark(gap: Gap) -> str | None:
-    return "zero but for rounding" if gap.rounding else None
-
-
-def _named(node: Node, most: int = 1000) -> str:
-    """An operation and where it stands, in about so many letters."""
-    return placed(node.name, module_of(node), most) + (f" ({node.phase})" if node.phase != "forward" else "")
+    if gap.rounding:
+        return ZERO if gap.zero_in else EXPLAINED
+    return f"{ZERO} in {gap.zero_in}" if gap.zero_in else None
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:
     site = line_to_mend(row.a)
     line = site.short if site else None
-    return _named(row.a), line, row.relative, row.largest, row.came_in, row.reads or None
+    return named(row.a), line, row.relative, row.largest, row.came_in, row.reads or None

@@ -1,4 +1,7 @@
-"""Two runs repeated side by side: by how much what one operation made differs from what its counterpart made."""
+"""Two runs repeated side by side: by how much what one operation made differs from what its counterpart made.
+
+Where it does, what the two read is compared as well, tensor by tensor as they really read it.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,22 @@ from numpy.typing import NDArray
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.template import short_name
 from torch_vis.held import Held
+from torch_vis.run.apart import Apart, Gap, apart, counted, gap_of, has_numbers, is_comparable, worst
 from torch_vis.run.contents import made_where, makes_numbers
-from torch_vis.run.noise import Noise
+from torch_vis.run.noise import SLACK, Noise
 from torch_vis.run.observe import Watched
+from torch_vis.run.readings import Pair, Readings
 from torch_vis.run.replay import quiet
+
+__all__ = ["Gap", "Gaps", "gap_of", "gaps"]
 
 # What gives the mean and the spread of what it read after what it made of it.
 NORMS = frozenset({
     "layer_norm", "group_norm", "batch_norm", "batch_norm_legit", "batch_norm_with_update", "fused_layer_norm",
     "cudnn_batch_norm", "miopen_batch_norm",
 })  # fmt: skip
-
-
-class Gap(NamedTuple):
-    """How far two tensors are apart: relative to the norm of the first, and the largest single difference.
-
-    Where ``rounding`` is true, both are zero but for rounding, and ``relative`` says nothing.
-    """
-
-    relative: float
-    largest: float
-    rounding: bool = False
+MEAN = 1  # the place of the mean among these
+NOTHING = Apart(0.0, 0.0, 0.0, 0.0)
 
 
 class Gaps(NamedTuple):
@@ -42,58 +40,45 @@ class Gaps(NamedTuple):
     largest: NDArray[np.float64]
     known: NDArray[np.bool_]
     rounding: NDArray[np.bool_]  # both made what is zero but for rounding
+    grows: NDArray[np.float64]  # by how much cancelling enlarges a difference of what an operation sums up
+    read: dict[
+        int, list[tuple[Pair, Gap | None]]
+    ]  # by operations that differ; None where it cannot be compared
     results: list[Gap | None]  # of each pair that was asked for; None where nothing can be compared
-    given: list[Gap | None]
+    off_by: list[float]  # the relative difference of each that rounding may well come to
+    given: dict[int, Gap | None]  # of what was there before, by the value of ``a``
 
 
 def gaps(
     a: tuple[Graph, Held | None],
     b: tuple[Graph, Held | None],
-    to_b: NDArray[np.int64],
+    readings: Readings,
     results: Sequence[tuple[int, int]],
-    given: Sequence[tuple[int, int]] = (),
 ) -> Gaps:
-    """Repeat both runs in step; ``to_b`` names the counterpart of each operation of ``a``, -1 for none.
+    """Repeat both runs in step; ``readings`` knows which operations are counterparts, and what they read.
 
-    ``results`` are pairs of a value of ``a`` and one of ``b``: what is left of the runs, or was let go on the way;
-    ``given`` are pairs of what was there before. What
+    ``results`` are pairs of a value of ``a`` and one of ``b``: what is left of the runs, or was let go on the way. What
     one of the two has made before the other gets there is copied and kept until then, so that runs in the same order
     need no memory beyond their own.
     """
     one, two = _Side(*a, [pair[0] for pair in results]), _Side(*b, [pair[1] for pair in results])
-    before = [
-        gap_of([_counted(one.run.replay.tensor(here))], [_counted(two.run.replay.tensor(there))])
-        for here, there in given
-    ]
-    count = len(a[0])
-    relative, largest = np.zeros(count), np.zeros(count)
-    known = np.zeros(count, dtype=bool)
-    numbers = makes_numbers(a[0])
-    wanted = np.zeros(len(b[0]), dtype=bool)
-    wanted[to_b[(to_b >= 0) & numbers]] = True
-    ahead: dict[int, list[torch.Tensor]] = {}
+    both = _Both(one, two, readings)
+    given = {here: both.before(here, there) for here, there in readings.given.items()}
     with quiet({*one.plan.generators, *two.plan.generators}):
-        others = two.steps()
-        reached = -1
-        for node in one.steps():
-            other = int(to_b[node])
-            if other < 0 or not wanted[other]:
-                continue
-            while reached < other:
-                reached = next(others)
-                if wanted[reached] and reached != other:
-                    ahead[reached] = [tensor.clone() for tensor in two.made(reached)]
-            found = ahead.pop(other, None)
-            made = one.made(node), two.made(other) if found is None else found
-            gap = worst_gap(*made, _counting(one, two, node, other))
-            if gap is not None:
-                known[node], relative[node], largest[node] = True, gap.relative, gap.largest
-        for _ in others:
-            pass
-    rounding = one.noise.nodes.copy()
-    rounding[rounding] = two.noise.nodes[to_b[rounding]] & (to_b[rounding] >= 0)
-    after = [_result(one, two, *pair) for pair in results]
-    return Gaps(relative, largest, known, rounding, after, before)
+        both.run()
+    after = [both.result(*pair) for pair in results]
+    off_by = [both.off_by(*pair) for pair in results]
+    return Gaps(
+        both.relative,
+        both.largest,
+        both.known,
+        both.rounding,
+        one.noise.grows,
+        both.read,
+        after,
+        off_by,
+        given,
+    )
 
 
 class _Side:
@@ -101,136 +86,198 @@ class _Side:
 
     def __init__(self, graph: Graph, held: Held | None, wanted: Sequence[int]) -> None:
         self.run = Watched(graph, held)
-        self.plan, self.made = self.run.plan, self.run.made
+        self.plan, self.graph = self.run.plan, graph
         self.noise = Noise(self.run)
         kept = {row.value.index for row in graph.outcomes}
         values = np.array(sorted(set(wanted) - kept), dtype=np.int64)
         self.places = made_where(graph, values)
         outside = values[graph.value_producer[values] < 0].tolist()
         self.copies = {value: self.run.replay.tensor(value).clone() for value in outside}
+        self.overwritten: dict[
+            int, dict[int, torch.Tensor]
+        ] = {}  # what an operation read where it then wrote
+        self.to_save: dict[int, list[int]] = {}
 
     def steps(self) -> Iterator[int]:
         """Run on, one operation at a time."""
+        self._save(0)
         for node in self.run.steps():
             self.noise.after(node)
             for value, place in self.places.get(node, ()):
-                self.copies[value] = self.made(node)[place].clone()
+                self.copies[value] = self.run.made(node)[place].clone()
             yield node
+            self.overwritten.pop(node, None)
+            self._save(node + 1)
 
-    def outputs(self, node: int) -> list[int]:
-        """The values that an operation made."""
-        return self.run.graph.out_value[slice(*self.run.graph.output_span(node))].tolist()
+    def _save(self, node: int) -> None:
+        """Copy what the next operation is about to write over."""
+        wanted = self.to_save.get(node)
+        if wanted:
+            self.overwritten[node] = {value: self.run.replay.tensor(value).clone() for value in wanted}
 
-    def mean(self, node: int) -> int:
-        """The place of the mean among what a normalisation made; -1 for other operations."""
-        graph, made = self.run.graph, self.outputs(node)
-        name = short_name(graph.calls[graph.node_call[node]].op).strip("_").removeprefix("native_")
-        if name not in NORMS or not made:
-            return -1
-        sizes = [graph.types[graph.value_type[value]].numel for value in made]
-        return sizes.index(max(sizes)) + 1  # state that it changes comes before what it made
+    def overwrites(self, node: int, values: Sequence[int]) -> list[int]:
+        """Those of some values that an operation reads and writes to."""
+        graph = self.graph
+        begin, end = graph.output_span(node)
+        made = graph.out_value[begin:end][graph.out_slot[begin:end] < 0]
+        written = set(graph.value_storage[made].tolist())
+        return [value for value in values if int(graph.value_storage[value]) in written] if written else []
+
+    def read(self, node: int, value: int) -> torch.Tensor:
+        """What an operation that has just run had read."""
+        found = self.overwritten.get(node, {}).get(value)
+        return self.run.replay.tensor(value) if found is None else found
+
+    def made(self, node: int) -> dict[int, tuple[int, torch.Tensor]]:
+        """What an operation that has just run made, by the place: the value, and the tensor."""
+        begin, end = self.graph.output_span(node)
+        values, slots = self.graph.out_value[begin:end].tolist(), self.graph.out_slot[begin:end].tolist()
+        return {slot: (value, self.run.replay.tensor(value)) for slot, value in zip(slots, values)}
+
+    def is_norm(self, node: int) -> bool:
+        """Whether an operation is a normalisation that keeps the mean."""
+        name = short_name(self.graph.calls[self.graph.node_call[node]].op).strip("_").removeprefix("native_")
+        return name in NORMS
 
     def given(self, value: int) -> torch.Tensor:
         """What was wanted, when the run is over."""
         found = self.copies.get(value)
-        return _counted(self.run.replay.tensor(value) if found is None else found)
+        return counted(self.run.replay.tensor(value) if found is None else found)
 
 
-def _counting(one: _Side, two: _Side, node: int, other: int) -> list[bool]:
-    """Of each output, whether it counts: the mean that a normalisation keeps says nothing that its input does not.
+class _Ahead(NamedTuple):
+    """What ``b`` made and read in an operation that ``a`` has yet to come to."""
 
-    Means are often next to zero, and what is zero but for rounding in both runs counts only where all of them are.
-    """
-    here, there = one.outputs(node), two.outputs(other)
-    mean = one.mean(node)
-    counted = [place != mean for place in range(len(here))]
-    sound = [
-        counts and not (a in one.noise.values and b in two.noise.values)
-        for counts, a, b in zip(counted, here, there)
-    ]
-    return sound if any(sound) else counted
+    made: dict[int, tuple[int, torch.Tensor]]
+    read: dict[int, torch.Tensor]
 
 
-def _result(one: _Side, two: _Side, here: int, there: int) -> Gap | None:
-    gap = gap_of([one.given(here)], [two.given(there)])
-    rounding = here in one.noise.values and there in two.noise.values
-    return None if gap is None else gap._replace(rounding=rounding)
+class _Both:
+    """Two runs side by side, and what has been found so far."""
+
+    def __init__(self, one: _Side, two: _Side, readings: Readings) -> None:
+        self.one, self.two, self.readings = one, two, readings
+        count = len(one.graph)
+        self.relative, self.largest = np.zeros(count), np.zeros(count)
+        self.known, self.rounding = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+        self.read: dict[int, list[tuple[Pair, Gap | None]]] = {}
+        self.compared: dict[
+            int, tuple[Gap, float]
+        ] = {}  # with its norm, by what counterparts of its maker made too
+        self.wanted = self._wanted()
+
+    def _wanted(self) -> dict[int, list[int]]:
+        """The operations of ``b`` to be looked at, each with what it reads that is still to be compared."""
+        found: dict[int, list[int]] = {}
+        for node in np.flatnonzero(makes_numbers(self.one.graph)).tolist():
+            other = self.readings.to_b[node]
+            if other < 0:
+                continue
+            pairs = [pair for pair in self.readings.of(node) if not pair.compared]
+            found[other] = [pair.there for pair in pairs]
+            for side, place, values in (
+                (self.one, node, [pair.here for pair in pairs]),
+                (self.two, other, found[other]),
+            ):
+                saved = side.overwrites(place, values)
+                if saved:
+                    side.to_save[place] = saved
+        return found
+
+    def before(self, here: int, there: int) -> Gap | None:
+        """How far apart two tensors are that the runs were given."""
+        return _gap(counted(self.one.run.replay.tensor(here)), counted(self.two.run.replay.tensor(there)))
+
+    def run(self) -> None:
+        """Run both to their ends."""
+        ahead: dict[int, _Ahead] = {}
+        others = self.two.steps()
+        reached = -1
+        for node in self.one.steps():
+            other = self.readings.to_b[node]
+            if other < 0 or other not in self.wanted:
+                continue
+            while reached < other:
+                reached = next(others)
+                if reached in self.wanted and reached != other:
+                    ahead[reached] = self._copied(reached)
+            self._compare(node, other, ahead.pop(other, None))
+        for _ in others:
+            pass
+
+    def _copied(self, other: int) -> _Ahead:
+        made = {slot: (value, tensor.clone()) for slot, (value, tensor) in self.two.made(other).items()}
+        return _Ahead(made, {value: self.two.read(other, value).clone() for value in self.wanted[other]})
+
+    def _compare(self, node: int, other: int, ahead: _Ahead | None) -> None:
+        theirs = self.two.made(other) if ahead is None else ahead.made
+        found: dict[int, Gap] = {}
+        size = 0.0
+        for slot, (here, left) in self.one.made(node).items():
+            there, right = theirs.get(slot, (-1, None))
+            if right is not None and is_comparable(left, right) and has_numbers(left):
+                both = apart(left, right)
+                found[slot] = self._judged(here, there, both)
+                self.compared[here] = found[slot], both.norm
+                size = max(size, both.here)
+        if len(found) > 1 and self.one.is_norm(node):
+            # the mean says nothing that what it is the mean of does not, and is often next to zero
+            found.pop(MEAN, None)
+        gap = worst([gap for gap in found.values() if not gap.rounding] or found.values())
+        if gap is None:
+            return
+        self.known[node], self.rounding[node] = True, gap.rounding
+        self.relative[node], self.largest[node] = gap.relative, gap.largest
+        if gap.relative and not gap.rounding:
+            self.read[node] = [
+                (pair, self._read_gap(node, other, pair, ahead, size)) for pair in self.readings.of(node)
+            ]
+
+    def _read_gap(self, node: int, other: int, pair: Pair, ahead: _Ahead | None, size: float) -> Gap | None:
+        """How far apart what two operations read is; a remainder that is added to something, by what came of it."""
+        if pair.compared:
+            gap, norm = self.compared.get(pair.here, (None, 0.0))
+        else:
+            left = counted(self.one.read(node, pair.here))
+            right = self.two.read(other, pair.there) if ahead is None else ahead.read[pair.there]
+            right = counted(right)
+            if not is_comparable(left, right):
+                return None
+            found = apart(left, right) if has_numbers(left) else NOTHING
+            gap, norm = self._judged(pair.here, pair.there, found), found.norm
+        if gap is not None and gap.rounding and self.one.noise.adds(node):
+            return gap._replace(relative=norm / size if size else 0.0)
+        return gap
+
+    def _judged(self, here: int, there: int, found: Apart) -> Gap:
+        """A gap, by what rounding can explain: also where only one of the runs tells what it was computed from."""
+        one, two = self.one.noise, self.two.noise
+        mine, theirs = one.values.get(here), two.values.get(there)
+        if mine is not None and theirs is None and there not in two.sound and found.there <= mine.floor:
+            theirs = mine
+        if theirs is not None and mine is None and here not in one.sound and found.here <= theirs.floor:
+            mine = theirs
+        if mine is not None and theirs is not None:
+            return found.gap()._replace(rounding=True, zero_in="AB")
+        if mine is not None:
+            return found.gap(by=max(found.there, mine.summands))._replace(zero_in="A")
+        if theirs is not None:
+            return found.gap(by=max(found.here, theirs.summands))._replace(zero_in="B")
+        gap = found.gap()
+        blurred = one.is_blurred(here) or two.is_blurred(there)
+        return gap._replace(rounding=blurred and gap.relative <= SLACK * self.off_by(here, there))
+
+    def off_by(self, here: int, there: int) -> float:
+        """By how much of its norm rounding may have put one of two tensors off."""
+        return max(self.one.noise.off_by(here), self.two.noise.off_by(there))
+
+    def result(self, here: int, there: int) -> Gap | None:
+        """How far apart two results are, once both runs are over."""
+        left, right = self.one.given(here), self.two.given(there)
+        if not is_comparable(left, right) or not has_numbers(left):
+            return None
+        return self._judged(here, there, apart(left, right))
 
 
-def gap_of(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> Gap | None:
-    """How far apart all of them together are, None where shapes differ or nothing is a plain floating-point tensor.
-
-    >>> gap_of([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 4.5])])
-    Gap(relative=0.1, largest=0.5, rounding=False)
-    """
-    found = _measured(a, b)
-    if not found:
-        return None
-    apart, size = (sum(part**2 for part in parts) ** 0.5 for parts in list(zip(*found))[:2])
-    return _gap(apart, size, max(one[2] for one in found))
-
-
-def worst_gap(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], counts: Sequence[bool]) -> Gap | None:
-    """How far apart the worst pair is of those that count; in one norm, a large one would hide a small one.
-
-    >>> large, small = torch.tensor([1e6]), torch.tensor([1.0])
-    >>> worst_gap([large, small], [large, 1.5 * small], [True, True])
-    Gap(relative=0.5, largest=0.5, rounding=False)
-    """
-    found = [_gap(*one) for one in _measured(a, b, counts) or ()]
-    return max(found, key=lambda gap: (gap.relative, gap.largest), default=None)
-
-
-def _gap(apart: float, size: float, most: float) -> Gap:
-    return Gap(apart / size if size else float("inf") if apart else 0.0, most)
-
-
-def _measured(
-    a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], counts: Sequence[bool] | None = None
-) -> list[tuple[float, float, float]] | None:
-    """Of each pair the norm of the difference, that of the first, the largest difference; None for another shape."""
-    if len(a) != len(b) or not all(map(_comparable, a, b)):
-        return None
-    return [
-        _measure(left, right)
-        for place, (left, right) in enumerate(zip(a, b))
-        if _is_plain(left, right)
-        and (left.is_floating_point() or left.is_complex())
-        and left.numel()
-        and (counts is None or counts[place])
-    ]
-
-
-def _measure(left: torch.Tensor, right: torch.Tensor) -> tuple[float, float, float]:
-    left, right = _wide(left), _wide(right).to(left.device)
-    difference = torch.where(_alike(left, right), 0.0, left - right)
-    if bool(difference.isnan().any()):  # on one side only
-        return float("inf"), 1.0, float("inf")
-    size = float(torch.linalg.vector_norm(torch.nan_to_num(left, 0.0, 0.0, 0.0)))
-    return float(torch.linalg.vector_norm(difference)), size, float(difference.abs().amax())
-
-
-def _is_plain(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return all(not one.is_nested and one.layout == torch.strided for one in (left, right))
-
-
-def _comparable(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Of the same shape and with numbers to look at; what is not plain is left out, and is no reason to give up."""
-    if not _is_plain(left, right):
-        return True
-    return left.shape == right.shape and not any(one.is_quantized or one.is_meta for one in (left, right))
-
-
-def _counted(tensor: torch.Tensor) -> torch.Tensor:
-    """Whole numbers as such that have a difference: a count of batches, say."""
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
-    return tensor.double() if whole and tensor.layout == torch.strided and not tensor.is_nested else tensor
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return real.double() if real.dtype == torch.float64 else real.float()
-
-
-def _alike(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return (left == right) | (left.isnan() & right.isnan())
+def _gap(left: torch.Tensor, right: torch.Tensor) -> Gap | None:
+    return gap_of([left], [right])

@@ -1,13 +1,14 @@
 """Which tensors of a run are zero but for rounding: what an exact computation would have cancelled.
 
 The gradient of a bias before a batch normalisation is such a sum: its elements are what rounding left of zero. By how
-much it differs from another run's, relative to itself, says nothing.
+much it differs from another run's, relative to itself, says nothing. What a sum may be off by is told by the size of
+its summands, and by how finely these were computed; what is made of nothing but such remainders is no more than them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,131 +16,281 @@ from numpy.typing import NDArray
 
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
-from torch_vis.graph.template import short_name
+from torch_vis.graph.template import Slot, short_name
 from torch_vis.run.observe import Watched
 
 FOREACH = "_foreach_"
 SLACK = 4.0  # times the rounding that is expected
+CANCELS = 8.0  # times a result: summands of which most cancelled
+BLURS = 256.0  # times the rounding of a type: what is left of its digits says little
 ACCUMULATES = 2.0**-23  # eps of what sums are held in: float32, or better
 SUMS = frozenset({"sum", "mean"})
-PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "convolution_backward"})
+MATRICES = frozenset({"mm", "bmm", "mv"})
+PRODUCTS = MATRICES | {"addmm", "baddbmm", "addmv", "convolution", "convolution_backward"}
 ADDS = frozenset({"add", "sub", "rsub", "lerp", "addcmul"})
-SCALES = frozenset({"mul", "div", "neg", "clone", "_to_copy", "detach"})  # what is noise stays noise
+SCALES = frozenset({"mul", "div", "neg", "clone", "_to_copy", "detach", "index", "index_select", "gather"})
+BACKWARD = "_backward"  # linear in the gradient that comes first: of noise, such a step makes noise
+
+
+def _scaled(gradient: torch.Tensor, spread: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """What a normalisation takes the mean away from in backward; the spread as it is laid along the gradient."""
+    wide = gradient.float() * spread.float()
+    return wide if weight is None else wide * weight.float()
+
+
+def _along(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Something by channel, laid along the second axis."""
+    return tensor.reshape(-1, *[1] * (like.dim() - 2))
+
+
+def _by_channel(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    return None if tensor is None else _along(tensor, like)
+
+
+def _by_group(spread: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    wide = spread.repeat_interleave(like.shape[1] // spread.shape[1], dim=1)
+    return wide.reshape(*wide.shape, *[1] * (like.dim() - 2))
+
+
+# Steps of backward that take a mean away, and what they take it from; it is given the arguments as they were called.
+CENTRED: dict[str, Callable[[Sequence[Any]], torch.Tensor]] = {
+    "_softmax_backward_data": lambda args: args[0].float() * args[1].float(),
+    "_log_softmax_backward_data": lambda args: args[0],
+    "native_layer_norm_backward": lambda args: _scaled(args[0], args[4], args[5]),
+    "native_batch_norm_backward": lambda args: (
+        _scaled(args[0], _along(args[6], args[0]), _by_channel(args[2], args[0])) if args[7] else args[0][:0]
+    ),
+    "native_group_norm_backward": lambda args: _scaled(
+        args[0], _by_group(args[3], args[0]), _by_channel(args[4], args[0])
+    ),
+}
+
+
+class Remainder(NamedTuple):
+    """Of a tensor that is zero but for rounding: its norm, the norm down to which it would be, and its summands'."""
+
+    size: float
+    floor: float
+    summands: float
+
+    def scaled(self, size: float) -> Remainder:
+        """The same, of what was made of it and has another norm."""
+        factor = size / self.size if self.size else 1.0
+        return Remainder(size, factor * self.floor, factor * self.summands)
+
+
+class _Sum(NamedTuple):
+    """The norm that a result had if nothing cancelled, and of how many terms each element is the sum."""
+
+    size: float
+    terms: float
 
 
 class Noise:
-    """Follows a run that is watched; ``after(node)`` is to be called when an operation has run."""
+    """Follows a run that is watched; ``after(node)`` is to be called when an operation has run.
+
+    ``values`` are those that are zero but for rounding, ``sound`` those that were looked at and are not. ``grows`` says
+    of each operation by how much a relative difference of its summands grows, because most of them cancels.
+    """
 
     def __init__(self, run: Watched) -> None:
         self.run, self.graph = run, run.graph
-        self.values: set[int] = set()
-        self.nodes = np.zeros(len(self.graph), dtype=bool)
+        self.values: dict[int, Remainder] = {}
+        self.sound: set[int] = set()
+        self.grows = np.ones(len(self.graph))
         names = [short_name(call.op).rstrip("_") for call in self.graph.calls]
         self._foreach = [name.startswith(FOREACH) for name in names]
-        names = [name.removeprefix(FOREACH) for name in names]
-        self._kind = [_kind(name) for name in names]
-        self._name = names
-        views = (self.graph.node_flags & Flag.VIEW) != 0
-        self._view = views.tolist()
-        self._sizes = self._outside(_read_by_sums(self.graph, self._kind))
-
-    def _outside(self, wanted: NDArray[np.bool_]) -> dict[int, float]:
-        """The norms that are wanted of what came from outside; of all else they are still to come."""
-        self._wanted = wanted
-        outside = np.flatnonzero(wanted & (self.graph.value_producer < 0)).tolist()
-        return {value: size_of(self.run.replay.tensor(value)) for value in outside}
+        self._name = [name.removeprefix(FOREACH) for name in names]
+        self._kind = [_kind(name) for name in self._name]
+        self._view = ((self.graph.node_flags & Flag.VIEW) != 0).tolist()
+        self._wanted = _read_by_sums(self.graph, self._kind)
+        outside = np.flatnonzero(self._wanted & (self.graph.value_producer < 0)).tolist()
+        self._sizes = {value: size_of(run.replay.tensor(value)) for value in outside}
+        self._eps = [_eps(row.dtype) for row in self.graph.types]
+        rows = self.graph.in_kind == Kind.SHAPE
+        self._shape_only = {*zip(self.graph.in_node[rows].tolist(), self.graph.in_value[rows].tolist())}
+        self._type: list[int] = self.graph.value_type.tolist()
+        self._coarse: dict[int, float] = {}  # of what was computed more coarsely than its type says
+        self._off: dict[int, float] = {}  # and of what is further off, since something cancelled on the way
 
     def after(self, node: int) -> None:
         """Look at what an operation made."""
         graph = self.graph
-        kind = "scales" if self._view[node] else self._kind[int(graph.node_call[node])]
+        read = self.run.plan.arguments(node)
         made = graph.out_value[slice(*graph.output_span(node))].tolist()
-        measured = [value for value in made if self._wanted[value]]
-        if not kind and not measured:
-            return
-        tensors = (
-            dict(zip(made, self.run.made(node))) if measured or kind in ("sums", "products", "adds") else {}
-        )
-        for value in measured:
-            self._sizes[value] = size_of(tensors[value])
-        if kind:
-            read = [value.index for value in graph.nodes[node].inputs]
-            lists = self._foreach[int(graph.node_call[node])]
-            for place, value in enumerate(made):
-                own = read[place :: len(made)] if lists else read
-                if self._is_noise(kind, node, own, value, tensors.get(value)):
-                    self.values.add(value)
-            self.nodes[node] = bool(made) and all(value in self.values for value in made)
+        call = int(graph.node_call[node])
+        kind = "views" if self._view[node] else self._kind[call]
+        for place, value in enumerate(made):
+            own = read[place :: len(made)] if self._foreach[call] else read
+            self._inherit(value, [one for one in own if (node, one) not in self._shape_only])
+            if self._wanted[value]:
+                self._sizes[value] = size_of(self.run.replay.tensor(value))
+            if kind:
+                self._look(kind, node, own, place, value)
 
-    def _is_noise(
-        self, kind: str, node: int, read: Sequence[int], value: int, made: torch.Tensor | None
-    ) -> bool:
-        if kind == "scales":
-            return bool(read) and read[0] in self.values
-        if kind == "copies":
-            return bool(read) and read[-1] in self.values
-        if made is None or not made.is_floating_point() or not made.numel():
-            return False
-        sizes = {one: self._sizes.get(one, 0.0) for one in read}
+    def off_by(self, value: int) -> float:
+        """By how much of its norm rounding may have put a value off."""
+        return 1.0 if value in self.values else self._off.get(value) or self.fineness(value)
+
+    def fineness(self, value: int) -> float:
+        """The rounding of a value's type, or of what it was computed from, where that is coarser."""
+        return self._coarse.get(value) or self._eps[self._type[value]]
+
+    def is_blurred(self, value: int) -> bool:
+        """Whether something that cancelled has put a value off by far more than its own rounding."""
+        return self._off.get(value, 0.0) > BLURS * self.fineness(value)
+
+    def adds(self, node: int) -> bool:
+        """Whether an operation adds tensors up element by element."""
+        return self._kind[int(self.graph.node_call[node])] == "adds"
+
+    def _inherit(self, value: int, read: Sequence[int]) -> None:
+        """What was computed from something is no finer than that."""
+        own = self._eps[self._type[value]]
+        if not own:  # whole numbers are exact
+            return
+        coarse = max(map(self.fineness, read), default=0.0)
+        if coarse > own:
+            self._coarse[value] = coarse
+        off = max((self._off.get(one, 0.0) for one in read), default=0.0) if self._off else 0.0
+        if off:
+            self._off[value] = off
+
+    def _look(self, kind: str, node: int, read: Sequence[int], place: int, value: int) -> None:
+        handed = self._handed_on(kind, node, read)
+        if handed is not None:
+            tensor = self.run.replay.tensor(value)
+            self.values[value] = handed if kind == "views" else handed.scaled(size_of(tensor))
+        elif kind in ADDING:
+            made = self.run.replay.tensor(value)
+            found = self._summed(kind, node, read, place, made)
+            if found is None or not made.is_floating_point() or not made.numel() or not found.size < np.inf:
+                return
+            size = self._sizes[value] if value in self._sizes else size_of(made)
+            self._weigh(kind, node, read, value, found, size)
+        elif read and read[0] in self.sound:
+            self.sound.add(value)
+
+    def _weigh(self, kind: str, node: int, read: Sequence[int], value: int, found: _Sum, size: float) -> None:
+        """Hold a result against what went into it."""
+        eps = self.fineness(value)
+        off = eps if kind == "adds" else max(eps, self._off.get(value, 0.0))
+        error = found.size * (off + min(eps, ACCUMULATES) * found.terms**0.5)
+        if error > 0 and size <= SLACK * error:  # where nothing went in, zero is exact
+            self.values[value] = Remainder(size, SLACK * error, found.size)
+            return
+        self.sound.add(value)
+        cancelled = found.size / size if size else 1.0
+        self.grows[node] = max(self.grows[node], cancelled)
         if kind == "adds":
-            if len(read) < 2:  # to a number, which is no tensor
-                return False
-            noisy = [one for one in read if one in self.values]
-            if noisy and all(one in self.values or not sizes[one] for one in read):
-                return True
+            parts = [self._error(one) for one in read]
+            off = max(off, sum(part * part for part in parts) ** 0.5 / size if size else 0.0)
+        elif kind != "products" and cancelled > CANCELS:
+            off *= cancelled
+        self._off.pop(value, None)
+        if off > CANCELS * eps:
+            self._off[value] = min(off, 1.0)
+
+    def _error(self, value: int) -> float:
+        """The norm of what rounding may have put a summand off by."""
+        found = self.values.get(value)
+        return self.off_by(value) * self._sizes.get(value, 0.0) if found is None else found.floor / SLACK
+
+    def _handed_on(self, kind: str, node: int, read: Sequence[int]) -> Remainder | None:
+        """The remainder that a result is made of, where it is made of nothing else."""
         name = self._name[int(self.graph.node_call[node])]
+        if not read:
+            return None
+        if name == "mul" or name in MATRICES:
+            return next((self.values[one] for one in read if one in self.values), None)
+        if kind in ("views", "scales", "sums", "centred") or name.endswith(BACKWARD):
+            return self.values.get(read[0])
+        if kind == "copies":
+            return self.values.get(read[-1])
+        if kind in ("adds", "cats") and len(read) > 1:
+            noisy = [self.values[one] for one in read if one in self.values]
+            if noisy and all(one in self.values or self._sizes.get(one) == 0.0 for one in read):
+                return max(noisy, key=lambda one: one.floor)
+        return None
+
+    def _summed(
+        self, kind: str, node: int, read: Sequence[int], place: int, made: torch.Tensor
+    ) -> _Sum | None:
+        """What went into a sum; None where that is not known, or there is nothing to cancel."""
+        name = self._name[int(self.graph.node_call[node])]
+        sizes = [self._sizes.get(one, 0.0) for one in read]
+        if kind == "adds":  # to another tensor, not to a number
+            return _Sum(max(sizes), 0.0) if len(read) > 1 else None
+        if kind == "centred":
+            return self._centred(node, name, place, sizes[0], made)
+        if not read or not made.numel():
+            return None
         if name == "convolution_backward" and made.dim() == 1:
             kind, read = "sums", read[:1]  # the gradient of the bias
-        elif kind == "products":
-            read = _factors(name, read, sizes)
-        if kind == "sums" and read and read[0] in self.values:
-            return True
-        size = self._sizes[value] if value in self._sizes else size_of(made)
-        floor = self._floor(kind, name, [(sizes[one], self._numel(one)) for one in read], made)
-        return 0 < floor < math.inf and size <= floor  # where nothing went in, zero is exact
-
-    def _floor(self, kind: str, name: str, read: list[tuple[float, int]], made: torch.Tensor) -> float:
-        """The norm down to which a result is nothing but rounding: by how large what went in was."""
-        eps = torch.finfo(made.dtype).eps
-        if kind == "adds":
-            return SLACK * eps * max(size for size, _ in read)
-        if kind == "sums" and read:
-            terms = read[0][1] / made.numel()
-            floor = SLACK * read[0][0] * (eps + ACCUMULATES * terms**0.5)
-            return floor / terms if name == "mean" else floor
-        if len(read) < 2:
-            return 0.0
-        (one, many), (two, others) = read
+        if kind == "sums":
+            terms = self._numel(read[0]) / made.numel()
+            return _Sum(sizes[0] / terms if name == "mean" else sizes[0], terms)
+        factors = _factors(name, read, sizes)
+        if len(factors) < 2:
+            return None
+        (one, many), (two, others) = ((size, self._numel(value)) for value, size in factors)
         terms = max(1.0, (many * others / made.numel()) ** 0.5)
-        return SLACK * one * two * (eps / terms**0.5 + ACCUMULATES)
+        return _Sum(one * two / terms**0.5, terms)
+
+    def _centred(self, node: int, name: str, place: int, size: float, made: torch.Tensor) -> _Sum | None:
+        if place:  # the gradients of weight and bias: sums over what comes in
+            numel = self._numel(self.run.plan.arguments(node)[0])
+            return _Sum(size, numel / made.numel() if made.numel() else 1.0)
+        call = self.graph.calls[int(self.graph.node_call[node])]
+        read = self.run.plan.arguments(node)
+        args = [
+            self.run.replay.tensor(read[one.number]) if isinstance(one, Slot) else one for one in call.args
+        ]
+        summands = CENTRED[name](args)
+        return _Sum(size_of(summands), 0.0) if summands.numel() else None
 
     def _numel(self, value: int) -> int:
         return self.graph.types[self.graph.value_type[value]].numel
 
 
-def _factors(name: str, read: Sequence[int], sizes: dict[int, float]) -> Sequence[int]:
+ADDING = frozenset({"sums", "products", "adds", "centred"})
+
+
+def _factors(name: str, read: Sequence[int], sizes: Sequence[float]) -> list[tuple[int, float]]:
     """Of what a product reads, the two that are multiplied: what is added comes before them, or after."""
+    both = list(zip(read, sizes))
     if name == "convolution_backward":  # a gradient by the input, and by the weight
-        return [read[0], max(read[1:3], key=sizes.__getitem__)]
-    return read[:2] if name == "convolution" else read[-2:]
+        return [both[0], max(both[1:3], key=lambda one: one[1])]
+    return both[:2] if name == "convolution" else both[-2:]
 
 
 def _kind(name: str) -> str:
+    if name in CENTRED:
+        return "centred"
     for kind, names in (("sums", SUMS), ("products", PRODUCTS), ("adds", ADDS), ("scales", SCALES)):
         if name in names:
             return kind
-    return "copies" if name == "copy" else ""
+    if name in ("cat", "stack"):
+        return "cats"
+    return "copies" if name == "copy" else "scales" if name.endswith(BACKWARD) else ""
 
 
 def _read_by_sums(graph: Graph, kinds: list[str]) -> NDArray[np.bool_]:
     """A mask of the values that sums of some kind read."""
-    adding = np.array([kind in ("sums", "products", "adds") for kind in kinds], dtype=bool)
+    adding = np.array([kind in ADDING for kind in kinds], dtype=bool)
     rows = graph.in_kind != Kind.SHAPE
     if len(adding):
         rows &= adding[graph.node_call][graph.in_node]
     found = np.zeros(len(graph.value_type), dtype=bool)
     found[graph.in_value[rows]] = True
     return found
+
+
+def _eps(dtype: str) -> float:
+    """The rounding of an element type; 0 of one that is exact."""
+    found = getattr(torch, dtype, None)
+    real = found is not None and (found.is_floating_point or found.is_complex)
+    return float(torch.finfo(found).eps) if found is not None and real else 0.0
 
 
 def size_of(tensor: torch.Tensor) -> float:

@@ -1,0 +1,126 @@
+"""What a person is told first about two runs that differ, and how operations and tensors of both are called there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.analysis.compare import module_of
+from torch_vis.graph.rows import Node, Value
+from torch_vis.graph.template import Call, Slot
+from torch_vis.run.literals import operator
+from torch_vis.views.charts_names import placed
+
+if TYPE_CHECKING:
+    from torch_vis.reports.differences import Difference, Differences
+
+MOST_ARGUMENTS = 3
+OF_ROUNDING = 16.0  # times the rounding of one step: what a run of many steps may well come to
+
+
+def named(node: Node, most: int = 1000) -> str:
+    """An operation and where it stands, in about so many letters."""
+    return placed(node.name, module_of(node), most) + (f" ({node.phase})" if node.phase != "forward" else "")
+
+
+def tensor_name(value: Value) -> str:
+    """A tensor by its own name, or by the operation that made it."""
+    if value.producer is not None:
+        return named(value.producer)
+    return value.name or f"{value.type} from outside"
+
+
+def called_otherwise(one: Call, two: Call) -> str:
+    """The arguments in which two calls differ, but for which tensors they take.
+
+    >>> called_otherwise(Call("aten::gelu", (Slot(0),), ()), Call("aten::gelu", (Slot(0),), (("approximate", "tanh"),)))
+    "approximate: none → 'tanh'"
+    """
+    if one.op != two.op:
+        return f"{one.op} → {two.op}"
+    here, there = _by_name(one), _by_name(two)
+    found = [
+        f"{name}: {_shown(here.get(name))} → {_shown(there.get(name))}"
+        for name in dict.fromkeys([*here, *there])
+        if _shown(here.get(name)) != _shown(there.get(name))
+    ]
+    rest = len(found) - MOST_ARGUMENTS
+    return ", ".join(found[:MOST_ARGUMENTS]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _by_name(call: Call) -> dict[str, Any]:
+    names: list[str] = []
+    try:
+        schema: Any = operator(call.op)
+        names = [argument.name for argument in schema._schema.arguments]
+    except AttributeError:  # an operator that is not registered here, or has no schema
+        pass
+    args = {
+        names[place] if place < len(names) else f"argument {place}": arg
+        for place, arg in enumerate(call.args)
+    }
+    return {**args, **dict(call.kwargs)}
+
+
+def _shown(item: Any) -> str:
+    if isinstance(item, Slot):
+        return "a tensor"
+    return "none" if item is None else Call("", (item,), ()).format()[1:-1]
+
+
+def in_short(found: Differences) -> str:
+    """What to look at, in a sentence."""
+    results = {
+        name: gap for name, (_, gap) in found.results.items() if not gap.rounding and name not in found.mixed
+    }
+    worst = max(results, key=lambda name: results[name].relative, default="")
+    if not found.gaps.known.any() and not found.results:
+        return "nothing could be compared: no operation has a counterpart of the same shape, and no result has one"
+    if not found.rows and not (worst and results[worst].relative):
+        return "no difference: all that could be compared is the same in both" + (
+            ", but for what is nothing but rounding"
+            if any(gap.relative for _, gap in found.results.values())
+            else ""
+        )
+    off = f"at most {results[worst].relative:.3g} relative, in {worst}" if worst else ""
+    if worst and results[worst].relative and all(found.rounds(name) <= OF_ROUNDING for name in results):
+        times = max(found.rounds(name) for name in results)
+        return f"no more than rounding: results differ by {off} ({times:.2g} times the rounding of a single step)"
+    if found.compiled and worst and results[worst].relative:
+        return _given(found) or f"what the compiled code gave differs: {off}; what is inside it cannot be compared"
+    start = next((row for row in found.rows if found.is_start(row)), found.first)
+    if start is not None:
+        return _where_it_starts(found, start)
+    if found.tolerance:
+        return f"nothing that both runs do differs by more than {found.tolerance:g}; results differ by {off}"
+    return _given(found) or (
+        f"results differ by {off}, but nothing that both runs do: look at what only one of them does"
+    )
+
+
+def _given(found: Differences) -> str:
+    if not found.given:
+        return ""
+    first = found.given[0]
+    most = f"{first.name} ({first.gap.relative:.3g} relative)"
+    return f"what the runs were given differs, most of all {most}, and operations hand that on"
+
+
+def _where_it_starts(found: Differences, row: Difference) -> str:
+    what = named(row.a)
+    if found.came_in(row).rewired:
+        return f"the runs part at {what}, which reads {row.reads}"
+    by = f"by {row.relative:.3g} relative"
+    if row.relative == float("inf"):
+        by = "infinitely (NaN or infinity in one run alone)"
+    if not found.came_in(row).news:
+        read = "cannot be compared" if row.came_in is None else f"differs by {row.came_in:.3g}"
+        return _given(found) or f"{what} is the first to differ, {by}; what it reads {read}"
+    if "random" in row.a.flags:
+        return f"{what} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
+    otherwise = called_otherwise(row.a.call, row.b.call)
+    if otherwise:
+        return f"{what} is the first to differ, {by}: it is called otherwise, {otherwise}"
+    read = "is the same" if not row.came_in else f"differs by {row.came_in:.3g} only"
+    return f"{what} is the first to differ, {by}, though what it reads {read}" + (
+        f"; it also reads {row.reads}" if row.reads else ""
+    )
