@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
-from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.analysis.compare import align, module_of
-from torch_vis.analysis.compare_sides import steps
-from torch_vis.errors import TensorsMissing, UsageError, missing_extra
+from torch_vis.analysis.compare_results import match_results
+from torch_vis.analysis.sequences import increasing
+from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 from torch_vis.graph.graph import Rows
 from torch_vis.graph.recomputed import first_calls
 from torch_vis.graph.rows import Node, Scope
-from torch_vis.graph.words import many
+from torch_vis.graph.schema import Phase
+from torch_vis.reports.compared_modules import ModuleDelta, is_root, module_deltas, module_scopes
+from torch_vis.reports.compared_text import FIGURES, chart, notes, text
+from torch_vis.reports.compared_words import differences_in, instead
 from torch_vis.run.weights import contents_of
 from torch_vis.tracing import Trace
-from torch_vis.views.charts import Axis, Chart, Series, draw
-from torch_vis.views.units import count, duration, size
+from torch_vis.views.charts import draw
 
 if TYPE_CHECKING:
     import pandas
 
     from torch_vis.reports.differences import Differences
-
-FIGURES = {
-    "operations": ("{:,}".format, None),
-    "parameters": (count, None),
-    "time": (duration, "time_ns"),
-    "allocated": (size, "alloc_bytes"),
-    "peak memory": (size, None),
-    "FLOPs": (count, "flops"),
-    "bytes moved": (size, "moved_bytes"),
-}
-MOST_ROWS = 20
-MOST_LOOKED_AT = 2000  # operations, for lines that are equal
 
 
 class Change(NamedTuple):
@@ -66,8 +55,18 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Whether both ran the same operations, with the same arguments, shapes and types."""
-        return not (len(self.added) or len(self.removed) or self.changed or self.reordered_modules)
+        """Whether both ran the same operations on the same things, with the same arguments, shapes and types.
+
+        So did modules of the same classes, in the same order, and both gave the same back. Names are left out.
+        """
+        operations = len(self.added) or len(self.removed) or self.alignment.changed.any()
+        modules = self.reordered_modules or self.changed_modules
+        return not (operations or modules or self.changed_outputs or self.ended[0] != self.ended[1])
+
+    @property
+    def ended(self) -> tuple[str | None, str | None]:
+        """What ended each of the two early, None for one that came to its end: the rest of that one is not here."""
+        return self.a.meta.get("error"), self.b.meta.get("error")
 
     @cached_property
     def added(self) -> Rows[Node]:
@@ -83,14 +82,78 @@ class Comparison:
 
     @cached_property
     def changed(self) -> list[Change]:
-        """Operations that both have, with other arguments, shapes, types or strides."""
+        """Operations that both have, with other arguments, shapes, types or strides, or that read something else."""
         found = []
         for one in np.flatnonzero(self.alignment.to_b >= 0).tolist():
             two = int(self.alignment.to_b[one])
             if self.alignment.changed[two]:
                 before, after = self.a.graph.nodes[one], self.b.graph.nodes[two]
-                found.append(Change(before, after, tuple(_differences(before, after))))
+                reads = self.alignment.wiring.reads.get(two, ())
+                found.append(Change(before, after, tuple(differences_in(before, after, reads))))
         return found
+
+    @cached_property
+    def moved(self) -> list[tuple[Node, Node]]:
+        """Operations that both have, in modules that are not the same; of backward, the module follows forward.
+
+        >>> import torch, torch_vis as tv
+        >>> x = torch.ones(2)
+        >>> inside = torch.nn.Sequential(torch.nn.ReLU())
+        >>> found = tv.compare(tv.trace(torch.relu, x), tv.trace(inside, x))
+        >>> [(one.name, two.path) for one, two in found.moved], found.same
+        ([('relu', '0')], True)
+        """
+        a, b, to_b = self.a.graph, self.b.graph, self.alignment.to_b
+        kept = np.flatnonzero((to_b >= 0) & (a.node_phase != Phase.BACKWARD))
+        around_a, around_b = module_scopes(a)[a.node_scope[kept]], module_scopes(b)[b.node_scope[to_b[kept]]]
+        moved = kept[self.alignment.scope_to_b[around_a] != around_b]
+        return [(a.nodes[one], b.nodes[int(to_b[one])]) for one in moved.tolist()]
+
+    @cached_property
+    def changed_outputs(self) -> dict[str, str]:
+        """The outputs that are something else, by name, in words, and those that only one of the runs has.
+
+        >>> import torch, torch_vis as tv
+        >>> one = tv.trace(lambda x: (x.exp(), x.sin()), torch.ones(2))
+        >>> two = tv.trace(lambda x: (x.exp(), x.sin())[::-1], torch.ones(2))
+        >>> tv.compare(one, two).changed_outputs["output.0"]
+        'sin in the run instead of exp in the run'
+        """
+        matched = match_results(self.a.graph, self.b.graph, self.alignment.scope_to_b)
+        a, b, wiring = self.a.graph.values, self.b.graph.values, self.alignment.wiring
+        found = {
+            one.name: instead(a[one.value], b[two.value])
+            for one, two in matched.pairs
+            if one.kind == "output" and wiring.is_other(one.value, two.value)
+        }
+        for rows, where in ((matched.only_a, "A"), (matched.only_b, "B")):
+            found |= {row.name: f"only in {where}" for row in rows if row.kind == "output"}
+        return found
+
+    @cached_property
+    def changed_modules(self) -> list[tuple[Scope, Scope]]:
+        """Modules in the same place that are of another class, by their first calls; not the model as a whole.
+
+        >>> import torch, torch_vis as tv
+        >>> one, two = torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Sequential(torch.nn.GELU())
+        >>> x = torch.ones(2)
+        >>> [(a.path, a.type, b.type) for a, b in tv.compare(tv.trace(one, x), tv.trace(two, x)).changed_modules]
+        [('0', 'ReLU', 'GELU')]
+        """
+        a, b = self.a.graph, self.b.graph
+        found: dict[int, tuple[Scope, Scope]] = {}
+        for one, two in enumerate(self.alignment.scope_to_b.tolist()):
+            number = int(a.scope_module[one])
+            before, after = a.modules[number], b.modules[int(b.scope_module[two])]
+            if two >= 0 and before.type != after.type and before.kind == "module" and number not in found:
+                if not is_root(a, one) and not is_root(b, two):
+                    found[number] = a.scopes[one], b.scopes[two]
+        return list(found.values())
+
+    @cached_property
+    def modules(self) -> list[ModuleDelta]:
+        """What the operations of each module come to in both: their number, parameters, time, memory, FLOPs."""
+        return module_deltas(self.a, self.b, self.alignment)
 
     @cached_property
     def added_modules(self) -> list[Scope]:
@@ -116,7 +179,8 @@ class Comparison:
             if two >= 0:
                 before, after = self.a.graph.scopes[one], self.b.graph.scopes[two]
                 if before.path != after.path and before.kind == "module":
-                    found.append((before, after))
+                    if not (is_root(self.a.graph, one) and is_root(self.b.graph, two)):
+                        found.append((before, after))
         return found
 
     @cached_property
@@ -127,7 +191,7 @@ class Comparison:
             for one, two in enumerate(self.alignment.scope_to_b.tolist())
             if two >= 0 and self.a.graph.scopes[one].kind == "module"
         ]
-        kept = _increasing([two for _, two in calls])
+        kept = increasing([two for _, two in calls])
         moved = {one: two for place, (one, two) in enumerate(calls) if place not in kept}
         parent = self.a.graph.scope_parent
         return [
@@ -169,36 +233,36 @@ class Comparison:
         >>> len(tv.compare(one, two).figure().data[0].x)
         7
         """
-        known = {
-            name: pair
-            for name, pair in self.figures.items()
-            if pair[0] and pair[1] is not None and name not in self.incomplete
-        }
-        changes = [100 * ((two or 0) / (one or 1) - 1) for one, two in known.values()]
-        told = [
-            f"{_cell(one, FIGURES[n][0])} → {_cell(two, FIGURES[n][0])}" for n, (one, two) in known.items()
-        ]
-        series = Series("B − A", list(known), changes, told)
-        return draw(Chart("bars", "B against A", Axis(""), Axis("B − A, in % of A"), [series]), renderer)
+        return draw(chart(self), renderer)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row for each operation that was added, removed or changed.
+    def to_pandas(self, rows: str = "operations") -> pandas.DataFrame:
+        """One row for each operation that was added, removed, changed or moved, or for each of the ``"modules"``.
 
         >>> import torch, torch_vis as tv
         >>> one, two = tv.trace(torch.nn.ReLU(), torch.ones(2)), tv.trace(torch.nn.Tanh(), torch.ones(2))
         >>> tv.compare(one, two).to_pandas()["change"].tolist()
         ['added', 'removed']
+        >>> tv.compare(one, two).to_pandas("modules")["flops_b"].tolist()
+        [2]
         """
+        if rows not in ("operations", "modules"):
+            raise no_match("rows", str(rows), ["operations", "modules"])
         try:
             import pandas
         except ImportError as error:
             raise missing_extra("pandas") from error
-        rows = [{"change": "added", **_plain(node), "what": ""} for node in self.added]
-        rows += [{"change": "removed", **_plain(node), "what": ""} for node in self.removed]
-        rows += [
+        if rows == "modules":
+            return pandas.DataFrame([row.flat() for row in self.modules])
+        found = [{"change": "added", **_plain(node), "what": ""} for node in self.added]
+        found += [{"change": "removed", **_plain(node), "what": ""} for node in self.removed]
+        found += [
             {"change": "changed", **_plain(row.after), "what": "; ".join(row.what)} for row in self.changed
         ]
-        return pandas.DataFrame(rows, columns=["change", "node", "op", "module", "phase", "outputs", "what"])
+        found += [
+            {"change": "moved", **_plain(two), "what": f"{module_of(one)} → {module_of(two)}"}
+            for one, two in self.moved
+        ]
+        return pandas.DataFrame(found, columns=["change", "node", "op", "module", "phase", "outputs", "what"])
 
     def differences(self, *, tolerance: float = 0.0) -> Differences:
         """Where the two part numerically: both runs are repeated side by side from the tensors that they hold.
@@ -257,10 +321,19 @@ class Comparison:
                 {"before": _plain(row.before), "after": _plain(row.after), "what": list(row.what)}
                 for row in self.changed
             ],
+            "moved": [{"before": _plain(one), "after": _plain(two)} for one, two in self.moved],
+            "changed_outputs": self.changed_outputs,
+            "changed_modules": [
+                {"path": one.path, "in_b": two.path, "before": one.type, "after": two.type}
+                for one, two in self.changed_modules
+            ],
             "added_modules": [scope.path for scope in self.added_modules],
             "removed_modules": [scope.path for scope in self.removed_modules],
             "moved_modules": [[one.path, two.path] for one, two in self.moved_modules],
             "reordered_modules": [one.path for one, _ in self.reordered_modules],
+            "modules": [row._asdict() for row in self.modules],
+            "ended": {"a": self.ended[0], "b": self.ended[1]},
+            "notes": notes(self),
         }
 
     def __repr__(self) -> str:
@@ -268,45 +341,7 @@ class Comparison:
         return "<Comparison: {:,} added, {:,} removed, {:,} changed>".format(*parts)
 
     def __str__(self) -> str:
-        lines = [f"{'':12}  {'A':>12}  {'B':>12}  {'B − A':>12}"]
-        for name, (one, two) in self.figures.items():
-            show = FIGURES[name][0]
-            low = self.incomplete.get(name, (False, False))
-            delta = "" if one is None or two is None or any(low) else _signed(two - one, show)
-            cells = [f"{'≥ ' if too else ''}{_cell(amount, show)}" for amount, too in zip((one, two), low)]
-            lines.append(f"{name:12}  {cells[0]:>12}  {cells[1]:>12}  {delta:>12}")
-        kept = len(self.a.graph) - len(self.removed)
-        lines += ["", f"{many(kept, 'operation')} in both, {len(self.changed):,} of them changed"]
-        lines += _listed(
-            "only in A", [_line(node) for node in self.removed[:MOST_LOOKED_AT]], len(self.removed)
-        )
-        lines += _listed("only in B", [_line(node) for node in self.added[:MOST_LOOKED_AT]], len(self.added))
-        changed = [f"{_line(row.after)}: {'; '.join(row.what)}" for row in self.changed[:MOST_ROWS]]
-        lines += _listed("changed", changed, len(self.changed))
-        gone = [_called(scope) for scope in self.removed_modules[:MOST_ROWS]]
-        lines += _listed("modules only in A", gone, len(self.removed_modules))
-        new = [_called(scope) for scope in self.added_modules[:MOST_ROWS]]
-        lines += _listed("modules only in B", new, len(self.added_modules))
-        moved = [
-            f"{one.path or '(root)'} → {two.path or '(root)'}" for one, two in self.moved_modules[:MOST_ROWS]
-        ]
-        lines += _listed("modules under another path", moved, len(self.moved_modules))
-        order = [one.path for one, _ in self.reordered_modules[:MOST_ROWS]]
-        lines += _listed("modules called in another order", order, len(self.reordered_modules))
-        return "\n".join([*lines, "", *self._notes()])
-
-    def _notes(self) -> list[str]:
-        found = []
-        if self.incomplete:
-            found.append(
-                "≥: operations of which it is not known are left out, so that the two cannot be compared"
-            )
-        for name, trace in (("A", self.a), ("B", self.b)):
-            if trace.meta.get("fake"):
-                found.append(
-                    f"{name} was not run (fake=True): it took no time, and made no numbers to compare"
-                )
-        return [*found, "times are those of one run each; trace(..., repeat=10) gives medians"]
+        return text(self)
 
 
 def compare(a: Trace, b: Trace) -> Comparison:
@@ -321,22 +356,6 @@ def compare(a: Trace, b: Trace) -> Comparison:
         if not isinstance(one, Trace):
             raise UsageError(f"compare() takes two traces, not {type(one).__name__}")
     return Comparison(a, b)
-
-
-def _increasing(numbers: list[int]) -> set[int]:
-    """The places of a longest run of numbers that increase."""
-    ends: list[int] = []  # the place of the smallest number that a run of each length ends with
-    before = [-1] * len(numbers)
-    for place, number in enumerate(numbers):
-        length = bisect_left(ends, number, key=numbers.__getitem__)
-        before[place] = ends[length - 1] if length else -1
-        ends[length : length + 1] = [place]
-    found: set[int] = set()
-    place = ends[-1] if ends else -1
-    while place >= 0:
-        found.add(place)
-        place = before[place]
-    return found
 
 
 def _parts(trace: Trace) -> Any:
@@ -355,26 +374,6 @@ def _is_low(trace: Trace, metric: str) -> bool:
     return column is not None and column.uncovered > 0
 
 
-def _called(scope: Scope) -> str:
-    return f"{scope.path or '(root)'} ({scope.type})"
-
-
-def _differences(before: Node, after: Node) -> list[str]:
-    found = []
-    made = [(", ".join(str(value.type) for value in node.outputs)) for node in (before, after)]
-    if made[0] != made[1]:
-        found.append(f"{made[0]} → {made[1]}")
-    elif any(steps(one.type) != steps(two.type) for one, two in zip(before.outputs, after.outputs)):
-        strides = [", ".join(str(value.type.stride) for value in node.outputs) for node in (before, after)]
-        found.append(f"strides {strides[0]} → {strides[1]}")
-    calls = before.call.format(), after.call.format()
-    if calls[0] != calls[1]:
-        found.append(f"{calls[0]} → {calls[1]}")
-    elif before.call != after.call:
-        found.append(f"{before.call.op} → {after.call.op}")
-    return found
-
-
 def _plain(node: Node) -> dict[str, Any]:
     made = [str(value.type) for value in node.outputs]
     return {
@@ -384,27 +383,3 @@ def _plain(node: Node) -> dict[str, Any]:
         "phase": node.phase,
         "outputs": made,
     }
-
-
-def _line(node: Node) -> str:
-    return f"{node.name} in {module_of(node) or 'the run'}" + (
-        f" ({node.phase})" if node.phase != "forward" else ""
-    )
-
-
-def _listed(title: str, lines: list[str], total: int) -> list[str]:
-    """Lines under a title, equal ones as one, those beyond the most that are shown as a number."""
-    if not total:
-        return []
-    shown = list(Counter(lines).items())[:MOST_ROWS]
-    rest = total - sum(times for _, times in shown)
-    told = [f"  {line} × {times:,}" if times > 1 else f"  {line}" for line, times in shown]
-    return ["", f"{title} ({total:,})", *told, *([f"  … and {rest:,} more"] if rest else [])]
-
-
-def _cell(amount: float | None, show: Any) -> str:
-    return "" if amount is None else show(int(amount))
-
-
-def _signed(amount: float, show: Any) -> str:
-    return ("−" if amount < 0 else "+") + show(abs(int(amount))) if amount else "0"

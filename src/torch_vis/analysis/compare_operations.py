@@ -64,6 +64,10 @@ class _Operations:
         self.belong_a, self.belong_b = _of_source(one), _of_source(two)
         self.paths = paths_of(self.a, self.b, scopes)
         self.doubtful: set[int] = set()
+        numbers: dict[Any, int] = {}
+        self.calls = [
+            [numbers.setdefault(call, len(numbers)) for call in graph.calls] for graph in (self.a, self.b)
+        ]
         self.linked = _is_linked(one) and _is_linked(two)
 
     def _take(self, nodes: list[int], others: list[int], pairs: Iterable[tuple[int, int]]) -> None:
@@ -80,17 +84,30 @@ class _Operations:
             fine = one.exactly(nodes), two.exactly(others)
             pairs = in_order(*coarse, *fine)
             self._take(nodes, others, pairs)
-            self.doubtful.update(nodes[here] for here, there in pairs if fine[0][here] != fine[1][there])
+            called = self._called(nodes, others)
+            self.doubtful.update(
+                nodes[here]
+                for here, there in pairs
+                if fine[0][here] != fine[1][there] or called[0][here] != called[1][there]
+            )
+
+    def _called(self, nodes: list[int], others: list[int]) -> tuple[list[Any], list[Any]]:
+        """Operations with what they make, and the arguments that are no tensors."""
+        (one, two), (call_a, call_b) = (self.one, self.two), self.calls
+        return (
+            [(*told, call_a[one.call[node]]) for told, node in zip(one.exactly(nodes), nodes)],
+            [(*told, call_b[two.call[node]]) for told, node in zip(two.exactly(others), others)],
+        )
 
     def in_calls(self, stages: Iterable[int], only_exact: bool = False) -> None:
-        """Match what runs in two calls that belong together, in order; if wanted, only what makes the same."""
+        """Match what runs in two calls that belong together, in order; if wanted, only what is called the same."""
         wanted = set(stages)
         for (scope, stage), nodes in self.one.operations.items():
             others = self.two.operations.get((self.scopes[scope], stage)) if stage in wanted else None
             if others:
                 nodes, others = self._left(nodes, others)
                 if only_exact:
-                    self._take(nodes, others, common(self.one.exactly(nodes), self.two.exactly(others)))
+                    self._take(nodes, others, common(*self._called(nodes, others)))
                 else:
                     self._in_order(nodes, others)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -72,6 +73,26 @@ def in_any_order(
     return [
         (place, waiting[key].pop()) for place, key in enumerate(here) if place not in used_a and waiting[key]
     ]
+
+
+def increasing(numbers: list[int]) -> set[int]:
+    """The places of a longest run of numbers that increase.
+
+    >>> sorted(increasing([3, 0, 1, 2]))
+    [1, 2, 3]
+    """
+    ends: list[int] = []  # the place of the smallest number that a run of each length ends with
+    before = [-1] * len(numbers)
+    for place, number in enumerate(numbers):
+        length = bisect_left(ends, number, key=numbers.__getitem__)
+        before[place] = ends[length - 1] if length else -1
+        ends[length : length + 1] = [place]
+    found: set[int] = set()
+    place = ends[-1] if ends else -1
+    while place >= 0:
+        found.add(place)
+        place = before[place]
+    return found
 
 
 def _blocks(one: list[Any], two: list[Any]) -> list[tuple[int, int]] | None:

@@ -28,7 +28,7 @@ KEYS = 100  # letters of a row of the legend
 
 
 class Axis(NamedTuple):
-    """What an axis shows; ``unit`` is ``"ns"``, ``"bytes"``, ``"count"`` or empty for plain numbers.
+    """What an axis shows; ``unit`` is ``"ns"``, ``"bytes"``, ``"count"``, ``"%"`` of a change, or empty.
 
     ``names`` are those of the places 0, 1, 2, … along it, of which as many are written as there is room for.
     """
@@ -226,6 +226,9 @@ def said(axis: Axis, number: float) -> str:
     """
     if not math.isfinite(number):
         return str(number)
+    if axis.unit == "%":  # of a change
+        sign = "−" if number < 0 else "+" if number > 0 else ""
+        return f"{sign}{abs(number):,.0f} %" if abs(number) >= 99.95 else f"{sign}{abs(number):.3g} %"
     show = UNITS.get(axis.unit)
     text = show(round(abs(number))) if show else f"{abs(number):,.4g}"
     return f"−{text}" if number < 0 else text
