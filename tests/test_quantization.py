@@ -459,3 +459,15 @@ def test_tied_weights_are_counted_once():
 
     found = tv.analyze_quantization(Tied().eval(), torch.randint(0, 20, (3, 4)), formats=("int8",))
     assert len(found.rows) == 1 and found.whole[0].bytes_before == 20 * 8 * 4
+
+
+def test_a_training_step_is_refused_in_a_sentence():
+    layer = nn.Linear(4, 4)
+    with pytest.raises(UsageError, match="not a training step"):
+        tv.analyze_quantization(lambda x: layer(x).sum().backward(), torch.randn(2, 4))
+
+    def broken(x):
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        tv.analyze_quantization(broken, torch.randn(2, 4))

@@ -202,7 +202,15 @@ def analyze_quantization(
     if isinstance(model, Trace):
         raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
     with torch.random.fork_rng(), torch.no_grad():
-        found = trace(model, *args, kwargs=kwargs)
+        try:
+            found = trace(model, *args, kwargs=kwargs)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise UsageError(
+                "analyze_quantization() runs the model without gradients, and this calls backward() itself: "
+                "give the model and a batch, not a training step"
+            ) from error
     if found._held is not None:
         found._held.put_back()  # running statistics: this was no step of the user's
     trial = Trial(found.graph, found._held)
