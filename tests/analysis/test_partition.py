@@ -118,6 +118,49 @@ def test_figures_of_a_small_network() -> None:
     assert second.reason == "operand of a matrix product"
 
 
+def test_a_lookup_moves_the_rows_that_it_reads_and_holds_the_table() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.places, self.norm = (
+                nn.Embedding(5000, 16),
+                nn.Embedding(512, 16),
+                nn.LayerNorm(16),
+            )
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.norm(self.table(ids) + self.places(torch.arange(ids.shape[1])))
+            return made
+
+    trace = tv.trace(Words(), torch.zeros(2, 8, dtype=torch.int64))
+    part = max(trace.partition().parts, key=lambda part: part.weight_bytes)
+    assert part.names == ("embedding", "embedding", "add", "native_layer_norm")
+    assert part.weight_bytes == (5000 + 512 + 2) * 16 * 4
+    rows, ids, norm, out, statistics = (16 + 8) * 16 * 4, (16 + 8) * 8, 2 * 16 * 4, 16 * 16 * 4, 2 * 16 * 4
+    assert part.moved_bytes == rows + ids + norm + out + statistics
+    assert part.flops is not None and part.intensity == part.flops / part.moved_bytes
+    (chain,) = trace.fusion().chains
+    assert chain.bytes_after == part.moved_bytes
+    assert "of a table" in str(trace.partition())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_part_that_is_a_chain_moves_what_the_chain_does(name: str) -> None:
+    trace = traced(name)
+    if not len(trace.graph):
+        return
+    chains = {chain.operations[0]: chain.bytes_after for chain in trace.fusion().chains}
+    for way, options in WAYS.items():
+        columns = trace.partition(**options).columns
+        found = columns.cut.fused
+        for part, moved in enumerate(columns.passing_bytes):
+            assert moved is None or 0 <= moved <= columns.moved_bytes[part], way
+            loud = columns.members(part)[found.is_kernel[columns.members(part)]]
+            groups = set(found.of[loud].tolist())
+            if way == "fusion" and len(groups) == 1 and groups != {-1}:
+                assert moved == chains[int(found.members(groups.pop())[0])]
+
+
 def reasons(found: PartitionReport) -> set[str]:
     return {crossing.reason for part in found.parts for crossing in part.crossings}
 

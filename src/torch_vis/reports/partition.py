@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 BARS = 40
 OUTSIDE = "input of the run"
+HELD = (
+    "inputs, weights and outputs are what a part has to hold, whole; what it moves is that without what stays inside, "
+    "and of a table that is looked up in the rows read; FLOPs per byte are of that"
+)
 VIEWS = "views run no kernel, so max_operations does not count them"
 
 
@@ -34,9 +38,11 @@ class Crossing(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One part. ``intensity`` is FLOPs per byte of input, weights and output; None where some FLOPs are not known.
+    """One part. ``moved_bytes`` are those that pass in and out if what is internal stays on the chip.
 
-    ``reason`` is why it begins where it does; ``crossings`` say more of what it takes from other parts.
+    Inputs, weights and outputs are tensors that it has to hold, whole; of a table that is looked up in, only the rows
+    move. ``intensity`` is FLOPs per byte moved. Both are None where operations are not known. ``reason`` is why it
+    begins where it does; ``crossings`` say more of what it takes from other parts.
     """
 
     number: int
@@ -49,6 +55,7 @@ class Part(NamedTuple):
     output_bytes: int
     weight_bytes: int
     internal_bytes: int
+    moved_bytes: int | None
     intensity: float | None
     reason: str
     crossings: tuple[Crossing, ...]
@@ -86,10 +93,12 @@ class PartitionReport(Report):
         rows = zip(
             *(column.tolist() for column in (columns.input_bytes, columns.output_bytes, columns.weight_bytes,
                                              columns.internal_bytes, columns.flops, columns.uncovered)),
-            columns.intensity, columns.cut.begins, strict=True,
+            columns.passing_bytes, columns.intensity, columns.cut.begins, strict=True,
         )  # fmt: skip
         made = []
-        for number, (taken, given, weights, internal, flops, missing, intensity, begins) in enumerate(rows):
+        for number, (taken, given, weights, internal, flops, missing, moved, intensity, begins) in enumerate(
+            rows
+        ):
             members = columns.members(number).tolist()
             shown = [node for node in members if loud[node]] or members
             crossings = tuple(Crossing(*row) for row in columns.reasons(number))
@@ -105,6 +114,7 @@ class PartitionReport(Report):
                     output_bytes=given,
                     weight_bytes=weights,
                     internal_bytes=internal,
+                    moved_bytes=moved,
                     intensity=intensity,
                     reason=begins or (crossings[0].reason if crossings else OUTSIDE),
                     crossings=crossings,
@@ -142,12 +152,13 @@ class PartitionReport(Report):
             Field("views", "of which views", count), Field("flops", "FLOPs", count),
             Field("input_bytes", "inputs", size), Field("weight_bytes", "weights", size),
             Field("output_bytes", "outputs", size), Field("internal_bytes", "stays inside", size),
-            Field("intensity", "FLOPs per byte", "{:,.2f}".format), Field("reason", "cut off by"),
+            Field("moved_bytes", "moves", size), Field("intensity", "FLOPs per byte", "{:,.2f}".format),
+            Field("reason", "cut off by"),
         )  # fmt: skip
         rows: list[tuple[Any, ...]] = [
             (part.number, chained(part.names), common_path(part.modules), part.phase, len(part.operations), views,
-             part.flops, part.input_bytes, part.weight_bytes, part.output_bytes, part.internal_bytes, part.intensity,
-             part.reason)
+             part.flops, part.input_bytes, part.weight_bytes, part.output_bytes, part.internal_bytes,
+             part.moved_bytes, part.intensity, part.reason)
             for part, views in zip(self.parts, (self.columns.operations - self.columns.kernels).tolist(), strict=True)
         ]  # fmt: skip
         why = (
@@ -187,7 +198,8 @@ class PartitionReport(Report):
     def notes(self) -> Sequence[str]:
         """What is not covered."""
         missing = int(self.columns.uncovered.sum())
-        found = [VIEWS] if (self.columns.operations > self.columns.kernels).any() else []
+        found = [HELD]
+        found += [VIEWS] if (self.columns.operations > self.columns.kernels).any() else []
         if missing:
             found.append(f"the FLOPs of {missing:,} operations are not known and not in the totals")
         return found

@@ -185,56 +185,111 @@ class Fusion:
     # ------------------------------------------------------------ bytes
 
     @cached_property
-    def _reads(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Every read of a kernel: its row, the value under it, the reader's group and the bytes."""
+    def reads(self) -> tuple[Ints, Ints, Ints]:
+        """Every read of a kernel: its row, the value under it and the bytes that move for it.
+
+        Of a table only the rows looked up are read, and nothing of memory that is only written over: what an operation
+        moves tells how much less than all of its arguments that is.
+        """
         graph, flow = self.graph, self.flow
         rows = np.flatnonzero(flow.reads)
-        value = graph.in_value[rows]
+        value, node = graph.in_value[rows], graph.in_node[rows].astype(np.int64)
+        size = np.where(self.is_kernel[node], flow.bytes_of_type[graph.value_type[value]], 0)
+        made, maker = self._made
+        whole = np.bincount(node, weights=size, minlength=len(graph))
+        whole += np.bincount(maker, weights=made, minlength=len(graph))
+        slots = int(max(graph.in_slot.max(initial=0), -graph.out_slot.min(initial=0))) + 1
+        over = graph.out_slot < 0
+        into = np.isin(node * slots + graph.in_slot[rows], maker[over] * slots - graph.out_slot[over] - 1)
         return (
             rows,
             flow.root[value],
-            self.of[graph.in_node[rows]],
-            flow.bytes_of_type[graph.value_type[value]],
+            _without(size, node, self._beyond(whole), np.lexsort((-size, ~into, node))),
         )
+
+    @cached_property
+    def _made(self) -> tuple[Ints, Ints]:
+        """Of every row of ``out_value`` the bytes, and the operation."""
+        graph = self.graph
+        maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        size = self.flow.bytes_of_type[graph.value_type[graph.out_value]]
+        return np.where(self.is_kernel[maker], size, 0), maker
+
+    def _beyond(self, total: Ints) -> Ints:
+        """For each operation, by how much a total is more than what it moves; 0 where that is not known."""
+        known = True if self.moved.known is None else self.moved.known
+        return np.where(known, np.maximum(total - self.moved.values, 0), 0).astype(np.int64)
+
+    @cached_property
+    def written(self) -> Ints:
+        """For each value the bytes that move when it is written: less than it has where only a part of it is new."""
+        graph = self.graph
+        rows, _, read = self.reads
+        size, maker = self._made
+        total = np.bincount(maker, weights=size, minlength=len(graph))
+        total += np.bincount(graph.in_node[rows], weights=read, minlength=len(graph))
+        found = np.zeros(len(graph.value_type), dtype=np.int64)
+        found[graph.out_value] = _without(size, maker, self._beyond(total), np.argsort(maker, kind="stable"))
+        return found
 
     @cached_property
     def _inside(self) -> Bools:
         """Of the reads, those of something that the reader's own group made."""
-        _, root, group, _ = self._reads
-        maker = self.graph.value_producer[root]
-        return (group >= 0) & (maker >= 0) & (self.of[np.maximum(maker, 0)] == group)
+        return self.within(self.of)
+
+    def within(self, of: Ints) -> Bools:
+        """Of the reads, those of something made in the reader's own part, given the part of every operation."""
+        rows, root, _ = self.reads
+        maker, part = self.graph.value_producer[root], of[self.graph.in_node[rows]]
+        made = (maker >= 0) & self.is_kernel[maker]  # memory that was only given out has nothing to read
+        return (part >= 0) & made & (of[maker] == part)
 
     @cached_property
     def vanishing(self) -> Bools:
         """For each value, whether it would never be written: it is made in a group and used nowhere else."""
-        _, root, _, _ = self._reads
-        count = len(self.graph.value_type)
-        inside = np.bincount(root[self._inside], minlength=count)
-        total = np.bincount(root, minlength=count)
-        return (inside > 0) & (inside == total) & ~self.results
+        return self._unwritten(self._inside)
 
-    @cached_property
-    def intermediate(self) -> Ints:
-        """For each group the bytes of what passes inside it: every read of them, and the writes that vanish."""
-        graph = self.graph
-        _, _, group, size = self._reads
-        found = self._sum(group[self._inside], size[self._inside])
-        gone = np.flatnonzero(self.vanishing)
-        written = self.flow.bytes_of_type[graph.value_type[gone]]
-        return found + self._sum(self.of[graph.value_producer[gone]], written)
+    def _unwritten(self, inside: Bools) -> Bools:
+        root, count = self.reads[1], len(self.graph.value_type)
+        own, total = np.bincount(root[inside], minlength=count), np.bincount(root, minlength=count)
+        return (own > 0) & (own == total) & ~self.results
 
-    @cached_property
-    def shared(self) -> Ints:
-        """For each group the bytes of further reads of a tensor that one of its kernels reads already."""
+    def kept(self, of: Ints, count: int) -> tuple[Ints, Ints]:
+        """For each part, given that of every operation, the bytes that stay in it when it is one kernel.
+
+        First what it makes for itself: every read of it, and the writes that vanish. Then further reads of a tensor
+        that one of its kernels reads already.
+        """
         graph = self.graph
-        rows, root, group, size = self._reads
-        chosen = (group >= 0) & ~self._inside
+        rows, root, size = self.reads
+        part, inside = of[graph.in_node[rows]], self.within(of)
+        made = np.zeros(count, dtype=np.int64)
+        np.add.at(made, part[inside], size[inside])
+        gone = np.flatnonzero(self._unwritten(inside))
+        np.add.at(made, of[graph.value_producer[gone]], self.written[gone])
+        chosen = (part >= 0) & ~inside
         type_ = graph.value_type[graph.in_value[rows]][chosen].astype(np.int64)
-        key = (group[chosen] * len(graph.value_type) + root[chosen]) * max(len(graph.types), 1) + type_
+        key = (part[chosen] * len(graph.value_type) + root[chosen]) * max(len(graph.types), 1) + type_
         _, first = np.unique(key, return_index=True)
         again = np.ones(len(key), dtype=bool)
         again[first] = False
-        return self._sum(group[chosen][again], size[chosen][again])
+        more = np.zeros(count, dtype=np.int64)
+        np.add.at(more, part[chosen][again], size[chosen][again])
+        return made, more
+
+    @cached_property
+    def _kept(self) -> tuple[Ints, Ints]:
+        return self.kept(self.of, self.count)
+
+    @property
+    def intermediate(self) -> Ints:
+        """For each group the bytes of what passes inside it: every read of them, and the writes that vanish."""
+        return self._kept[0]
+
+    @property
+    def shared(self) -> Ints:
+        """For each group the bytes of further reads of a tensor that one of its kernels reads already."""
+        return self._kept[1]
 
     @cached_property
     def saved(self) -> Ints:
@@ -258,3 +313,14 @@ class Fusion:
         found = np.zeros(self.count, dtype=np.int64)
         np.add.at(found, group, size)
         return found
+
+
+def _without(size: Ints, node: Ints, less: Ints, order: Ints) -> Ints:
+    """Sizes of rows, of which each operation's first ones, in an order by operation, are taken away up to a sum."""
+    each = size[order]
+    before = np.cumsum(each) - each
+    start = np.searchsorted(node[order], node[order])  # of the first row of the same operation
+    taken = np.clip(less[node[order]] - (before - before[start]), 0, each) if len(each) else each
+    left = size.copy()
+    left[order] -= taken
+    return left

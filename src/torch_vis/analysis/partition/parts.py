@@ -102,7 +102,7 @@ class Parts:
 
     @cached_property
     def weight_bytes(self) -> Ints:
-        """The parameters and buffers that each reads."""
+        """The parameters and buffers that each has to hold, whole."""
         part, value, size, made = self._tensors
         chosen = ~made & self._is_weight[value]
         return self._sum(part[chosen], size[chosen])
@@ -126,10 +126,21 @@ class Parts:
         return np.isin(self.graph.value_role, WEIGHTS)
 
     @cached_property
+    def passing_bytes(self) -> list[int | None]:
+        """What each moves when all that is internal stays on the chip; None where some bytes are not known.
+
+        Of a table in which rows are looked up, these rows: far less than the weights that the part has to hold.
+        """
+        made, again = self.cut.fused.kept(self.part, self.count)
+        known = self._moved.known
+        missing = np.bincount(self.part[~known], minlength=self.count) if known is not None else made * 0
+        rows = zip((self.moved_bytes - made - again).tolist(), missing.tolist())
+        return [None if unknown else size for size, unknown in rows]
+
+    @cached_property
     def intensity(self) -> list[float | None]:
         """FLOPs per byte that passes in or out, if all that is internal stays on the chip; None where not known."""
-        passing = self.input_bytes + self.weight_bytes + self.output_bytes
-        rows = zip(self.flops.tolist(), passing.tolist(), self.uncovered.tolist())
+        rows = zip(self.flops.tolist(), self.passing_bytes, self.uncovered.tolist())
         return [None if missing or not size else work / size for work, size, missing in rows]
 
     def _sum(self, part: Ints, size: Ints) -> Ints:
