@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -162,14 +163,14 @@ class Comparison:
             *self.alignment.scope_to_b[self.alignment.scope_to_b >= 0].tolist(),
             *first_calls(self.b.graph),
         }
-        return [scope for scope in self.b.graph.scopes if scope.index not in kept and scope.kind == "module"]
+        return _modules(scope for scope in self.b.graph.scopes if scope.index not in kept)
 
     @cached_property
     def removed_modules(self) -> list[Scope]:
         """Calls of modules that only ``a`` makes; not those that it makes again in backward."""
         again = first_calls(self.a.graph)
         gone = [n for n in np.flatnonzero(self.alignment.scope_to_b < 0).tolist() if n not in again]
-        return [scope for scope in (self.a.graph.scopes[n] for n in gone) if scope.kind == "module"]
+        return _modules(self.a.graph.scopes[n] for n in gone)
 
     @cached_property
     def moved_modules(self) -> list[tuple[Scope, Scope]]:
@@ -356,6 +357,15 @@ def compare(a: Trace, b: Trace) -> Comparison:
         if not isinstance(one, Trace):
             raise UsageError(f"compare() takes two traces, not {type(one).__name__}")
     return Comparison(a, b)
+
+
+def _modules(scopes: Iterable[Scope]) -> list[Scope]:
+    """Those that are calls of modules; not of the whole model once more, inside what a compiler captured of it."""
+    return [
+        scope
+        for scope in scopes
+        if scope.kind == "module" and not (scope.path and is_root(scope.graph, scope.index))
+    ]
 
 
 def _parts(trace: Trace) -> Any:

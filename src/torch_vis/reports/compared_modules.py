@@ -98,13 +98,16 @@ def module_scopes(graph: Graph) -> Any:
 
 
 def is_root(graph: Graph, scope: int) -> bool:
-    """Whether a call is that of the whole model, which an export calls by its class, or the run itself."""
+    """Whether a call is that of the whole model, which a capture calls by its class, or the run itself."""
     if scope == 0 or not graph.scope_paths[scope]:
         return True
     path, type_, kind = graph.modules[int(graph.scope_module[scope])]
-    if kind != "module" or path != type_ or int(graph.scope_parent[scope]) != 0:
+    if kind != "module" or path != type_:
         return False
-    return not any(other.startswith(f"{path}.") for other in graph.scope_paths)
+    around = int(graph.scope_parent[scope])
+    while around > 0 and (graph.scopes[around].kind in BETWEEN or not graph.scope_paths[around]):
+        around = int(graph.scope_parent[around])
+    return around == 0 and not any(other.startswith(f"{path}.") for other in graph.scope_paths)
 
 
 def _paths(graph: Graph) -> list[str]:
