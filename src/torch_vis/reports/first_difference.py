@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.analysis.compare import module_of
 from torch_vis.graph.rows import Node, Value
+from torch_vis.graph.schema import Flag
 from torch_vis.graph.template import Call, Slot
 from torch_vis.run.literals import operator
 from torch_vis.views.charts_names import placed
@@ -86,7 +87,7 @@ def in_short(found: Differences) -> str:
         times = max(found.rounds(name) for name in results)
         return f"no more than rounding: results differ by {off} ({times:.2g} times the rounding of a single step)"
     if found.compiled and worst and results[worst].relative:
-        return _given(found) or f"what the compiled code gave differs: {off}; what is inside it cannot be compared"
+        return _given(found) or f"what the compiled code gave differs: {off}; {_inside(found)}"
     start = next((row for row in found.rows if found.is_start(row)), found.first)
     if start is not None:
         return _where_it_starts(found, start)
@@ -95,6 +96,13 @@ def in_short(found: Differences) -> str:
     return _given(found) or (
         f"results differ by {off}, but nothing that both runs do: look at what only one of them does"
     )
+
+
+def _inside(found: Differences) -> str:
+    """What may be the matter inside compiled code."""
+    if any(((trace.graph.node_flags & Flag.RANDOM) != 0).any() for trace in (found.a, found.b)):
+        return "it draws random numbers of its own (dropout), so that only model.eval() can be compared"
+    return "what is inside it cannot be compared"
 
 
 def _given(found: Differences) -> str:

@@ -30,6 +30,7 @@ NORMS = frozenset({
     "cudnn_batch_norm", "miopen_batch_norm",
 })  # fmt: skip
 MEAN = 1  # the place of the mean among these
+AGREES = 0.5  # of the larger norm: two tensors that are less apart hold something in common
 NOTHING = Apart(0.0, 0.0, 0.0, 0.0)
 
 
@@ -257,6 +258,8 @@ class _Both:
             theirs = mine
         if theirs is not None and mine is None and here not in one.sound and found.here <= theirs.floor:
             mine = theirs
+        if (mine is None) != (theirs is None) and found.norm < AGREES * max(found.here, found.there):
+            mine = theirs = None  # what the other run confirms is no remainder
         if mine is not None and theirs is not None:
             return found.gap()._replace(rounding=True, zero_in="AB")
         if mine is not None:

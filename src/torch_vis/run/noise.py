@@ -174,20 +174,22 @@ class Noise:
     def _weigh(self, kind: str, node: int, read: Sequence[int], value: int, found: _Sum, size: float) -> None:
         """Hold a result against what went into it."""
         eps = self.fineness(value)
-        off = eps if kind == "adds" else max(eps, self._off.get(value, 0.0))
-        error = found.size * (off + min(eps, ACCUMULATES) * found.terms**0.5)
+        held = min(eps, ACCUMULATES)
+        step = (
+            held if kind == "centred" else eps
+        )  # one kernel, which keeps what it takes away as finely as it sums
+        error = found.size * (step + held * found.terms**0.5)
         if error > 0 and size <= SLACK * error:  # where nothing went in, zero is exact
             self.values[value] = Remainder(size, SLACK * error, found.size)
             return
         self.sound.add(value)
         cancelled = found.size / size if size else 1.0
         self.grows[node] = max(self.grows[node], cancelled)
+        off = self._off.pop(value, 0.0)
         if kind == "adds":
-            parts = [self._error(one) for one in read]
-            off = max(off, sum(part * part for part in parts) ** 0.5 / size if size else 0.0)
+            off = sum(self._error(one) ** 2 for one in read) ** 0.5 / size if size else 0.0
         elif kind != "products" and cancelled > CANCELS:
-            off *= cancelled
-        self._off.pop(value, None)
+            off = max(off, step * cancelled)
         if off > CANCELS * eps:
             self._off[value] = min(off, 1.0)
 
