@@ -17,8 +17,8 @@ from tests.graph.graphs import empty_graph
 from tests.traced import NAMES, traced
 from torch_vis.analysis.device_time import Estimate
 from torch_vis.analysis.hardware import find_hardware
-from torch_vis.analysis.kinds import kind_of
 from torch_vis.analysis.host_time import Equation, HostCosts, counts, fit, per_node, usual
+from torch_vis.analysis.kinds import kind_of
 from torch_vis.analysis.latency import SETTLE_NS, WITHIN, predict, timeline
 from torch_vis.analysis.workload import workload
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
@@ -267,6 +267,22 @@ def test_a_busy_machine_says_so() -> None:
         machine = replace(made_up(), noise=noise)
         assert ("again=True" in str(machine)) == busy
         assert any("busy" in note for note in tv.predict_latency(trace, calibration=machine).notes()) == busy
+
+
+def test_an_optimizer_that_would_run_in_another_form_is_told() -> None:
+    model = torch.nn.Linear(4, 4)
+
+    def told(foreach: bool, hardware: str) -> bool:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=foreach)
+
+        def step() -> None:
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+
+        trace = tv.trace(step)
+        return any("foreach=True" in note for note in tv.predict_latency(trace, hardware=hardware).notes())
+
+    assert told(False, "A100") and not told(True, "A100") and not told(False, "EPYC 9654")
 
 
 def test_a_run_that_does_not_fit_says_so() -> None:

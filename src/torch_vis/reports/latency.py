@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_vis.analysis.calibration import BUSY, Calibration
-from torch_vis.analysis.kinds import KINDS, kinds
+from torch_vis.analysis.kinds import KINDS, kinds, lists_tensors
 from torch_vis.analysis.latency import SETTLE_NS, predict
 from torch_vis.errors import UsageError
 from torch_vis.graph.schema import Phase
@@ -18,6 +18,7 @@ from torch_vis.reports.least import least, summed
 from torch_vis.reports.machines import machine
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import INK, PALE, Axis, Chart, Series
+from torch_vis.views.charts_stages import stages_of
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
@@ -233,6 +234,7 @@ class LatencyReport(Report):
         return Chart(
             "areas", on + (told if found.waits_for else ""), Axis("operation, in the order of the run", "count"),
             Axis("time from the start", "ns"), bands, [host] if found.overlaps else [],
+            stages=stages_of(self.graph),
         )  # fmt: skip
 
     def notes(self) -> Sequence[str]:
@@ -259,11 +261,27 @@ class LatencyReport(Report):
             notes.append(
                 f"the time ends when the host has noticed that the device is done, {duration(int(SETTLE_NS))} after it"
             )
+            if self._is_one_by_one():
+                notes.append(
+                    "the optimizer goes tensor by tensor, as it does on a CPU; on a GPU torch takes them together, "
+                    "which a trace with foreach=True predicts"
+                )
         if self.found.overlaps and self.found.waits_for == "host":
             notes.append(
                 "Python between operations counts as in plain torch modules; libraries may take more"
             )
         return notes
+
+    def _is_one_by_one(self) -> bool:
+        """Whether a run on a CPU has an optimizer that would run in another form on a GPU."""
+        graph = self.graph
+        stepping = graph.node_phase == Phase.OPTIMIZER
+        on_gpu = any(device.startswith("cuda") for device in graph.devices)
+        if on_gpu or not stepping.any():
+            return False
+        return not any(
+            lists_tensors(graph.calls[call]) for call in np.unique(graph.node_call[stepping]).tolist()
+        )
 
     def _of_a_datasheet(self, hardware: Hardware) -> Iterator[str]:
         """What a device's datasheet says against the prediction, or does not say."""

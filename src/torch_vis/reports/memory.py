@@ -38,7 +38,7 @@ BARS = 30
 SCRATCH = "an estimate: 4 of 5 convolutions within 2 %, LSTMs up to 37 % low"
 TRIED = (  # what the rules of analysis/memory/scratch.py were found to be worth on shapes they were not made from
     "scratch of kernels on the CPU, as tried: in backward, 206 of 260 random convolutions were within 2 % + 2 KiB; "
-    "depthwise windows above 3×3 are mostly too high, and LSTMs up to 37 % too low"
+    "depthwise windows above 3×3 are far off either way, and LSTMs up to 37 % too low"
 )
 
 
