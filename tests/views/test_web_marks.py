@@ -103,6 +103,98 @@ def test_the_mark_is_there_where_only_names_can_be_read(page: Page) -> None:
     assert "↻ recomputed" in page.text(".legend") and ">↻ recomputed<" in page.js("return T.toSvg()")
 
 
+@pytest.mark.parametrize("opening", ["closed", "one", "all"])
+@pytest.mark.parametrize("scale", [0.42, 0.5, 0.75, 1])
+def test_the_sign_and_its_legend_are_there_however_it_is_shown(
+    page: Page, opening: str, scale: float
+) -> None:
+    page.press("t")  # which leaves the graph little room
+    page.js(
+        "const f = A.roots[1].children.find(b => b.recomputed); f.opening = arguments[0]; return A.relayout()",
+        opening,
+    )
+    signs = [text for text in drawn(page, scale) if text.startswith("↻ bl")]
+    assert len(signs) == 1, "what was checkpointed, and not once more all that is in it"
+    assert "↻ recomputed" in page.text(".legend")
+    page.js("A.setHeat('time')")
+    assert "↻ recomputed" in page.text(".legend"), "colours that are a measure do not hide it"
+
+
+def test_the_flame_chart_has_the_sign(page: Page) -> None:
+    page.press("t")
+    page.until("return S.flame.chart")
+    again = "return [...Array(A.run.scopes).keys()].map(s => S.flame.label(s)).filter(t => t.startsWith('↻'))"
+    assert page.js(again) == ["↻ blocks.2", "↻ blocks.1", "↻ blocks.0"]
+    assert "↻ recomputed" in page.text(".flame .chart-key")
+
+
+# ---------------------------------------------------------------- some of several
+
+
+class Some(Checkpointed):
+    """Only the first and the last block are computed again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for number, block in enumerate(self.blocks):
+            x = block(x) if number == 1 else checkpoint(block, x, use_reentrant=False)
+        return self.head(x)
+
+
+ENDS = """
+const ends = (c, edge) => {
+  const found = [];
+  for (let i = 0; i < edge.lines.length; i += 2) {
+    const [frame, line] = [edge.lines[i], edge.lines[i + 1]], {path, pathStart} = c.results[frame];
+    for (const at of [pathStart[line], pathStart[line + 1] - 2])
+      found.push([c.frameX[frame] + path[at], c.frameY[frame] + path[at + 1]]);
+  }
+  return found;
+};
+const near = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]) < 0.5;
+return A.scene.columns.flatMap(c => c.picture.edges.filter(e => !e.hub).map(e => {
+  const all = ends(c, e), loose = all.filter((a, i) => !all.some((b, j) => i !== j && near(a, b)));
+  const [from, to] = [e.source, e.target].map(i => c.picture.items[i].box.label);
+  return [`${from} → ${to}`, loose.length];
+}));
+"""
+
+
+@pytest.mark.parametrize("mode", ["side", "over"])
+def test_lines_lead_from_what_is_computed_again_to_what_reads_it(show: Show, mode: str) -> None:
+    page = show(tv.trace(Some(), torch.ones(3, 4), backward=True))
+    page.js("return S.setMode(arguments[0])", mode)
+    page.js("return S.openEverything()")
+    found = page.js(ENDS)
+    assert len(found) > 30
+    assert [edge for edge, loose in found if loose != 2] == [], "broken off at the border of a frame"
+
+
+def test_what_is_computed_again_stands_before_what_reads_it_and_has_a_true_name(show: Show) -> None:
+    page = show(tv.trace(Some(), torch.ones(3, 4), backward=True))
+    close(page)
+    assert "↻ blocks.0, 2" in drawn(page), "and not 0–2, which would be three"
+    again, net = page.js(
+        "const c = A.scene.columns[1], y = f => c.y[c.picture.items.findIndex(i => f(i.box))];"
+        "const net = c.picture.items.findIndex(i => i.box.type === 'Some');"
+        "return [y(b => b.isMarked), c.frameY[c.picture.items[net].own] ?? c.y[net]]"
+    )
+    assert again > net, "backward is read upwards"
+
+
+def test_arrowheads_are_drawn_over_the_cards_behind_a_repeat(show: Show) -> None:
+    page = show(tv.trace(Some(), torch.ones(3, 4), backward=True))
+    order = page.js(
+        "const seen = [], proto = CanvasRenderingContext2D.prototype, {fill, fillText} = proto;"
+        "proto.fill = function (...a) { if (a[0] instanceof Path2D) seen.push('tips'); return fill.apply(this, a); };"
+        "proto.fillText = function (t, ...a) { seen.push(t); return fillText.call(this, t, ...a); };"
+        "S.view.camera = {scale: 1, x: 20, y: 40};"
+        "try { S.view.drawNow(); } finally { proto.fill = fill; proto.fillText = fillText; } return seen;"
+    )
+    cards = [place for place, what in enumerate(order) if what in ("Linear", "Block")]
+    assert "tips" in order and order.index("tips") > min(cards)
+
+
 def test_the_page_marks_the_calls_that_the_table_counts_as_backward(page: Page, trace: tv.Trace) -> None:
     again = recomputed_scopes(trace.graph)
     assert again.any()
@@ -142,10 +234,10 @@ def test_inside_of_it_details_say_it_too(page: Page, trace: tv.Trace) -> None:
     assert facts(page, ".details")["recomputed"].startswith("run again during backward")
 
 
-@pytest.mark.parametrize("word", ["recomputed", "recompute", "recomp*"])
-def test_the_search_finds_what_is_computed_again(page: Page, trace: tv.Trace, word: str) -> None:
+@pytest.mark.parametrize("text", ["flag:recomputed", "flag:recompute", "flag:recomp*", "recomputed"])
+def test_the_search_finds_what_is_computed_again(page: Page, trace: tv.Trace, text: str) -> None:
     page.press("/")
-    page.press(f"flag:{word}")
+    page.press(text)
     page.until("return S.search.found?.total > 0")
     found = page.js("return [S.search.found.total, S.search.found.scopes.map(s => A.run.path(s))]")
     assert found == [len(trace.graph.find(flag="recompute")), ["blocks.2", "blocks.1", "blocks.0"]]

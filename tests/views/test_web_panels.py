@@ -15,6 +15,7 @@ from torch import nn
 import torch_vis as tv
 from tests.browser import needs_browser
 from tests.views.test_web_browser import Net, Page
+from torch_vis.views.units import duration
 
 pytestmark = needs_browser
 ENTER, ESCAPE = "\ue007", "\ue00c"
@@ -129,6 +130,15 @@ def test_the_summary_speaks_of_the_run_in_words(page: Page) -> None:
     found = facts(page, ".summary")
     assert found["backward"].isdigit() and "of it to record" in found
     assert not [name for name in found if "_" in name or name.endswith(" ns")]
+
+
+def test_the_summary_tells_of_runs_that_were_repeated(show: Callable[[Any], Page]) -> None:
+    trace = tv.trace(Net(), torch.ones(3, 4), repeat=3)
+    found, meta = facts(show(trace), ".summary"), trace.meta
+    low, high = (duration(meta[f"plain_wall_{end}_ns"]) for end in ("low", "high"))
+    assert found["without recording"] == duration(meta["plain_wall_ns"])
+    assert found["runs timed"] == "3" and found["half of them within"] == f"{low} to {high}"
+    assert not [name for name in found if name.startswith("plain")]
 
 
 def test_a_run_that_did_not_finish_says_so(show: Callable[[Any], Page]) -> None:

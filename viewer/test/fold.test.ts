@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { rootBox, type Box } from "../src/tree/box.ts";
+import { numbersText, rootBox, type Box } from "../src/tree/box.ts";
 import { stretches } from "../src/tree/fold.ts";
 import { Forest } from "../src/tree/forest.ts";
 import { openAll, openAtFirst, wayTo } from "../src/tree/openings.ts";
@@ -137,4 +137,11 @@ test("what ran again is not folded with what ran first, and is the only thing ma
   const boxes = rootBox(new Forest(run, [0])).children;
   assert.deepEqual(boxes.map((box) => [box.label, box.count, box.recomputed, box.isMarked]), [["layers.0–1", 2, false, false], ["layers.0–1", 2, true, true]]);
   assert.deepEqual(boxes[1].children.map((box) => box.isMarked), [false, false], "the repeat says it for all in it");
+});
+
+test("numbers that do not follow on each other are told one by one", () => {
+  assert.equal(numbersText([3, 0, 1, 2]), "0–3");
+  assert.equal(numbersText([0, 2]), "0, 2");
+  assert.equal(numbersText([0, 1, 2, 5]), "0–2, 5");
+  assert.equal(numbersText([0, 2, 4, 6, 8, 10]), "0, 2 … 10");
 });

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Layout } from "../src/layout/frames.ts";
+import { Layout, type FrameResult } from "../src/layout/frames.ts";
 import { arrange, type Cells, type Lines, type Sheet } from "../src/layout/layered.ts";
 import { Spreader } from "../src/layout/place.ts";
-import { rootBox } from "../src/tree/box.ts";
+import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
 import { openAll } from "../src/tree/openings.ts";
 import { compose } from "../src/tree/picture.ts";
-import { tower } from "./samples.ts";
+import { checkpointed, tower } from "./samples.ts";
 
 function random(seed: number): () => number {
   return () => (seed = (seed * 16807) % 2147483647) / 2147483647;
@@ -113,17 +113,38 @@ test("frames in frames: the same layer is laid out once, and lines meet at ports
     const layers = picture.frames.flatMap((frame, i) => (frame.item >= 0 && picture.items[frame.item].box.kind === "module" && picture.items[frame.item].box.type === "Block" ? [results[i]] : []));
     assert.equal(layers.length, 6);
     assert.equal(new Set(layers).size, 1);
-    for (const edge of picture.edges) {
-      const ends: [number, number][] = [];
-      for (let i = 0; i < edge.lines.length; i += 2) {
-        const [x, y] = origin(picture, results, edge.lines[i]);
-        const { path, pathStart } = results[edge.lines[i]];
-        const line = edge.lines[i + 1];
-        ends.push([x + path[pathStart[line]], y + path[pathStart[line] + 1]], [x + path[pathStart[line + 1] - 2], y + path[pathStart[line + 1] - 1]]);
-      }
-      const loose = ends.filter((end, i) => !ends.some((other, j) => i !== j && Math.hypot(end[0] - other[0], end[1] - other[1]) < 0.01));
-      assert.equal(loose.length, 2, "only the two ends of an edge are loose");
+    checkEnds(picture, results);
+  }
+});
+
+/** Every edge is one line from its source to its target, whatever frames it passes. */
+function checkEnds(picture: ReturnType<typeof compose>, results: FrameResult[]): void {
+  for (const edge of picture.edges) {
+    const ends: [number, number][] = [];
+    for (let i = 0; i < edge.lines.length; i += 2) {
+      const [x, y] = origin(picture, results, edge.lines[i]);
+      const { path, pathStart } = results[edge.lines[i]];
+      const line = edge.lines[i + 1];
+      ends.push([x + path[pathStart[line]], y + path[pathStart[line] + 1]], [x + path[pathStart[line + 1] - 2], y + path[pathStart[line + 1] - 1]]);
     }
+    const loose = ends.filter((end, i) => !ends.some((other, j) => i !== j && Math.hypot(end[0] - other[0], end[1] - other[1]) < 0.01));
+    assert.equal(loose.length, 2, "only the two ends of an edge are loose");
+  }
+}
+
+test("what is computed again stands before what reads it, and its lines pass every frame between", () => {
+  for (const phases of [[1], [0, 1]]) {
+    const root = rootBox(new Forest(checkpointed(), phases));
+    openAll(root, 1e6);
+    const up = phases.length === 1;
+    const picture = compose(root, { views: false, up, measure: () => ({ w: 100, h: 40 }), header: 30, headerWidth: () => 0 });
+    const results = new Layout().all(picture.specs);
+    checkEnds(picture, results);
+    const item = (wanted: (box: Box) => boolean): number => picture.items.findIndex(({ box }) => wanted(box));
+    const [net, again] = [item((box) => box.type === "Net"), item((box) => box.isMarked)];
+    const top = (number: number): number => results[0].y[picture.items[number].cell];
+    assert.ok(top(again) > top(net), "below: backward is read upwards, also where it is laid over forward");
+    assert.ok(picture.edges.some(({ source, target }) => picture.items[source].box.parent === picture.items[again].box && picture.items[target].frame !== picture.items[source].frame));
   }
 });
 

@@ -7,7 +7,7 @@ import { amountOf, duration, parseAmount, signed, size, sizes } from "../src/dat
 import { Memory } from "../src/data/memory.ts";
 import { flame } from "../src/data/flame.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { compared, makeRun, tower } from "./samples.ts";
+import { checkpointed, compared, makeRun, tower } from "./samples.ts";
 
 test("words, patterns and filters", () => {
   const run = tower(3);
@@ -102,6 +102,16 @@ test("what cannot be understood is said", () => {
   assert.equal(search(run, "time>0").error, "");
   assert.match(search(run, "time>soon").error, /no amount/);
   assert.match(search(run, "/(/").error, /no regular expression/);
+});
+
+test("the word on a mark finds what it marks", () => {
+  const run = checkpointed();
+  for (const text of ["recomputed", "Recomp", "↻", "recomp*", "flag:recomputed"]) {
+    const { nodes, scopes } = search(run, text);
+    assert.deepEqual([nodes, scopes], [[6], [5]], text);
+  }
+  assert.equal(search(run, "reco").total, 0, "a shorter word is looked for in names alone");
+  assert.equal(search(run, "recomputed layers.1").total, 0);
 });
 
 test("amounts", () => {

@@ -92,6 +92,23 @@ export function tower(layers: number, odd = -1): Run {
   return makeRun({ modules, scopes, ops });
 }
 
+/** Forward and backward of two layers and a head, of which backward computes the first layer again: in a call outside of the model. */
+export function checkpointed(): Run {
+  const modules: Sample["modules"] = [["", "run"], ["", "Net"], ["layers.0", "Block"], ["layers.1", "Block"], ["head", "Linear"]];
+  const scopes: Sample["scopes"] = [[-1, 0], [0, 1], [1, 2], [1, 3], [1, 4], [0, 2]];
+  const [backward, recompute] = [1, 8];
+  const run = makeRun({ modules, scopes, ops: [
+    { name: "mm", scope: 2, reads: [-1] }, { name: "exp", scope: 3, reads: [0] }, { name: "addmm", scope: 4, reads: [1] },
+    { name: "ones_like", scope: 0, reads: [], phase: backward }, { name: "mm", scope: 4, reads: [3], phase: backward },
+    { name: "mul", scope: 3, reads: [4, 1], phase: backward },
+    { name: "mm", scope: 5, reads: [-1], phase: backward }, // once more, when backward has begun in the model
+    { name: "mul", scope: 2, reads: [5, 6], phase: backward },
+  ] });
+  (run.nodeFlags as Int32Array)[6] = recompute;
+  run.columns.set("scope_recomputed", Uint8Array.of(0, 0, 0, 0, 0, 1));
+  return run;
+}
+
 /** A run as a comparison: the status of each operation, and the times that the earlier run had. */
 export function compared(run: Run, status: number[], before: number[]): Run {
   const { data, columns } = run;

@@ -1,6 +1,7 @@
 /** The search language: words, /regular expressions/ and filters such as `time>1ms dtype:float32 op:conv* phase:backward`. */
 
 import { FIELDS, fieldTest, globbed, type Test } from "./fields.ts";
+import { AGAIN, isOutermost, isRepeated, RECOMPUTED } from "./recomputed.ts";
 import { type Metric, type Run } from "./run.ts";
 import { parseAmount } from "./units.ts";
 
@@ -23,10 +24,17 @@ const OF_PHASE: Record<string, [metric: string, phase: number]> = {
 };
 const UNTOLD = new Set(["difference", "start_ns", "bound", "units"]);
 const MOST = 1000;
+const LEAST = 5; // letters of the word for what backward ran again, for it to be meant
+
+/** Looks into names; `again`: what backward ran again is meant as well. */
+interface Word {
+  in(text: string): boolean;
+  again: boolean;
+}
 
 interface Parsed {
   tests: Test[];
-  words: ((text: string) => boolean)[];
+  words: Word[];
   error: string;
 }
 
@@ -35,13 +43,13 @@ export function search(run: Run, text: string): Found {
   const mask = new Uint8Array(run.count);
   const found: Found = { nodes: [], scopes: [], total: 0, mask, error };
   if (error || (!tests.length && !words.length)) return found;
-  const moduleHit = run.tables.modules.map(([path, type]) => words.map((word) => word(path) || word(type)));
-  const callHit = run.tables.calls.map((_, call) => words.map((word) => word(run.callName[call])));
+  const moduleHit = run.tables.modules.map(([path, type]) => words.map((word) => word.in(path) || word.in(type)));
+  const callHit = run.tables.calls.map((_, call) => words.map((word) => word.in(run.callName[call])));
   const views: number[] = [];
   for (let node = 0; node < run.count; node++) {
     const inModule = moduleHit[run.scopeModule[run.nodeScope[node]]];
     const inCall = callHit[run.nodeCall[node]];
-    if (!words.every((_, i) => inModule[i] || inCall[i])) continue;
+    if (!words.every(({ again }, i) => inModule[i] || inCall[i] || (again && isRepeated(run, node)))) continue;
     if (!tests.every((test) => test.node(node))) continue;
     mask[node] = 1;
     found.total += 1;
@@ -51,7 +59,8 @@ export function search(run: Run, text: string): Found {
   found.nodes.push(...views.slice(0, MOST - found.nodes.length)); // what is not drawn comes last
   if (tests.every((test) => test.scope)) {
     for (let scope = 1; scope < run.scopes && found.scopes.length < MOST; scope++) {
-      if (moduleHit[run.scopeModule[scope]].every(Boolean) && tests.every((test) => test.scope!(scope))) found.scopes.push(scope);
+      const inModule = moduleHit[run.scopeModule[scope]];
+      if (words.every(({ again }, i) => inModule[i] || (again && isOutermost(run, scope))) && tests.every((test) => test.scope!(scope))) found.scopes.push(scope);
     }
   }
   return found;
@@ -65,7 +74,7 @@ function parse(run: Run, text: string): Parsed {
     if (token.length > 2 && token.startsWith("/") && /\/i?$/.test(token)) {
       try {
         const pattern = new RegExp(token.slice(1, token.lastIndexOf("/")), "i");
-        parsed.words.push((word) => pattern.test(word));
+        parsed.words.push({ in: (name) => pattern.test(name), again: false });
       } catch {
         parsed.error = `${token} is no regular expression`;
       }
@@ -76,7 +85,8 @@ function parse(run: Run, text: string): Parsed {
     } else {
       const low = token.replaceAll('"', "").toLowerCase();
       const glob = /[*?]/.test(low) ? globbed(low) : null;
-      parsed.words.push(glob ?? ((word) => word.toLowerCase().includes(low)));
+      const again = low === AGAIN.trim() || (glob ? glob(RECOMPUTED) : low.length >= LEAST && RECOMPUTED.startsWith(low));
+      parsed.words.push({ in: glob ?? ((name) => name.toLowerCase().includes(low)), again });
     }
   }
   return parsed;

@@ -1,10 +1,11 @@
 /** The line at the top of a frame: its name and class on the left, its buttons on the right. */
 
-import { AGAIN, RECOMPUTED } from "../data/recomputed.ts";
+import { RECOMPUTED } from "../data/recomputed.ts";
 import type { Box } from "../tree/box.ts";
 import { signOf, subRuler, titleRuler } from "./measure.ts";
-import { round, type Look, type Zone } from "./painter.ts";
+import type { Look, Zone } from "./painter.ts";
 import type { Rect } from "./scene.ts";
+import { round } from "./shapes.ts";
 import { FONT } from "./text.ts";
 
 const HIGH = 22;
@@ -38,14 +39,14 @@ function badgeOf(box: Box): Button {
   return { action: "all", text, w: titleRuler().width(text) + 14, strong: true };
 }
 
-/** What a frame is called: with the sign of a difference, and of a graph break that ends it. */
+/** What a frame is called: with its signs, and that of a graph break that ends it. */
 export function nameOf(box: Box): string {
   return `${signOf(box)}${box.type.startsWith("⚡") ? "⚡ " : ""}${box.label || box.type}`;
 }
 
 /** The same where it has no buttons. */
 export function farName(box: Box): string {
-  return `${box.isMarked ? AGAIN : ""}${nameOf(box)}${box.kind === "fold" ? ` ×${box.count.toLocaleString("en-US")}` : ""}`;
+  return `${nameOf(box)}${box.kind === "fold" ? ` ×${box.count.toLocaleString("en-US")}` : ""}`;
 }
 
 /** What stands beside the name: the class, and whether backward ran it again, which comes first where there is no room for both. */

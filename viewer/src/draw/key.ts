@@ -20,10 +20,10 @@ const DIFFERENCES = ["", "+ only in B (added)", "− only in A (removed)", "≠ 
 
 export function keyOf(app: App): Key {
   const { theme, heat } = app;
-  if (heat) return heatKey(app, heat);
+  const marks: [string, string][] = hasMarks(app) ? [["", `${AGAIN}${RECOMPUTED}`]] : [];
+  if (heat) return heatKey(app, heat, marks);
   const key: Key = { title: "", notes: "", ramp: [], ticks: [], swatches: [] };
   const boxes = drawnBoxes(app);
-  const marks: [string, string][] = boxes.some((box) => box.isMarked) ? [["", `${AGAIN}${RECOMPUTED}`]] : [];
   if (app.run.difference) {
     const seen = new Set<number>(app.run.difference);
     key.swatches = [1, 2, 3].filter((one) => seen.has(one) || boxes.some((box) => box.difference === one)).map((one) => [theme.difference[one], DIFFERENCES[one]]);
@@ -37,7 +37,7 @@ export function keyOf(app: App): Key {
   return key;
 }
 
-function heatKey(app: App, heat: Measure): Key {
+function heatKey(app: App, heat: Measure, marks: [string, string][]): Key {
   const { theme, range } = app;
   const boxes = drawnBoxes(app).filter((box) => !heat.applies || heat.applies(box));
   const amounts = boxes.map((box) => heat.of(box));
@@ -53,7 +53,13 @@ function heatKey(app: App, heat: Measure): Key {
     key.ticks = [0, 0.5, 1].map((share) => heat.show(amountAt(heat.scale, range, share)));
   }
   if (amounts.some((one) => one !== null && !Number.isFinite(one))) key.swatches.push([BAD, "NaN or infinite"]);
+  key.swatches.push(...marks);
   return key;
+}
+
+/** Whether a name that is to be seen says that backward ran it again, of a box or of an open frame. */
+function hasMarks(app: App): boolean {
+  return (app.scene?.columns ?? []).some(({ picture }) => picture.items.some(({ box }) => box.isMarked));
 }
 
 function drawnBoxes(app: App): Box[] {

@@ -3,8 +3,9 @@
 import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
 import { subRuler } from "./measure.ts";
-import { round, type Look } from "./painter.ts";
+import type { Look } from "./painter.ts";
 import type { Column } from "./scene.ts";
+import { round } from "./shapes.ts";
 import { FONT } from "./text.ts";
 
 export const ODD = "#d1a10f";

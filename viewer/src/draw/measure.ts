@@ -1,6 +1,6 @@
 /** How large a box is and what it says: its name, and below it what it makes. */
 
-import { RECOMPUTED } from "../data/recomputed.ts";
+import { AGAIN, RECOMPUTED } from "../data/recomputed.ts";
 import { shapeText, type Run } from "../data/run.ts";
 import { plural } from "../data/text.ts";
 import type { Box } from "../tree/box.ts";
@@ -26,7 +26,7 @@ export function headerWidth(box: Box): number {
 
 /** Of the width of a frame, what its name takes from the left and its buttons from the right. */
 export function headerParts(box: Box): { title: number; buttons: number } {
-  const title = Math.min(280, titleRuler().width(box.label || box.type)) + 34 + (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0);
+  const title = Math.min(280, titleRuler().width(signOf(box) + (box.label || box.type))) + 34 + (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0);
   if (box.kind !== "fold") return { title, buttons: 38 };
   const badge = `×${box.count.toLocaleString("en-US")}`;
   return { title, buttons: 120 + titleRuler().width(badge) + subRuler().width(`${box.count} of ${box.count}`) };
@@ -46,8 +46,9 @@ export function subRuler(): Ruler {
 /** In a comparison, added, removed and changed are said in signs as well as in colours. */
 const SIGNS = ["", "+ ", "− ", "≠ "];
 
+/** The signs before a name: how the two runs of a comparison differ there, and that backward ran it again. */
 export function signOf(box: Box): string {
-  return SIGNS[box.difference];
+  return SIGNS[box.difference] + (box.isMarked ? AGAIN : "");
 }
 
 const WIDER = 1.25; // room in a box for its name to grow when it is seen from farther away

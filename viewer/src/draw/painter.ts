@@ -1,7 +1,5 @@
 /** Draws a scene on a canvas: only what is in the window, and only as much of it as can be read at its size. */
 
-import { AGAIN } from "../data/recomputed.ts";
-import { ADDED, REMOVED } from "../data/run.ts";
 import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
 import { drawHeader, farName, nameOf } from "./header.ts";
@@ -11,6 +9,7 @@ import { face, titleRuler } from "./measure.ts";
 import { drawOverlay } from "./overlay.ts";
 import { atTop, laterPaths, pathsOf, type Paths } from "./paths.ts";
 import { TITLE_SIZE, titleWidth, type Column, type Hit, type Rect, type Scene } from "./scene.ts";
+import { behind, frameFill, round } from "./shapes.ts";
 import { FONT } from "./text.ts";
 import { blend, inkOn, type Theme } from "./theme.ts";
 
@@ -52,6 +51,7 @@ const LABELS_FROM = 0.62;
 const FAR = READABLE; // scale below which the names of frames grow
 const NAME = 11; // pixels that a name should have
 const MARKS_FROM = 0.3;
+const TIPS_FROM = 0.3;
 const NAMES_FROM = 0.32; // scale from which on the names of boxes can be read, so that nothing may lie on them
 const STRIP = 1.75; // how much a frame's name can grow before it leaves the strip that is kept for it
 const FAINT = 0.5; // of what steps back for something else
@@ -62,6 +62,7 @@ export class Painter {
   later: (column: Column, frame: number) => void = () => {}; // asks for the labels of a frame, to be drawn another time
   private names: { box: Box; rect: Rect; accent: string; lines: number[] }[] = [];
   private labelled: [Column, number][] = [];
+  private tips: (() => void)[] = []; // the arrowheads of lines that have been drawn
 
   constructor(readonly context: CanvasRenderingContext2D) {}
 
@@ -107,6 +108,7 @@ export class Painter {
     this.drawn += leaves.length;
     if (camera.scale < CARD_FROM) this.specks(column, leaves, look);
     else for (const item of leaves) this.card(column, item, camera, look);
+    for (const draw of this.tips.splice(0)) draw(); // they reach over the cards that lie below the first of a repeat
   }
 
   private title(column: Column, rect: Rect, camera: Camera, look: Look): void {
@@ -141,7 +143,7 @@ export class Painter {
         context.fillStyle = theme.frames[(depth + 1) % 2];
         context.strokeStyle = theme.frameLine;
         context.lineWidth = 1;
-        round(context, rect.x + step, rect.y + step, rect.w, rect.h, 10);
+        round(context, rect.x + step, rect.y + step * behind(column), rect.w, rect.h, 10);
         context.fill();
         context.stroke();
       }
@@ -224,9 +226,18 @@ export class Painter {
 
   private strokes(paths: Paths, color: string, camera: Camera): void {
     const { context } = this;
-    context.strokeStyle = context.fillStyle = color;
-    context.stroke(camera.scale < 0.3 ? paths.straight : paths.curves);
-    if (camera.scale > 0.3) context.fill(paths.arrows);
+    context.strokeStyle = color;
+    context.stroke(camera.scale < TIPS_FROM ? paths.straight : paths.curves);
+    if (camera.scale <= TIPS_FROM) return;
+    const [place, alpha] = [context.getTransform(), context.globalAlpha];
+    this.tips.push(() => {
+      context.save();
+      context.setTransform(place);
+      context.globalAlpha = alpha;
+      context.fillStyle = color;
+      context.fill(paths.arrows);
+      context.restore();
+    });
   }
 
   private labels(column: Column, frame: number, look: Look): void {
@@ -282,7 +293,7 @@ export class Painter {
     if (box.kind === "fold") {
       for (const step of [6, 3]) {
         context.fillStyle = theme.card;
-        round(context, x + step, y + step, w, h, radius);
+        round(context, x + step, y + step * behind(column), w, h, radius);
         context.fill();
         context.stroke();
       }
@@ -311,8 +322,7 @@ export class Painter {
   /** From farther away: the name alone, as large as is needed to read it and as the box allows. */
   private bigWord(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
     const { context } = this;
-    const { badge } = face(box);
-    const title = (box.isMarked ? AGAIN : "") + face(box).title; // the line that says it in words is not drawn
+    const { badge, title } = face(box);
     const wide = titleRuler().width(title) + (badge ? titleRuler().width(badge) + 12 : 0);
     const sign = box.canOpen && camera.scale >= TEXT_FROM && !look.still ? 14 : 0;
     const room = w - 20 - sign;
@@ -378,16 +388,4 @@ export class Painter {
       context.fillText(badge, x + w - 26 - width / 2, y + 15.5);
     }
   }
-}
-
-export function round(context: CanvasRenderingContext2D, x: number, y: number, w: number, h: number, radius: number): void {
-  context.beginPath();
-  context.roundRect(x, y, w, h, Math.min(radius, w / 2, h / 2));
-}
-
-/** The ground of a frame; in a comparison, tinted where all in it was added or removed. */
-export function frameFill(theme: Theme, depth: number, box: Box | null): string {
-  const ground = theme.frames[depth % 2];
-  const difference = box?.run.difference ? box.difference : 0;
-  return difference === ADDED || difference === REMOVED ? blend(ground, theme.difference[difference], 0.5) : ground;
 }

@@ -4,9 +4,9 @@ import type { App } from "../app.ts";
 import { RECOMPUTED } from "../data/recomputed.ts";
 import { keyOf, keyPieces } from "./key.ts";
 import { LABEL_SIZE, labelsOf } from "./labels.ts";
-import { frameFill } from "./painter.ts";
 import { face, signOf, titleRuler } from "./measure.ts";
 import { arrow, curve, type Pen } from "./paths.ts";
+import { behind, frameFill } from "./shapes.ts";
 import { FONT } from "./text.ts";
 import { isOdd, ODD } from "./marks.ts";
 import { inkOn } from "./theme.ts";
@@ -44,6 +44,7 @@ export function toSvg(app: App): string {
   };
   for (const column of scene.columns) {
     const { picture } = column;
+    const heads: string[] = [];
     picture.frames.forEach((frame, number) => {
       const [fx, fy] = [column.frameX[number], column.frameY[number]];
       const result = column.results[number];
@@ -61,7 +62,9 @@ export function toSvg(app: App): string {
         curve(pen, result, i, line.arrow);
         if (line.arrow) arrow(tips, result, i);
       });
-      if (pen.text) out.push(`<g transform="translate(${r(fx)} ${r(fy)})"><path d="${pen.text}" fill="none" stroke="${theme.wire}" stroke-width="1.3"/><path d="${tips.text}" fill="${theme.wire}"/></g>`);
+      const at = `transform="translate(${r(fx)} ${r(fy)})"`;
+      if (pen.text) out.push(`<path ${at} d="${pen.text}" fill="none" stroke="${theme.wire}" stroke-width="1.3"/>`);
+      if (tips.text) heads.push(`<path ${at} d="${tips.text}" fill="${theme.wire}"/>`);
       if (app.labels) for (const label of labelsOf(column, number)) text(fx + label.x + 2, fy + label.y + 9, label.text, LABEL_SIZE, theme.faint);
     });
     picture.items.forEach(({ box, own }, item) => {
@@ -69,7 +72,7 @@ export function toSvg(app: App): string {
       const [x, y, w, h] = [column.x[item], column.y[item], column.w[item], column.h[item]];
       const { fill, accent } = app.paint(box, theme);
       const isEnd = box.kind === "input" || box.kind === "output";
-      if (box.kind === "fold") rect(x + 4, y + 4, w, h, 7, theme.card, theme.cardLine);
+      if (box.kind === "fold") rect(x + 4, y + 4 * behind(column), w, h, 7, theme.card, theme.cardLine);
       rect(x, y, w, h, isEnd ? h / 2 : 7, fill, theme.cardLine);
       if (!isEnd) out.push(`<rect x="${r(x + 5)}" y="${r(y + 7)}" width="4" height="${r(h - 14)}" rx="2" fill="${accent}"/>`);
       const { title, sub, badge } = face(box);
@@ -83,6 +86,7 @@ export function toSvg(app: App): string {
         text(x + w - 2, y + 6, "≠", 11, "#1b2330", 'font-weight="700" text-anchor="middle"');
       }
     });
+    out.push(...heads);
   }
   const top = scene.height + 20;
   for (const piece of key.pieces) {

@@ -2,7 +2,7 @@
 
 import type { App } from "../app.ts";
 import { flame, type Bars, type Flame } from "../data/flame.ts";
-import { isRecomputed, RECOMPUTED } from "../data/recomputed.ts";
+import { AGAIN, isOutermost, isRecomputed, RECOMPUTED } from "../data/recomputed.ts";
 import { PHASES } from "../data/run.ts";
 import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
@@ -70,7 +70,7 @@ export class FlameChart {
       const swatch = h("i", { class: "swatch" });
       swatch.style.background = blend("#ffffff", hueOf(name), 0.6);
       return h("span", { class: "key" }, swatch, name);
-    }), h("span", { class: "sub" }, "operations have the colours of the graph"));
+    }), this.app.run.columns.has("scope_recomputed") ? h("span", { class: "key" }, `${AGAIN}${RECOMPUTED}`) : null, h("span", { class: "sub" }, "operations have the colours of the graph"));
   }
 
   private reset(): void {
@@ -228,7 +228,8 @@ export class FlameChart {
   private label(scope: number): string {
     const [path, type] = this.app.run.module(scope);
     const parts = path.split(".");
-    return path ? parts.slice(/^\d+$/.test(parts[parts.length - 1]) ? -2 : -1).join(".") : type;
+    const mark = isOutermost(this.app.run, scope) ? AGAIN : "";
+    return mark + (path ? parts.slice(/^\d+$/.test(parts[parts.length - 1]) ? -2 : -1).join(".") : type);
   }
 
   private bar(context: CanvasRenderingContext2D, owner: number, x: number, y: number, end: number): void {

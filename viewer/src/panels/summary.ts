@@ -10,8 +10,11 @@ import { breakList } from "./breaks.ts";
 import { comparedFacts, facts, section, type Fact } from "./rows.ts";
 
 /** What of the run's facts has a row of its own, and what the others are called. */
-const OWN = new Set(["model", "wall_ns", "overhead_ns", "parameters", "error", "backward"]);
-const NAMES: Record<string, string> = { torch: "torch", python: "Python", machine: "machine", threads: "threads", devices: "devices", fake: "by shapes alone" };
+const OWN = new Set(["model", "wall_ns", "overhead_ns", "parameters", "error", "backward", "plain_wall_ns", "plain_wall_high_ns"]);
+const NAMES: Record<string, string> = {
+  torch: "torch", python: "Python", machine: "machine", threads: "threads", devices: "devices", fake: "by shapes alone",
+  repeat: "runs timed", plain_wall_low_ns: "half of them within", compile_ns: "of it to compile", via: "captured via", ranges: "sizes",
+};
 
 interface Figure {
   name: string;
@@ -117,6 +120,7 @@ function figures(sides: Side[]): Figure[] {
     { name: "peak memory", show: size, of: (side) => side.peak_bytes },
     { name: "wall time", show: duration, of: (side) => number(side.meta.wall_ns) },
     ...(sides.some((side) => number(side.meta.overhead_ns) !== null) ? [{ name: "of it to record", show: duration, of: (side: Side) => number(side.meta.overhead_ns) }] : []),
+    ...(sides.some((side) => number(side.meta.plain_wall_ns) !== null) ? [{ name: "without recording", show: duration, of: (side: Side) => number(side.meta.plain_wall_ns) }] : []),
   ];
 }
 
@@ -142,14 +146,16 @@ function circumstances(sides: Side[], shared: boolean): Fact[] {
   const names = new Set(sides.flatMap((side) => Object.keys(side.meta)));
   for (const name of names) {
     if (OWN.has(name) || sides.every((side) => side.meta[name] === false)) continue;
-    const texts = sides.map((side) => metaText(name, side.meta[name]));
+    const texts = sides.map((side) => metaText(name, side.meta));
     if (new Set(texts).size === 1 !== shared) continue;
     found.push([NAMES[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " "), ...(shared ? [texts[0]] : [...texts, "≠"])]);
   }
   return found;
 }
 
-function metaText(name: string, value: unknown): string {
+function metaText(name: string, meta: Side["meta"]): string {
+  const value = meta[name];
+  if (name === "plain_wall_low_ns" && typeof value === "number") return `${duration(value)} to ${duration(Number(meta.plain_wall_high_ns))}`;
   if (value === undefined || value === null) return "";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "number") return name.endsWith("_ns") ? duration(value) : name.endsWith("_bytes") ? size(value) : String(value);

@@ -163,12 +163,13 @@ export class Box {
     const { forest, period, run } = this;
     const above = this.above;
     const boxes: Box[] = [];
+    const isOnce = period === 1 && this.recomputed && new Set(this.elements.map((element) => run.scopeModule[~element])).size === this.count;
     for (let place = 0; place < this.elements.length; place += period) {
       const inside = this.elements.subarray(place, place + period);
       const [from, to] = span(forest, inside);
       if (period === 1 && inside[0] < 0) {
         const call = run.scopeCall[~inside[0]];
-        const label = shortLabel(run, ~inside[0], above) + (call > 0 ? ` #${call + 1}` : "");
+        const label = shortLabel(run, ~inside[0], above) + (call > 0 && !isOnce ? ` #${call + 1}` : ""); // what ran again is told apart by its mark
         boxes.push(new Box(forest, "module", this, inside, from, to, label, typeLabel(run, ~inside[0]), this.level));
       } else if (period === 1) {
         boxes.push(new Box(forest, "op", this, inside, from, to, run.name(inside[0]), "", this.level));
@@ -348,17 +349,21 @@ function typeLabel(run: Run, scope: number): string {
 function spanLabel(run: Run, elements: Int32Array, above: string): string {
   const labels = new Set<string>();
   for (const element of elements) labels.add(shortLabel(run, ~element, above));
-  if (labels.size === 1) return [...labels][0];
-  let low = Infinity;
-  let high = -Infinity;
-  let stem = "";
-  for (const label of labels) {
-    const match = /^(.*?)(\d+)$/.exec(label);
-    if (match) {
-      stem = match[1];
-      low = Math.min(low, Number(match[2]));
-      high = Math.max(high, Number(match[2]));
-    }
+  const found = [...labels].map((label) => /^(.*?)(\d+)$/.exec(label)).filter((match) => match !== null);
+  if (labels.size === 1 || !found.length) return [...labels][0];
+  return found[found.length - 1][1] + numbersText(found.map((match) => Number(match[2])));
+}
+
+const MOST_RUNS = 4;
+
+/** Numbers in words as few as they can be: `0–3`, `0, 2`, `0–2, 5`, and where they are many `0, 2 … 22`. */
+export function numbersText(numbers: number[]): string {
+  const runs: [number, number][] = [];
+  for (const number of [...new Set(numbers)].sort((a, b) => a - b)) {
+    const last = runs[runs.length - 1];
+    if (last && last[1] === number - 1) last[1] = number;
+    else runs.push([number, number]);
   }
-  return low <= high ? `${stem}${low}–${high}` : [...labels][0];
+  const texts = runs.map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`));
+  return texts.length <= MOST_RUNS ? texts.join(", ") : `${texts[0]}, ${texts[1]} … ${texts[texts.length - 1]}`;
 }

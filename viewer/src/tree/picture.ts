@@ -8,6 +8,7 @@
 import { ROLES } from "../data/run.ts";
 import type { FrameSpec } from "../layout/frames.ts";
 import { Box } from "./box.ts";
+import { FIRST, flowOf, LAST, type Flow } from "./flow.ts";
 import type { Forest } from "./forest.ts";
 
 export interface Item {
@@ -25,6 +26,8 @@ export interface Line {
   value: number;
   label: boolean;
   arrow: boolean;
+  exit: number; // the side of the frame at its beginning that it leaves through, and of the one at its end
+  entry: number;
 }
 
 export interface Edge {
@@ -69,8 +72,7 @@ const PARALLEL = 32; // instances side by side, from which on their lines end at
 const MOST_ITEMS = 4_194_304;
 const PAD = 16;
 const KEPT = new Set(["parameter", "buffer", "gradient", "optimizer state"]);
-const FIRST = -0x7fffffff;
-const LAST = 0x7fffffff;
+const [TOP, BOTTOM] = [1, 2]; // sides of a frame, as it is read
 
 interface Fold {
   box: Box;
@@ -86,8 +88,9 @@ export function compose(root: Box, options: Options): Picture {
   collect(root, items, frames, leaf, folds, options);
   const edges = connect(forest, root, items, frames, leaf, folds, options);
   nameHubs(items, edges);
-  const ports = route(items, frames, edges);
-  return { forest, items, frames, edges, leaf, specs: frames.map((frame, i) => spec(frame, i, items, frames, ports, options)) };
+  const flow = flowOf(items, frames, edges, forest.phases.length > 1);
+  const ports = route(items, frames, edges, flow);
+  return { forest, items, frames, edges, leaf, specs: frames.map((frame, i) => spec(frame, i, items, frames, ports, flow.order[i], options)) };
 }
 
 function add(items: Item[], frames: Frame[], box: Box, frame: number): number {
@@ -270,8 +273,12 @@ interface Ports {
   cells: { edge: number }[][]; // by frame, the ports after its items
 }
 
-/** Take every edge through the frames between its ends; lines of one source share their ports. */
-function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
+/**
+ * Take every edge through the frames between its ends; lines of one source share their ports.
+ *
+ * A line leaves a frame at its foot and enters the next at its head; one that runs against the order, the other way round.
+ */
+function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow): Ports {
   const ports: Ports = { cells: frames.map(() => []) };
   const portOf = new Map<number, number>();
   const lineOf = frames.map(() => new Map<number, number>());
@@ -287,19 +294,20 @@ function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
     }
     return cell;
   };
-  const line = (edge: Edge, frame: number, from: number, to: number, label: boolean, arrow: boolean): void => {
+  const line = (edge: Edge, sides: [number, number], frame: number, from: number, to: number, label: boolean, arrow: boolean): void => {
     const shared = crowded && items[frames[frame].items[from]]?.own >= 0 && crowded[items[frames[frame].items[from]].own];
     const key = shared ? -1 - (from * 1_048_576 + to) : edge.source * 1_048_576 + to; // where a source's bytes come from is one cell in every frame
     let number = lineOf[frame].get(key);
     if (number === undefined) {
       number = frames[frame].lines.length;
-      frames[frame].lines.push({ source: edge.source, from, to, value: edge.value, label, arrow });
+      frames[frame].lines.push({ source: edge.source, from, to, value: edge.value, label, arrow, exit: sides[0], entry: sides[1] });
       lineOf[frame].set(key, number);
     }
     edge.lines.push(frame, number);
   };
-  for (const edge of edges) {
-    if (edge.hub) continue;
+  edges.forEach((edge, number) => {
+    if (edge.hub) return;
+    const sides: [number, number] = against[number] ? [TOP, BOTTOM] : [BOTTOM, TOP];
     let a = items[edge.source].frame;
     let b = items[edge.target].frame;
     let from = items[edge.source].cell;
@@ -307,20 +315,20 @@ function route(items: Item[], frames: Frame[], edges: Edge[]): Ports {
     let arrow = true;
     while (a !== b) {
       if (frames[a].depth >= frames[b].depth) {
-        if (!crowded?.[a]) line(edge, a, from, port(a, 2, edge.source), false, false);
+        if (!crowded?.[a]) line(edge, sides, a, from, port(a, sides[0], edge.source), false, false);
         from = items[frames[a].item].cell;
         a = frames[a].parent;
       } else {
         if (!crowded?.[b]) {
-          line(edge, b, port(b, 1, edge.source), to, false, arrow);
+          line(edge, sides, b, port(b, sides[1], edge.source), to, false, arrow);
           arrow = false;
         }
         to = items[frames[b].item].cell;
         b = frames[b].parent;
       }
     }
-    line(edge, a, from, to, true, arrow);
-  }
+    line(edge, sides, a, from, to, true, arrow);
+  });
   portsOf.set(frames, portOf);
   return ports;
 }
@@ -346,7 +354,7 @@ function portKey(frame: number, edge: number, source: number): number {
   return (frame * 4 + edge) * MOST_ITEMS + source;
 }
 
-function spec(frame: Frame, number: number, items: Item[], frames: Frame[], ports: Ports, options: Options): FrameSpec {
+function spec(frame: Frame, number: number, items: Item[], frames: Frame[], ports: Ports, placed: Int32Array, options: Options): FrameSpec {
   const count = frame.items.length;
   const portOf = portsOf.get(frames)!;
   const w = new Float64Array(count).fill(8);
@@ -359,11 +367,11 @@ function spec(frame: Frame, number: number, items: Item[], frames: Frame[], port
     const item = frame.items[cell] >= 0 ? items[frame.items[cell]] : null;
     if (!item) {
       edge[cell] = ports.cells[number][next++].edge;
-      order[cell] = edge[cell] === 1 ? FIRST : LAST;
+      order[cell] = edge[cell] === TOP ? FIRST : LAST;
       continue;
     }
     const { box } = item;
-    order[cell] = box.kind === "input" ? FIRST : box.kind === "output" ? LAST : box.start;
+    order[cell] = placed[cell];
     if (item.own >= 0) child[cell] = item.own;
     else ({ w: w[cell], h: h[cell] } = options.measure(box));
   }
@@ -375,8 +383,8 @@ function spec(frame: Frame, number: number, items: Item[], frames: Frame[], port
     src: Int32Array.from(lines, (line) => line.from),
     dst: Int32Array.from(lines, (line) => line.to),
     key: Int32Array.from(lines, (line) => line.source),
-    srcPort: Int32Array.from(lines, (line) => portAt(line.from, 2, line.source)),
-    dstPort: Int32Array.from(lines, (line) => portAt(line.to, 1, line.source)),
+    srcPort: Int32Array.from(lines, (line) => portAt(line.from, line.exit, line.source)),
+    dstPort: Int32Array.from(lines, (line) => portAt(line.to, line.entry, line.source)),
     up: options.up,
     header: frame.item < 0 ? 0 : options.header,
     least: frame.item < 0 ? 0 : options.headerWidth(items[frame.item].box),
