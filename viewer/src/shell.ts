@@ -6,10 +6,10 @@ import { button, h, replace } from "./dom.ts";
 import { plural } from "./data/text.ts";
 import { absentMeasures } from "./draw/heat.ts";
 import { View } from "./draw/view.ts";
+import { actionsOf } from "./input/actions.ts";
 import { applyOpen, decode, encode } from "./input/hash.ts";
 import { openForFirstLook } from "./input/first.ts";
 import { listen } from "./input/keyboard.ts";
-import { otherPhase } from "./input/walk.ts";
 import { Settling } from "./input/settle.ts";
 import { sideGrip } from "./input/sidebar.ts";
 import { Details } from "./panels/details.ts";
@@ -42,8 +42,8 @@ export class Shell {
   private readonly tabs = new Map<string, HTMLButtonElement>();
   private readonly dockTabs = new Map<string, HTMLButtonElement>();
   private readonly dock = h("div", { class: "dock", hidden: true });
-  private readonly heat = h("select", { title: "Colour boxes by a measure (h)", "aria-label": "Heat map" });
-  private readonly mode = h("select", { title: "Phases (g)", "aria-label": "Phases" });
+  readonly heat = h("select", { title: "Colour boxes by a measure (h)", "aria-label": "Heat map" });
+  readonly mode = h("select", { title: "Phases (g)", "aria-label": "Phases" });
   private readonly depth = h("span", { class: "depth" });
   docked = "";
   tab = "summary";
@@ -79,7 +79,7 @@ export class Shell {
     app.on("camera", () => this.later());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.applyTheme());
     this.build();
-    this.keys();
+    listen(app, actionsOf(this));
   }
 
   private build(): void {
@@ -156,67 +156,6 @@ export class Shell {
     this.mode.addEventListener("change", () => void this.setMode(this.mode.value as Mode));
   }
 
-  private keys(): void {
-    const { app, view } = this;
-    listen(app, {
-      search: () => this.search.input.focus(),
-      toggle: (box) => void this.onZone("toggle", box),
-      showAll: (box) => void this.onZone("all", box),
-      step: (box, by) => void this.onZone(by > 0 ? "next" : "previous", box),
-      depth: (depth) => void this.setDepth(depth),
-      openEverything: () => void this.openEverything(),
-      fit: () => void this.fit(),
-      zoomToSelection: () => { const hit = app.selected && app.scene?.find(app.selected); if (hit) view.fly(view.around(app.scene!.rect(hit), 1.6)); },
-      zoom: (factor) => view.zoom(factor),
-      nextHeat: (off) => this.nextHeat(off),
-      nextMode: () => { const options = [...this.mode.options].map((option) => option.value); void this.setMode(options[(options.indexOf(app.mode) + 1) % options.length] as Mode); },
-      jumpLink: () => this.jumpLink(),
-      path: () => { app.wholePath = !app.wholePath; app.select(app.selected, app.node); this.say(app.wholePath ? "whole path" : "direct neighbours"); },
-      views: () => { app.views = !app.views; void this.refresh(app.selected); this.say(app.views ? "views shown" : "views looked through"); },
-      dock: (name) => this.showDock(this.docked === name ? "" : name),
-      theme: () => this.switchTheme(),
-      copy: () => void this.copy(),
-      saveSvg: () => saveSvg(app),
-      escape: () => this.escape(),
-      help: () => this.help.showModal(),
-      pick: (box) => {
-        if (app.selected && app.selected.forest !== box.forest) this.say(`${PHASES[box.forest.phases[0]]}: no line, but the same bytes`);
-        app.select(box);
-        view.reveal(box);
-      },
-    });
-  }
-
-  private escape(): void {
-    this.timeline.clear();
-    this.search.input.value = "";
-    this.search.results.hidden = true;
-    this.app.mark(null);
-    this.app.select(null);
-  }
-
-  private nextHeat(off: boolean): void {
-    const ids = ["", ...this.app.measures.map((measure) => measure.id)];
-    const next = off ? "" : ids[(ids.indexOf(this.app.heat?.id ?? "") + 1) % ids.length];
-    this.heat.value = next;
-    this.app.setHeat(next);
-  }
-
-  private jumpLink(): void {
-    const { app } = this;
-    const nodes = app.node >= 0 ? [app.node] : app.selected && app.selected.start >= 0 ? Array.from(app.selected.forest.order.subarray(app.selected.start, app.selected.end)) : [];
-    for (const node of nodes) {
-      const others = app.run.nodeLink[node] >= 0 ? [app.run.nodeLink[node]] : app.run.linked(node);
-      if (others.length) return void this.goNode(others[0]);
-    }
-    const other = app.selected && app.scene ? otherPhase(app.scene, app.selected) : null;
-    if (other) {
-      app.select(other);
-      return this.view.reveal(other);
-    }
-    this.say("no operation of another phase belongs to this one");
-  }
-
   async setMode(mode: Mode): Promise<void> {
     this.mode.value = mode;
     this.app.room = this.view.room;
@@ -232,7 +171,7 @@ export class Shell {
   }
 
   /** All of it in the window; where that has changed much since, laid out anew for it. */
-  private async fit(): Promise<void> {
+  async fit(): Promise<void> {
     const { app, view } = this;
     const changed = this.settling.isOtherRoom();
     if (changed) {
@@ -341,7 +280,7 @@ export class Shell {
     this.later();
   }
 
-  private switchTheme(): void {
+  switchTheme(): void {
     this.app.themeChoice = this.app.theme.dark ? "light" : "dark";
     this.applyTheme();
   }
@@ -377,7 +316,7 @@ export class Shell {
     return found;
   }
 
-  private async copy(): Promise<void> {
+  async copy(): Promise<void> {
     if (!this.isSelected()) return;
     await copyMarkdown(this.app);
     this.say("copied as Markdown");
