@@ -351,7 +351,12 @@ def test_views_are_a_number_beneath_what_computes() -> None:
 
 def test_the_figure_is_in_per_cent_with_what_it_is_of() -> None:
     one, two = (tv.trace(nn.Linear(4, width), X) for width in (3, 4))
-    figure = tv.compare(one, two).figure()
-    labels, texts = list(figure.layout.yaxis.ticktext), list(figure.data[0].text)
-    assert "parameters: 15 → 20" in labels and texts[labels.index("parameters: 15 → 20")] == "+33.3 %"
-    assert all(text.endswith(" %") for text in texts)
+    for first, second, label, change in (
+        (one, two, "parameters: 15 → 20", "+33.3 %"),
+        (two, one, "parameters: 20 → 15", "−25 %"),
+    ):
+        figure = tv.compare(first, second).figure()
+        labels, texts = list(figure.layout.yaxis.ticktext), [text.strip() for text in figure.data[-1].text]
+        assert texts[labels.index(label)] == change and all(text.endswith(" %") for text in texts)
+    # beside the zero line: to the left of a bar below zero stand the names
+    assert min(figure.data[-1].x) == 0

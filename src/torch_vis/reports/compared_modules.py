@@ -79,11 +79,9 @@ def module_deltas(a: Trace, b: Trace, aligned: Alignment) -> list[ModuleDelta]:
     nothing: dict[str, float | None] = dict.fromkeys(SUMMED, 0)  # of one without operations of its own
     found = []
     for one, two in rows:
-        here, there = (
-            (nothing if one is None else sums_a.get(one, nothing)),
-            (nothing if two is None else sums_b.get(two, nothing)),
-        )
-        found.append(ModuleDelta(one, two, *((here[name], there[name]) for name in SUMMED)))
+        before = nothing if one is None else sums_a.get(one, nothing)
+        after = nothing if two is None else sums_b.get(two, nothing)
+        found.append(ModuleDelta(one, two, *((before[name], after[name]) for name in SUMMED)))
     return found
 
 

@@ -55,7 +55,7 @@ def figure(chart: Chart) -> Any:
     ]
     for layer in reversed(layers) if chart.kind == "areas" else layers:
         made.add_traces(layer)
-    if len(chart.series) > 1 and totals(chart):
+    if totals(chart) and not _is_at_the_end(chart):
         made.add_trace(_sums(go, chart))
     for mark in marked(chart) if chart.kind == "points" else ():
         made.add_annotation(**_mark(chart, mark))
@@ -172,12 +172,18 @@ def _beside(chart: Chart) -> list[dict[str, Any]]:
 
 
 def _sums(go: Any, chart: Chart) -> Any:
-    """What the bars of each row come to, at their end."""
+    """What the bars of each row come to, to their right: to the left of one below zero stand the names of the rows."""
     sums = totals(chart)
     return go.Scatter(
-        x=sums, y=list(range(len(sums))), mode="text", text=[f" {said(chart.y, number)}" for number in sums],
+        x=[max(number, 0.0) for number in sums], y=list(range(len(sums))), mode="text",
+        text=[f" {said(chart.y, number)}" for number in sums],
         textposition="middle right", textfont={"size": 10}, cliponaxis=False, hoverinfo="skip", showlegend=False,
     )  # fmt: skip
+
+
+def _is_at_the_end(chart: Chart) -> bool:
+    """Whether the figures of a chart of bars can stand at the end of each."""
+    return len(chart.series) == 1 and all(number >= 0 for number in chart.series[0].y)
 
 
 def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> Any:
@@ -190,7 +196,7 @@ def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> An
         common |= {"x": list(series.y), "y": [places[label] for label in series.x]}
         if chart.kind == "dots":
             return go.Scatter(mode="markers", marker={"color": series.color, "size": 8}, **common)
-        if len(chart.series) == 1 and totals(chart):
+        if totals(chart) and _is_at_the_end(chart):
             common |= {
                 "text": [said(chart.y, number) for number in series.y],
                 "textposition": "outside",
