@@ -76,6 +76,56 @@ def test_a_graph_break_separates_kernels() -> None:
     assert found.agreement.only_predicted == 1  # across the break
 
 
+def test_what_could_be_saved_is_what_is_and_what_is_missing() -> None:
+    """Of parts that are fused, nothing is missing: the rows below add up to what the header says."""
+
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.norm, self.linear = nn.Embedding(50, 16), nn.LayerNorm(16), nn.Linear(16, 16)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.norm(self.words(ids) + self.words(ids + 1))
+            torch._dynamo.graph_break()
+            return nn.functional.gelu(self.linear(x.sin().cos().exp()))
+
+    found = tv.compiled_kernels(Parts().eval(), torch.arange(8).view(2, 4))
+    assert {chain.fused for chain in found.chains} >= {"no"}
+    assert found.predicted_bytes == sum(chain.could_save for chain in found.chains)
+    inside = sum(chain.saved_bytes for chain in found.chains)
+    assert all(0 <= chain.saved_bytes <= chain.could_save for chain in found.chains)
+    assert all(chain.missing_bytes == 0 for chain in found.chains if chain.fused == "yes")
+    rows = found.to_plain()["Chains expected, not wholly fused"]
+    assert sum(row["missing_bytes"] for row in rows) == found.predicted_bytes - inside > 0
+    assert found.saved_bytes >= inside
+    saved, missing = found.charts()["chains"].series
+    assert sum(saved.y) == found.saved_bytes and sum(missing.y) == found.predicted_bytes - inside
+    assert any("addmm → gelu" in str(label) and "not fused" in str(label) for label in missing.x)
+
+
+class Recurrent(nn.Module):
+    """A layer that Dynamo does not take, between two that it could."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layer, self.last = nn.Linear(4, 8), nn.LSTM(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.last(self.layer(self.first(x).relu())[0])
+        return made
+
+
+@pytest.mark.parametrize("model", [nn.LSTM(4, 6), Recurrent()], ids=["alone", "between others"])
+def test_operations_in_no_kernel_are_told_with_the_reason(model: nn.Module) -> None:
+    found = tv.compiled_kernels(model, torch.ones(5, 2, 4))
+    assert found.unmatched == sum(len(row.operations) for row in found.outside) > 0
+    (row,) = (row for row in found.outside if "mkldnn_rnn_layer" in row.names)
+    assert "graph break" in row.reason and "LSTM" in row.reason and "allow_rnn" in row.reason
+    placed = {node for kernel in found.kernels for node in kernel.operations}
+    assert not placed & {node for row in found.outside for node in row.operations}
+    assert "allow_rnn" in str(found) and "Operations in no kernel" in found.to_plain()
+
+
 def test_as_a_table_and_as_data() -> None:
     found = tv.compiled_kernels(lambda x: (x + 1).relu() @ x, torch.ones(4, 4))
     text = str(found)

@@ -15,16 +15,21 @@ from torch_vis.analysis.fusion.kinds import Kind
 from torch_vis.capture.failures import own_error, quiet
 from torch_vis.capture.fused import Compiled, compiled
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
-from torch_vis.reports.fusion import chained, common_path, module_paths
+from torch_vis.reports.expected import ExpectedChain, chains_chart
+from torch_vis.reports.fused_bytes import FusedBytes
+from torch_vis.reports.fusion import NAMES, chained, common_path, module_paths
 from torch_vis.reports.placing import Placing
 from torch_vis.reports.report import Report
 from torch_vis.tracing import Trace, trace
-from torch_vis.views.charts import Axis, Chart, Series
+from torch_vis.views.charts import Chart
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, size
 
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
+
+
+NAMED = 3  # reasons that a note is made of
 
 
 class CompiledKernel(NamedTuple):
@@ -42,6 +47,14 @@ class CompiledKernel(NamedTuple):
     layout_of: tuple[
         str, ...
     ] = ()  # of a loop that computes nothing: whose arguments it brings into another layout
+
+
+class Uncompiled(NamedTuple):
+    """Operations that are in no kernel that could be told, and why."""
+
+    reason: str
+    operations: tuple[int, ...]
+    names: tuple[str, ...]
 
 
 class Agreement(NamedTuple):
@@ -86,11 +99,16 @@ class CompiledKernels(Report):
         self.found = fuse(self.graph, moved=traced.metrics["moved_bytes"])
         placed = Placing(traced, self.found.is_kernel, programs)
         self._kernels, self._in = placed.kernels, placed.inside
+        self._bytes = FusedBytes(self.found, self._in)
+        self.outside = [
+            Uncompiled(reason, tuple(nodes), tuple(self.graph.nodes[node].name for node in nodes))
+            for reason, nodes in placed.unplaced().items()
+        ]
 
-    @cached_property
+    @property
     def unmatched(self) -> int:
-        """How many operations are in no kernel that could be told: optimised away, or decomposed beyond recognition."""
-        return int(sum(node not in self._in for node in np.flatnonzero(self.found.is_kernel).tolist()))
+        """How many operations are in no kernel that could be told; ``outside`` has them with the reasons."""
+        return sum(len(row.operations) for row in self.outside)
 
     @cached_property
     def kernels(self) -> list[CompiledKernel]:
@@ -166,29 +184,40 @@ class CompiledKernels(Report):
         """What all chains together could save."""
         return int(self.found.saved.sum())
 
-    @cached_property
+    @property
     def saved_bytes(self) -> int:
-        """What the compiled kernels save: reads of what their own loop made, and tensors never written."""
-        graph, flow = self.graph, self.found.flow
-        rows, _, _, fused = self._pairs
-        size_of = flow.bytes_of_type[graph.value_type]
-        root = flow.root[graph.in_value]
-        total = int(size_of[graph.in_value[rows[fused]]].sum())
-        inside = np.bincount(root[rows[fused]], minlength=len(size_of))
-        everywhere = np.bincount(root[np.flatnonzero(flow.reads)], minlength=len(size_of))
-        gone = (inside > 0) & (inside == everywhere) & ~self.found.results
-        return total + int(size_of[gone].sum())
+        """What the compiled kernels save in all, of what was expected and beyond."""
+        return int(self._bytes.of_chains.sum()) + self._bytes.beyond
 
     @cached_property
-    def chains(self) -> list[tuple[int, str]]:
-        """For each chain that was expected, whether it was fused: ``"yes"``, ``"partly"``, ``"no"``, ``"unknown"``."""
+    def chains(self) -> list[ExpectedChain]:
+        """The chains that were expected, in the order of the run."""
+        found, paths = self.found, module_paths(self.graph)
+        made = []
+        for group, verdict in enumerate(self._verdicts()):
+            members = found.members(group)
+            kernels = members[found.is_kernel[members]].tolist()
+            made.append(
+                ExpectedChain(
+                    operations=tuple(members.tolist()),
+                    names=tuple(self.graph.nodes[node].name for node in kernels),
+                    modules=tuple(dict.fromkeys(paths[int(self.graph.node_scope[node])] for node in kernels)),
+                    kind=found.kind(group),
+                    fused=verdict,
+                    could_save=int(found.saved[group]),
+                    saved_bytes=int(self._bytes.of_chains[group]),
+                )
+            )
+        return made
+
+    def _verdicts(self) -> list[str]:
         _, maker, reader, fused = self._pairs
         of = self.found.of
         inner = (of[maker] >= 0) & (of[maker] == of[reader])
         total = np.bincount(of[maker[inner]], minlength=self.found.count)
         good = np.bincount(of[maker[inner]], weights=fused[inner], minlength=self.found.count)
         words = np.select([total == 0, good == total, good == 0], ["unknown", "yes", "no"], "partly")
-        return list(enumerate(words.tolist()))
+        return [str(word) for word in words.tolist()]
 
     # ------------------------------------------------------------ as a report
 
@@ -202,8 +231,13 @@ class CompiledKernels(Report):
             "expected pairs that were fused": _share(own.precision, own.both, own.only_predicted),
             "fused pairs that were expected": _share(own.recall, own.both, own.only_compiled),
             "… with those of matrix products": f"{_percent(every.precision)} and {_percent(every.recall)}",
-            "bytes saved": f"{size(self.saved_bytes)} of {size(self.predicted_bytes)} that could be",
+            "bytes saved": self._saved(),
         }  # fmt: skip
+
+    def _saved(self) -> str:
+        expected, beyond = self.saved_bytes - self._bytes.beyond, self._bytes.beyond
+        more = f", and {size(beyond)} that were not expected" if beyond else ""
+        return f"{size(expected)} of {size(self.predicted_bytes)} that could be{more}"
 
     def listings(self) -> Sequence[Listing]:
         """The kernels; then the chains that were expected and not fused."""
@@ -225,37 +259,54 @@ class CompiledKernels(Report):
             for kernel in self.kernels
         ]
         missing = [
-            (chained(self._names(group)), self.found.kind(group), verdict, int(self.found.saved[group]))
-            for group, verdict in self.chains
-            if verdict != "yes"
+            (
+                chained(chain.names),
+                common_path(chain.modules),
+                chain.kind,
+                chain.fused,
+                *chain[-2:],
+                chain.missing_bytes,
+            )
+            for chain in sorted(self.chains, key=lambda chain: -chain.missing_bytes)
+            if chain.missing_bytes
         ]
-        missing.sort(key=lambda row: -row[-1])
         fields_missing = (
             Field("operations", "operations"),
+            Field("module", "module"),
             Field("kind", "kind"),
             Field("fused", "fused"),
-            Field("saved_bytes", "could save", size),
+            Field("could_save", "could save", size),
+            Field("saved_bytes", "saves", size),
+            Field("missing_bytes", "missing", size),
         )
+        fields_outside = (
+            Field("reason", "why they are in no kernel"),
+            Field("count", "operations", count),
+            Field("names", "which"),
+        )
+        outside = [
+            (row.reason, len(row.operations), chained(list(dict.fromkeys(row.names)))) for row in self.outside
+        ]
         return [
             Listing("Kernels", fields, rows),
             Listing("Chains expected, not wholly fused", fields_missing, missing),
+            Listing("Operations in no kernel", fields_outside, outside),
         ]
 
-    def _names(self, group: int) -> list[str]:
-        members = self.found.members(group)
-        return [self.graph.nodes[int(node)].name for node in members[self.found.is_kernel[members]]]
-
     def charts(self) -> Mapping[str, Chart]:
-        """The bytes that could be saved, and those that were."""
-        saved = Series("bytes", ["could be saved", "saved"], [self.predicted_bytes, self.saved_bytes])
-        return {"bytes": Chart("bars", "Bytes that need not move", Axis(""), Axis("bytes", "bytes"), [saved])}
+        """What the kernels made save of what each chain could."""
+        return chains_chart(self.chains, self._bytes.beyond)
 
     def notes(self) -> Sequence[str]:
         """How the figures are meant."""
-        return [
+        found = [
             "a pair is two operations of which one reads what the other makes; without those after a matrix product, "
             "for which Inductor calls a library",
         ]
+        for row in self.outside[:NAMED]:
+            names = ", ".join(list(dict.fromkeys(row.names))[:NAMES])
+            found.append(f"in no kernel: {names}: {row.reason}")
+        return found
 
 
 def compiled_kernels(

@@ -172,7 +172,7 @@ class PartitionReport(Report):
         ]
 
     def charts(self) -> Mapping[str, Chart]:
-        """The bytes of the largest parts, by what they are."""
+        """The bytes that the largest parts hold, by what they are; and those that parts move."""
         columns = {
             "inputs": "input_bytes",
             "weights": "weight_bytes",
@@ -188,8 +188,25 @@ class PartitionReport(Report):
             for title, name in columns.items()
             if any(getattr(part, name) for part in shown)
         ]
-        title = f"Bytes of each part, in the order of the run{most(len(shown), len(self.parts))}"
-        return {"bytes": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), series)}
+        title = f"Bytes that each part holds, in the order of the run{most(len(shown), len(self.parts))}"
+        held = Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), series)
+        return {"bytes": held, **self._moved_chart()}
+
+    def _moved_chart(self) -> Mapping[str, Chart]:
+        known = [part for part in self.parts if part.moved_bytes]
+        largest = sorted(known, key=lambda part: -(part.moved_bytes or 0))[:BARS]
+        shown = sorted(largest, key=lambda part: part.number)
+        if not shown:
+            return {}
+        told = [
+            "FLOPs per byte: not known" if part.intensity is None else f"{part.intensity:,.2f} FLOPs per byte"
+            for part in shown
+        ]
+        moved = Series(
+            "moved", [self._label(part) for part in shown], [part.moved_bytes for part in shown], told
+        )
+        title = f"Bytes that each part moves, in the order of the run{most(len(shown), len(known))}"
+        return {"moved": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), [moved])}
 
     def _label(self, part: Part) -> str:
         path = shared_path(part.modules)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch_vis.analysis.fusion.flow import Bools
     from torch_vis.tracing import Trace
 
+OPTIMISED = "optimised away, or taken apart so far that its parts cannot be told"
+EAGER = "not compiled: torch.compile left it out of the graphs that it made"
 PARTITION = re.compile(r"\bpartition (\d+)")
 ALIASES = {  # operators that become another one before Inductor sees them
     "_native_batch_norm_legit_no_training": "native_batch_norm",
@@ -38,17 +40,20 @@ class Placing:
         self.inside: dict[int, set[int]] = defaultdict(set)
         self._is_kernel = is_kernel
         self._programs = programs
+        self._program = traced.program
         self._modules = traced.program.modules if traced.program is not None else []
+        self._taken: set[int] = set()  # scopes of the partitions that Inductor was given
         self._place()
 
     def _place(self) -> None:
         modules = self._modules
-        for partition, scopes in self._partitions():
+        for scope_of, (partition, scopes) in self._partitions().items():
             if partition >= len(modules) or partition >= len(self._programs):
                 continue
             nodes, program = call_nodes(modules[partition]), self._programs[partition]
             if nodes != program.nodes:
                 continue  # Dynamo took it otherwise this time; its operations count as not matched
+            self._taken.add(scope_of)
             rows = [self.graph.scopes[scope] for scope in scopes]
             found = matches([row[1:] for row in nodes], [(row.path, row.type) for row in rows])
             within = {
@@ -67,8 +72,8 @@ class Placing:
                 for node in members:
                     self.inside[node].add(number)
 
-    def _partitions(self) -> list[tuple[int, list[int]]]:
-        """Each call of a partition: its number, and the scopes of the nodes that it ran, in order."""
+    def _partitions(self) -> dict[int, tuple[int, list[int]]]:
+        """Each call of a partition, by its scope: its number, and the scopes of the nodes that it ran, in order."""
         graph = self.graph
         owner, found = [-1] * len(graph.scope_call), {}
         modules = [graph.modules[module] for module in graph.scope_module]
@@ -83,10 +88,31 @@ class Placing:
                 if kinds[scope] == "function" and inside[scope] >= 0 and owner[scope] < 0:
                     owner[scope] = scope
                     found[inside[scope]][1].append(scope)
+        self._inside = inside
         self._within: dict[int, list[int]] = defaultdict(list)
         for node in np.flatnonzero(self._is_kernel).tolist():
             self._within[owner[int(graph.node_scope[node])]].append(node)
-        return list(found.values())
+        return found
+
+    def unplaced(self) -> dict[str, list[int]]:
+        """The operations that are in no kernel, by the reason."""
+        found: dict[str, list[int]] = {}
+        for node in np.flatnonzero(self._is_kernel).tolist():
+            if node not in self.inside:
+                found.setdefault(self._why(node), []).append(node)
+        return found
+
+    def _why(self, node: int) -> str:
+        """Why an operation is in no kernel."""
+        if self._inside[int(self.graph.node_scope[node])] in self._taken:
+            return OPTIMISED
+        breaks = self._program.breaks if self._program is not None else ()
+        row = self.graph.nodes[node]
+        at = [one for one in breaks if any(lost.op == row.op for lost in one.lost)] or breaks
+        if not at:
+            return EAGER
+        told = [at[0].reason, at[0].explanation, *at[0].hints[:1]]
+        return f"not compiled, graph break: {'. '.join(text.rstrip('.') for text in told if text)}"
 
     def _match(self, program: Compiled, within: Mapping[str, list[int]]) -> dict[str, list[int]]:
         """For each of Inductor's nodes the operation that it was; one whose operator occurs several times, in order."""
