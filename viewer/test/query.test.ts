@@ -65,6 +65,17 @@ test("a view of a parameter is a parameter", () => {
   assert.equal(search(run, "role:parameter").total, 2);
 });
 
+test("what backward makes is no gradient where it shows something older or computes something again", () => {
+  const run = checkpointed();
+  const [parameter, gradient] = [ROLES.indexOf("parameter"), ROLES.indexOf("gradient")];
+  for (let node = 3; node < run.count; node++) (run.valueRole as Int32Array)[run.outputs(node)[0]] = gradient;
+  const roles = (): string[] => [4, 5, 6, 7].map((node) => ROLES[run.roleOf(run.outputs(node)[0])]);
+  assert.deepEqual(roles(), ["gradient", "gradient", "activation", "gradient"]);
+  const views = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops: [{ name: "t", scope: 0, reads: [-1], view: true, phase: 1 }] });
+  (views.valueRole as Int32Array).set([parameter, gradient]);
+  assert.equal(ROLES[views.roleOf(1)], "parameter");
+});
+
 test("both runs of a comparison, and the difference", () => {
   const run = compared(tower(1), [0, 2, 1, 3, 0], [10, 20, 0, 40, 50]);
   assert.equal(run.metric("difference_ns", 0), 100 - 10);

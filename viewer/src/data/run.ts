@@ -90,7 +90,9 @@ export const FLAGS: [number, string][] = [
 export const VIEW = 16;
 const ESCAPE = 1;
 export const SHAPE = 2;
+const [ACTIVATION, GRADIENT] = [0, 5];
 export const PARAMETER = 2;
+const RECOMPUTE = 8;
 export const DIFFERENCES = ["same", "added", "removed", "changed"];
 export const ADDED = 1;
 export const REMOVED = 2;
@@ -312,9 +314,16 @@ export class Run {
     return found;
   }
 
-  /** What a value is to the run; a view of a parameter is that parameter. */
+  /**
+   * What a value is to the run; a view of a parameter is that parameter.
+   *
+   * All that backward makes is recorded as gradients: also views of what is older, and what it computes again.
+   */
   roleOf(value: number): number {
-    return this.valueRole[value] || this.valueRole[this.rootOf(value)];
+    const [own, root] = [this.valueRole[value], this.rootOf(value)];
+    if (own !== GRADIENT || this.valueName[value] >= 0) return own || this.valueRole[root];
+    const maker = this.producer[root];
+    return maker >= 0 && this.nodeFlags[maker] & RECOMPUTE ? ACTIVATION : this.valueRole[root];
   }
 
   /** The value whose bytes a value shows: views are looked through. */

@@ -9,7 +9,7 @@ import { face, titleRuler } from "./measure.ts";
 import { drawOverlay } from "./overlay.ts";
 import { atTop, laterPaths, pathsOf, type Paths } from "./paths.ts";
 import { TITLE_SIZE, titleWidth, type Column, type Hit, type Rect, type Scene } from "./scene.ts";
-import { behind, frameFill, round } from "./shapes.ts";
+import { behind, fadedFrame, frameFill, round } from "./shapes.ts";
 import { FONT } from "./text.ts";
 import { blend, inkOn, type Theme } from "./theme.ts";
 
@@ -97,6 +97,7 @@ export class Painter {
       if (frame === 0) this.title(column, rect, camera, look);
       else this.frame(column, frame, rect, camera, look);
       if (Math.max(rect.w, rect.h) * camera.scale < 6) continue;
+      for (const item of picture.frames[frame].items) if (item >= 0 && picture.items[item].own >= 0) this.others(column, picture.items[item].own, look);
       this.lines(column, frame, camera, look);
       if (frame) this.frameName(column, frame, rect, camera, look);
       for (const item of picture.frames[frame].items) {
@@ -136,24 +137,31 @@ export class Painter {
     const item = column.picture.frames[frame].item;
     const { box } = column.picture.items[item];
     const depth = column.picture.frames[frame].depth;
-    const faded = look.marked !== null && !look.marked.has(box);
-    context.globalAlpha = faded ? 0.75 : 1;
-    if (box.kind === "fold" && box.opening === "one") {
-      for (const step of [8, 4]) {
-        context.fillStyle = theme.frames[(depth + 1) % 2];
-        context.strokeStyle = theme.frameLine;
-        context.lineWidth = 1;
-        round(context, rect.x + step, rect.y + step * behind(column), rect.w, rect.h, 10);
-        context.fill();
-        context.stroke();
-      }
-    }
+    context.globalAlpha = fadedFrame(box, look);
     context.fillStyle = frameFill(theme, depth, box);
     context.strokeStyle = look.selected === box ? theme.accent : look.hover === box ? theme.faint : theme.frameLine;
     context.lineWidth = Math.max(look.selected === box ? 2.5 : 1.2, (look.selected === box ? 2 : 0.7) / camera.scale);
     round(context, rect.x, rect.y, rect.w, rect.h, 10);
     context.fill();
     context.stroke();
+    context.globalAlpha = 1;
+  }
+
+  /** Behind a repeat that shows one instance, the edges of the others; lines pass over them to reach the one that is shown. */
+  private others(column: Column, frame: number, look: Look): void {
+    const { context } = this;
+    const { box } = column.picture.items[column.picture.frames[frame].item];
+    if (box.kind !== "fold" || box.opening !== "one") return;
+    const { width, height } = column.results[frame];
+    context.globalAlpha = fadedFrame(box, look);
+    context.fillStyle = look.theme.frames[(column.picture.frames[frame].depth + 1) % 2];
+    context.strokeStyle = look.theme.frameLine;
+    context.lineWidth = 1;
+    for (const step of [8, 4]) {
+      round(context, column.frameX[frame] + step, column.frameY[frame] + step * behind(column), width, height, 10);
+      context.fill();
+      context.stroke();
+    }
     context.globalAlpha = 1;
   }
 

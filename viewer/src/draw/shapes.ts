@@ -2,6 +2,7 @@
 
 import { ADDED, REMOVED } from "../data/run.ts";
 import type { Box } from "../tree/box.ts";
+import type { Look } from "./painter.ts";
 import type { Column } from "./scene.ts";
 import { blend, type Theme } from "./theme.ts";
 
@@ -20,4 +21,9 @@ export function frameFill(theme: Theme, depth: number, box: Box | null): string 
   const ground = theme.frames[depth % 2];
   const difference = box?.run.difference ? box.difference : 0;
   return difference === ADDED || difference === REMOVED ? blend(ground, theme.difference[difference], 0.5) : ground;
+}
+
+/** How much of a frame is to be seen: one that has nothing of what is brought out steps back. */
+export function fadedFrame(box: Box, look: Look): number {
+  return look.marked !== null && !look.marked.has(box) ? 0.75 : 1;
 }
