@@ -34,6 +34,8 @@ ZOO_GROUPS = {
     "encoder_nested_fast_path": (4, 2, 0),
     "transformer_train": (10, 6, 0),
     "tied_weights": (1, 0, 0),
+    "lstm": (1, 0, 0),
+    "gru": (1, 0, 0),
     "hooks_change_values": (1, 0, 0),
     "resnet50": (13, 0, 0),
     "vit": (5, 2, 1),

@@ -152,7 +152,7 @@ def test_charts_are_named_where_a_report_is_read():
     assert last.startswith("charts: modules, operators, lines;") and "figure(chart='operators')" in last
     with pytest.raises(NoMatch, match="'lines', 'modules', 'operators'"):
         report.figure(chart="operator")
-    alone = small().partition()
+    alone = small().fusion()
     assert len(alone.charts()) == 1 and "charts:" not in str(alone)
 
 

@@ -203,7 +203,7 @@ class PartitionReport(Report):
             for part in shown
         ]
         moved = Series(
-            "moved", [self._label(part) for part in shown], [part.moved_bytes for part in shown], told
+            "moved", [self._label(part) for part in shown], [part.moved_bytes or 0 for part in shown], told
         )
         title = f"Bytes that each part moves, in the order of the run{most(len(shown), len(known))}"
         return {"moved": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), [moved])}

@@ -244,7 +244,7 @@ class Pruning(Report):
             told = f": the {ROWS} of {len(cut):,} that save most" if len(cut) > ROWS else ""
             sizes = Series("parameters", [group.name for group in shown], [g.parameters for g in shown])
             axes = Axis("units of"), Axis("parameters that go", "count")
-            return {"groups": Chart("dots", f"What cutting each group saves{told}", *axes, [sizes])}
+            return {"groups": Chart("bars", f"What cutting each group saves{told}", *axes, [sizes])}
         shown = _largest(tried, _moved)
         told = f": the {ROWS} of {len(tried):,} that move it most" if len(tried) > ROWS else ""
         names = [f"{group.name}, {count(group.parameters)}" for group in shown]
