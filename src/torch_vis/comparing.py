@@ -95,19 +95,16 @@ class Comparison:
 
     @cached_property
     def moved(self) -> list[tuple[Node, Node]]:
-        """Operations that both have, in modules that are not the same; of backward, the module follows forward.
+        """Operations that both have, in another of the modules that both have; of backward, they go with forward.
 
-        >>> import torch, torch_vis as tv
-        >>> x = torch.ones(2)
-        >>> inside = torch.nn.Sequential(torch.nn.ReLU())
-        >>> found = tv.compare(tv.trace(torch.relu, x), tv.trace(inside, x))
-        >>> [(one.name, two.path) for one, two in found.moved], found.same
-        ([('relu', '0')], True)
+        Where a module itself is new or gone, it is listed as that.
         """
         a, b, to_b = self.a.graph, self.b.graph, self.alignment.to_b
         kept = np.flatnonzero((to_b >= 0) & (a.node_phase != Phase.BACKWARD))
         around_a, around_b = module_scopes(a)[a.node_scope[kept]], module_scopes(b)[b.node_scope[to_b[kept]]]
-        moved = kept[self.alignment.scope_to_b[around_a] != around_b]
+        went = self.alignment.scope_to_b[around_a]
+        has_a = np.isin(around_b, self.alignment.scope_to_b)
+        moved = kept[(went >= 0) & has_a & (went != around_b)]
         return [(a.nodes[one], b.nodes[int(to_b[one])]) for one in moved.tolist()]
 
     @cached_property

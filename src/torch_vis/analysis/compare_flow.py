@@ -96,7 +96,7 @@ class _Flow:
         self.index: dict[Any, list[int]] = defaultdict(list)
         self.indexed: set[int] = set()
         self._offer(self.open_b)
-        agenda, looked = list(self.open_a), Counter[int]()
+        agenda, looked = self.open_a + self._like_those_that_differ(), Counter[int]()
         heapify(agenda)
         while agenda:
             here = heappop(agenda)
@@ -106,6 +106,15 @@ class _Flow:
             for user in self._match(here):
                 heappush(agenda, user)
         return self.changed
+
+    def _like_those_that_differ(self) -> list[int]:
+        """Operations called as one that has the wrong counterpart, which may be theirs."""
+        wrong = {(self.calls[1][self.two.call[there]], self.two.stage[there]) for there in self.wired.reads}
+        return [
+            here
+            for here in self._of_stage(self.one)
+            if (self.calls[0][self.one.call[here]], self.one.stage[here]) in wrong
+        ]
 
     def _offer(self, nodes: list[int]) -> None:
         for node in nodes:

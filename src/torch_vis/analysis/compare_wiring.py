@@ -92,8 +92,8 @@ def wiring(a: Graph, b: Graph, to_b: Any, paths: dict[str, str]) -> Wiring:
     node, value_a, value_b = here.node[both], here.value[both], there.value[at[both]]
     given = _given(a, b, value_a, value_b, paths)
     codes_a, codes_b = _codes(a, b, to_b, from_a, given)
-    views = (b.node_flags & Flag.VIEW != 0) & (b.node_phase == Phase.BACKWARD)  # of what forward left
-    one, two = _compared(codes_a, codes_b, value_a, value_b, views[node])
+    backward = b.node_phase[node] == Phase.BACKWARD  # which reads what was saved, by any of its equal views
+    one, two = _compared(codes_a, codes_b, value_a, value_b, backward)
     known = (one >= 0) & (two >= 0)
     found: dict[int, list[Read]] = {}
     for place in np.flatnonzero(known & (one != two) & ~is_identity(b)[node]).tolist():
