@@ -226,6 +226,15 @@ def test_states_that_are_given_keep_a_layer_whole():
     assert any("joins it with an input" in group.locked for group in found.locked)
 
 
+def test_a_projection_that_would_not_be_smaller_is_told():
+    model = made("LSTM", "projected", "output")
+    found = tv.analyze_pruning(model, IDS, ratio=0.7)  # three units left, and a projection to three features
+    problems = {cut.name: cut.problem for cut in found.groups}
+    assert "3 hidden units and a projection to 3, which has to be smaller" in problems["layer.weight_hh_l0"]
+    assert not problems["words.weight"] and not problems["layer.weight_hr_l0"]
+    assert (found.model.layer.hidden_size, found.model.layer.proj_size) == (10, 1)
+
+
 @pytest.mark.parametrize("dim", [-1, 1])
 def test_halves_of_a_gate_go_together(dim):
     torch.manual_seed(0)

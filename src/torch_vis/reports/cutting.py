@@ -126,6 +126,17 @@ def _resize_recurrent(
         module.proj_size = after[0]  # type: ignore[assignment]
 
 
+def impossible(model: torch.nn.Module) -> str:
+    """Why torch's own modules cannot have the sizes that are left; empty where they can."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.RNNBase) and 0 < module.hidden_size <= module.proj_size:
+            return (
+                f"{path or type(module).__name__} would have {module.hidden_size:,} hidden units and a projection to "
+                f"{module.proj_size:,}, which has to be smaller"
+            )
+    return ""
+
+
 @contextlib.contextmanager
 def zeroed(model: torch.nn.Module, columns: Mapping[str, Sequence[Any]]) -> Iterator[torch.nn.Module]:
     """A model with some columns of its parameters zero, as long as the block runs."""

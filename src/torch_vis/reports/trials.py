@@ -20,6 +20,7 @@ from torch_vis.reports.cutting import (
     attempts,
     change_all,
     changed,
+    impossible,
     possible_changes,
     sharpened,
     torch_attention,
@@ -337,6 +338,9 @@ def compared(
     subject: Subject, model: torch.nn.Module, target: list[torch.Tensor] | None
 ) -> tuple[list[torch.Tensor], str]:
     """What a model gives for the batch of a subject, and why it is not what was wanted."""
+    why = impossible(model)
+    if why:
+        return [], why
     try:
         made = subject.run(model)
     except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
