@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from torch_vis.graph.template import short_name
 from torch_vis.run.apart import Gap
 from torch_vis.run.differences import Gaps
 from torch_vis.run.readings import Pair, Readings
 
 GROWTH = 10.0  # times what came in: an operation of which the difference is news
+# What a relative difference of these follows from is a difference of their arguments as it is.
+EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "softmax", "safe_softmax", "sigmoid"})
 
 
 class CameIn(NamedTuple):
@@ -34,17 +38,25 @@ class Judge:
 
     def of(self, node: int) -> CameIn:
         """Judge an operation that differs."""
-        relative, grows = float(self.gaps.relative[node]), float(self.gaps.grows[node])
+        relative = float(self.gaps.relative[node])
+        enough = relative / (GROWTH * float(self.gaps.grows[node]))
         read = self.gaps.read[node]
         others = [(pair, gap) for pair, gap in read if self._is_another(pair, gap)]
         kept = [gap for pair, gap in read if not any(pair is other for other, _ in others)]
-        largest, known = _largest([gap for _, gap in read])
-        enough = GROWTH * grows
-        news = known and relative > enough * largest
-        rewired = bool(others) and not news and relative > enough * _largest(kept)[0]
+        exponential = self._is_exponential(node)
+        known = [gap for _, gap in read if gap is not None]
+        most = _most(known, exponential)
+        news = len(known) == len(read) and enough > most
+        rewired = bool(others) and not news and enough > _most(kept, exponential)
         others.sort(key=lambda row: -_relative(row[1]))
-        told = known or relative <= enough * largest
+        told = len(known) == len(read) or enough <= most
+        largest = max((gap.relative for gap in known), default=0.0)
         return CameIn(largest if told else None, news, rewired, [pair for pair, _ in others])
+
+    def _is_exponential(self, node: int) -> bool:
+        return (
+            short_name(self.readings.a.calls[self.readings.a.node_call[node]].op).strip("_") in EXPONENTIALS
+        )
 
     def _is_another(self, pair: Pair, gap: Gap | None) -> bool:
         """Whether two tensors read in one place are not the same, and not only because what made them differs."""
@@ -93,7 +105,8 @@ def _relative(gap: Gap | None) -> float:
     return float("inf") if gap is None else gap.relative
 
 
-def _largest(gaps: list[Gap | None]) -> tuple[float, bool]:
-    """The largest relative difference that is known, and whether all are."""
-    known = [gap.relative for gap in gaps if gap is not None]
-    return max(known, default=0.0), len(known) == len(gaps)
+def _most(gaps: Sequence[Gap | None], exponential: bool) -> float:
+    """The largest difference that is known, relative to what differs; of exponents, if it is larger, as it is."""
+    known = [gap for gap in gaps if gap is not None]
+    found = max((max(gap.relative, gap.among) for gap in known), default=0.0)
+    return max([found, *(gap.largest for gap in known)]) if exponential else found

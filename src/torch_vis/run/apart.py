@@ -20,27 +20,33 @@ class Gap(NamedTuple):
     largest: float
     rounding: bool = False
     zero_in: str = ""
+    among: float = 0.0
+    """The relative difference of those elements alone that differ."""
 
 
 class Apart(NamedTuple):
-    """The norm of a difference, those of the two tensors, and the largest difference of two elements."""
+    """The norm of a difference, those of the two tensors, and the largest difference of two elements.
+
+    ``differing`` is the norm of those elements of the first that differ.
+    """
 
     norm: float
     here: float
     there: float
     largest: float
+    differing: float = 0.0
 
     def gap(self, by: float | None = None) -> Gap:
         """Relative to the norm of the first, or to another norm."""
         size = self.here if by is None else by
-        return Gap(self.norm / size if size else float("inf") if self.norm else 0.0, self.largest)
+        return Gap(_ratio(self.norm, size), self.largest, among=_ratio(self.norm, self.differing))
 
 
 def gap_of(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> Gap | None:
     """How far apart all of them together are, None where shapes differ or nothing is a plain floating-point tensor.
 
     >>> gap_of([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 4.5])])
-    Gap(relative=0.1, largest=0.5, rounding=False, zero_in='')
+    Gap(relative=0.1, largest=0.5, rounding=False, zero_in='', among=0.125)
     """
     plain = [pair for pair in zip(a, b) if all(map(_is_plain, pair))]
     if len(a) != len(b) or not all(is_comparable(*pair) for pair in plain):
@@ -48,8 +54,15 @@ def gap_of(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> Gap | None:
     found = [apart(*pair) for pair in plain if has_numbers(pair[0])]
     if not found:
         return None
-    norm, here = (sum(part**2 for part in parts) ** 0.5 for parts in list(zip(*found))[:2])
-    return Apart(norm, here, 0.0, max(one.largest for one in found)).gap()
+    norm, here, differing = (
+        sum(part**2 for part in parts) ** 0.5
+        for parts in zip(*((one.norm, one.here, one.differing) for one in found))
+    )
+    return Apart(norm, here, 0.0, max(one.largest for one in found), differing).gap()
+
+
+def _ratio(norm: float, size: float) -> float:
+    return norm / size if size else float("inf") if norm else 0.0
 
 
 def worst(gaps: Iterable[Gap]) -> Gap | None:
@@ -64,13 +77,23 @@ def worst(gaps: Iterable[Gap]) -> Gap | None:
 def apart(left: torch.Tensor, right: torch.Tensor) -> Apart:
     """Measure two tensors that are comparable; where one alone is not a number, they are infinitely far apart."""
     left, right = _wide(left), _wide(right).to(left.device)
-    difference = torch.where(_alike(left, right), 0.0, left - right)
-    if bool(difference.isnan().any()):  # on one side only
-        return Apart(float("inf"), 1.0, 1.0, float("inf"))
-    here, there = (
-        float(torch.linalg.vector_norm(torch.nan_to_num(one, 0.0, 0.0, 0.0))) for one in (left, right)
-    )
-    return Apart(float(torch.linalg.vector_norm(difference)), here, there, float(difference.abs().amax()))
+    difference = left - right
+    if not torch.isfinite(torch.linalg.vector_norm(difference)):
+        alike = (left == right) | (left.isnan() & right.isnan())  # infinities of one sign as well
+        difference = torch.where(alike, 0.0, difference)
+        left, right = (torch.nan_to_num(one, 0.0, 0.0, 0.0) for one in (left, right))
+        if bool(difference.isnan().any()):  # on one side only
+            return Apart(float("inf"), 1.0, 1.0, float("inf"), 1.0)
+    norm, here = _norm(difference), _norm(left)
+    if not norm:
+        return Apart(0.0, here, here, 0.0)
+    differing = _norm(torch.where(difference == 0, 0.0, left))
+    return Apart(norm, here, _norm(right), float(difference.abs().amax()), differing)
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    found = float(torch.linalg.vector_norm(tensor))
+    return found if found < float("inf") else float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
 
 
 def is_comparable(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -98,7 +121,3 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return real.double() if real.dtype == torch.float64 else real.float()
-
-
-def _alike(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return (left == right) | (left.isnan() & right.isnan())

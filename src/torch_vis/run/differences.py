@@ -247,7 +247,8 @@ class _Both:
             found = apart(left, right) if has_numbers(left) else NOTHING
             gap, norm = self._judged(pair.here, pair.there, found), found.norm
         if gap is not None and gap.rounding and self.one.noise.adds(node):
-            return gap._replace(relative=norm / size if size else 0.0)
+            share = norm / size if size else 0.0
+            return gap._replace(relative=share, among=share)
         return gap
 
     def _judged(self, here: int, there: int, found: Apart) -> Gap:

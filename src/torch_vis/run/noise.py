@@ -7,8 +7,8 @@ its summands, and by how finely these were computed; what is made of nothing but
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.template import Slot, short_name
+from torch_vis.run.cancelling import BACKWARD, centres, size_of, summands
 from torch_vis.run.observe import Watched
+from torch_vis.run.readings import shape_only
 
 FOREACH = "_foreach_"
 SLACK = 4.0  # times the rounding that is expected
@@ -29,41 +31,6 @@ MATRICES = frozenset({"mm", "bmm", "mv"})
 PRODUCTS = MATRICES | {"addmm", "baddbmm", "addmv", "convolution", "convolution_backward"}
 ADDS = frozenset({"add", "sub", "rsub", "lerp", "addcmul"})
 SCALES = frozenset({"mul", "div", "neg", "clone", "_to_copy", "detach", "index", "index_select", "gather"})
-BACKWARD = "_backward"  # linear in the gradient that comes first: of noise, such a step makes noise
-
-
-def _scaled(gradient: torch.Tensor, spread: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """What a normalisation takes the mean away from in backward; the spread as it is laid along the gradient."""
-    wide = gradient.float() * spread.float()
-    return wide if weight is None else wide * weight.float()
-
-
-def _along(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Something by channel, laid along the second axis."""
-    return tensor.reshape(-1, *[1] * (like.dim() - 2))
-
-
-def _by_channel(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
-    return None if tensor is None else _along(tensor, like)
-
-
-def _by_group(spread: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    wide = spread.repeat_interleave(like.shape[1] // spread.shape[1], dim=1)
-    return wide.reshape(*wide.shape, *[1] * (like.dim() - 2))
-
-
-# Steps of backward that take a mean away, and what they take it from; it is given the arguments as they were called.
-CENTRED: dict[str, Callable[[Sequence[Any]], torch.Tensor]] = {
-    "_softmax_backward_data": lambda args: args[0].float() * args[1].float(),
-    "_log_softmax_backward_data": lambda args: args[0],
-    "native_layer_norm_backward": lambda args: _scaled(args[0], args[4], args[5]),
-    "native_batch_norm_backward": lambda args: (
-        _scaled(args[0], _along(args[6], args[0]), _by_channel(args[2], args[0])) if args[7] else args[0][:0]
-    ),
-    "native_group_norm_backward": lambda args: _scaled(
-        args[0], _by_group(args[3], args[0]), _by_channel(args[4], args[0])
-    ),
-}
 
 
 class Remainder(NamedTuple):
@@ -107,8 +74,7 @@ class Noise:
         outside = np.flatnonzero(self._wanted & (self.graph.value_producer < 0)).tolist()
         self._sizes = {value: size_of(run.replay.tensor(value)) for value in outside}
         self._eps = [_eps(row.dtype) for row in self.graph.types]
-        rows = self.graph.in_kind == Kind.SHAPE
-        self._shape_only = {*zip(self.graph.in_node[rows].tolist(), self.graph.in_value[rows].tolist())}
+        self._shape_only = shape_only(self.graph)
         self._type: list[int] = self.graph.value_type.tolist()
         self._coarse: dict[int, float] = {}  # of what was computed more coarsely than its type says
         self._off: dict[int, float] = {}  # and of what is further off, since something cancelled on the way
@@ -117,7 +83,8 @@ class Noise:
         """Look at what an operation made."""
         graph = self.graph
         read = self.run.plan.arguments(node)
-        made = graph.out_value[slice(*graph.output_span(node))].tolist()
+        span = slice(*graph.output_span(node))
+        made, slots = graph.out_value[span].tolist(), graph.out_slot[span].tolist()
         call = int(graph.node_call[node])
         kind = "views" if self._view[node] else self._kind[call]
         for place, value in enumerate(made):
@@ -126,7 +93,7 @@ class Noise:
             if self._wanted[value]:
                 self._sizes[value] = size_of(self.run.replay.tensor(value))
             if kind:
-                self._look(kind, node, own, place, value)
+                self._look(kind, node, own, slots[place], value)
 
     def off_by(self, value: int) -> float:
         """By how much of its norm rounding may have put a value off."""
@@ -156,14 +123,14 @@ class Noise:
         if off:
             self._off[value] = off
 
-    def _look(self, kind: str, node: int, read: Sequence[int], place: int, value: int) -> None:
+    def _look(self, kind: str, node: int, read: Sequence[int], slot: int, value: int) -> None:
         handed = self._handed_on(kind, node, read)
         if handed is not None:
             tensor = self.run.replay.tensor(value)
             self.values[value] = handed if kind == "views" else handed.scaled(size_of(tensor))
         elif kind in ADDING:
             made = self.run.replay.tensor(value)
-            found = self._summed(kind, node, read, place, made)
+            found = self._summed(kind, node, read, slot, made)
             if found is None or not made.is_floating_point() or not made.numel() or not found.size < np.inf:
                 return
             size = self._sizes[value] if value in self._sizes else size_of(made)
@@ -205,7 +172,7 @@ class Noise:
             return None
         if name == "mul" or name in MATRICES:
             return next((self.values[one] for one in read if one in self.values), None)
-        if kind in ("views", "scales", "sums", "centred") or name.endswith(BACKWARD):
+        if kind in ("views", "scales", "sums") or BACKWARD in name:
             return self.values.get(read[0])
         if kind == "copies":
             return self.values.get(read[-1])
@@ -216,7 +183,7 @@ class Noise:
         return None
 
     def _summed(
-        self, kind: str, node: int, read: Sequence[int], place: int, made: torch.Tensor
+        self, kind: str, node: int, read: Sequence[int], slot: int, made: torch.Tensor
     ) -> _Sum | None:
         """What went into a sum; None where that is not known, or there is nothing to cancel."""
         name = self._name[int(self.graph.node_call[node])]
@@ -224,7 +191,7 @@ class Noise:
         if kind == "adds":  # to another tensor, not to a number
             return _Sum(max(sizes), 0.0) if len(read) > 1 else None
         if kind == "centred":
-            return self._centred(node, name, place, sizes[0], made)
+            return self._centred(node, name, slot, made) if made.numel() else None
         if not read or not made.numel():
             return None
         if name == "convolution_backward" and made.dim() == 1:
@@ -239,17 +206,17 @@ class Noise:
         terms = max(1.0, (many * others / made.numel()) ** 0.5)
         return _Sum(one * two / terms**0.5, terms)
 
-    def _centred(self, node: int, name: str, place: int, size: float, made: torch.Tensor) -> _Sum | None:
-        if place:  # the gradients of weight and bias: sums over what comes in
-            numel = self._numel(self.run.plan.arguments(node)[0])
-            return _Sum(size, numel / made.numel() if made.numel() else 1.0)
+    def _centred(self, node: int, name: str, slot: int, made: torch.Tensor) -> _Sum | None:
         call = self.graph.calls[int(self.graph.node_call[node])]
         read = self.run.plan.arguments(node)
         args = [
             self.run.replay.tensor(read[one.number]) if isinstance(one, Slot) else one for one in call.args
         ]
-        summands = CENTRED[name](args)
-        return _Sum(size_of(summands), 0.0) if summands.numel() else None
+        begin, end = self.graph.output_span(node)
+        values, slots = self.graph.out_value[begin:end].tolist(), self.graph.out_slot[begin:end].tolist()
+        made_there = {place: self.run.replay.tensor(one) for place, one in zip(slots, values) if place >= 0}
+        size = summands(name, slot, args, made_there)
+        return None if size is None else _Sum(size, self._numel(read[0]) / made.numel() if slot else 0.0)
 
     def _numel(self, value: int) -> int:
         return self.graph.types[self.graph.value_type[value]].numel
@@ -267,14 +234,14 @@ def _factors(name: str, read: Sequence[int], sizes: Sequence[float]) -> list[tup
 
 
 def _kind(name: str) -> str:
-    if name in CENTRED:
+    if centres(name):
         return "centred"
     for kind, names in (("sums", SUMS), ("products", PRODUCTS), ("adds", ADDS), ("scales", SCALES)):
         if name in names:
             return kind
     if name in ("cat", "stack"):
         return "cats"
-    return "copies" if name == "copy" else "scales" if name.endswith(BACKWARD) else ""
+    return "copies" if name == "copy" else "scales" if BACKWARD in name else ""
 
 
 def _read_by_sums(graph: Graph, kinds: list[str]) -> NDArray[np.bool_]:
@@ -293,16 +260,3 @@ def _eps(dtype: str) -> float:
     found = getattr(torch, dtype, None)
     real = found is not None and (found.is_floating_point or found.is_complex)
     return float(torch.finfo(found).eps) if found is not None and real else 0.0
-
-
-def size_of(tensor: torch.Tensor) -> float:
-    """The norm of a plain floating-point tensor; 0 of any other."""
-    if (
-        tensor.is_nested
-        or tensor.layout is not torch.strided
-        or tensor.is_meta
-        or not tensor.is_floating_point()
-    ):
-        return 0.0
-    wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-    return float(torch.linalg.vector_norm(tensor, dtype=wide))

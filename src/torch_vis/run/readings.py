@@ -180,7 +180,7 @@ class _Side:
         self.is_view: list[bool] = ((graph.node_flags & Flag.VIEW) != 0).tolist()
         self.maker: list[int] = graph.value_producer.tolist()
         self._in = graph.in_start.tolist(), graph.in_slot.tolist(), graph.in_value.tolist()
-        self._is_data: list[bool] = (graph.in_kind != Kind.SHAPE).tolist()
+        self._shape_only = shape_only(graph)
         self._out = graph.out_start.tolist(), graph.out_slot.tolist(), graph.out_value.tolist()
         aliased = np.zeros(len(graph), dtype=bool)
         aliased[graph.in_node[graph.in_slot < 0]] = True
@@ -204,7 +204,11 @@ class _Side:
         """The values whose contents an operation reads, by their slots."""
         start, slot, value = self._in
         rows = range(start[node], start[node + 1])
-        return {slot[row]: value[row] for row in reversed(rows) if slot[row] >= 0 and self._is_data[row]}
+        return {
+            slot[row]: value[row]
+            for row in reversed(rows)
+            if slot[row] >= 0 and (node, value[row]) not in self._shape_only
+        }
 
     def made(self, node: int) -> dict[int, int]:
         """The values that an operation makes, by their places: below zero what it writes to."""
@@ -233,9 +237,20 @@ class _Side:
     def views(self) -> Iterator[tuple[int, int]]:
         """The views in order, each with the value that it is a view of."""
         for node in np.flatnonzero(self.is_view).tolist():
-            read = self.read(node)
-            if read:
-                yield node, read[min(read)]
+            start, slot, value = self._in
+            rows = [row for row in range(start[node], start[node + 1]) if slot[row] >= 0]
+            if rows:
+                yield node, value[min(rows, key=slot.__getitem__)]
+
+
+def shape_only(graph: Graph) -> set[tuple[int, int]]:
+    """Operations and values of which they take nothing but the shape, neither themselves nor through an alias."""
+    storage = graph.value_storage[graph.in_value]
+    aliases = graph.in_slot < 0
+    seen = {*zip(graph.in_node[aliases].tolist(), storage[aliases].tolist())}
+    rows = np.flatnonzero(graph.in_kind == Kind.SHAPE)
+    shapes = zip(graph.in_node[rows].tolist(), graph.in_value[rows].tolist(), storage[rows].tolist())
+    return {(node, value) for node, value, block in shapes if (node, block) not in seen}
 
 
 def _places(one: Call, two: Call) -> list[tuple[int, int]]:
