@@ -238,3 +238,75 @@ def test_what_is_not_a_number_in_one_run_stands_at_the_edge_of_the_chart() -> No
     [infinite] = [part for name, part in parts.items() if name.startswith("infinite")]
     others = [y for part in parts.values() if part is not infinite for y in part.y]
     assert len(infinite.x) == 2 and min(infinite.y) >= max(others)
+
+
+def spread(net: nn.Module, factor: float, x: Tensor) -> Differences:
+    """A model against the same with its first parameter scaled: all that differs follows from that."""
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        next(other.parameters()).mul_(factor)
+    return differing(net, other, x, loss=lambda y: y.square().sum())
+
+
+class Halves(nn.Module):
+    """Reads parts of a tensor through views, and writes over one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 16), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.inner(x).split(8, dim=-1)
+        return self.outer(left) * right
+
+
+class Masked(nn.Module):
+    """Scores of which some are moved far away, as a mask does."""
+
+    def __init__(self, far: float) -> None:
+        super().__init__()
+        self.inner, self.far = nn.Linear(8, 8), far
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(3 * self.inner(x) + self.far * (torch.arange(8) > 4), dim=-1)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        Halves,
+        lambda: nn.LSTMCell(8, 8),
+        lambda: Masked(-1e9),
+        lambda: Masked(torch.finfo(torch.float32).min),
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)),
+    ],
+    ids=["views", "gates", "mask", "lowest", "norm"],
+)
+def test_what_follows_from_a_weight_is_no_news(net) -> None:
+    torch.manual_seed(0)
+    model, x = net(), torch.randn(4, 8)
+    if isinstance(model, nn.LSTMCell):
+        model = Cells(model)
+    found = spread(model, 1.01, x)
+    assert len(found.rows) > 3 and found.born == [] and found.rewired == []
+    assert found.facts()["in short"].startswith("what the runs were given differs")
+
+
+class Cells(nn.Module):
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.cell(x)
+        return self.cell(x, state)[0]
+
+
+def test_rows_that_are_looked_up_may_differ_by_more_than_the_table() -> None:
+    table, ids = torch.randn(1000, 4), torch.tensor([1, 2])
+    other = table.clone()
+    other[1] *= 1.5
+    runs = [tv.trace(torch.embedding, one, ids) for one in (table, other)]
+    found = tv.compare(*runs).differences()
+    [row] = found.rows
+    assert row.relative > 10 * row.came_in > 0 and found.born == []

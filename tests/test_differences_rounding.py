@@ -127,3 +127,19 @@ def test_a_sum_in_double_precision_has_more_digits() -> None:
     found = tv.compare(tv.trace(total, x, 1e-10), tv.trace(total, x, 2e-10)).differences()
     assert found.results["output"][1].relative == pytest.approx(1, rel=1e-2)
     assert not found.results["output"][1].rounding
+
+
+def test_scores_that_all_have_one_gradient_give_queries_and_keys_none() -> None:
+    """Where all values are the same, attention gives them whatever the scores are."""
+
+    class Alike(Attention):
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            heads = [part(x).unflatten(-1, (2, 8)).transpose(1, 2) for part in (self.query, self.key)]
+            value = self.value(x[:, :1]).expand(-1, x.shape[1], -1).unflatten(-1, (2, 8)).transpose(1, 2)
+            return nn.functional.scaled_dot_product_attention(*heads, value.contiguous())
+
+    torch.manual_seed(0)
+    found = cast(Alike(), torch.float64, loss=lambda y: y.square().sum())
+    assert {"query.weight.grad", "key.weight.grad", "query.bias.grad"} <= zero_in_both(found)
+    assert "value.weight.grad" not in zero_in_both(found)
+    assert all(row.relative < 1e-3 for row in found.rows)
