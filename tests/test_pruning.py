@@ -389,6 +389,9 @@ def test_an_operation_without_a_rule_keeps_what_touches_it_whole():
     alone = tv.analyze_pruning(nn.Sequential(nn.Linear(6, 16)), torch.randn(4, 6))
     assert not alone.groups and alone.after["parameters"] == alone.before["parameters"]
     assert "0 can be cut" in alone.facts()["groups"] and "it is the run's output" in str(alone)
+    assert [*alone.facts()] == ["groups"] and any(
+        "nothing in this model can be cut" in n for n in alone.notes()
+    )
 
 
 def test_a_group_too_small_for_the_ratio_is_remarked():

@@ -100,9 +100,11 @@ class Pruning(Report):
     def facts(self) -> dict[str, str]:
         cut = [group for group in self.groups if not group.problem]
         found = {
-            "groups": f"{len(cut):,} can be cut, {len(self.groups) - len(cut):,} turned out not to run{self._kept()}",
-            "units": f"{sum(group.cut for group in cut):,} of {sum(group.units for group in cut):,} cut",
+            "groups": f"{len(cut):,} can be cut, {len(self.groups) - len(cut):,} turned out not to run{self._kept()}"
         }
+        if not cut:  # the model is as it was
+            return found
+        found["units"] = f"{sum(group.cut for group in cut):,} of {sum(group.units for group in cut):,} cut"
         if self.heads:
             found["heads"] = f"{sum(head.cut for head in self.heads):,} of {len(self.heads):,} cut"
         checked = [group.error for group in cut if group.error is not None]
@@ -185,6 +187,8 @@ class Pruning(Report):
         return Listing("Groups that belong together", fields, rows, most=30)
 
     def notes(self) -> list[str]:
+        if all(group.problem for group in self.groups):
+            return ["nothing in this model can be cut, so that the one in .model is as it was"]
         found = [
             "units are cut by weight alone, the lightest first; the model in .model runs and wants training again"
         ]
