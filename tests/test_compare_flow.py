@@ -109,6 +109,31 @@ def test_outputs_that_change_places_are_a_change() -> None:
     assert not fewer.same and "output.1: only in A" in str(fewer)
 
 
+def test_what_is_written_under_an_argument_is_read() -> None:
+    class Double(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    class Writing(nn.Module):
+        def __init__(self, first: bool) -> None:
+            super().__init__()
+            self.scale, self.first = Double(), first
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = x + 0
+            flat = y.view(-1)
+            if self.first:
+                y.add_(1)
+            z = self.scale(flat)
+            if not self.first:
+                y.add_(1)
+            return z
+
+    found, back = both_ways(*(tv.trace(Writing(first), X) for first in (True, False)))
+    assert forward_changes(found) == [("mul", ("reads what add_ in the run writes in A alone",))]
+    assert forward_changes(back) == [("mul", ("reads what add_ in the run writes in B alone",))]
+
+
 def test_what_is_put_between_is_one_addition() -> None:
     def plain(net: Net, x: Tensor) -> Tensor:
         return (net.b(net.a(x)) + x).sum()
@@ -199,6 +224,32 @@ def test_a_layer_put_in_between_alike_ones(
     assert places(found) == [("0", "0"), ("1", "2"), ("2", "3")]
     assert places(back) == [("0", "0"), ("2", "1"), ("3", "2")]
     assert not found.changed and not found.reordered_modules and not back.reordered_modules
+
+
+def test_a_layer_put_in_is_found_in_another_type_as_well() -> None:
+    def run(dtype: torch.dtype, *more: nn.Module) -> tv.Trace:
+        first, *rest = blocks(3)
+        return tv.trace(Stack(first, *more, *rest).to(dtype), X.to(dtype), backward=True)
+
+    found = tv.compare(run(torch.float32), run(torch.float64, nn.Identity()))
+    assert places(found) == [("0", "0"), ("1", "2"), ("2", "3")] and not found.alignment.wiring.reads
+
+
+def test_calls_of_one_module_are_in_their_order_whatever_each_does() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.block, self.head = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.block(self.block(x)))
+
+    one = tv.trace(Twice(), X, backward=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # which casts weights at their first use alone
+        two = tv.trace(Twice(), X, backward=True)
+    for found in both_ways(one, two):
+        assert not found.reordered_modules and not found.alignment.wiring.reads
 
 
 def test_weights_tell_which_of_alike_layers_is_gone() -> None:

@@ -23,6 +23,8 @@ class Key(NamedTuple):
     in_any_order: bool = False
     names: tuple[Sequence[str], Sequence[str]] | None = None
     """By which of those that have it in common two calls belong together: see ``_by_name``."""
+    if_numbers_changed: bool = False
+    """Only those with numbers for names, and only if these are not the same in both."""
     if_as_many: tuple[Sequence[Any], Sequence[Any]] | None = None
     """Of what there have to be as many in both: where three layers became one, none of them is that one."""
 
@@ -109,7 +111,7 @@ class _Matching:
             Key(list(zip(words_a, exact.a)), list(zip(words_b, exact.b)), in_any_order=True),
             Key(self.forward.a, self.forward.b, names=labels),
             exact,
-            Key(self.in_forward.a, self.in_forward.b, names=labels),
+            Key(self.in_forward.a, self.in_forward.b, names=labels, if_numbers_changed=True),
             Key(names_a, names_b, in_any_order=True),
             Key([_ending(name) for name in names_a], [_ending(name) for name in names_b]),
             operators,
@@ -178,6 +180,8 @@ class _Matching:
                 here = [one if kinds_a[scope] in alike else object() for one, scope in zip(here, left_a)]
             if key.names is not None:
                 names = [key.names[0][scope] for scope in left_a], [key.names[1][scope] for scope in left_b]
+                if key.if_numbers_changed:
+                    here, there = _if_numbers_changed(names, here, there)
                 pairs = self._by_name(left_a, left_b, here, there, names)
             else:
                 pairs = common(here, there)
@@ -273,6 +277,19 @@ class _Matching:
 
 def _is_number(name: str) -> bool:
     return name.rpartition(".")[2].isdigit()
+
+
+def _if_numbers_changed(
+    names: tuple[list[str], list[str]], here: list[Any], there: list[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The same keys for what has a number, if the numbers are others; unlike all for the rest."""
+    numbers_a, numbers_b = (Counter(filter(_is_number, side)) for side in names)
+    wanted = numbers_a != numbers_b
+    one, two = (
+        [key if wanted and _is_number(name) else object() for name, key in zip(side, keys)]
+        for side, keys in zip(names, (here, there))
+    )
+    return one, two
 
 
 def _as_many(here: list[Any], there: list[Any]) -> set[Any]:

@@ -31,7 +31,10 @@ NONE, ALIAS = -1, -1
 
 
 class Read(NamedTuple):
-    """One argument of two matched operations that is not the same: the values of ``a`` and ``b``, and what they are."""
+    """What two matched operations read that is not the same: the values of ``a`` and ``b``, and what they are.
+
+    One of them is -1 where only the other reads what was written under an argument, by way of another view of it.
+    """
 
     a: int
     b: int
@@ -99,6 +102,8 @@ def wiring(a: Graph, b: Graph, to_b: Any, paths: dict[str, str]) -> Wiring:
     for place in np.flatnonzero(known & (one != two) & ~is_identity(b)[node]).tolist():
         read = Read(*(int(column[place]) for column in (value_a, value_b, one, two)))
         found.setdefault(int(node[place]), []).append(read)
+    for number, read in _written(a, b, to_b, from_a, codes_a, codes_b):
+        found.setdefault(number, []).append(read)
     for same in [
         number for number, reads in found.items() if _is_the_same(b, number, reads, codes_a, codes_b)
     ]:
@@ -119,6 +124,35 @@ def _reads(graph: Graph, number: Any, slots: int) -> Reads:
     part = np.arange(len(key)) - np.repeat(first, np.diff(first, append=len(key)))
     most = 1 << 20
     return Reads(key * most + part, node[rows], graph.in_value[rows])
+
+
+def _written(
+    a: Graph, b: Graph, to_b: Any, from_a: Any, codes_a: Codes, codes_b: Codes
+) -> list[tuple[int, Read]]:
+    """What one of two matched operations reads since it was written under an argument, and the other does not."""
+    if not (a.in_slot == ALIAS).any() and not (b.in_slot == ALIAS).any():
+        return []
+    reads = (b.node_phase != Phase.BACKWARD) & (b.node_flags & Flag.VIEW == 0)
+    kept = np.where((from_a >= 0) & reads, np.arange(len(b)), NONE)
+    sides = []
+    for graph, number, codes in ((a, np.where(to_b >= 0, kept[to_b], NONE), codes_a), (b, kept, codes_b)):
+        rows = np.flatnonzero((number[graph.in_node] >= 0) & (graph.in_kind != Kind.SHAPE))
+        sides.append((number[graph.in_node[rows]], graph.in_value[rows], graph.in_slot[rows], codes))
+    found: list[tuple[int, Read]] = []
+    for place, (mine, theirs) in enumerate((sides, sides[::-1])):
+        node, value, slot, codes = mine
+        most = int(max(codes_a.direct.max(initial=0), codes_b.direct.max(initial=0))) + 1
+        other = theirs[3].direct[theirs[1]]
+        unknown = np.zeros(len(b) + 1, dtype=bool)
+        unknown[theirs[0][other < 0]] = True
+        code = codes.direct[value]
+        lost = (slot == ALIAS) & (code >= 0) & ~unknown[node]
+        lost &= ~np.isin(node * most + code, theirs[0] * most + other)
+        for row in np.flatnonzero(lost).tolist():
+            here = int(value[row]), int(code[row])
+            read = Read(here[0], NONE, here[1], NONE) if place == 0 else Read(NONE, here[0], NONE, here[1])
+            found.append((int(node[row]), read))
+    return found
 
 
 def _compared(

@@ -39,7 +39,13 @@ def differences_in(before: Node, after: Node, reads: Sequence[Read] = ()) -> lis
 def _rewired(a: Graph, b: Graph, reads: Sequence[Read]) -> list[str]:
     if len(reads) > 1 and sorted(read.code_a for read in reads) == sorted(read.code_b for read in reads):
         return ["its operands are swapped" if len(reads) == 2 else "its operands are in another order"]
-    told = [f"reads {instead(a.values[read.a], b.values[read.b])}" for read in reads]
+    told = []
+    for read in reads:
+        if read.a < 0 or read.b < 0:
+            written = _maker(a.values[read.a] if read.b < 0 else b.values[read.b])
+            told.append(f"reads what {written} writes" + (" in A alone" if read.b < 0 else " in B alone"))
+        else:
+            told.append(f"reads {instead(a.values[read.a], b.values[read.b])}")
     return list(dict.fromkeys(told))
 
 
