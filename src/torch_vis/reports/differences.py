@@ -15,13 +15,14 @@ from torch_vis.graph.rows import Node
 from torch_vis.graph.words import many
 from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.came_in import CameIn, Judge
-from torch_vis.reports.first_difference import in_short, named, tensor_name
+from torch_vis.reports.differences_chart import chart
+from torch_vis.reports.first_difference import in_short, named, tensor_name, told
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.apart import Gap
 from torch_vis.run.differences import Gaps, gaps
 from torch_vis.run.readings import Pair, Readings
-from torch_vis.views.charts import COLORS, Axis, Chart, Series
+from torch_vis.views.charts import Chart
 from torch_vis.views.tables import Field, Listing
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from torch_vis.analysis.compare import Alignment
     from torch_vis.tracing import Trace
 
-MARKS = 12  # points of a chart that are named
 LISTINGS = {
     "news": "Where the difference is news",
     "rewired": "Where another tensor is read",
@@ -38,9 +38,6 @@ LISTINGS = {
     "all": "All that differ, in order",
     "results": "Results",
 }
-HANDED_ON, REWIRED, NEWS = "handed on", "another tensor is read", "news"
-INFINITE = "infinite: NaN or infinity in one run alone"
-KINDS = {HANDED_ON: COLORS[0], REWIRED: COLORS[1], NEWS: COLORS[3], INFINITE: COLORS[6]}
 APART = "not comparable"
 MIXED = "accumulated into what was there before"
 COMPILED = (
@@ -115,18 +112,23 @@ class Differences(Report):
             if gap is not None and gap.relative > 0:
                 one, two = self.a.graph.values[here], self.b.graph.values[self._readings.given[here]]
                 found.append(Given(tensor_name(one), tensor_name(two), one.role, gap))
-        return sorted(found, key=lambda row: -row.gap.relative)
+        infinite = float("inf")  # what was zero in A has no relative difference, and comes last
+        return sorted(
+            found,
+            key=lambda row: (row.gap.largest == infinite, row.gap.relative < infinite, row.gap.relative),
+            reverse=True,
+        )
 
     @cached_property
     def _all_came_in(self) -> dict[int, CameIn]:
-        return {node: self._judge.of(node) for node in np.flatnonzero(self._differing).tolist()}
+        return {node: self._judge.of(node) for node in np.flatnonzero(self.differing).tolist()}
 
-    def came_in(self, row: Difference) -> CameIn:
-        """What came in to an operation that differs."""
-        return self._all_came_in[row.a.index]
+    def came_in(self, node: Node) -> CameIn:
+        """What came in to an operation of ``a`` that differs."""
+        return self._all_came_in[node.index]
 
     @cached_property
-    def _differing(self) -> NDArray[np.bool_]:
+    def differing(self) -> NDArray[np.bool_]:
         """Operations that differ at all; not those that add to a gradient from before, nor what is only rounding."""
         found = self.gaps.known & (self.gaps.relative > 0) & ~self.gaps.rounding
         found[list(self._accumulating)] = False
@@ -140,7 +142,7 @@ class Differences(Report):
         what is zero but for rounding in both runs: what is left of it is no difference.
         """
         found = []
-        for node in np.flatnonzero(self._differing & (self.gaps.relative > self.tolerance)).tolist():
+        for node in np.flatnonzero(self.differing & (self.gaps.relative > self.tolerance)).tolist():
             pair = self.a.graph.nodes[node], self.b.graph.nodes[int(self._to_b[node])]
             gap = float(self.gaps.relative[node]), float(self.gaps.largest[node])
             found.append(Difference(*pair, *gap, self._all_came_in[node].largest, self._reads(node)))
@@ -206,16 +208,16 @@ class Differences(Report):
         What an operation makes of sums that cancel is judged by the size of what it sums up. No news is what reads
         another tensor than its counterpart (see ``rewired``), and what reads tensors that cannot be compared.
         """
-        return [row for row in self.rows if self.came_in(row).news]
+        return [row for row in self.rows if self.came_in(row.a).news]
 
     @cached_property
     def rewired(self) -> list[Difference]:
         """The operations that differ because they read another tensor than their counterparts."""
-        return [row for row in self.rows if self.came_in(row).rewired]
+        return [row for row in self.rows if self.came_in(row.a).rewired]
 
     def is_start(self, row: Difference) -> bool:
         """Whether a difference begins at an operation, or comes in there from elsewhere than in the other run."""
-        return self.came_in(row).news or self.came_in(row).rewired
+        return self.came_in(row.a).news or self.came_in(row.a).rewired
 
     @cached_property
     def results(self) -> dict[str, tuple[str, Gap]]:
@@ -262,14 +264,14 @@ class Differences(Report):
         if self.first is not None:
             site = line_to_mend(self.first.a)
             line = f", {site.short}" if site else ""
-            found["first"] = f"{named(self.first.a)}: {self.first.relative:.3g} relative{line}"
+            found["first"] = f"{named(self.first.a)}: {told(self.first)}{line}"
         if self.given:
             worst_given = self.given[0]
             found["given"] = (
                 f"{many(len(self.given), 'tensor')} not the same before the runs: at most "
-                f"{worst_given.gap.relative:.3g} relative, in {worst_given.name}"
+                f"{told(worst_given.gap)}, in {worst_given.name}"
             )
-        found |= {kind: told for kind in ("output", "gradient", "state") if (told := self._told(kind))}
+        found |= {kind: text for kind in ("output", "gradient", "state") if (text := self._told(kind))}
         for reason, names in self.left_out.items():
             found[f"results {reason}"] = _some(names)
         found["differ"] = (
@@ -296,10 +298,10 @@ class Differences(Report):
             return f"{ZERO} in both, in {_some(list(all_of))}"
         worst = max(of_kind, key=lambda name: (not of_kind[name].rounding, of_kind[name].relative))
         remark = f": {EXPLAINED}" if of_kind[worst].rounding else ""
-        found = [f"at most {of_kind[worst].relative:.3g} relative, in {worst}{remark}"]
-        for where, told in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
+        found = [f"at most {told(of_kind[worst])}, in {worst}{remark}"]
+        for where, run in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
             zero = [name for name, gap in of_run.items() if gap.zero_in == where]
-            found += [f"{ZERO} in {told}: {_some(zero, 2)}"] if zero else []
+            found += [f"{ZERO} in {run}: {_some(zero, 2)}"] if zero else []
         return "; ".join(found)
 
     def listings(self) -> list[Listing]:
@@ -344,7 +346,7 @@ class Differences(Report):
 
     def _rewired_row(self, row: Difference) -> tuple[str, str | None, float, float | None, str, str]:
         name, line, relative, _, came_in, _ = _row(row)
-        return name, line, relative, came_in, *self._instead(self.came_in(row).others[0])
+        return name, line, relative, came_in, *self._instead(self.came_in(row.a).others[0])
 
     def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:
         """The rows of a listing as a pandas ``DataFrame``: those that differ by default, ``"news"``, ``"rewired"``, …
@@ -380,37 +382,8 @@ class Differences(Report):
         ]
 
     def charts(self) -> dict[str, Chart]:
-        shown = np.flatnonzero(self._differing)
-        if not len(shown):
-            return {}
-        heights = self.gaps.relative[shown]
-        finite = heights[np.isfinite(heights)]
-        edge = 10 * float(finite.max(initial=0.1))  # what is infinitely far stands at the edge
-        kinds: dict[str, list[int]] = {name: [] for name in KINDS}
-        for node, height in zip(shown.tolist(), heights.tolist()):
-            kinds[self._kind(node, height)].append(node)
-        series = [self._series(name, nodes, edge) for name, nodes in kinds.items() if nodes]
-        axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
-        return {"operations": Chart("points", "Numerical differences along the run", *axes, series)}
-
-    def _kind(self, node: int, height: float) -> str:
-        came_in = self._all_came_in[node]
-        if not np.isfinite(height):
-            return INFINITE
-        return NEWS if came_in.news else REWIRED if came_in.rewired else HANDED_ON
-
-    def _series(self, name: str, nodes: list[int], edge: float) -> Series:
-        marked = {row.a.index for row in [*self.born[:MARKS], *self.rewired[:MARKS]]}
-        first = -1 if self.first is None else self.first.a.index
-        marks = [
-            ("first: " if node == first else "") + named(self.a.graph.nodes[node], 40)
-            if node == first or node in marked
-            else ""
-            for node in nodes
-        ]
-        heights = [min(float(self.gaps.relative[node]), edge) for node in nodes]
-        names = [named(self.a.graph.nodes[node]) for node in nodes]
-        return Series(name, nodes, heights, names, marks=marks, color=KINDS[name])
+        shown = np.flatnonzero(self.differing).tolist()
+        return {"operations": chart(self, shown)} if shown else {}
 
 
 def _some(names: list[str], most: int = 5) -> str:

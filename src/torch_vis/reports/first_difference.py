@@ -8,6 +8,7 @@ from torch_vis.analysis.compare import module_of
 from torch_vis.graph.rows import Node, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.template import Call, Slot
+from torch_vis.run.apart import Gap
 from torch_vis.run.literals import operator
 from torch_vis.views.charts_names import placed
 
@@ -28,6 +29,19 @@ def tensor_name(value: Value) -> str:
     if value.producer is not None:
         return named(value.producer)
     return value.name or f"{value.type} from outside"
+
+
+def told(gap: Gap | Difference) -> str:
+    """A difference in words.
+
+    >>> told(Gap(0.25, 1.0)), told(Gap(float("inf"), 2.0))
+    ('0.25 relative', '2 from zero')
+    """
+    if gap.relative < float("inf"):
+        return f"{gap.relative:.3g} relative"
+    return (
+        f"{gap.largest:.3g} from zero" if gap.largest < float("inf") else "NaN or infinity in one run alone"
+    )
 
 
 def called_otherwise(one: Call, two: Call) -> str:
@@ -82,7 +96,7 @@ def in_short(found: Differences) -> str:
             if any(gap.relative for _, gap in found.results.values())
             else ""
         )
-    off = f"at most {results[worst].relative:.3g} relative, in {worst}" if worst else ""
+    off = f"at most {told(results[worst])}, in {worst}" if worst else ""
     if worst and results[worst].relative and all(found.rounds(name) <= OF_ROUNDING for name in results):
         times = max(found.rounds(name) for name in results)
         return f"no more than rounding: results differ by {off} ({times:.2g} times the rounding of a single step)"
@@ -109,26 +123,24 @@ def _given(found: Differences) -> str:
     if not found.given:
         return ""
     first = found.given[0]
-    most = f"{first.name} ({first.gap.relative:.3g} relative)"
+    most = f"{first.name} ({told(first.gap)})"
     return f"what the runs were given differs, most of all {most}, and operations hand that on"
 
 
 def _where_it_starts(found: Differences, row: Difference) -> str:
     what = named(row.a)
-    if found.came_in(row).rewired:
+    if found.came_in(row.a).rewired:
         return f"the runs part at {what}, which reads {row.reads}"
-    by = f"by {row.relative:.3g} relative"
-    if row.relative == float("inf"):
-        by = "infinitely (NaN or infinity in one run alone)"
-    if not found.came_in(row).news:
+    by = told(row)
+    if not found.came_in(row.a).news:
         read = "cannot be compared" if row.came_in is None else f"differs by {row.came_in:.3g}"
-        return _given(found) or f"{what} is the first to differ, {by}; what it reads {read}"
+        return _given(found) or f"{what} is the first to differ ({by}); what it reads {read}"
     if "random" in row.a.flags:
         return f"{what} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
     otherwise = called_otherwise(row.a.call, row.b.call)
     if otherwise:
-        return f"{what} is the first to differ, {by}: it is called otherwise, {otherwise}"
+        return f"{what} is the first to differ ({by}): it is called otherwise, {otherwise}"
     read = "is the same" if not row.came_in else f"differs by {row.came_in:.3g} only"
-    return f"{what} is the first to differ, {by}, though what it reads {read}" + (
+    return f"{what} is the first to differ ({by}), though what it reads {read}" + (
         f"; it also reads {row.reads}" if row.reads else ""
     )
