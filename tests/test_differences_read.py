@@ -310,3 +310,11 @@ def test_rows_that_are_looked_up_may_differ_by_more_than_the_table() -> None:
     found = tv.compare(*runs).differences()
     [row] = found.rows
     assert row.relative > 10 * row.came_in > 0 and found.born == []
+
+
+def test_where_one_run_first_has_no_numbers_is_told_too() -> None:
+    x = torch.rand(4, 8) + 1
+    runs = [tv.trace(lambda x, by=by: (x * by).add(0.5).log().sum(), x) for by in (1.5, -1.5)]
+    found = tv.compare(*runs).differences()
+    assert found.facts()["in short"].endswith("; log is the first to give NaN or infinity in one run alone")
+    assert found.facts()["output"] == "NaN or infinity in one run alone, in output"

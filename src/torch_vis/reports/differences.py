@@ -16,7 +16,7 @@ from torch_vis.graph.words import many
 from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.came_in import CameIn, Judge
 from torch_vis.reports.differences_chart import chart
-from torch_vis.reports.first_difference import in_short, named, tensor_name, told
+from torch_vis.reports.first_difference import at_most, in_short, named, tensor_name, told
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.apart import Gap
@@ -298,7 +298,7 @@ class Differences(Report):
             return f"{ZERO} in both, in {_some(list(all_of))}"
         worst = max(of_kind, key=lambda name: (not of_kind[name].rounding, of_kind[name].relative))
         remark = f": {EXPLAINED}" if of_kind[worst].rounding else ""
-        found = [f"at most {told(of_kind[worst])}, in {worst}{remark}"]
+        found = [f"{at_most(of_kind[worst])}, in {worst}{remark}"]
         for where, run in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
             zero = [name for name, gap in of_run.items() if gap.zero_in == where]
             found += [f"{ZERO} in {run}: {_some(zero, 2)}"] if zero else []

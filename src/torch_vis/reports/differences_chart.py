@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MARKS = 12  # points that are named
 HANDED_ON, REWIRED, NEWS = "handed on", "another tensor is read", "news"
-INFINITE = "infinite: zero in A, or not a number in one run alone"
+INFINITE = "infinite: NaN in one run, or zero in A"
 KINDS = {HANDED_ON: COLORS[0], REWIRED: COLORS[1], NEWS: COLORS[3], INFINITE: COLORS[6]}
 
 

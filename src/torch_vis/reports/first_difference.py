@@ -44,6 +44,11 @@ def told(gap: Gap | Difference) -> str:
     )
 
 
+def at_most(gap: Gap | Difference) -> str:
+    """The largest of some differences in words."""
+    return f"at most {told(gap)}" if gap.largest < float("inf") else told(gap)
+
+
 def called_otherwise(one: Call, two: Call) -> str:
     """The arguments in which two calls differ, but for which tensors they take.
 
@@ -96,7 +101,7 @@ def in_short(found: Differences) -> str:
             if any(gap.relative for _, gap in found.results.values())
             else ""
         )
-    off = f"at most {told(results[worst])}, in {worst}" if worst else ""
+    off = f"{at_most(results[worst])}, in {worst}" if worst else ""
     if worst and results[worst].relative and all(found.rounds(name) <= OF_ROUNDING for name in results):
         times = max(found.rounds(name) for name in results)
         return f"no more than rounding: results differ by {off} ({times:.2g} times the rounding of a single step)"
@@ -104,7 +109,7 @@ def in_short(found: Differences) -> str:
         return _given(found) or f"what the compiled code gave differs: {off}; {_inside(found)}"
     start = next((row for row in found.rows if found.is_start(row)), found.first)
     if start is not None:
-        return _where_it_starts(found, start)
+        return _where_it_starts(found, start) + _not_a_number(found, start)
     if found.tolerance:
         return f"nothing that both runs do differs by more than {found.tolerance:g}; results differ by {off}"
     return _given(found) or (
@@ -125,6 +130,12 @@ def _given(found: Differences) -> str:
     first = found.given[0]
     most = f"{first.name} ({told(first.gap)})"
     return f"what the runs were given differs, most of all {most}, and operations hand that on"
+
+
+def _not_a_number(found: Differences, start: Difference) -> str:
+    """Where one run alone first made what is no number, unless that is where it starts."""
+    row = next((row for row in found.rows if row.largest == float("inf")), start)
+    return "" if row is start else f"; {named(row.a)} is the first to give {told(row)}"
 
 
 def _where_it_starts(found: Differences, row: Difference) -> str:
