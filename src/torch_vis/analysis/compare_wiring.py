@@ -133,26 +133,40 @@ def _written(
     if not (a.in_slot == ALIAS).any() and not (b.in_slot == ALIAS).any():
         return []
     reads = (b.node_phase != Phase.BACKWARD) & (b.node_flags & Flag.VIEW == 0)
-    kept = np.where((from_a >= 0) & reads, np.arange(len(b)), NONE)
-    sides = []
-    for graph, number, codes in ((a, np.where(to_b >= 0, kept[to_b], NONE), codes_a), (b, kept, codes_b)):
-        rows = np.flatnonzero((number[graph.in_node] >= 0) & (graph.in_kind != Kind.SHAPE))
-        sides.append((number[graph.in_node[rows]], graph.in_value[rows], graph.in_slot[rows], codes))
-    found: list[tuple[int, Read]] = []
-    for place, (mine, theirs) in enumerate((sides, sides[::-1])):
-        node, value, slot, codes = mine
-        most = int(max(codes_a.direct.max(initial=0), codes_b.direct.max(initial=0))) + 1
-        other = theirs[3].direct[theirs[1]]
-        unknown = np.zeros(len(b) + 1, dtype=bool)
-        unknown[theirs[0][other < 0]] = True
-        code = codes.direct[value]
-        lost = (slot == ALIAS) & (code >= 0) & ~unknown[node]
-        lost &= ~np.isin(node * most + code, theirs[0] * most + other)
-        for row in np.flatnonzero(lost).tolist():
-            here = int(value[row]), int(code[row])
-            read = Read(here[0], NONE, here[1], NONE) if place == 0 else Read(NONE, here[0], NONE, here[1])
-            found.append((int(node[row]), read))
+    kept = np.append(np.where((from_a >= 0) & reads, np.arange(len(b)), NONE), NONE)
+    one, two = _all_reads(a, kept[to_b], codes_a), _all_reads(b, kept[:-1], codes_b)
+    found = []
+    for row in np.flatnonzero(_lacks(two, one, len(b))).tolist():
+        found.append((int(one.node[row]), Read(int(one.value[row]), NONE, int(one.code[row]), NONE)))
+    for row in np.flatnonzero(_lacks(one, two, len(b))).tolist():
+        found.append((int(two.node[row]), Read(NONE, int(two.value[row]), NONE, int(two.code[row]))))
     return found
+
+
+class _AllReads(NamedTuple):
+    node: Any
+    value: Any
+    under: Any  # whether no argument names it
+    code: Any
+    known: Any
+
+
+def _all_reads(graph: Graph, number: Any, codes: Codes) -> _AllReads:
+    """Everything that operations with a number read."""
+    rows = np.flatnonzero((number[graph.in_node] >= 0) & (graph.in_kind != Kind.SHAPE))
+    value = graph.in_value[rows]
+    code = codes.direct[value]
+    known = (code >= 0) & (codes.root[value] >= 0)
+    return _AllReads(number[graph.in_node[rows]], value, graph.in_slot[rows] == ALIAS, code, known)
+
+
+def _lacks(other: _AllReads, one: _AllReads, count: int) -> Any:
+    """For each row of one run that no argument names, whether the counterpart is known not to read that."""
+    unsure = np.zeros(count, dtype=bool)
+    unsure[other.node[~other.known]] = True
+    most = int(max(one.code.max(initial=0), other.code.max(initial=0))) + 1
+    lacks = ~np.isin(one.node * most + one.code, other.node * most + other.code)
+    return lacks & one.under & (one.code >= 0) & ~unsure[one.node]
 
 
 def _compared(
