@@ -143,3 +143,24 @@ def test_scores_that_all_have_one_gradient_give_queries_and_keys_none() -> None:
     assert {"query.weight.grad", "key.weight.grad", "query.bias.grad"} <= zero_in_both(found)
     assert "value.weight.grad" not in zero_in_both(found)
     assert all(row.relative < 1e-3 for row in found.rows)
+
+
+def test_a_step_by_a_gradient_that_is_only_rounding_does_not_head_the_report() -> None:
+    """Adam makes a whole step of whatever a gradient is, and so of what rounding left of it."""
+
+    def stepped(net: nn.Module, x: Tensor) -> tv.Trace:
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+
+        def step() -> None:
+            made, first = net(x)
+            (made.square().mean() + first.sum()).backward()
+            optimizer.step()
+
+        return tv.trace(step)
+
+    net = attention()
+    other = copy.deepcopy(net).double()
+    found = tv.compare(stepped(net, X), stepped(other, X.double())).differences()
+    assert found.results["key.bias"][1].relative > 1e-4 and "key.bias" in found.led_by_rounding
+    assert found.facts()["in short"].startswith("no more than rounding")
+    assert found.facts()["state"].endswith("led by a gradient that is zero but for rounding: key.bias")

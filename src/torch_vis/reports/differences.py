@@ -46,6 +46,7 @@ COMPILED = (
 )
 ZERO = "zero but for rounding"
 EXPLAINED = "rounding explains it"
+LED = "led by a gradient that is zero but for rounding"
 
 
 class Difference(NamedTuple):
@@ -225,6 +226,14 @@ class Differences(Report):
         compared = zip(self.matched.pairs, self.gaps.results, strict=True)
         return {one.name: (one.kind, gap) for (one, _), gap in compared if gap is not None}
 
+    @cached_property
+    def led_by_rounding(self) -> set[str]:
+        """The states that an optimizer changed by a gradient that is zero but for rounding in both runs."""
+        zero = {name.removesuffix(ENDING) for name, (_, gap) in self.results.items() if gap.zero_in == "AB"}
+        states = [name for name, (kind, gap) in self.results.items() if kind == "state" and gap.relative]
+        inner = {name: ".".join(name.split(".")[1:-1]) for name in states}  # of Adam.fc.bias.exp_avg, fc.bias
+        return {name for name in states if name in zero or inner[name] in zero}
+
     def rounds(self, name: str) -> float:
         """By how many times the rounding of what it was computed from a result differs."""
         return self._rounds[name]
@@ -289,7 +298,11 @@ class Differences(Report):
         """The results of a kind in words: the one that differs most of those of which that can be said."""
         all_of = {name: gap for name, (what, gap) in self.results.items() if what == kind}
         of_run = {name: gap for name, gap in all_of.items() if kind != "gradient" or name not in self.mixed}
-        of_kind = {name: gap for name, gap in of_run.items() if gap.zero_in != "AB"}
+        of_kind = {
+            name: gap
+            for name, gap in of_run.items()
+            if gap.zero_in != "AB" and name not in self.led_by_rounding
+        }
         if not all_of:
             return ""
         if not of_run:
@@ -298,11 +311,12 @@ class Differences(Report):
             return f"{ZERO} in both, in {_some(list(all_of))}"
         worst = max(of_kind, key=lambda name: (not of_kind[name].rounding, of_kind[name].relative))
         remark = f": {EXPLAINED}" if of_kind[worst].rounding else ""
-        found = [f"{at_most(of_kind[worst])}, in {worst}{remark}"]
+        found = [f"{at_most(of_kind[worst])}, in {worst}{remark}" if of_kind[worst].relative else "the same"]
         for where, run in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
             zero = [name for name, gap in of_run.items() if gap.zero_in == where]
             found += [f"{ZERO} in {run}: {_some(zero, 2)}"] if zero else []
-        return "; ".join(found)
+        led = [name for name in of_run if name in self.led_by_rounding]
+        return "; ".join([*found, *([f"{LED}: {_some(led, 2)}"] if led else [])])
 
     def listings(self) -> list[Listing]:
         figure = "{:.3g}".format
@@ -321,7 +335,10 @@ class Differences(Report):
         results = (Field("name", "result"), *renamed, Field("kind", "kind"), *gap, Field("remark", "remark"))
         worst = sorted(
             self.results.items(),
-            key=lambda item: (item[0] in self.mixed or item[1][1].rounding, -item[1][1].relative),
+            key=lambda item: (
+                item[0] in self.mixed or item[0] in self.led_by_rounding or item[1][1].rounding,
+                -item[1][1].relative,
+            ),
         )
         rows = [
             (
@@ -330,7 +347,7 @@ class Differences(Report):
                 kind,
                 found.relative,
                 found.largest,
-                MIXED if kind == "gradient" and name in self.mixed else _remark(found),
+                self._remark(name, kind, found),
             )
             for name, (kind, found) in worst
         ]
@@ -343,6 +360,15 @@ class Differences(Report):
             Listing(LISTINGS["all"], operations, [_row(row) for row in self.rows], most=10),
             Listing(LISTINGS["results"], results, rows, most=15),
         ]
+
+    def _remark(self, name: str, kind: str, gap: Gap) -> str | None:
+        if kind == "gradient" and name in self.mixed:
+            return MIXED
+        if name in self.led_by_rounding:
+            return LED
+        if gap.rounding:
+            return ZERO if gap.zero_in else EXPLAINED
+        return f"{ZERO} in {gap.zero_in}" if gap.zero_in else None
 
     def _rewired_row(self, row: Difference) -> tuple[str, str | None, float, float | None, str, str]:
         name, line, relative, _, came_in, _ = _row(row)
@@ -389,12 +415,6 @@ class Differences(Report):
 def _some(names: list[str], most: int = 5) -> str:
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
-def _remark(gap: Gap) -> str | None:
-    if gap.rounding:
-        return ZERO if gap.zero_in else EXPLAINED
-    return f"{ZERO} in {gap.zero_in}" if gap.zero_in else None
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:

@@ -89,8 +89,9 @@ def _shown(item: Any) -> str:
 
 def in_short(found: Differences) -> str:
     """What to look at, in a sentence."""
+    without = found.mixed | found.led_by_rounding
     results = {
-        name: gap for name, (_, gap) in found.results.items() if not gap.rounding and name not in found.mixed
+        name: gap for name, (_, gap) in found.results.items() if not gap.rounding and name not in without
     }
     worst = max(results, key=lambda name: results[name].relative, default="")
     if not found.gaps.known.any() and not found.results:
