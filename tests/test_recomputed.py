@@ -237,3 +237,14 @@ def test_functions_that_are_shown_by_name_are_those_of_the_module(reentrant: boo
             repeated = [node.name for node in again(trace) if module_path(node) == number]
             assert repeated == ["sin", *["add", "tanh"] * 3, "mul", "mul", "cos", "exp"]
         assert {module_path(node) for node in again(trace)} == {"0", "1", "0.inner", "1.inner"}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_is_computed_again_is_no_gradient(reentrant: bool) -> None:
+    trace = run(reentrant)
+    found = {value.role for node in trace.graph.find(flag="recompute") for value in node.outputs}
+    assert found == {"activation"}
+    plain = [
+        node for node in trace.graph.find(phase="backward") if node not in trace.graph.find(flag="recompute")
+    ]
+    assert {value.role for node in plain for value in node.outputs} == {"gradient"}

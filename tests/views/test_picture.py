@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from tests.graph.graphs import empty_graph, one_node_graph
@@ -20,6 +21,32 @@ from torch_vis.views.picture.diagram import Column, Look, diagram
 from torch_vis.views.picture.scene import Scene, scene
 
 LOOKS = [Look(), Look(depth=1, color="time"), Look(depth=None, color="memory"), Look(phase="backward")]
+
+
+class Half(nn.Module):
+    """Layers of which every other one is checkpointed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            x = checkpoint(layer, x, use_reentrant=False) if number % 2 == 0 else layer(x)
+        return x
+
+
+def test_what_is_computed_again_is_marked_and_stands_before_what_reads_it() -> None:
+    trace = tv.trace(Half(), torch.ones(2, 4, requires_grad=True), backward=True)
+    closed = picture(trace, Look(depth=0))
+    assert "↻ layers.0, 2 × 2" in titles(closed, 1) and not any("↻" in title for title in titles(closed))
+    again, reader = (
+        next(b for b in closed.boxes if b.column == 1 and b.title == t) for t in ("↻ layers.0, 2 × 2", "Half")
+    )
+    assert again.y > reader.y + reader.height / 2, "backward goes upwards"
+    assert not problems(closed)
 
 
 def picture(t: tv.Trace, look: Look | None = None) -> Scene:

@@ -253,7 +253,9 @@ class _Assembly:
     def _roles(self) -> None:
         self.role = np.full(len(self.value_storage), Role.ACTIVATION, dtype=np.int64)
         made = self.maker >= 0
-        self.role[made & (self.phase[self.maker] == Phase.BACKWARD) if self.count else made] = Role.GRADIENT
+        if self.count:  # what backward computes again is what it was in forward
+            gradients = (self.phase == Phase.BACKWARD) & ~self.recomputed
+            self.role[made & gradients[self.maker]] = Role.GRADIENT
         self.role[~made] = Role.CONSTANT
         self.name = np.full(len(self.value_storage), -1, dtype=np.int64)
         of_storage: dict[int, tuple[Role, int]] = {}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.graph import Graph
+from torch_vis.graph.recomputed import recomputed_scopes
 
 PERIODS = 24  # the longest step that is looked for
 LONG_PERIODS, LONG_WORK = 512, 8_000_000  # and where a sequence is long, so much at most
@@ -34,6 +35,7 @@ class Elements:
         self.nodes = np.flatnonzero(graph.node_phase == phase)
         count = len(graph.scope_call)
         self.depth = _depths(graph)
+        self.again = recomputed_scopes(graph)
         self.first = np.full(count, len(graph), dtype=np.int64)
         np.minimum.at(self.first, graph.node_scope[self.nodes], self.nodes)
         for scope in np.argsort(-self.depth, kind="stable").tolist():

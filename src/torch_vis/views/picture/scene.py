@@ -7,11 +7,13 @@ through a port on the frame's edge, which is laid out like any box; so lines cro
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Phase
-from torch_vis.views.picture.diagram import Column, Diagram, Look, diagram
+from torch_vis.views.picture.diagram import Column, Diagram, Edge, Look, diagram
+from torch_vis.views.picture.flow import in_flow
 from torch_vis.views.picture.layered import Cell, Line, arrange
 from torch_vis.views.picture.palette import MEASURES, Colors, colors
 from torch_vis.views.picture.text import shortened, text_width
@@ -198,10 +200,15 @@ class _Column:
         """Arrange every frame, the innermost first."""
         self._make_boxes()
         frames = [item.number for item in self.items if item.children is not None]
+        between: dict[int, list[tuple[int, int]]] = {}
+        for edge in self.column.edges:
+            out, into, shared = self._ways(edge)
+            between.setdefault(shared, []).append((out[-1], into[-1]))
         for frame in [*frames, -1]:
             members = self.column.top if frame < 0 else self.items[frame].children or []
             shown = [number for number in members if not self.items[number].hidden]
-            self.members[frame] = sorted(shown, key=lambda number: self.items[number].first)
+            begun = sorted(shown, key=lambda number: self.items[number].first)
+            self.members[frame] = in_flow(begun, between.get(frame, ()))
             for place, number in enumerate(self.members[frame]):
                 self.where[number] = place
             self.cells[frame] = [Cell(0.0, 0.0, place) for place in range(len(shown))]
@@ -225,24 +232,26 @@ class _Column:
             found.append(number)
         return found
 
+    def _ways(self, edge: Edge) -> tuple[list[int], list[int], int]:
+        """From each end of an edge outwards, the items up to those that lie side by side, and the frame they lie in."""
+        start, end = [edge.source, *self._above(edge.source)], [edge.target, *self._above(edge.target)]
+        inside = set(end)
+        shared = next(frame for frame in start[1:] if frame in inside)
+        return start[: start.index(shared)], end[: end.index(shared)], shared
+
     def _make_lines(self) -> None:
         """Cut every edge into a line within each frame that it passes."""
         for edge in self.column.edges:
-            start, end = self._above(edge.source), self._above(edge.target)
-            shared = next(frame for frame in start if frame in set(end))
+            out, into, shared = self._ways(edge)
             route: list[tuple[int, int]] = []
-            inner = edge.source
-            for frame in start[: start.index(shared)]:
+            for inner, frame in pairwise(out):
                 port = self._port(frame, "bottom", edge.source)
                 route.append(self._line(frame, self.where[inner], port, edge.source))
-                inner = frame
             down: list[tuple[int, int]] = []
-            outer = edge.target
-            for frame in end[: end.index(shared)]:
+            for outer, frame in pairwise(into):
                 port = self._port(frame, "top", edge.source)
                 down.append(self._line(frame, port, self.where[outer], edge.source))
-                outer = frame
-            middle = self._line(shared, self.where[inner], self.where[outer], edge.source)
+            middle = self._line(shared, self.where[out[-1]], self.where[into[-1]], edge.source)
             self.routes.append([*route, middle, *reversed(down)])
 
     def _port(self, frame: int, side: str, source: int) -> int:

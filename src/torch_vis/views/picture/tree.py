@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import numpy as np
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.template import short_name
+from torch_vis.views.notes import AGAIN
 from torch_vis.views.picture.repeats import (
     LONG_PERIODS,
     LONG_WORK,
@@ -30,6 +32,7 @@ Depth = int | Literal["auto"] | None
 ROOM = 44  # boxes that a person takes in at once; "auto" opens modules while they are no more
 MOST_IN_A_FRAME = 80  # beyond, neighbours are put together
 SPOKEN = {"_local_scalar_dense": "item", "_to_copy": "to", "_unsafe_view": "view"}  # as a program writes them
+MOST_RUNS = 4  # of numbers that follow one another; of more only the ends are named
 DEEPEST = 64  # levels that "auto" tries
 
 
@@ -218,6 +221,9 @@ def _item(
         item.label = _label(module.path, module.type, above)
         if count > 1:
             item.label = _span(graph, part[0], above)
+        outer = int(graph.scope_parent[~first])
+        if tree.elements.again[~first] and (outer < 0 or not tree.elements.again[outer]):
+            item.label = f"{AGAIN} {item.label}"
     tree.items.append(item)
     return item
 
@@ -248,4 +254,20 @@ def _span(graph: Graph, row: Any, above: str | None) -> str:
     found = [re.fullmatch(r"(.*?)(\d+)", label) for label in labels]
     numbers = sorted(int(match[2]) for match in found if match)
     stem = next((match[1] for match in found if match), "")
-    return f"{stem}{numbers[0]}–{numbers[-1]}" if numbers else sorted(labels)[0]
+    return stem + ranges(numbers) if numbers else sorted(labels)[0]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Growing numbers in words as few as they can be.
+
+    >>> ranges([0, 1, 2, 3]), ranges([0, 2]), ranges([0, 1, 2, 5]), ranges(range(0, 24, 2))
+    ('0–3', '0, 2', '0–2, 5', '0, 2 … 22')
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return ", ".join(texts) if len(texts) <= MOST_RUNS else f"{texts[0]}, {texts[1]} … {texts[-1]}"
