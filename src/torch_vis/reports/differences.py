@@ -16,7 +16,8 @@ from torch_vis.graph.words import many
 from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.came_in import CameIn, Judge
 from torch_vis.reports.differences_chart import chart
-from torch_vis.reports.first_difference import at_most, in_short, named, tensor_name, told
+from torch_vis.reports.differences_results import ZERO, result_listing, some, told_of_kind
+from torch_vis.reports.first_difference import in_short, named, tensor_name, told
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.apart import Gap
@@ -39,14 +40,10 @@ LISTINGS = {
     "results": "Results",
 }
 APART = "not comparable"
-MIXED = "accumulated into what was there before"
 COMPILED = (
     "{} ran compiled code, which is one operation here, without a counterpart: only what comes out of it is compared. "
     'tv.trace(model, …, via="aot") or via="dynamo" of the model before torch.compile shows what is inside'
 )
-ZERO = "zero but for rounding"
-EXPLAINED = "rounding explains it"
-LED = "led by a gradient that is zero but for rounding"
 
 
 class Difference(NamedTuple):
@@ -280,9 +277,11 @@ class Differences(Report):
                 f"{many(len(self.given), 'tensor')} not the same before the runs: at most "
                 f"{told(worst_given.gap)}, in {worst_given.name}"
             )
-        found |= {kind: text for kind in ("output", "gradient", "state") if (text := self._told(kind))}
+        found |= {
+            kind: text for kind in ("output", "gradient", "state") if (text := told_of_kind(self, kind))
+        }
         for reason, names in self.left_out.items():
-            found[f"results {reason}"] = _some(names)
+            found[f"results {reason}"] = some(names)
         found["differ"] = (
             many(len(self.rows), "operation")
             + (f" by more than {self.tolerance:g}" if self.tolerance else "")
@@ -293,30 +292,6 @@ class Differences(Report):
             f"{compared:,} of {many(len(self.a.graph), 'operation')}, {many(len(self.results), 'result')}"
         )
         return found
-
-    def _told(self, kind: str) -> str:
-        """The results of a kind in words: the one that differs most of those of which that can be said."""
-        all_of = {name: gap for name, (what, gap) in self.results.items() if what == kind}
-        of_run = {name: gap for name, gap in all_of.items() if kind != "gradient" or name not in self.mixed}
-        of_kind = {
-            name: gap
-            for name, gap in of_run.items()
-            if gap.zero_in != "AB" and name not in self.led_by_rounding
-        }
-        if not all_of:
-            return ""
-        if not of_run:
-            return f"accumulated into what was there before, in {_some(list(all_of))}"
-        if not of_kind:
-            return f"{ZERO} in both, in {_some(list(all_of))}"
-        worst = max(of_kind, key=lambda name: (not of_kind[name].rounding, of_kind[name].relative))
-        remark = f": {EXPLAINED}" if of_kind[worst].rounding else ""
-        found = [f"{at_most(of_kind[worst])}, in {worst}{remark}" if of_kind[worst].relative else "the same"]
-        for where, run in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
-            zero = [name for name, gap in of_run.items() if gap.zero_in == where]
-            found += [f"{ZERO} in {run}: {_some(zero, 2)}"] if zero else []
-        led = [name for name in of_run if name in self.led_by_rounding]
-        return "; ".join([*found, *([f"{LED}: {_some(led, 2)}"] if led else [])])
 
     def listings(self) -> list[Listing]:
         figure = "{:.3g}".format
@@ -330,27 +305,6 @@ class Differences(Report):
         )
         rewired = (*operations[:3], operations[4], Field("reads_a", "A reads"), Field("reads_b", "B reads"))
         given = (Field("name", "given"), Field("role", "role"), *gap)
-        other = {one.name: two.name for one, two in self.matched.pairs if one.name != two.name}
-        renamed = (Field("in_b", "in B"),) if other else ()
-        results = (Field("name", "result"), *renamed, Field("kind", "kind"), *gap, Field("remark", "remark"))
-        worst = sorted(
-            self.results.items(),
-            key=lambda item: (
-                item[0] in self.mixed or item[0] in self.led_by_rounding or item[1][1].rounding,
-                -item[1][1].relative,
-            ),
-        )
-        rows = [
-            (
-                name,
-                *((other.get(name),) if other else ()),
-                kind,
-                found.relative,
-                found.largest,
-                self._remark(name, kind, found),
-            )
-            for name, (kind, found) in worst
-        ]
         return [
             Listing(LISTINGS["news"], operations, [_row(row) for row in self.born], most=15),
             Listing(LISTINGS["rewired"], rewired, [self._rewired_row(row) for row in self.rewired], most=15),
@@ -358,17 +312,8 @@ class Differences(Report):
                 LISTINGS["given"], given, [(row.name, row.role, *row.gap[:2]) for row in self.given], most=10
             ),
             Listing(LISTINGS["all"], operations, [_row(row) for row in self.rows], most=10),
-            Listing(LISTINGS["results"], results, rows, most=15),
+            result_listing(self, LISTINGS["results"], gap),
         ]
-
-    def _remark(self, name: str, kind: str, gap: Gap) -> str | None:
-        if kind == "gradient" and name in self.mixed:
-            return MIXED
-        if name in self.led_by_rounding:
-            return LED
-        if gap.rounding:
-            return ZERO if gap.zero_in else EXPLAINED
-        return f"{ZERO} in {gap.zero_in}" if gap.zero_in else None
 
     def _rewired_row(self, row: Difference) -> tuple[str, str | None, float, float | None, str, str]:
         name, line, relative, _, came_in, _ = _row(row)
@@ -410,11 +355,6 @@ class Differences(Report):
     def charts(self) -> dict[str, Chart]:
         shown = np.flatnonzero(self.differing).tolist()
         return {"operations": chart(self, shown)} if shown else {}
-
-
-def _some(names: list[str], most: int = 5) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:
