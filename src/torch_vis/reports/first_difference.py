@@ -152,7 +152,8 @@ def _where_it_starts(found: Differences, row: Difference) -> str:
     otherwise = called_otherwise(row.a.call, row.b.call)
     if otherwise:
         return f"{what} is the first to differ ({by}): it is called otherwise, {otherwise}"
+    also = "" if found.came_in(row.a).others else "also "
     read = "is the same" if not row.came_in else f"differs by {row.came_in:.3g} only"
     return f"{what} is the first to differ ({by}), though what it reads {read}" + (
-        f"; it also reads {row.reads}" if row.reads else ""
+        f"; it {also}reads {row.reads}" if row.reads else ""
     )
