@@ -14,47 +14,57 @@ from typing import Any
 import numpy as np
 
 from torch_vis.analysis.compare_sides import Side
-from torch_vis.analysis.compare_wiring import COMMUTATIVE, Wiring, is_identity, places, roots
+from torch_vis.analysis.compare_wiring import COMMUTATIVE, Wiring, places, roots
 from torch_vis.graph import Graph
-from torch_vis.graph.schema import Kind
+from torch_vis.graph.schema import Flag, Kind
 
 OFTEN = 3  # times that an operation is looked at again, since what it reads was matched anew
 
 
 def follow(
-    one: Side, two: Side, to_b: list[int], scopes: list[int], wired: Wiring, stages: Collection[int]
+    one: Side,
+    two: Side,
+    to_b: list[int],
+    scopes: list[int],
+    wired: Wiring,
+    stages: Collection[int],
+    shown: tuple[Any, Any],
 ) -> bool:
     """Match in ``to_b``, anew or for the first time, what reads the same; says whether there was any.
 
-    ``scopes`` are the counterparts of calls, ``stages`` those whose operations may be matched.
+    ``scopes`` are the counterparts of calls, ``stages`` those whose operations may be matched, ``shown`` the ways in
+    which values show what they are views of.
     """
-    return _Flow(one, two, to_b, scopes, wired, stages).run()
+    return _Flow(one, two, to_b, scopes, wired, stages, shown).run()
 
 
 class _Reads:
-    """What the operations of one graph read: for each the values, the same tensor as one value."""
+    """What the operations of one graph read: for each the values, as what they are views of and in which way."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, shown: Any) -> None:
         self.graph = graph
-        same = roots(graph, is_identity(graph))
+        same = roots(graph, graph.node_flags & Flag.VIEW != 0)
         chosen = graph.in_kind != Kind.SHAPE
         self.start: list[int] = np.concatenate([[0], np.cumsum(chosen)])[graph.in_start].tolist()
         self.values: list[int] = same[graph.in_value[chosen]].tolist()
+        self.ways: list[int] = shown[graph.in_value[chosen]].tolist()
         self.maker: list[int] = graph.value_producer.tolist()
         self.place: list[int] = places(graph).tolist()
-        self.identity = is_identity(graph)
+        self.views = graph.node_flags & Flag.VIEW != 0
 
-    def of(self, node: int) -> list[int]:
-        return self.values[self.start[node] : self.start[node + 1]]
+    def of(self, node: int) -> list[tuple[int, int]]:
+        """What an operation reads: a value, and in which way."""
+        span = slice(self.start[node], self.start[node + 1])
+        return list(zip(self.values[span], self.ways[span]))
 
     def users(self, node: int) -> list[int]:
-        """Who reads what an operation makes, or the same tensor once more."""
+        """Who reads what an operation makes, or a view of it."""
         found: list[int] = []
         stack = [node]
         while stack:
             for user in self.graph.users(stack.pop()).tolist():
                 found.append(user)
-                if self.identity[user]:
+                if self.views[user]:
                     stack.append(user)
         return found
 
@@ -70,7 +80,9 @@ class _Flow:
         scopes: list[int],
         wired: Wiring,
         stages: Collection[int],
+        shown: tuple[Any, Any],
     ) -> None:
+        self.shown = shown
         self.one, self.two, self.to_b, self.scopes = one, two, to_b, scopes
         self.stages = frozenset(stages)
         self.from_a = [-1] * len(two.graph)
@@ -90,7 +102,8 @@ class _Flow:
     def run(self) -> bool:
         if not self.open_a or not self.open_b:
             return False
-        self.reads_a, self.reads_b = _Reads(self.one.graph), _Reads(self.two.graph)
+        self.reads_a = _Reads(self.one.graph, self.shown[0])
+        self.reads_b = _Reads(self.two.graph, self.shown[1])
         self.given: list[int] = self.wired.given_to_b.tolist()
         self.calls = _shared_calls(self.one, self.two)
         self.index: dict[Any, list[int]] = defaultdict(list)
@@ -126,22 +139,24 @@ class _Flow:
 
     def _key_b(self, node: int) -> Any:
         reads = self.reads_b
-        found = [(reads.maker[value], reads.place[value] if reads.maker[value] >= 0 else value)
-                 for value in reads.of(node)]  # fmt: skip
+        found = [
+            (reads.maker[value], reads.place[value] if reads.maker[value] >= 0 else value, way)
+            for value, way in reads.of(node)
+        ]
         return self._key(self.calls[1][self.two.call[node]], self.two.stage[node], found)
 
     def _key_a(self, node: int) -> Any:
         reads = self.reads_a
         found = []
-        for value in reads.of(node):
+        for value, way in reads.of(node):
             maker = reads.maker[value]
             other = self.to_b[maker] if maker >= 0 else self.given[value]
             if other < 0:
                 return None
-            found.append((other, reads.place[value]) if maker >= 0 else (-1, other))
+            found.append((other, reads.place[value], way) if maker >= 0 else (-1, other, way))
         return self._key(self.calls[0][self.one.call[node]], self.one.stage[node], found)
 
-    def _key(self, call: tuple[int, bool], stage: int, found: list[tuple[int, int]]) -> Any:
+    def _key(self, call: tuple[int, bool], stage: int, found: list[tuple[int, int, int]]) -> Any:
         if not found:
             return None
         number, commutes = call

@@ -16,7 +16,7 @@ import numpy as np
 from torch_vis.analysis.compare_flow import follow
 from torch_vis.analysis.compare_results import match_results
 from torch_vis.analysis.compare_sides import RECOMPUTED, Side
-from torch_vis.analysis.compare_wiring import SUMS, Wiring, paths_of, wiring
+from torch_vis.analysis.compare_wiring import SUMS, Wiring, paths_of, ways_shown, wiring
 from torch_vis.analysis.sequences import common, in_order
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Phase
@@ -63,6 +63,7 @@ class _Operations:
         self.makers_a, self.makers_b = _Makers(self.a), _Makers(self.b)
         self.belong_a, self.belong_b = _of_source(one), _of_source(two)
         self.paths = paths_of(self.a, self.b, scopes)
+        self.shown = ways_shown(self.a, self.b)
         self.doubtful: set[int] = set()
         numbers: dict[Any, int] = {}
         self.calls = [
@@ -216,7 +217,7 @@ class _Operations:
     def by_reads(self, stages: Collection[int]) -> Wiring:
         """Match what reads the same, wherever it runs, and in place of what reads something else."""
         wired = self.wired()
-        if follow(self.one, self.two, self.to_b, self.scopes, wired, stages):
+        if follow(self.one, self.two, self.to_b, self.scopes, wired, stages, self.shown):
             self.free = [True] * len(self.b)
             for there in self.to_b:
                 if there >= 0:
@@ -226,7 +227,7 @@ class _Operations:
 
     def wired(self) -> Wiring:
         """What matched operations read."""
-        return wiring(self.a, self.b, np.array(self.to_b, dtype=np.int64), self.paths)
+        return wiring(self.a, self.b, np.array(self.to_b, dtype=np.int64), self.paths, self.shown)
 
     def part(self, wired: Wiring) -> bool:
         """Part what reads other things in backward, and is not known to belong to an operation of forward.

@@ -73,7 +73,9 @@ class Reads(NamedTuple):
     value: Any
 
 
-def wiring(a: Graph, b: Graph, to_b: Any, paths: dict[str, str]) -> Wiring:
+def wiring(
+    a: Graph, b: Graph, to_b: Any, paths: dict[str, str], shown: tuple[Any, Any] | None = None
+) -> Wiring:
     """Find the matched operations that read something else; ``paths`` are those of modules that have another in ``b``.
 
     >>> import torch, torch_vis as tv
@@ -95,11 +97,13 @@ def wiring(a: Graph, b: Graph, to_b: Any, paths: dict[str, str]) -> Wiring:
     node, value_a, value_b = here.node[both], here.value[both], there.value[at[both]]
     given = _given(a, b, value_a, value_b, paths)
     codes_a, codes_b = _codes(a, b, to_b, from_a, given)
+    way_a, way_b = ways_shown(a, b) if shown is None else shown
     backward = b.node_phase[node] == Phase.BACKWARD  # which reads what was saved, by any of its equal views
     one, two = _compared(codes_a, codes_b, value_a, value_b, backward)
     known = (one >= 0) & (two >= 0)
+    shown_alike = (codes_a.root[value_a] == codes_b.root[value_b]) & (way_a[value_a] == way_b[value_b])
     found: dict[int, list[Read]] = {}
-    for place in np.flatnonzero(known & (one != two) & ~is_identity(b)[node]).tolist():
+    for place in np.flatnonzero(known & (one != two) & ~shown_alike & ~is_identity(b)[node]).tolist():
         read = Read(*(int(column[place]) for column in (value_a, value_b, one, two)))
         found.setdefault(int(node[place]), []).append(read)
     for number, read in _written(a, b, to_b, from_a, codes_a, codes_b):
@@ -230,6 +234,39 @@ def roots(graph: Graph, through: Any) -> Any:
         if (further == found).all():
             return found
         found = further
+
+
+def ways_shown(a: Graph, b: Graph) -> tuple[Any, Any]:
+    """For each value of both graphs the way in which it shows what it is a view of: a number that both share.
+
+    Equal views of one thing are the same, however often they are made; 0 is the thing itself. A view under which
+    something was written is like no other.
+    """
+    known: dict[Any, int] = {}
+    return _ways(a, known, 1), _ways(b, known, -1)
+
+
+def _ways(graph: Graph, known: dict[Any, int], sign: int) -> Any:
+    found = np.zeros(len(graph.value_type), dtype=np.int64)
+    plain = np.ones(len(graph), dtype=bool)
+    plain[graph.in_node[(graph.in_slot != 0) | (graph.in_kind == Kind.SHAPE)]] = False
+    same, views = is_identity(graph), np.flatnonzero(graph.node_flags & Flag.VIEW != 0)
+    ways, place = found.tolist(), places(graph).tolist()
+    start, made, start_in, read = (
+        column.tolist() for column in (graph.out_start, graph.out_value, graph.in_start, graph.in_value)
+    )
+    calls = graph.node_call.tolist()
+    for node in views.tolist():
+        base = read[start_in[node]] if plain[node] and start_in[node] < start_in[node + 1] else NONE
+        for value in made[start[node] : start[node + 1]]:
+            if base < 0:
+                ways[value] = sign * (value + 1) * 2 + 1 - (1 << 62)  # like no other
+            elif same[node]:
+                ways[value] = ways[base]
+            else:
+                key = graph.calls[calls[node]], place[value], ways[base]
+                ways[value] = known.setdefault(key, len(known) + 1)
+    return np.array(ways, dtype=np.int64)
 
 
 def _same_memory(graph: Graph) -> Any:
