@@ -400,3 +400,32 @@ def test_a_group_too_small_for_the_ratio_is_remarked():
     assert "ratio of 0.3" in note and "1 of 2 units of 0.weight" in note and "2.weight" not in note
     even = tv.analyze_pruning(model, torch.randn(3, 4), ratio=0.5)
     assert not any("ratio" in note for note in even.notes())
+
+
+class Flat(nn.Module):
+    """Two layers whose weights lie in one piece of memory, which the program reads as a whole first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.memory = torch.cat([layer.weight.detach().view(-1) for layer in (self.one, self.two)])
+        for layer, part in zip((self.one, self.two), self.memory.split([24, 12])):
+            layer.weight = nn.Parameter(part.view_as(layer.weight))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Flat:
+        made = Flat()
+        made.load_state_dict(self.state_dict())
+        return made
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        nothing = 0.0 * self.memory.sum()
+        return self.two(self.one(x).relu()) + nothing
+
+
+def test_memory_that_several_weights_lie_in_is_none_of_them() -> None:
+    torch.manual_seed(0)
+    found = tv.analyze_pruning(Flat(), torch.randn(3, 4))
+    assert [group.places for group in found.groups] == [
+        (("one.bias", 0), ("one.weight", 0), ("two.weight", 1))
+    ]
+    assert "1 of 1 give what the whole model gives" in str(found)

@@ -14,7 +14,7 @@ belong to one head are one unit; where several heads of queries share one of key
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -75,14 +75,18 @@ class Group:
 class Coupling:
     """The units of a run's parameters and buffers.
 
+    ``shapes`` are theirs by name, where they are known: other tensors on the memory of one go by its name as well, such
+    as the buffer that all weights of a recurrent layer lie in on a GPU.
+
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     >>> [group.places for group in Coupling(tv.trace(model, torch.ones(1, 3)).graph).groups if not group.locked]
     [(('0.bias', 0), ('0.weight', 0), ('2.weight', 1))]
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, shapes: Mapping[str, Sequence[int]] | None = None) -> None:
         self.graph = graph
+        self._shapes = shapes or {}
         self.ids: dict[str, list[Ids]] = {}  # of each parameter and buffer, by dimension
         self._dims: dict[int, list[Entry]] = {}
         self._plain: set[int] = set()  # parameters, and what only arranges one
@@ -116,9 +120,13 @@ class Coupling:
         owned = np.isin(graph.value_role, [Role.PARAMETER, Role.BUFFER]) & (graph.value_producer < 0)
         for value in np.flatnonzero(owned).tolist():
             row = graph.values[value]
-            if row.name and row.type.layout == "strided":
-                if row.name not in self.ids:
-                    self.ids[row.name] = [self._fresh(length) for length in row.type.shape]
+            if not row.name or row.type.layout != "strided":
+                continue
+            if tuple(self._shapes.get(row.name, row.shape)) != tuple(row.shape):
+                continue
+            if row.name not in self.ids:
+                self.ids[row.name] = [self._fresh(length) for length in row.shape]
+            if [len(ids) for ids in self.ids[row.name]] == list(row.shape):
                 self._dims[value] = list(self.ids[row.name])
                 self._plain.add(value)
 

@@ -83,8 +83,8 @@ class Bench:
         self.args, self.kwargs = args, kwargs
         with unfused(), torch.no_grad():
             found = trace(self.model, *args, kwargs=kwargs, keep=False)
-        self.coupling = Coupling(found.graph)
         self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        self.coupling = Coupling(found.graph, {name: one.shape for name, one in self.tensors.items()})
         self.own = Subject(self.model, args, kwargs)
         self.is_zero = is_zero(self.own.output)
         self._used = [self.own]  # what was compared with
