@@ -471,3 +471,18 @@ def test_a_training_step_is_refused_in_a_sentence():
 
     with pytest.raises(RuntimeError, match="mine"):
         tv.analyze_quantization(broken, torch.randn(2, 4))
+
+
+def test_weights_that_lie_in_one_piece_of_memory_are_told_apart():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    apart = tv.analyze_quantization(model, torch.randn(3, 4))
+    memory = torch.cat([layer.weight.detach().view(-1) for layer in (model[0], model[2])])
+    for layer, part in zip((model[0], model[2]), memory.split([24, 12])):
+        layer.weight = nn.Parameter(part.view_as(layer.weight))
+    torch.manual_seed(0)
+    together = tv.analyze_quantization(model, torch.randn(3, 4))
+    assert sorted(together.advice) == ["0.weight", "2.weight"]
+    assert [(row.weight, row.weight_db) for row in together.rows] == [
+        (row.weight, row.weight_db) for row in apart.rows
+    ]

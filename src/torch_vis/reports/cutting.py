@@ -75,7 +75,16 @@ def without(
                     setattr(module, name, new)  # it keeps a list of them besides
                 else:
                     table[name] = new
+    if not share:
+        compact(smaller)
     return smaller
+
+
+def compact(model: torch.nn.Module) -> None:
+    """Put the weights of recurrent layers together in memory, as they are in a model that nobody has copied."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.RNNBase):
+            module.flatten_parameters()
 
 
 def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from torch_vis.reports.cutting import (
     attempts,
     change_all,
     changed,
+    compact,
     impossible,
     possible_changes,
     sharpened,
@@ -79,6 +80,7 @@ class Bench:
     ) -> None:
         self.hardware = None if hardware is None else find_hardware(hardware)
         self.model = copy.deepcopy(model).eval()
+        compact(self.model)
         self.training = {name: module.training for name, module in model.named_modules()}
         self.args, self.kwargs = args, kwargs
         with unfused(), torch.no_grad():

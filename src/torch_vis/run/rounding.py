@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -176,7 +177,7 @@ class Product(NamedTuple):
 
 def products(graph: Graph, nodes: Collection[int]) -> list[Product]:
     """Of these operations, those that read a parameter of two dimensions or more, looked at through views."""
-    by_storage: dict[int, int] = {}
+    weights_in: dict[int, dict[tuple[int, int], int]] = {}  # by memory, where each lies in it
     for value in np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist():
         row = graph.types[graph.value_type[value]]
         if (
@@ -184,16 +185,33 @@ def products(graph: Graph, nodes: Collection[int]) -> list[Product]:
             and row.layout == "strided"
             and row.dtype in ("float32", "float16", "bfloat16")
         ):
-            by_storage.setdefault(int(graph.value_storage[value]), value)
+            start = int(graph.value_offset[value])
+            place = (start, start + row.numel)
+            weights_in.setdefault(int(graph.value_storage[value]), {}).setdefault(place, value)
+    places = {storage: sorted(inside.items()) for storage, inside in weights_in.items()}
     found = []
     for node in nodes:
         read = [value.index for value in graph.nodes[node].inputs]
-        weights = [by_storage[s] for value in read if (s := int(graph.value_storage[value])) in by_storage]
-        others = [v for v in read if int(graph.value_storage[v]) not in by_storage and _is_wide(graph, v)]
+        of_read = [
+            _lies_in(places.get(int(graph.value_storage[v]), ()), int(graph.value_offset[v])) for v in read
+        ]
+        weights = [weight for weight in of_read if weight is not None]
+        others = [v for v, weight in zip(read, of_read) if weight is None and _is_wide(graph, v)]
         for place, weight in enumerate(dict.fromkeys(weights)):
             name = graph.values[weight].name or str(weight)
             found.append(Product(node, weight, name, tuple(others[:1]) if not place else ()))
     return found
+
+
+def _lies_in(places: Sequence[tuple[tuple[int, int], int]], offset: int) -> int | None:
+    """The weight that a place in memory belongs to: those of a recurrent layer lie in one piece on a GPU.
+
+    >>> weights = [((0, 4), 7), ((4, 10), 8)]
+    >>> _lies_in(weights, 3), _lies_in(weights, 4), _lies_in(weights, 10)
+    (7, 8, None)
+    """
+    at = bisect_right(places, offset, key=lambda place: place[0][0]) - 1
+    return places[at][1] if at >= 0 and offset < places[at][0][1] else None
 
 
 def _is_wide(graph: Graph, value: int) -> bool:
