@@ -102,3 +102,22 @@ def test_what_dies_at_the_end_is_told_from_what_lives_on() -> None:
     assert [node.name for node in t.graph.nodes] == ["add", "mul", "sum"]
     lives = dict(zip(t.graph.storage_birth.tolist(), t.graph.storage_death.tolist(), strict=True))
     assert lives == {-1: 4, 0: 2, 1: 3, 2: 4}
+
+
+def test_memory_that_several_parameters_lie_in_is_none_of_them() -> None:
+    one, two = torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)
+    memory = torch.cat([layer.weight.detach().view(-1) for layer in (one, two)])
+    for layer, part in zip((one, two), memory.split([24, 12])):
+        layer.weight = torch.nn.Parameter(part.view_as(layer.weight))
+    model = torch.nn.Sequential(one, two)
+    part = model[1].weight.detach()[1]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return model(x) + memory.sum() + part.sum()
+
+    trace = tv.trace(run, torch.ones(3, 4))
+    given = {(value.shape, value.name, value.role) for value in trace.graph.values if value.producer is None}
+    assert {((6, 4), "0.weight", "parameter"), ((2, 6), "1.weight", "parameter")} <= given
+    assert ((36,), None, "constant") in given
+    assert ((6,), "1.weight", "parameter") in given, "a part of one goes by its name"
+    trace.check()

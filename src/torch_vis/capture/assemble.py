@@ -15,6 +15,7 @@ from torch_vis.capture.log import read_log
 from torch_vis.capture.recomputing import computed_again
 from torch_vis.capture.recorder import FORWARD, Recorder
 from torch_vis.capture.sites import resolve
+from torch_vis.capture.spans import Places, Span, span_at, span_of
 from torch_vis.graph.births import block_births
 from torch_vis.graph.builder import GraphBuilder
 from torch_vis.graph.graph import Graph
@@ -258,7 +259,7 @@ class _Assembly:
             self.role[made & gradients[self.maker]] = Role.GRADIENT
         self.role[~made] = Role.CONSTANT
         self.name = np.full(len(self.value_storage), -1, dtype=np.int64)
-        of_storage: dict[int, tuple[Role, int]] = {}
+        places = Places()
         own: dict[int, tuple[Role, int]] = {}
         for name, tensor, role in self.finding.named:
             entry = self.rec.seen.get(id(tensor))
@@ -267,25 +268,26 @@ class _Assembly:
                 own.setdefault(entry.number, (role, number))
             storage = self._storage_number(tensor)
             if storage is not None:
-                of_storage.setdefault(storage, (role, number))
+                places.add(storage, span_of(tensor), (role, number))
         for name, number in self.finding.gradients:
             at = number if number >= 0 else self.out_value[self.out_start[-number] - 1]
             value = int(self.stands_for[at])
             own.setdefault(value, (Role.GRADIENT, self.builder.names.intern(name)))
-            of_storage.setdefault(int(self.value_storage[value]), own[value])
-        if of_storage:
-            keep = (
-                ~made
-                | self.written
-                | np.isin(self.value_storage, [s for s, (r, _) in of_storage.items() if r == Role.GRADIENT])
-            )
-            for value in np.flatnonzero(keep & np.isin(self.value_storage, list(of_storage))).tolist():
-                self.role[value], self.name[value] = of_storage[int(self.value_storage[value])]
+            places.add(int(self.value_storage[value]), self._span(value), own[value])
+        if places.storages:
+            keep = ~made | self.written | np.isin(self.value_storage, places.of_role(Role.GRADIENT))
+            for value in np.flatnonzero(keep & np.isin(self.value_storage, places.storages)).tolist():
+                found = places.find(int(self.value_storage[value]), self._span(value))
+                if found is not None:
+                    self.role[value], self.name[value] = found
         for value, (role, number) in own.items():
             self.role[value], self.name[value] = role, number
         for (_, kind, _), value in zip(self.finding.results, self.result_value.tolist(), strict=True):
             if kind == "output" and self.role[value] == Role.ACTIVATION:
                 self.role[value] = Role.OUTPUT
+
+    def _span(self, value: int) -> Span:
+        return span_at(int(self.value_offset[value]), self.rec.type_rows[self.value_type[value]])
 
     def _storage_number(self, tensor: torch.Tensor) -> int | None:
         entry = self.rec.seen.get(id(tensor))
