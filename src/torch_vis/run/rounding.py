@@ -186,9 +186,9 @@ def products(graph: Graph, nodes: Collection[int]) -> list[Product]:
             and row.dtype in ("float32", "float16", "bfloat16")
         ):
             start = int(graph.value_offset[value])
-            place = (start, start + row.numel)
-            weights_in.setdefault(int(graph.value_storage[value]), {}).setdefault(place, value)
-    places = {storage: sorted(inside.items()) for storage, inside in weights_in.items()}
+            inside = weights_in.setdefault(int(graph.value_storage[value]), {})
+            inside.setdefault((start, start + row.numel), value)
+    places = {storage: sorted(lying.items()) for storage, lying in weights_in.items()}
     found = []
     for node in nodes:
         read = [value.index for value in graph.nodes[node].inputs]
