@@ -32,7 +32,9 @@ ALIKE = frozenset(
 ARITHMETIC = frozenset(
     {"matmul", "convolution", "attention", "recurrent", "factorization"}
 )  # kinds that peaks can bound
-STEPWISE = frozenset({"recurrent", "factorization"})  # of them, those where each step waits for the one before
+STEPWISE = frozenset(
+    {"recurrent", "factorization"}
+)  # of them, those where each step waits for the one before
 REACHED = 0.3  # of the peak, by the largest operations of every kind but the stepwise
 CHUNK = 512
 VIEW, RECURRENT, COPY = KINDS.index("view"), KINDS.index("recurrent"), KINDS.index("copy")

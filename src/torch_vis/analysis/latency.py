@@ -105,7 +105,9 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
     calls = Counter(graph.calls[call].op for call in graph.node_call[missing].tolist()).most_common()
     total = float(end[-1]) if len(end) else 0.0
     ends = low, None if calls else high
-    return Latency(name, overlaps, total, *ends, device, issue, end, _phases(graph, end), calls, missing, unlike)
+    return Latency(
+        name, overlaps, total, *ends, device, issue, end, _phases(graph, end), calls, missing, unlike
+    )
 
 
 def _waits(graph: Graph) -> NDArray[np.bool_]:

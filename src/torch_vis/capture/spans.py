@@ -74,10 +74,15 @@ class Places:
         self._names.setdefault(storage, {}).setdefault(span, name)
 
     def find(self, storage: int, span: Span) -> Name | None:
-        """The tensor that a span lies in; None for what reaches beyond it, as memory that several lie in."""
+        """The tensor that a span lies in; None for what reaches beyond it, as memory that several lie in.
+
+        One that has its memory alone has all of it, however large it is in the end: it may have been resized.
+        """
         if storage not in self._sorted:
             self._sorted[storage] = sorted(self._names.get(storage, {}).items(), key=lambda place: place[0])
         places = self._sorted[storage]
+        if len(places) == 1:
+            return places[0][1]
         at = bisect_right(places, span.start, key=lambda place: place[0].start) - 1
         while at >= 0:
             if span.end <= places[at][0].end:
