@@ -21,23 +21,6 @@ from torch_vis.graph.schema import Flag, Kind
 OFTEN = 3  # times that an operation is looked at again, since what it reads was matched anew
 
 
-def follow(
-    one: Side,
-    two: Side,
-    to_b: list[int],
-    scopes: list[int],
-    wired: Wiring,
-    stages: Collection[int],
-    shown: tuple[Any, Any],
-) -> bool:
-    """Match in ``to_b``, anew or for the first time, what reads the same; says whether there was any.
-
-    ``scopes`` are the counterparts of calls, ``stages`` those whose operations may be matched, ``shown`` the ways in
-    which values show what they are views of.
-    """
-    return _Flow(one, two, to_b, scopes, wired, stages, shown).run()
-
-
 class _Reads:
     """What the operations of one graph read: for each the values, as what they are views of and in which way."""
 
@@ -69,8 +52,12 @@ class _Reads:
         return found
 
 
-class _Flow:
-    """Two graphs whose operations are being matched by what they read."""
+class Flow:
+    """Two graphs whose operations are being matched by what they read.
+
+    ``to_b`` has the counterparts of operations and is changed, ``scopes`` those of calls; ``stages`` are those whose
+    operations may be matched, ``shown`` the ways in which values show what they are views of.
+    """
 
     def __init__(
         self,
@@ -100,6 +87,7 @@ class _Flow:
         return [node for node, stage in enumerate(side.stage) if stage in self.stages]
 
     def run(self) -> bool:
+        """Match, anew or for the first time, what reads the same; says whether there was any."""
         if not self.open_a or not self.open_b:
             return False
         self.reads_a = _Reads(self.one.graph, self.shown[0])

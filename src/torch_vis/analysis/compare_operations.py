@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.analysis.compare_flow import follow
+from torch_vis.analysis.compare_flow import Flow
 from torch_vis.analysis.compare_results import match_results
 from torch_vis.analysis.compare_sides import RECOMPUTED, Side
 from torch_vis.analysis.compare_wiring import SUMS, Wiring, paths_of, ways_shown, wiring
@@ -217,7 +217,7 @@ class _Operations:
     def by_reads(self, stages: Collection[int]) -> Wiring:
         """Match what reads the same, wherever it runs, and in place of what reads something else."""
         wired = self.wired()
-        if follow(self.one, self.two, self.to_b, self.scopes, wired, stages, self.shown):
+        if Flow(self.one, self.two, self.to_b, self.scopes, wired, stages, self.shown).run():
             self.free = [True] * len(self.b)
             for there in self.to_b:
                 if there >= 0:
