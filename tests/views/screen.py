@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from torch_vis.frontends.explorer import explorer
 
+PATIENCE_S = 120
 Steps = Callable[[Any, Any], Awaitable[None]]
 
 
@@ -28,11 +30,14 @@ def drive(
 
 
 async def settle(app: Any, pilot: Any) -> None:
-    """Wait until nothing is being worked on any more."""
-    for _ in range(400):
+    """Wait until nothing is being worked on any more, however busy the machine is."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
         await pilot.pause()
-        if all(one.is_finished or one.group == "default" for one in app.workers):
+        working = [one for one in app.workers if not (one.is_finished or one.group == "default")]
+        if not working:
             break
+        assert time.monotonic() < end, f"still working: {working}"
         await asyncio.sleep(0.005)
     await pilot.pause()
 

@@ -723,3 +723,50 @@ def test_quitting_while_a_panel_is_being_filled(model: Net, monkeypatch: pytest.
         going.set()
 
     drive(model, steps)  # which raises what a worker raised
+
+
+def test_an_answer_that_comes_late_is_not_shown(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread cannot be stopped; what the first of two requests says after the second is not what was asked last."""
+    import threading
+
+    from torch_vis.views.tui.panels import details
+
+    begun, going, said = threading.Event(), threading.Event(), threading.Event()
+    draw = details.draw
+
+    def first_is_slow(subject: Any, row: int, sheet: Any, *, histograms: bool) -> None:
+        if not histograms:
+            begun.set()
+            going.wait(20)
+        draw(subject, row, sheet, histograms=histograms)
+
+    async def steps(app: Any, pilot: Any) -> None:
+        plain = panel(app)
+        assert "█" not in plain
+        monkeypatch.setattr(details, "draw", first_is_slow)
+        from_worker = app.from_worker
+        monkeypatch.setattr(app, "from_worker", lambda *args: (from_worker(*args), said.set()))
+        app.redraw_panel()
+        while not begun.is_set():
+            await pilot.pause(0.01)
+        await press(app, pilot, "i")
+        assert "█" in panel(app)
+        said.clear()
+        going.set()
+        while not said.is_set():
+            await pilot.pause(0.01)
+        await settle(app, pilot)
+        assert "█" in panel(app)
+
+    drive(torch.nn.Linear(3, 4), steps)
+
+
+def test_folding_twice_is_not_folding_once(model: Net) -> None:
+    async def steps(app: Any, pilot: Any) -> None:
+        before = app.arrangement.folding
+        app.action_fold()
+        app.action_fold()
+        await settle(app, pilot)
+        assert app.arrangement.folding == before
+
+    drive(model, steps)

@@ -198,7 +198,7 @@ class Explorer(SideApp):
         self.arrangement.open_to(self._depth if is_open else 1)
         self.tree_view.rearrange()
 
-    @work(exclusive=True, group="fold", thread=True)
+    @work(group="fold", thread=True)
     def action_fold(self) -> None:
         """Fold repeated neighbours, or unfold them; comparing all modules is done beside the screen's own work."""
         self.arrangement.find_repeats()

@@ -13,6 +13,7 @@ from textual.app import App
 from textual.containers import VerticalScroll
 from textual.widgets import Static, Tabs
 from textual.widgets._toast import ToastRack
+from textual.worker import get_current_worker
 
 from torch_vis.errors import TorchVisError
 from torch_vis.views.tui.palette import palette
@@ -41,10 +42,15 @@ class SideApp(App[None]):
         self._batch: Sequence[Advice] | None = None
 
     def from_worker(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
-        """Call something of the screen's from a thread; where the user has quit meanwhile, nothing is left to do."""
+        """Call something of the screen's from a thread, unless the user has quit or asked for something else since.
+
+        A thread cannot be stopped: one whose worker a newer one of its group replaced goes on to its end, and what it
+        then says is the answer to an older question.
+        """
+        worker = get_current_worker()
 
         def call() -> None:
-            if self.is_running and self.query(ModuleTree):
+            if self.is_running and not worker.is_cancelled and self.query(ModuleTree):
                 function(*args, **options)
 
         if self.is_running:
