@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     import pandas
 
     from torch_vis.reports.differences import Differences
+
+
+MOST_TOLD = 5000  # changed operations whose differences a page says in words
 
 
 class Change(NamedTuple):
@@ -84,14 +88,15 @@ class Comparison:
     @cached_property
     def changed(self) -> list[Change]:
         """Operations that both have, with other arguments, shapes, types or strides, or that read something else."""
-        found = []
+        return list(self._changes())
+
+    def _changes(self) -> Iterator[Change]:
         for one in np.flatnonzero(self.alignment.to_b >= 0).tolist():
             two = int(self.alignment.to_b[one])
             if self.alignment.changed[two]:
                 before, after = self.a.graph.nodes[one], self.b.graph.nodes[two]
                 reads = self.alignment.wiring.reads.get(two, ())
-                found.append(Change(before, after, tuple(differences_in(before, after, reads))))
-        return found
+                yield Change(before, after, tuple(differences_in(before, after, reads)))
 
     @cached_property
     def moved(self) -> list[tuple[Node, Node]]:
@@ -292,7 +297,8 @@ class Comparison:
             raise UsageError(
                 f"a comparison is saved as a page: name a file that ends in .html, not {os.fspath(path)}"
             )
-        save_comparison(path, _parts(self.a), _parts(self.b), self.alignment)
+        told = {change.after.index: change.what for change in islice(self._changes(), MOST_TOLD)}
+        save_comparison(path, _parts(self.a), _parts(self.b), self.alignment, words=told)
 
     def show(self) -> str:
         """Open that page: in the notebook that this is called from, or else in the browser; returns the file's path.

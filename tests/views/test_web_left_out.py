@@ -120,3 +120,29 @@ def test_the_heat_map_of_a_difference_shows_it_as_not_known(show: Show, compared
     assert page.js(of, "difference_parameters") == 18
     assert page.js(of, "flops") == compared.b.metrics["flops"].total()
     assert page.js("const m = A.measures.find(m => m.id === 'flops'); return m.isLow(A.roots[0].children[0])")
+
+
+class Sums(nn.Module):
+    def __init__(self, *, is_residual: bool) -> None:
+        super().__init__()
+        self.inner, self.is_residual = nn.Linear(4, 4), is_residual
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x).relu()
+        return y + x if self.is_residual else y + y
+
+
+def test_what_changed_is_said_in_words(show: Show) -> None:
+    one, two = (tv.trace(Sums(is_residual=kind), torch.ones(2, 4)) for kind in (True, False))
+    compared = tv.compare(one, two)
+    (change,) = compared.changed
+    assert change.what == ("reads relu in the run instead of x (input)",)
+    page = show(compared)
+    assert "Changed, A → B (1)" in page.text(".summary") and change.what[0] in page.text(".summary")
+    for name, is_told in (("add", True), ("relu", False)):
+        page.js(
+            "return S.goNode([...Array(A.run.count).keys()].find(n => A.run.name(n) === arguments[0]))", name
+        )
+        assert page.text(".details h2") == name
+        assert (change.what[0] in page.text(".details")) == is_told
+    assert page.complaints() == []

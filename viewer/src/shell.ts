@@ -57,7 +57,7 @@ export class Shell {
     const goScope = (scope: number): void => void this.goScope(scope);
     this.details = new Details(app, go, goScope, () => void this.copy());
     this.modules = new ModuleTable(app, (scope, stay) => void this.goScope(scope, stay), () => this.later());
-    this.summary = new Summary(app, goScope);
+    this.summary = new Summary(app, go, goScope);
     this.search = new SearchBox(app, go, goScope, () => this.view.redraw());
     this.timeline = new Timeline(app, go);
     this.flame = new FlameChart(app, go, goScope);

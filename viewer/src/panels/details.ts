@@ -9,6 +9,7 @@ import { button, h, replace } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
 import { breakFacts } from "./breaks.ts";
 import { comparedRows, groupRows, singleRows } from "./figures.ts";
+import { changeWords } from "./changes.ts";
 import { differing, instanceName, standsFor } from "./repeats.ts";
 import { comparedFacts, facts, more, nodeLink, section, sourceOf, type Fact, type Go } from "./rows.ts";
 
@@ -61,6 +62,7 @@ export class Details {
         ["comparison", run.difference ? DIFFERENCES[run.difference[node]] : ""],
         ...singleRows(this.app, "node", node),
       ]),
+      changeWords(run, node),
       ...(compared.length ? comparedFacts(compared) : []),
       section("Arguments", h("table", { class: "rows" }, ...run.arguments(node).map((one) => h("tr", {},
         h("th", {}, one.name),

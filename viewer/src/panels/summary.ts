@@ -7,7 +7,8 @@ import { plural } from "../data/text.ts";
 import { amount, count, duration, signed, size, type Show } from "../data/units.ts";
 import { h, replace } from "../dom.ts";
 import { breakList } from "./breaks.ts";
-import { comparedFacts, facts, section, type Fact } from "./rows.ts";
+import { changeList } from "./changes.ts";
+import { comparedFacts, facts, section, type Fact, type Go } from "./rows.ts";
 
 /** What of the run's facts has a row of its own, and what the others are called. */
 const OWN = new Set(["model", "wall_ns", "overhead_ns", "parameters", "error", "backward", "plain_wall_ns", "plain_wall_high_ns"]);
@@ -26,7 +27,7 @@ interface Figure {
 export class Summary {
   readonly element = h("div", { class: "panel summary" });
 
-  constructor(readonly app: App, readonly goScope: (scope: number) => void) {}
+  constructor(readonly app: App, readonly go: Go, readonly goScope: (scope: number) => void) {}
 
   show(): void {
     const { run } = this.app;
@@ -47,6 +48,7 @@ export class Summary {
     return [
       section("Comparison", facts(sides.map((side, i): Fact => [i ? "B" : "A", titleOf(side)])), ...comparedFacts([...rows(sides), ...circumstances(sides, false)]), facts(circumstances(sides, true))),
       section("Operations", facts(Object.entries(compare.counts).map(([name, n]): Fact => [name, count(n)])), ...compare.notes.map((note) => h("p", { class: "sub" }, note))),
+      ...changeList(this.app.run, this.go),
     ];
   }
 

@@ -29,20 +29,31 @@ COMPARED = (
 
 
 def save_comparison(
-    path: PathLike, a: Parts, b: Parts, found: Any, *, names: tuple[str, str] | None = None
+    path: PathLike,
+    a: Parts,
+    b: Parts,
+    found: Any,
+    *,
+    names: tuple[str, str] | None = None,
+    words: Mapping[int, Sequence[str]] | None = None,
 ) -> None:
     """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
 
     Each is ``(graph, metrics, limits, meta)``; ``found`` says for each operation of ``a`` which one of ``b`` it became
-    (``to_b``), and which of ``b`` differ (``changed``).
+    (``to_b``), and which of ``b`` differ (``changed``); ``words`` says of operations of ``b`` what differs.
     """
-    title, tables, columns = comparison(a, b, found, names=names)
+    title, tables, columns = comparison(a, b, found, names=names, words=words)
     with replacing(path) as file:
         file.write(page(title, tables, columns).encode("utf-8", "backslashreplace"))
 
 
 def comparison(
-    a: Parts, b: Parts, found: Any, *, names: tuple[str, str] | None = None
+    a: Parts,
+    b: Parts,
+    found: Any,
+    *,
+    names: tuple[str, str] | None = None,
+    words: Mapping[int, Sequence[str]] | None = None,
 ) -> tuple[str, Mapping[str, Any], str]:
     """Title, tables and columns of the page."""
     one, two = names or tuple(str(parts[3].get("model") or "run") for parts in (a, b))
@@ -65,7 +76,14 @@ def comparison(
     meta = {**b[3], "model": title}
     sides = [_side(one, a), _side(two, b)]
     more = {
-        "compare": {"a": one, "b": two, "counts": counts, "notes": notes, "sides": sides},
+        "compare": {
+            "a": one,
+            "b": two,
+            "counts": counts,
+            "notes": notes,
+            "sides": sides,
+            "changes": union.changes(words or {}),
+        },
         "breaks": [vars(row) for row in Breaks(b[3].get("program"))],
         "read_before": union.read_before(),
     }
@@ -129,6 +147,16 @@ class Union:
         found[self.place_b[matched]] = np.where(self.found.changed[matched], CHANGED, SAME)
         found[self.place_a[self.removed]] = REMOVED
         return found
+
+    def changes(self, words: Mapping[int, Sequence[str]]) -> dict[str, Any]:
+        """What differs in which operation: every text once, and each operation with the numbers of its texts."""
+        texts: dict[str, int] = {}
+        rows = [
+            [int(self.place_b[node]), *(texts.setdefault(text, len(texts)) for text in told)]
+            for node, told in words.items()
+            if told
+        ]
+        return {"texts": list(texts), "rows": sorted(rows)}
 
     def metrics(self, a: Metrics, b: Metrics, status: Any) -> Metrics:
         """The metrics of ``b``, those of ``a`` as ``name@a``, and the status of every operation."""
