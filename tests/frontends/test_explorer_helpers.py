@@ -190,3 +190,21 @@ def test_shapes() -> None:
     assert tv.format_shape(torch.Size([2, 3])) == "2×3"
     assert tv.format_shape([]) == ""
     assert tv.format_shape((1, "s77")) == "1×s77"  # a size that was left open
+
+
+def test_advice_scales_by_output_channels() -> None:
+    """Channels of one size each lose nothing, wherever a weight has its outputs; five of the six are weak."""
+    from torch_vis.frontends.explorer_advice import advise
+
+    plain, transposed = torch.nn.Conv2d(4, 6, 3), torch.nn.ConvTranspose2d(4, 6, 3, groups=2)
+    sizes = torch.tensor([2.0**-12, 2.0**-10, 2.0**-9, 2.0**-8, 2.0**-7, 127.0])
+    with torch.no_grad():
+        plain.weight.copy_(sizes.view(6, 1, 1, 1).expand_as(plain.weight))
+        by_group = sizes.view(2, 1, 3, 1, 1).expand(
+            2, 2, 3, 3, 3
+        )  # input channels lie first, group after group
+        transposed.weight.copy_(by_group.reshape(4, 3, 3, 3))
+    for module in (plain, transposed):
+        told = {advice.kind: advice.text for advice in advise(module)}
+        assert "exact" in told["int8 weight"]
+        assert "5 of 6 output channels" in told["prune weight"]

@@ -7,6 +7,7 @@ import os
 import torch
 
 from torch_vis.capture.contents import readable, unseen
+from torch_vis.run.channels import Channels
 from torch_vis.tracing import Trace
 from torch_vis.views.tui.subject import Advice
 from torch_vis.views.units import size
@@ -29,18 +30,27 @@ def advise(module: torch.nn.Module) -> list[Advice]:
             plain = readable(weight)
             if plain is None or not plain.numel() or not bool(torch.isfinite(plain).all()):
                 continue
-            found.append(Advice(f"int8 {name}", _quantized(plain, weight.element_size())))
-            found.append(Advice(f"prune {name}", _pruned(plain)))
+            rows = _channels(module).rows(plain)
+            found.append(Advice(f"int8 {name}", _quantized(rows, weight.element_size())))
+            found.append(Advice(f"prune {name}", _pruned(rows)))
     return found
 
 
-def _quantized(weight: torch.Tensor, width: int) -> str:
-    """What eight bits per weight, with one scale per row, would lose."""
-    rows = weight.reshape(weight.shape[0], -1)
+def _channels(module: torch.nn.Module) -> Channels:
+    """Where a module has its output channels: first, but for the few whose weights begin with what comes in."""
+    if isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
+        return Channels((1,), module.groups)
+    if type(module).__name__ == "Conv1D" and not isinstance(module, torch.nn.Conv1d):  # of transformers
+        return Channels((1,))
+    return Channels()
+
+
+def _quantized(rows: torch.Tensor, width: int) -> str:
+    """What eight bits per weight, with one scale per output channel, would lose."""
     scale = rows.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127
     error = (rows / scale).round().clamp(-127, 127) * scale - rows
     signal, noise = float(rows.square().sum()), float(error.square().sum())
-    saved = weight.numel() * (width - 1)
+    saved = rows.numel() * (width - 1)
     ratio = (
         f"{10 * torch.log10(torch.tensor(signal / noise)).item():.0f} dB above its rounding"
         if noise
@@ -49,13 +59,12 @@ def _quantized(weight: torch.Tensor, width: int) -> str:
     return f"saves {size(max(0, saved))}; the weights are {ratio}"
 
 
-def _pruned(weight: torch.Tensor) -> str:
-    """How many weights, and how many whole rows, are next to nothing."""
-    rows = weight.reshape(weight.shape[0], -1)
+def _pruned(rows: torch.Tensor) -> str:
+    """How many weights, and how many whole output channels, are next to nothing."""
     small = float((rows.abs() < 0.01 * rows.abs().max()).double().mean())
     norms = rows.norm(dim=1)
     dead = int((norms < 0.05 * norms.max()).sum())
-    weak = f", {dead:,} of {len(norms):,} output rows are below 5 % of the strongest" if dead else ""
+    weak = f", {dead:,} of {len(norms):,} output channels are below 5 % of the strongest" if dead else ""
     return f"{small:.1%} of the weights are below 1 % of the largest{weak}"
 
 
