@@ -21,6 +21,8 @@ from torch_vis.analysis.sequences import common, in_order
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Phase
 
+# The same numbers in another type: where autocast puts them in, data still go the same way.
+CASTS = frozenset({"aten::_to_copy", "prims::convert_element_type"})
 # What autograd does to gradients when they are complete, which belongs to whichever part of them came last.
 LAST = SUMS | {"aten::detach"}
 
@@ -121,11 +123,14 @@ class _Operations:
             return False
         near: Groups = defaultdict(list)
         sure = []
+        behind_a = _behind(self.one, self.makers_a, [other < 0 for other in self.to_b])
+        behind_b = _behind(self.two, self.makers_b, self.free)
         for node, other in enumerate(self.to_b):
             if other < 0:
                 continue
-            theirs = self.makers_b.of(other)
+            theirs = {slot: behind_b[maker] for slot, maker in self.makers_b.of(other).items()}
             for slot, maker in self.makers_a.of(node).items():
+                maker = behind_a[maker]
                 if maker < 0:
                     if theirs.get(slot) == -1:
                         sure.append(node)
@@ -290,6 +295,19 @@ def _of_source(side: Side) -> Groups:
     for node, source in enumerate(side.source):
         if source >= 0:
             found[source].append(node)
+    return found
+
+
+def _behind(side: Side, makers: _Makers, alone: list[bool]) -> list[int]:
+    """For each operation itself; of a cast without a counterpart what made its data, -1 for what was there before.
+
+    The last one is for what nothing made.
+    """
+    graph = side.graph
+    casts = np.array([operator in CASTS for operator in side.operator], dtype=bool)[graph.node_call]
+    found = [*range(len(graph)), -1]
+    for node in np.flatnonzero(casts & np.array(alone, dtype=bool)).tolist():  # makers come before their readers
+        found[node] = found[makers.of(node).get(0, node)]
     return found
 
 
