@@ -12,6 +12,7 @@ import torch
 from torch_vis.analysis.hardware import Hardware, find_hardware
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError, no_match
+from torch_vis.reports.advised import Advised, advised, narrowest
 from torch_vis.reports.narrower import notes_on, time_saved
 from torch_vis.reports.report import Report
 from torch_vis.reports.roundings import (
@@ -19,6 +20,7 @@ from torch_vis.reports.roundings import (
     Whole,
     activation_noise,
     decibel,
+    hidden_weights,
     left_out_of,
     multiplied_in,
     narrowed,
@@ -49,50 +51,65 @@ class Quantization(Report):
         floor_db: float,
         notes: list[str],
         left_out: Mapping[str, int] | None = None,
+        advised: Advised | None = None,
     ) -> None:
         self.rows, self.whole, self.floor_db = rows, whole, floor_db
         self.left_out = dict(left_out or {})
         """How many elements are NaN or infinite without any rounding, and in no figure: of inputs and parameters by
         name, and of the output."""
+        self.advised = advised
+        """What was run with all of the advice at once; None where there is none."""
         self._notes = notes
 
     @property
     def advice(self) -> dict[str, str | None]:
-        """For each parameter the narrowest format whose effect on the output stays above the floor; None: keep it."""
-        found: dict[str, str | None] = {}
-        for row in sorted(self.rows, key=lambda row: row.bytes_after):
-            if found.setdefault(row.weight, None) is None and _reached(row) >= self.floor_db:
-                found[row.weight] = row.format
-        return {row.weight: found[row.weight] for row in self.rows}
+        """For each parameter the narrowest format with which, all together, the output stays above the floor.
+
+        None: keep it, because no format is good enough, or because the output tells nothing of it (``hidden``).
+        """
+        return self.alone if self.advised is None else self.advised.formats
+
+    @property
+    def alone(self) -> dict[str, str | None]:
+        """The same for each parameter with all others as they are: together, these may come to too much."""
+        return narrowest(self.rows, self.floor_db)
+
+    @property
+    def hidden(self) -> dict[str, str]:
+        """The parameters that the output does not show, and why: what rounding them does is not known."""
+        return {row.weight: row.hidden for row in self.rows if row.hidden}
 
     @property
     def sensitive(self) -> list[Rounding]:
-        """What costs most, worst first."""
-        return sorted(self.rows, key=_reached)
+        """What costs most, worst first; what is not known comes last."""
+        return sorted(self.rows, key=lambda row: (bool(row.hidden), row.reached_db))
 
     def facts(self) -> dict[str, str]:
         found = {}
         if self.left_out:
             named = [f"{name} ({number:,})" for name, number in self.left_out.items()]
-            more = f" and {len(named) - 4:,} more" if len(named) > 4 else ""
-            found["warning"] = (
-                f"NaN or infinite elements in {', '.join(named[:4])}{more}: left out of all figures"
-            )
-        for row in self.whole:
-            told = [f"{size(row.bytes_before)} → {size(row.bytes_after)} of weights"]
-            if row.output_db is not None:
-                told.append(f"output {row.output_db:.1f} dB")
-            if row.agreement is not None:
-                told.append(f"{row.agreement:.1%} of the largest elements stay")
-            if row.time_saved_ns is not None:
-                told.append(f"{duration(row.time_saved_ns)} saved (predicted)")
-            found[row.format] = ", ".join(told)
-        kept = [name for name, form in self.advice.items() if form is None]
+            found["warning"] = f"NaN or infinite elements in {_first(named)}: left out of all figures"
+        found.update({row.format: _told(row) for row in self.whole})
+        if any(self.advice.values()) and self.advised is not None:
+            found["advised"] = _told(self.advised.whole) + self._wider(self.advised)
+        kept = [name for name, form in self.advice.items() if form is None and name not in self.hidden]
         if kept:
-            found["keep as they are"] = ", ".join(kept[:4]) + (
-                f" and {len(kept) - 4:,} more" if len(kept) > 4 else ""
-            )
+            found["keep as they are"] = _first(kept)
+        if self.hidden:
+            found["not known"] = f"what rounding does to {_first([*self.hidden])}: see the notes"
         return found
+
+    def _wider(self, advised: Advised) -> str:
+        """What was taken back so that the output stays above the floor."""
+        alone = self.alone
+        count = sum(form != alone[name] for name, form in advised.formats.items())
+        if not count or advised.alone_db is None:
+            return ""
+        verb = "takes" if count == 1 else "take"
+        return (
+            f"; {count:,} of {len(alone):,} {verb} a better format than alone: with the narrowest for each, the output "
+            f"would fall to {advised.alone_db:.1f} dB"
+        )
 
     def listings(self) -> list[Listing]:
         decibel = "{:.1f}".format
@@ -105,12 +122,21 @@ class Quantization(Report):
             Field("bytes_before", "before", size),
             Field("bytes_after", "after", size),
             Field("time_saved_ns", "time saved", duration),
+            Field("hidden", "not shown"),
         )
-        advice = (Field("weight", "weight"), Field("format", "narrowest"))
-        chosen = [(name, form or "keep") for name, form in self.advice.items()]
+        advice = (Field("weight", "weight"), Field("format", "together"), Field("alone", "alone"))
+        hidden = self.hidden
+        chosen = [
+            tuple("not known" if name in hidden else form or "keep" for form in (form, self.alone[name]))
+            for name, form in self.advice.items()
+        ]
         return [
             Listing("What costs most, worst first", fields, self.sensitive),
-            Listing(f"Narrowest format above {self.floor_db:g} dB", advice, chosen),
+            Listing(
+                f"Narrowest format above {self.floor_db:g} dB",
+                advice,
+                [(name, *row) for name, row in zip(self.advice, chosen)],
+            ),
         ]
 
     def notes(self) -> list[str]:
@@ -119,7 +145,7 @@ class Quantization(Report):
     def charts(self) -> dict[str, Chart]:
         """A row for each parameter, of many for those that suffer most; and all of them along the run."""
         names = list(dict.fromkeys(row.weight for row in self.rows))
-        if not any(math.isfinite(_reached(row)) for row in self.rows):
+        if not any(math.isfinite(row.reached_db) for row in self.rows):
             return {}
         worst = list(dict.fromkeys(row.weight for row in self.sensitive))[:ROWS]
         shown = worst if len(names) > ROWS else names
@@ -141,7 +167,7 @@ class Quantization(Report):
 
     def _series(self, places: Mapping[str, Any]) -> list[Series]:
         """By format, what rounding each of some parameters does, at the place it has."""
-        reached = {(row.format, row.weight): _reached(row) for row in self.rows}
+        reached = {(row.format, row.weight): row.reached_db for row in self.rows}
         found = []
         for form in dict.fromkeys(row.format for row in self.rows):
             heights = {name: reached.get((form, name), math.nan) for name in places}
@@ -154,10 +180,20 @@ class Quantization(Report):
         return [Series(f"floor, {self.floor_db:g} dB", [-0.6, count - 0.4], [self.floor_db] * 2)]
 
 
-def _reached(row: Rounding) -> float:
-    """What is left of the output or, where that was not tried, of the parameter itself; nothing if it is not known."""
-    found = row.weight_db if row.output_db is None else row.output_db
-    return -math.inf if found is None else found
+def _told(row: Whole) -> str:
+    """What becomes of a model with all of its parameters rounded."""
+    told = [f"{size(row.bytes_before)} → {size(row.bytes_after)} of weights"]
+    if row.output_db is not None:
+        told.append(f"output {row.output_db:.1f} dB")
+    if row.agreement is not None:
+        told.append(f"{row.agreement:.1%} of the largest elements stay")
+    if row.time_saved_ns is not None:
+        told.append(f"{duration(row.time_saved_ns)} saved (predicted)")
+    return ", ".join(told)
+
+
+def _first(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def analyze_quantization(
@@ -172,8 +208,10 @@ def analyze_quantization(
     """Find out what each parameter could be rounded to, from a real batch of yours.
 
     The model is run once on ``args`` and ``kwargs``; then the recorded run is repeated with one parameter at a time
-    rounded to ``"int8"``, ``"fp8"`` or ``"int4"`` (weights only), and with all of them. ``effect=False`` leaves these
-    repeats out and gives the errors of weights and activations alone. ``hardware`` names the device for which the time
+    rounded to ``"int8"``, ``"fp8"`` or ``"int4"`` (weights only), with all of them, and with all as advised: where
+    these together fall below ``floor_db``, the worst are taken back. What the output does not show, as behind a layer
+    that begins at zero, gets no advice. ``effect=False`` leaves these repeats out and gives the errors of weights and
+    activations alone. ``hardware`` names the device for which the time
     saved is predicted, as ``latency`` predicts it; what the device has no units for counts as in the next wider type
     that it has, and a note says so. The model is not changed.
 
@@ -223,25 +261,39 @@ def analyze_quantization(
     saved = {} if machine is None else time_saved(found, multiplied, narrow, machine)
     exact = trial.outputs() if effect else []
     left_out = left_out_of(found, exact)
+    reached = {}
+    for weight, form in progress(list(narrow) if exact else [], "rounding"):
+        rounded = uses([one for one in multiplied if one.weight == weight], {first[weight].name: form})
+        reached[weight, form] = decibel(exact, trial.outputs({weight: narrow[weight, form]}, rounded))
+    unseen = hidden_weights(trial, reached or dict.fromkeys(narrow), exact)
     rows = []
-    for weight, form in progress(list(narrow), "rounding"):
-        reached = None
-        if exact:
-            rounded = uses([one for one in multiplied if one.weight == weight], form)
-            reached = decibel(exact, trial.outputs({weight: narrow[weight, form]}, rounded))
-        key = weight, form
-        rows.append(rounding_of(trial, first[weight], narrow[key], noise.get(key), reached, saved.get(key)))
-    whole = [whole_in(trial, multiplied, form, narrow, rows, exact) for form in chosen]
+    for key, held in narrow.items():
+        row = rounding_of(
+            trial,
+            first[key[0]],
+            held,
+            noise.get(key),
+            reached.get(key),
+            saved.get(key),
+            unseen.get(key[0], ""),
+        )
+        rows.append(row)
+
+    def tried(forms: Mapping[str, str], name: str = "advised") -> Whole:
+        return whole_in(trial, multiplied, forms, narrow, rows, exact, name)
+
+    whole = [tried({one.name: form for one in multiplied}, form) for form in chosen]
+    together = advised(rows, floor_db, tried)
     hidden = [
         first[weight].name
         for weight, form in narrow
         if FORMATS[form].activation and (weight, form) not in noise
     ]
-    told = _notes(hidden, whole, machine)
+    told = _about_hidden(rows) + _notes(hidden, whole, machine)
     if not exact:
         why = "no output has floating-point elements" if effect else "effect=False"
         told.append(f"effects on the output were not tried ({why})")
-    return Quantization(rows, whole, float(floor_db), told, left_out)
+    return Quantization(rows, whole, float(floor_db), told, left_out, together)
 
 
 def _formats(given: str | Sequence[str]) -> list[str]:
@@ -255,6 +307,16 @@ def _formats(given: str | Sequence[str]) -> list[str]:
     return chosen
 
 
+def _about_hidden(rows: Sequence[Rounding]) -> list[str]:
+    """The parameters that the output does not show, by the reason."""
+    why: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.hidden:
+            why.setdefault(row.hidden, {})[row.weight] = None
+    found = [f"no advice for {_first([*names], 3)}: {reason}" for reason, names in why.items()]
+    return [*found, "figures of the output say nothing of these"] if found else []
+
+
 def _notes(hidden: Iterable[str], whole: Sequence[Whole], machine: Hardware | None) -> list[str]:
     found = [f"{one.format}: {FORMATS[one.format].what}" for one in whole]
     both = [one.format for one in whole if FORMATS[one.format].activation is not None]
@@ -265,10 +327,9 @@ def _notes(hidden: Iterable[str], whole: Sequence[Whole], machine: Hardware | No
         )
     hidden = list(dict.fromkeys(hidden))
     if hidden:
-        told = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3:,} more" if len(hidden) > 3 else "")
         found.append(
-            f"no activation dB for {told}: an embedding multiplies nothing, and what else they are multiplied with "
-            "never leaves a fused kernel; it stays exact"
+            f"no activation dB for {_first(hidden, 3)}: an embedding multiplies nothing, and what else they are "
+            "multiplied with never leaves a fused kernel; it stays exact"
         )
     if any(one.agreement is not None for one in whole):
         found.append("largest elements stay: rows of the first output whose largest element is where it was")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,17 +15,24 @@ from torch_vis.run.channels import channels_of
 from torch_vis.run.contents import outside_faults
 from torch_vis.run.observe import Watched
 from torch_vis.run.replay import quiet
-from torch_vis.run.rounding import FORMATS, Format, Narrow, Product, Trial, products, sqnr
+from torch_vis.run.rounding import FORMATS, Format, Narrow, Product, Stirred, Trial, products, sqnr
 from torch_vis.tracing import Trace
 
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
+STILL = 80.0  # dB that the output keeps with other numbers in a weight: it does not depend on it
+ZERO = "all zeros, which every format holds"
+BLANK = "the output is all zeros"
+UNSEEN = (
+    "the output does not move with other numbers in it, as behind a layer or in a branch that begins at zero"
+)
 
 
 class Rounding(NamedTuple):
     """One parameter in one format. Errors are signal to noise in decibels, 6 for each bit that is right.
 
     ``output_db`` is that of the model's output with this parameter alone rounded, and what it is multiplied with.
-    What is NaN or infinite without any rounding is left out; an error is None where nothing else is there.
+    What is NaN or infinite without any rounding is left out; an error is None where nothing else is there. ``hidden``
+    is why the output tells nothing of this parameter, so that no advice comes of it: ``output_db`` is None then.
     """
 
     weight: str
@@ -35,10 +43,17 @@ class Rounding(NamedTuple):
     bytes_before: int
     bytes_after: int
     time_saved_ns: int | None
+    hidden: str = ""
+
+    @property
+    def reached_db(self) -> float:
+        """What is left of the output or, where that was not tried, of the parameter; nothing where it is not known."""
+        found = self.weight_db if self.output_db is None else self.output_db
+        return -math.inf if found is None or self.hidden else found
 
 
 class Whole(NamedTuple):
-    """The whole model in one format: every parameter that is multiplied by, and what it is multiplied with."""
+    """The whole model in one format, or each parameter in the one advised for it, with what it is multiplied with."""
 
     format: str
     output_db: float | None
@@ -74,9 +89,9 @@ def narrowed(
     return {(weight, form): Narrow(FORMATS[form], channels[weight]) for weight in nodes for form in formats}
 
 
-def uses(multiplied: Iterable[Product], form: str) -> dict[tuple[int, int], Format]:
-    """What is rounded where products read it, by operation and value."""
-    return {(one.node, value): FORMATS[form] for one in multiplied for value in one.activations}
+def uses(multiplied: Iterable[Product], formats: Mapping[str, str]) -> dict[tuple[int, int], Format]:
+    """What is rounded where products read it, by operation and value; ``formats`` are those of the weights."""
+    return {(one.node, value): FORMATS[formats[one.name]] for one in multiplied for value in one.activations}
 
 
 def left_out_of(found: Trace, exact: Sequence[torch.Tensor]) -> dict[str, int]:
@@ -101,39 +116,78 @@ def _multiplies(graph: Graph, node: int) -> bool:
     return kind_of(graph.nodes[node].call.op) in MULTIPLY or "embedding" in graph.nodes[node].name
 
 
+def hidden_weights(
+    trial: Trial, reached: Mapping[tuple[int, str], float | None], exact: Sequence[torch.Tensor]
+) -> dict[int, str]:
+    """The weights of which the output tells nothing, and why.
+
+    ``reached`` is the output's signal to noise by weight and format. A weight that no rounding of it showed gets other
+    numbers altogether: where the output does not move by more than its own rounding then either, a layer or a branch
+    after it is at zero, as many begin. One that the output does depend on and that a format holds exactly is none.
+    """
+    blank = bool(exact) and not any(bool(tensor.any()) for tensor in exact)
+    wide = [-20 * math.log10(torch.finfo(tensor.dtype).eps) for tensor in exact]
+    still = min([STILL, *wide])
+    best: dict[int, float] = {}
+    for (weight, _), found in reached.items():
+        best[weight] = min(best.get(weight, math.inf), -math.inf if found is None else found)
+    found_out = {}
+    for weight, least in best.items():
+        if not bool(trial.exact(weight).any()):
+            found_out[weight] = ZERO
+        elif blank:
+            found_out[weight] = BLANK
+        elif exact and least >= still:
+            moved = decibel(exact, trial.outputs({weight: Stirred()}))
+            if moved is None or moved >= still:
+                found_out[weight] = UNSEEN
+    return found_out
+
+
 def rounding_of(
-    trial: Trial, one: Product, narrow: Narrow, noise: float | None, reached: float | None, saved: int | None
+    trial: Trial,
+    one: Product,
+    narrow: Narrow,
+    noise: float | None,
+    reached: float | None,
+    saved: int | None,
+    hidden: str,
 ) -> Rounding:
     """One parameter in one format."""
     exact = trial.exact(one.weight)
     before, after = exact.numel() * exact.element_size(), narrow.size_bytes(exact.shape)
     own = sqnr(exact, narrow.rounded(exact))
-    return Rounding(one.name, narrow.form.name, own, noise, reached, before, after, saved)
+    seen = None if hidden else reached
+    return Rounding(one.name, narrow.form.name, own, noise, seen, before, after, saved, hidden)
 
 
 def whole_in(
     trial: Trial,
-    multiplied: list[Product],
-    form: str,
+    multiplied: Sequence[Product],
+    formats: Mapping[str, str],
     narrow: Mapping[tuple[int, str], Narrow],
-    rows: list[Rounding],
-    exact: list[torch.Tensor],
+    rows: Sequence[Rounding],
+    exact: Sequence[torch.Tensor],
+    name: str,
 ) -> Whole:
-    """All parameters in one format."""
-    mine = [row for row in rows if row.format == form]
+    """Parameters in these formats, all at once; those that are not named stay as they are."""
+    sizes = {row.weight: row.bytes_before for row in rows}
+    mine = [row for row in rows if formats.get(row.weight) == row.format]
     times = [row.time_saved_ns for row in mine if row.time_saved_ns is not None]
     reached, agreement = None, None
-    if exact:
-        weights = {one.weight: narrow[one.weight, form] for one in multiplied}
-        made = trial.outputs(weights, uses(multiplied, form))
+    if exact and not all(row.hidden for row in mine):
+        chosen = [one for one in multiplied if one.name in formats]
+        weights = {one.weight: narrow[one.weight, formats[one.name]] for one in chosen}
+        made = trial.outputs(weights, uses(chosen, formats))
         reached, agreement = decibel(exact, made), _agreement(exact[0], made[0])
+    spared = sum(row.bytes_before - row.bytes_after for row in mine)
     return Whole(
-        form,
+        name,
         reached,
         agreement,
-        sum(row.bytes_before for row in mine),
-        sum(row.bytes_after for row in mine),
-        sum(times) if len(times) == len(mine) else None,
+        sum(sizes.values()),
+        sum(sizes.values()) - spared,
+        sum(times) if times and len(times) == len(mine) else None,
     )
 
 

@@ -13,9 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.run.differences import gap_of
+from torch_vis.run.stirring import stirred
 
 SEEN = 10  # times more than rounding that an output has to move for a comparison to tell right from wrong
-SMALL = 1e-3  # typical numbers of a parameter below which it lets next to nothing through
 
 
 class Subject:
@@ -70,8 +70,7 @@ class Subject:
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.is_floating_point() and parameter.numel():
-                    noise = torch.randn(parameter.shape, generator=generator) * _scale(parameter)
-                    parameter.add_(noise.to(parameter)).div_(2**0.5)
+                    parameter.copy_(stirred(parameter, generator))
         try:
             made = Subject(model, self.args, self.kwargs)
         except Exception:  # whatever the user's forward raises with numbers that it does not expect
@@ -159,14 +158,6 @@ def unfused() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-
-
-def _scale(parameter: torch.Tensor) -> float:
-    """How large numbers of a parameter are; of one that is next to zero, how large they usually are."""
-    size = float(parameter.float().square().mean().sqrt())
-    if size >= SMALL:
-        return size
-    return (parameter.shape[0] / parameter.numel()) ** 0.5 if parameter.dim() > 1 else 0.5
 
 
 def _run(model: torch.nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch_vis.run.channels import Channels
 from torch_vis.run.extent import needed_nodes
 from torch_vis.run.observe import ready
 from torch_vis.run.replay import Replay, ReplayPlan
+from torch_vis.run.stirring import stirred
 
 GROUP = 128  # weights that share a scale in int4
 FP8_MOST = 448.0  # the largest float8_e4m3fn
@@ -163,6 +164,21 @@ class Narrow(NamedTuple):
         return math.ceil(math.prod(shape) * self.form.bits / 8) + self.form.scales(self.channels.shape(shape))
 
 
+class Instead(Protocol):
+    """What is put in the place of a weight: ``Narrow``, or other numbers altogether."""
+
+    def rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """What stands there then."""
+
+
+class Stirred:
+    """Other numbers in the place of a weight."""
+
+    def rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight with random numbers mixed in, the same ones every time."""
+        return stirred(weight, torch.Generator().manual_seed(0))
+
+
 class Product(NamedTuple):
     """An operation that multiplies by a parameter: its node, the parameter, and what it is multiplied with.
 
@@ -227,17 +243,17 @@ class Rounded(Replay):
         graph: Graph,
         held: Held,
         plan: ReplayPlan,
-        weights: Mapping[int, Narrow],
+        weights: Mapping[int, Instead],
         activations: Mapping[tuple[int, int], Format],
     ) -> None:
         super().__init__(graph, held, plan)
         self.at = -1
         self.activations = activations
-        for value, narrow in weights.items():
+        for value, instead in weights.items():
             storage = int(graph.value_storage[value])
             self.memory[storage] = copy_of(self.memory[storage])
             tensor = self.tensor(value)
-            tensor.copy_(narrow.rounded(tensor).to(tensor.dtype))
+            tensor.copy_(instead.rounded(tensor).to(tensor.dtype))
 
     def run_node(self, node: int, states: dict[int, object] | None) -> None:
         """Execute one node, with what it multiplies rounded."""
@@ -271,7 +287,7 @@ class Trial:
 
     def outputs(
         self,
-        weights: Mapping[int, Narrow] | None = None,
+        weights: Mapping[int, Instead] | None = None,
         activations: Mapping[tuple[int, int], Format] | None = None,
     ) -> list[torch.Tensor]:
         """The floating outputs of the run with these weights and activations rounded."""
