@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 SECONDS = 55.0  # that it takes at most, next to loading torch
 PROGRAM_SHARE = 0.28  # for the host, of what is left when the libraries of kernels are loaded
 MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16")  # that operations are timed in
+OTHER_DTYPES = ("float64", "float16")  # of which the peak is measured
 TIMES_NOISE = 2.5  # what disturbs one run of a program for longer than that is in all of its runs
 ROUNDS = 12  # of all programs, after the first
 LEAST = 250  # operations that are timed, however little time there is
@@ -174,12 +175,13 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
             _load(device, look)
             now = time.perf_counter()
             programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now), look)
-            roofs, rates = peaks(device, DTYPES), copies(device)
+            roofs, rates = peaks(device, DTYPES, OTHER_DTYPES), copies(device)
             samples = _samples(device, roofs, end, unit, look)
             if not device.startswith(
                 "cuda"
             ):  # once more at another time: what else runs here takes from both
-                roofs = {dtype: max(peak, roofs[dtype]) for dtype, peak in peaks(device, DTYPES).items()}
+                again = peaks(device, DTYPES, OTHER_DTYPES)
+                roofs = {dtype: max(peak, again.get(dtype, 0.0)) for dtype, peak in roofs.items()}
                 rates = [(size, max(rate, old)) for (size, rate), (_, old) in zip(copies(device), rates)]
             floor = unit
             if device.startswith("cuda") and len(samples.op):

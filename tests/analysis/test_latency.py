@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -445,3 +446,45 @@ def test_every_model_has_a_prediction(name: str) -> None:
         assert 0 < found.low_ns <= found.total_ns
         assert found.high_ns is None if found.unknown else found.total_ns <= found.high_ns < np.inf
         assert sum(found.phases.values()) == pytest.approx(found.total_ns)
+
+
+def product(dtype: torch.dtype, side: int = 1024) -> tv.Trace:
+    return tv.trace(
+        torch.mm, torch.ones(side, side, dtype=dtype), torch.ones(side, side, dtype=dtype), fake=True
+    )
+
+
+def test_an_element_type_that_was_not_timed_goes_by_its_peak_and_is_less_sure() -> None:
+    measured = made_up("cpu")
+    with_peak = replace(measured, peaks={**measured.peaks, "float64": 0.25e13})
+    plain = predict_on(product(torch.float32), measured)
+    by_peak, unknown = (predict_on(product(torch.float64), machine) for machine in (with_peak, measured))
+    assert by_peak.found.device_ns.sum() == pytest.approx(4 * plain.found.device_ns.sum(), rel=0.1)
+    widths = [
+        found.high_ns / found.low_ns for found in (plain, by_peak, unknown) if found.high_ns is not None
+    ]
+    assert widths == sorted(widths) and widths[1] > 1.5 * widths[0] and widths[2] > 3 * widths[1]
+    assert not plain.found.taken_for and not any("calibration timed" in note for note in plain.notes())
+    assert "in float64 the calibration timed a single product" in by_peak.notes()[0]
+    assert "in float64 the calibration timed nothing" in unknown.notes()[0]
+
+
+def test_what_arithmetic_does_not_bound_needs_no_figure() -> None:
+    found = predict_on(tv.trace(torch.exp, torch.ones(64, dtype=torch.float64)), made_up("cpu"))
+    assert found.high_ns is not None and not found.found.taken_for
+
+
+def test_a_datasheet_without_the_element_type_says_so() -> None:
+    stands_in = predict_on(product(torch.bfloat16), find_hardware("v100"))
+    assert stands_in.found.taken_for == {"bfloat16": "float32"} and stands_in.high_ns is not None
+    assert "has no figure for bfloat16: it counts as float32" in " ".join(stands_in.notes())
+    none = predict_on(product(torch.float64), find_hardware("tpu-v4"))
+    assert (
+        none.unknown_operations == 1 and none.high_ns is None and none.facts()["time"].startswith("at least")
+    )
+    assert "TPU v4 has no figure for float64 (it has bfloat16, int8)" in none.notes()[0]
+    assert "no cost formula" not in " ".join(none.notes())
+
+
+def predict_on(trace: tv.Trace, machine: Any) -> LatencyReport:
+    return LatencyReport(trace.graph, trace.metrics, machine)

@@ -209,3 +209,17 @@ def test_every_model_has_one(name: str) -> None:
     assert set(np.unique(bound.values)) <= set(range(len(BOUND)))
     assert (share.values >= 0).all() and np.isfinite(share.values).all()
     assert str(report)
+
+
+def test_an_element_type_without_a_figure_has_no_share() -> None:
+    for dtype, share, told in (
+        (torch.float16, True, "plain has no figure for float16: shares are of the peak of bfloat16"),
+        (torch.float64, False, "plain has no figure for float64: what bounds 1 operation"),
+    ):
+        trace = tv.trace(torch.mm, torch.ones(64, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype))
+        found = RooflineReport(trace.graph, timed(trace, 10**6), PLAIN)
+        assert (found.total.peak_share is not None) == share == (found.operations[0][4] is not None)
+        assert any(note.startswith(told) for note in found.notes())
+        assert not any("no cost formula" in note for note in found.notes())
+        roofs = [series.name for series in found.charts()["roofline"].guides]
+        assert [name.split(":")[0] for name in roofs] == (["roof of bfloat16"] if share else [])

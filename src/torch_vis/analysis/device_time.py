@@ -35,6 +35,10 @@ ARITHMETIC = frozenset(
 STEPWISE = frozenset(
     {"recurrent", "factorization"}
 )  # of them, those where each step waits for the one before
+UNTIMED, UNKNOWN = (
+    0.35,
+    1.0,
+)  # more spread for an element type of which only the peak, or nothing at all, was measured
 REACHED = 0.3  # of the peak, by the largest operations of every kind but the stepwise
 CHUNK = 512
 VIEW, RECURRENT, COPY = KINDS.index("view"), KINDS.index("recurrent"), KINDS.index("copy")
@@ -152,16 +156,36 @@ class Likeness:
             for dtype in range(len(REAL_DTYPES)):
                 chosen = rates[(self.samples.kind == kind) & (self.samples.dtype == dtype)]
                 if len(chosen) and chosen.max() > 0:
-                    made[kind, dtype] = max(chosen.max(), self._least(name, REAL_DTYPES[dtype]))
-            known = made[kind][np.isfinite(made[kind])]
-            made[kind][~np.isfinite(made[kind])] = known.min() if len(known) else np.inf
+                    made[kind, dtype] = max(chosen.max(), self._least(name, dtype))
+            made[kind] = self._like_others(name, made[kind])
         return made
 
-    def _least(self, kind: str, dtype: str) -> float:
+    def _like_others(self, kind: str, roofs: Floats) -> Floats:
+        """The roofs of one kind, with those of types that were not timed: by their peaks, or the lowest of all."""
+        timed = [code for code in range(len(REAL_DTYPES)) if np.isfinite(roofs[code])]
+        known = [code for code in timed if self._peak(kind, code)]
+        lowest = min((roofs[code] for code in timed), default=np.inf)
+        reached = max((roofs[code] * 1e9 / self._peak(kind, code) for code in known), default=0.0)
+        others = [min(reached, 1.0) * self._peak(kind, code) / 1e9 or lowest for code in range(len(roofs))]
+        return np.where(np.isfinite(roofs), roofs, others)
+
+    def _peak(self, kind: str, dtype: int) -> float:
+        """FLOP/s at most; float32 convolutions use tf32."""
+        name = REAL_DTYPES[dtype]
+        if kind == "convolution" and name == "float32" and "tf32" in self.peaks:
+            name = "tf32"
+        return self.peaks.get(name, 0.0)
+
+    def untimed(self, kind: NDArray[np.int8], dtype: NDArray[np.int8]) -> NDArray[np.bool_]:
+        """Which operations are of a kind that arithmetic bounds and in an element type that it was not timed in."""
+        timed = np.ones((len(KINDS), len(REAL_DTYPES)), dtype=np.bool_)
+        timed[[KINDS.index(name) for name in ARITHMETIC]] = False
+        timed[self.samples.kind, self.samples.dtype] = True
+        return np.asarray(~timed[kind, dtype])
+
+    def _least(self, kind: str, dtype: int) -> float:
         """FLOP per ns that large operations of a kind reach at the least."""
-        if kind == "convolution" and dtype == "float32" and "tf32" in self.peaks:
-            dtype = "tf32"
-        return REACHED * self.peaks.get(dtype, 0.0) / 1e9 if kind not in STEPWISE else 0.0
+        return REACHED * self._peak(kind, dtype) / 1e9 if kind not in STEPWISE else 0.0
 
     def _base(self, work: Samples | Workload) -> Floats:
         """The least time by the roofs; what goes step by step takes at least one smallest kernel for each."""
@@ -186,6 +210,8 @@ class Likeness:
                 if len(known.rows):
                     logs, _ = self._followed(known, work, base, rows)
                     host[rows] = np.exp(logs[:, 0]) * self._issue(_steps(work)[rows])
+        more = np.where([name in self.peaks for name in REAL_DTYPES], UNTIMED, UNKNOWN)[work.dtype]
+        spread = np.where(self.untimed(work.kind, work.dtype), np.hypot(spread, more), spread)
         none = work.kind == VIEW
         time_ns, count = base * np.exp(found[:, 0]), np.maximum(np.exp(found[:, 1]) * steps, 1.0)
         if self.bias_apart:  # what was measured has none

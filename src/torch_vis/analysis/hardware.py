@@ -60,8 +60,15 @@ class Hardware:
         >>> find_hardware("a100").computes_in("int8"), find_hardware("a100").computes_in("float8")
         ('int8', 'bfloat16')
         """
-        wider = next((name for name in WIDER.get(dtype, (dtype,)) if name in self.peaks), None)
-        return wider or min(self.peaks, key=self.peaks.__getitem__)
+        return self.figure_for(dtype) or min(self.peaks, key=self.peaks.__getitem__)
+
+    def figure_for(self, dtype: str) -> str | None:
+        """The element type whose figure holds for one: itself or a wider one; None where there is no such figure.
+
+        >>> find_hardware("v100").figure_for("bfloat16"), find_hardware("tpu-v4").figure_for("float64")
+        ('float32', None)
+        """
+        return next((name for name in WIDER.get(dtype, (dtype,)) if name in self.peaks), None)
 
 
 WIDER = {

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from torch_vis.analysis import host_time
 from torch_vis.analysis.calibration import Calibration
-from torch_vis.analysis.device_time import VIEW, Estimate
+from torch_vis.analysis.device_time import ARITHMETIC, VIEW, Estimate
 from torch_vis.analysis.efficiency import Profiled, usual_host
 from torch_vis.analysis.hardware import Hardware
+from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
 from torch_vis.analysis.workload import Workload, workload
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Phase
@@ -46,8 +47,10 @@ class Latency(NamedTuple):
 
     ``end_ns`` is when each operation is done. ``unknown`` are operators whose time is not known, with the number of
     their calls, which ``missing`` marks: they have no cost formula (compiled code, one's own), or the calibration timed
-    nothing of their kind, which ``unlike`` marks. Each of them counts as what the roofs allow or as the smallest
-    operation there is, so that with any of them all times are lower bounds and ``high_ns`` is None.
+    nothing of their kind, which ``unlike`` marks, or the machine has no figure for their element type, which
+    ``without`` marks. Each of them counts as what the roofs allow or as the smallest operation there is, so that with
+    any of them all times are lower bounds and ``high_ns`` is None. ``taken_for`` are element types that were not timed,
+    or have no figure, each with the one that it was counted as; None is for no figure.
     """
 
     machine: str
@@ -62,6 +65,8 @@ class Latency(NamedTuple):
     unknown: list[tuple[str, int]]
     missing: NDArray[np.bool_]
     unlike: NDArray[np.bool_]
+    without: NDArray[np.bool_]
+    taken_for: dict[str, str | None]
 
     @property
     def waits_for(self) -> str | None:
@@ -101,13 +106,33 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
     unlike = np.zeros_like(missing)
     if isinstance(machine, Calibration):
         unlike = ~missing & ~np.isin(work.kind, machine.samples.kind) & (work.kind != VIEW)
-    missing, unlike = (missing | unlike)[work.group], unlike[work.group]
+    taken_for, without = _element_types(work, machine)
+    without &= ~missing
+    missing, unlike, without = (
+        (missing | unlike | without)[work.group],
+        unlike[work.group],
+        without[work.group],
+    )
     calls = Counter(graph.calls[call].op for call in graph.node_call[missing].tolist()).most_common()
     total = float(end[-1]) if len(end) else 0.0
     ends = low, None if calls else high
-    return Latency(
-        name, overlaps, total, *ends, device, issue, end, _phases(graph, end), calls, missing, unlike
-    )
+    phases, marks = _phases(graph, end), (missing, unlike, without)
+    return Latency(name, overlaps, total, *ends, device, issue, end, phases, calls, *marks, taken_for)
+
+
+def _element_types(
+    work: Workload, machine: Calibration | Hardware
+) -> tuple[dict[str, str | None], NDArray[np.bool_]]:
+    """The element types that nothing was measured in or published for, what stands in for each, and where none does."""
+    arithmetic = np.isin(work.kind, [KINDS.index(name) for name in ARITHMETIC])
+    if isinstance(machine, Calibration):
+        foreign = machine.kernels.untimed(work.kind, work.dtype)
+        names = [REAL_DTYPES[code] for code in np.unique(work.dtype[foreign]).tolist()]
+        return {name: machine.hardware.computes_in(name) for name in names}, np.zeros_like(foreign)
+    used = {name: machine.figure_for(name) for name in REAL_DTYPES}
+    without = arithmetic & np.array([used[name] is None for name in REAL_DTYPES])[work.dtype]
+    names = [REAL_DTYPES[code] for code in np.unique(work.dtype[arithmetic]).tolist()]
+    return {name: used[name] for name in names if used[name] != name}, without
 
 
 def _waits(graph: Graph) -> NDArray[np.bool_]:

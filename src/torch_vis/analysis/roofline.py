@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_vis.analysis.device_time import ARITHMETIC
 from torch_vis.analysis.efficiency import roof_times
 from torch_vis.analysis.hardware import Hardware
 from torch_vis.analysis.kinds import KINDS, REAL_DTYPES, dtypes, kinds
@@ -29,7 +30,8 @@ class Roofline(NamedTuple):
     """One row per operation. What is not known is NaN, and 0 in ``bound`` where ``known`` is False.
 
     ``intensity`` is FLOPs per byte, ``ideal_ns`` the time at the roof, ``time_ns`` what was measured, by the column
-    that ``measured`` names.
+    that ``measured`` names. ``without`` are operations that arithmetic may bound, in an element type for which the
+    machine has no figure: nothing is known of them.
     """
 
     hardware: Hardware
@@ -44,6 +46,7 @@ class Roofline(NamedTuple):
     bound: NDArray[np.int8]
     known: NDArray[np.bool_]
     peak_share: Floats
+    without: NDArray[np.bool_]
 
     def columns(self) -> tuple[Column, Column]:
         """``bound`` and ``peak_share`` as columns, to stand beside a graph."""
@@ -76,7 +79,10 @@ def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
     compute, memory = roof_times(hardware, kind, dtype, flops, moved)
     ideal = np.fmax(compute, memory)
     view = kind == VIEW
-    known = view | (np.isfinite(flops) & np.isfinite(moved))
+    costed = view | (np.isfinite(flops) & np.isfinite(moved))
+    without = costed & np.isin(kind, [KINDS.index(name) for name in ARITHMETIC])
+    without &= np.array([hardware.figure_for(name) is None for name in REAL_DTYPES])[dtype]
+    known = costed & ~without
     bound = np.where(compute >= memory, 1, 2)
     bound[np.nan_to_num(compute) + np.nan_to_num(memory) < hardware.overhead_ns] = 3
     bound[view | ~known] = 0
@@ -85,7 +91,7 @@ def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
         share = np.where((took > 0) & known & ~view, ideal / took, np.nan)
     codes = bound.astype(np.int8)
     return Roofline(
-        hardware, measured, kind, dtype, flops, moved, intensity, ideal, took, codes, known, share
+        hardware, measured, kind, dtype, flops, moved, intensity, ideal, took, codes, known, share, without
     )
 
 
@@ -100,7 +106,8 @@ class Group(NamedTuple):
     """Operations taken together: their number, time, work, time at the roof, and time by what bounds them.
 
     ``by_bound`` has a time for each of ``BOUND``, the first that of views. ``unknown`` operations, which took
-    ``unknown_ns``, have no cost formula: the work is then what the others do at least, or None where there are none.
+    ``unknown_ns``, have no cost formula, or the machine no figure for their element type: the work is then what the
+    others do at least, or None where there are none.
     """
 
     operations: int

@@ -14,6 +14,7 @@ from torch_vis.analysis.latency import SETTLE_NS, predict
 from torch_vis.errors import UsageError
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import short_name
+from torch_vis.graph.words import many
 from torch_vis.reports.least import least, summed
 from torch_vis.reports.machines import machine
 from torch_vis.reports.report import Report
@@ -240,18 +241,19 @@ class LatencyReport(Report):
     def notes(self) -> Sequence[str]:
         """What the prediction rests on and leaves out."""
         notes = []
-        unlike = int(self.found.unlike.sum())
-        missing = self.unknown_operations - unlike
+        unlike, without = int(self.found.unlike.sum()), int(self.found.without.sum())
+        missing = self.unknown_operations - unlike - without
         if missing:
             notes.append(
-                f"no cost formula says what {_operations(missing)} did (compiled code, an operator of one's own): the "
-                "time of that is not known, and sums count each as the smallest operation there is"
+                f"no cost formula says what {many(missing, 'operation')} did (compiled code, an operator of one's "
+                "own): the time of that is not known, and sums count each as the smallest operation there is"
             )
         if unlike:
             notes.append(
-                f"the calibration timed nothing of the kind of {_operations(unlike)}: the time of that is not known, "
-                "and sums count each as what memory and arithmetic allow at best"
+                f"the calibration timed nothing of the kind of {many(unlike, 'operation')}: the time of that is "
+                "not known, and sums count each as what memory and arithmetic allow at best"
             )
+        notes += self._of_element_types(without)
         if isinstance(self.machine, Calibration):
             if self.machine.is_disturbed:
                 notes.append(f"the machine was busy with something else while it was measured: {BUSY}")
@@ -271,6 +273,32 @@ class LatencyReport(Report):
                 "Python between operations counts as in plain torch modules; libraries may take more"
             )
         return notes
+
+    def _of_element_types(self, without: int) -> Iterator[str]:
+        """What was counted as another element type, or has no figure."""
+        taken_for = self.found.taken_for
+        if without:
+            names, there = (
+                " and ".join(name for name, other in taken_for.items() if other is None),
+                ", ".join(self.machine.peaks),
+            )
+            yield (
+                f"{self.found.machine} has no figure for {names} (it has {there}): the time of "
+                f"{many(without, 'operation')} is not known, and counts as at the lowest of its peaks; trace a run in "
+                "a type that it has"
+            )
+        for name, other in taken_for.items():
+            if other is None:
+                continue
+            if isinstance(self.machine, Calibration):
+                how = (
+                    "a single product"
+                    if other == name
+                    else "nothing, and it counts as the slowest type that was"
+                )
+                yield f"in {name} the calibration timed {how}: the range is wider for that"
+            else:
+                yield f"{self.found.machine} has no figure for {name}: it counts as {other}"
 
     def _is_one_by_one(self) -> bool:
         """Whether a run on a CPU has an optimizer that would run in another form on a GPU."""
@@ -317,7 +345,3 @@ class LatencyReport(Report):
             )
             for place in order
         ]
-
-
-def _operations(number: int) -> str:
-    return "1 operation" if number == 1 else f"{number:,} operations"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torch_vis.analysis.calibration import MEASURED
+from torch_vis.analysis.device_time import ARITHMETIC
 from torch_vis.analysis.kinds import KINDS
 from torch_vis.analysis.roofline import BOUND, Group, dtype_name, grouped, roofline
 from torch_vis.errors import UsageError
 from torch_vis.graph.template import short_name
+from torch_vis.graph.words import many
 from torch_vis.reports.least import LeastShare, least, summed
 from torch_vis.reports.report import Report
 from torch_vis.views.charts import COLORS, Axis, Chart, Series
@@ -143,7 +145,7 @@ class RooflineReport(Report):
             Field("bound", "bound by"),
             Field("intensity", "FLOPs per byte", "{:.3g}".format),
             Field("peak_share", "of peak", least(_percent)),
-            Field("unknown", "without formula", count, rare=True),
+            Field("unknown", "not known", count, rare=True),
         )
         slow = (
             Field("operation", "operation"),
@@ -202,11 +204,13 @@ class RooflineReport(Report):
     def notes(self) -> Sequence[str]:
         """Where the time is from, and what has no figure."""
         notes = self._elsewhere()
-        missing = int((~self.found.known).sum())
+        without = int(self.found.without.sum())
+        missing = int((~self.found.known).sum()) - without
+        notes += self._of_element_types(without)
         if missing:
             notes.append(
-                f"{_operations(missing)} no cost formula (compiled code, an operator of one's own): what is done there "
-                "and what bounds it is not known; sums with ≥ leave it out"
+                f"{many(missing, 'operation')} {'has' if missing == 1 else 'have'} no cost formula (compiled code, an "
+                "operator of one's own): what is done there and what bounds it is not known; sums with ≥ leave it out"
             )
         if self.found.measured == "time_ns" and self.hardware.class_ != "cpu":
             notes.append("times are of operations on the host, not of kernels: see time() for these")
@@ -222,6 +226,22 @@ class RooflineReport(Report):
                 what = "1 operation is" if number == 1 else f"{number:,} operations are"
                 notes.append(f"{what} faster than {reason}, or the run was not on {self.hardware.name}")
         return notes
+
+    def _of_element_types(self, without: int) -> Iterator[str]:
+        """The element types that have no figure of their own, and what stands in for them."""
+        found, hardware = self.found, self.hardware
+        counted = np.isin(found.kind, [KINDS.index(name) for name in ARITHMETIC])
+        used = [dtype_name(code) for code in np.unique(found.dtype[counted]).tolist()]
+        none = [name for name in used if hardware.figure_for(name) is None]
+        if without:
+            yield (
+                f"{hardware.name} has no figure for {' and '.join(none)}: what bounds {many(without, 'operation')} and "
+                "what share of the peak that reached is not known"
+            )
+        for name in used:
+            other = hardware.figure_for(name)
+            if other not in (name, None):
+                yield f"{hardware.name} has no figure for {name}: shares are of the peak of {other}"
 
     def _points(self) -> list[Series]:
         """By element type; not of one that does next to nothing, as a counter in a model of floats does."""
@@ -267,16 +287,19 @@ class RooflineReport(Report):
         """The roof of each element type that is drawn, in its colour."""
         hardware = self.hardware
         used = {series.name: series.color for series in points}
-        peaks = {name: hardware.peak(name) for name in used}
+        figures = {name: hardware.figure_for(name) for name in used}
         across = np.array(self.found.intensity)
         across = across[np.isfinite(across) & (across > 0)]
         low = float(across.min()) / 2 if len(across) else 0.1
         roofs = []
-        for name, peak in peaks.items():
+        for name, figure in figures.items():
+            if figure is None:
+                continue
+            peak = hardware.peaks[figure]
             ridge = peak / hardware.bandwidth
             high = max(float(across.max()) * 2 if len(across) else 10.0, ridge * 4)
             xs = [min(low, ridge / 4), ridge, high]
-            title = f"roof of {name}: {peak / 1e12:.3g} TFLOP/s, {hardware.bandwidth / 1e9:.4g} GB/s"
+            title = f"roof of {figure}: {peak / 1e12:.3g} TFLOP/s, {hardware.bandwidth / 1e9:.4g} GB/s"
             roofs.append(Series(title, xs, [xs[0] * hardware.bandwidth, peak, peak], color=used[name]))
         return roofs
 
@@ -291,10 +314,6 @@ def _cells(group: Group) -> Cells:
     flops, moved = summed(group.flops, unknown), summed(group.moved_bytes, unknown)
     reached = share if share is None or not unknown else LeastShare(share)
     return group.operations, int(group.time_ns), flops, moved, bound, group.intensity, reached, unknown
-
-
-def _operations(number: int) -> str:
-    return "1 operation has" if number == 1 else f"{number:,} operations have"
 
 
 def _number(value: float) -> float | None:

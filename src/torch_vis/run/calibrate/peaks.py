@@ -17,25 +17,31 @@ CPU_COPIES = [1 << power for power in range(12, 27, 2)]
 TAKES = 0.1  # seconds for one figure
 
 
-def peaks(device: str, dtypes: tuple[str, ...]) -> dict[str, float]:
-    """FLOP/s that the best of a few square products reaches; on a GPU also float32 convolutions, which use ``tf32``."""
+def peaks(device: str, dtypes: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, float]:
+    """FLOP/s that the best of a few square products reaches; on a GPU also float32 convolutions, which use ``tf32``.
+
+    Of the ``others``, the smallest product alone; an element type that the device has no products in is left out.
+    """
     on_gpu = device.startswith("cuda")
-    found = {}
-    for dtype in dtypes:
-        rates = []
-        for side in GPU_SIDES if on_gpu else CPU_SIDES:
-            a, b = (
-                torch.randn(side, side, device=device).to(getattr(torch, dtype)),
-                torch.randn(side, side, device=device).to(getattr(torch, dtype)),
-            )
-            rates.append(2.0 * side**3 / best_seconds(lambda a=a, b=b: torch.mm(a, b), device))  # type: ignore[misc]
-        found[dtype] = max(rates)
+    sides = GPU_SIDES if on_gpu else CPU_SIDES
+    found = {dtype: max(_rate(side, dtype, device) for side in sides) for dtype in dtypes}
+    for dtype in others:
+        try:
+            found[dtype] = _rate(sides[0], dtype, device)
+        except (RuntimeError, TypeError):
+            continue
     if on_gpu and torch.backends.cudnn.allow_tf32:
         data = torch.randn(32, 512, 56, 56, device=device)
         weight = torch.randn(512, 512, 3, 3, device=device)
         took = best_seconds(lambda: F.conv2d(data, weight, padding=1), device)
         found["tf32"] = 2.0 * 32 * 56 * 56 * 512 * 512 * 9 / took
     return found
+
+
+def _rate(side: int, dtype: str, device: str) -> float:
+    """FLOP/s of one square product."""
+    a, b = (torch.randn(side, side, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    return 2.0 * side**3 / best_seconds(lambda: torch.mm(a, b), device)
 
 
 def copies(device: str) -> list[tuple[int, float]]:
