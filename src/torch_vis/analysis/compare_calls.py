@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from torch_vis.analysis.compare_elsewhere import match_elsewhere
+from torch_vis.analysis.compare_keys import (
+    Key,
+    as_many,
+    calls_inside,
+    classes_of,
+    ending,
+    fingerprints,
+    if_numbers_changed,
+    is_in,
+    is_number,
+    names_of,
+    place_of,
+)
 from torch_vis.analysis.compare_sides import Side
 from torch_vis.analysis.compare_weights import Contents
 from torch_vis.analysis.sequences import common, in_any_order
-from torch_vis.graph import Graph
-from torch_vis.graph.schema import Phase
-
-
-class Key(NamedTuple):
-    """What two calls have to have in common, for each call of the one run and of the other."""
-
-    a: Sequence[Any]
-    b: Sequence[Any]
-    in_any_order: bool = False
-    names: tuple[Sequence[str], Sequence[str]] | None = None
-    """By which of those that have it in common two calls belong together: see ``_by_name``."""
-    if_numbers_changed: bool = False
-    """Only those with numbers for names, and only if these are not the same in both."""
-    if_as_many: tuple[Sequence[Any], Sequence[Any]] | None = None
-    """Of what there have to be as many in both: where three layers became one, none of them is that one."""
 
 
 class Alike(NamedTuple):
@@ -34,6 +32,17 @@ class Alike(NamedTuple):
 
     a: list[int]
     b: list[int]
+
+
+class Anchor(NamedTuple):
+    """What two calls have in common that belong together already, by the number of the first."""
+
+    scope: int
+
+    @property
+    def label(self) -> str:
+        """What to call both: as one has to have a number for a name that has its place among others that have."""
+        return f"matched.{self.scope}"
 
 
 Weights = Callable[[int], Any]
@@ -47,24 +56,18 @@ def match_calls(
 
     Where there are more of what is alike in one run than in the other, equal weights tell which of them is new.
     """
-    matching = _Matching(one, two, known, weights)
-    stack, deferred, looked = [(0, 0)], [], False
-    while stack:
-        pair = stack.pop()
-        stack += matching.pair_inside(*pair)
-        deferred += matching.likely(*pair)
-        if not stack:
-            if (
-                not looked
-            ):  # before a call counts as one that was changed: it may be the same, wrapped or taken out
-                matching.match_elsewhere()
-                looked = True
-            stack, deferred = matching.accept(deferred), []
+    matching = Matching(one, two, known, weights)
+    matching.descend([(0, 0)])
+    # before a call counts as one that was changed: it may be the same, wrapped or taken out
+    match_elsewhere(matching)
+    while matching.deferred:
+        pairs, matching.deferred = matching.deferred, []
+        matching.descend(matching.accept(pairs))
     matching.match_places()
     return matching.found, matching.unsure
 
 
-class _Matching:
+class Matching:
     """The calls of two graphs that belong together so far."""
 
     def __init__(
@@ -73,72 +76,92 @@ class _Matching:
         self.one, self.two = one, two
         self.unsure: list[Alike] = []
         self.a, self.b = one.graph, two.graph
-        self.inside_a, self.inside_b = _children(one), _children(two)
-        self.classes = _types(self.a), _types(self.b)
-        self.prints = [  # by all that is known of operations, and by their operators
-            Key(
-                _fingerprints(one, self.inside_a, told_a, known),
-                _fingerprints(two, self.inside_b, told_b, known),
-                if_as_many=counted,
-            )
-            for told_a, told_b, counted in (
-                (one.exactly, two.exactly, None),
-                (one.operators, two.operators, self.classes),
-            )
-        ]
-        self.forward, self.in_forward = (  # a layer that comes first has less to do in backward
-            Key(
-                _fingerprints(one, self.inside_a, told_a, known, (Phase.FORWARD,)),
-                _fingerprints(two, self.inside_b, told_b, known, (Phase.FORWARD,)),
-            )
+        self.inside_a, self.inside_b = calls_inside(one), calls_inside(two)
+        self.classes = classes_of(self.a), classes_of(self.b)
+        self.exact, self.operators = (  # what forward does: by all that is known of operations, and by their operators
+            Key(fingerprints(one, self.inside_a, told_a, known), fingerprints(two, self.inside_b, told_b, known))
             for told_a, told_b in ((one.exactly, two.exactly), (one.operators, two.operators))
         )
-        read_a, read_b = weights or (None, None)
-        self.contents = Contents(one, self.inside_a, read_a), Contents(two, self.inside_b, read_b)
+        self.contents = tuple(
+            Contents(side, inside, read, known)
+            for side, inside, read in zip((one, two), (self.inside_a, self.inside_b), weights or (None, None))
+        )
+        self.names = names_of(self.a), names_of(self.b)
         self.keys = self._keys()
         self.found = np.full(len(self.a.scope_call), -1, dtype=np.int64)
         self.found[0] = 0
         self.came_from = {0: 0}
+        self.deferred: list[tuple[int, int]] = []
 
     def _keys(self) -> tuple[Key, ...]:
-        names_a, names_b = (
-            [_name(graph, n) for n in range(len(graph.scope_call))] for graph in (self.a, self.b)
-        )
-        exact, operators = self.prints
+        exact, operators = self.exact, self.operators
+        names_a, names_b = self.names
         labels = [name[0] for name in names_a], [name[0] for name in names_b]
-        words_a, words_b = ([object() if _is_number(name) else name for name in side] for side in labels)
         return (
-            Key(list(zip(words_a, exact.a)), list(zip(words_b, exact.b)), in_any_order=True),
-            Key(self.forward.a, self.forward.b, names=labels),
+            exact._replace(names=labels),
+            exact._replace(weights=True),
             exact,
-            Key(self.in_forward.a, self.in_forward.b, names=labels, if_numbers_changed=True),
+            operators._replace(names=labels, if_numbers_changed=True),
             Key(names_a, names_b, in_any_order=True),
-            Key([_ending(name) for name in names_a], [_ending(name) for name in names_b]),
-            operators,
+            Key([ending(name) for name in names_a], [ending(name) for name in names_b]),
+            operators._replace(if_as_many=self.classes),
             Key(*self.classes, if_as_many=self.classes),
         )
+
+    def descend(self, pairs: list[tuple[int, int]]) -> None:
+        """Match what is inside pairs that belong together, and inside those; keep what is only likely for later."""
+        stack = list(pairs)
+        while stack:
+            pair = stack.pop()
+            stack += self.pair_inside(*pair)
+            self.deferred += self.likely(*pair)
 
     def _take(self, here: int, there: int) -> None:
         self.found[here] = there
         self.came_from[there] = here
 
-    def _left(self, here: int, there: int) -> tuple[list[int], list[int]]:
+    def left(self, here: int, there: int) -> tuple[list[int], list[int]]:
         """The calls made directly inside two others that have no counterpart yet."""
         left_a = [scope for scope in self.inside_a[here] if self.found[scope] < 0]
         return left_a, [scope for scope in self.inside_b[there] if scope not in self.came_from]
 
     def pair_inside(self, here: int, there: int) -> list[tuple[int, int]]:
         """Match the calls inside two that belong together."""
-        return self.accept(self._pair_up(*self._left(here, there), self.keys))
+        return self.accept(self.pair_up(*self._rows(here, there), self.keys))
+
+    def _rows(self, here: int, there: int) -> tuple[list[int], list[int]]:
+        """The calls made directly inside two others, with the counterparts of these that are further inside."""
+        rows_a, rows_b = self.inside_a[here], self.inside_b[there]
+        came = [self.came_from[scope] for scope in rows_b if scope in self.came_from]
+        went = [int(self.found[scope]) for scope in rows_a if self.found[scope] >= 0]
+        more_a = {scope for scope in came if is_in(self.a, scope, here)} - {*rows_a}
+        more_b = {scope for scope in went if is_in(self.b, scope, there)} - {*rows_b}
+        return sorted([*rows_a, *more_a]), sorted([*rows_b, *more_b])
 
     def likely(self, here: int, there: int) -> list[tuple[int, int]]:
         """What is left inside two: of another class under the same name, or renamed and changed in the same place."""
-        left_a, left_b = self._left(here, there)
+        left_a, left_b = self.left(here, there)
         names_a, names_b = (
-            [_name(graph, scope)[0] for scope in left] for graph, left in ((self.a, left_a), (self.b, left_b))
+            [names[scope][0] for scope in left] for names, left in zip(self.names, (left_a, left_b))
         )
         pairs = [(left_a[one], left_b[two]) for one, two in in_any_order(names_a, names_b)]
-        return [*pairs, (left_a[0], left_b[0])] if len(left_a) == len(left_b) == 1 else pairs
+        only = left_a[:1] + left_b[:1] if len(left_a) == len(left_b) == 1 else None
+        if only and self._are_in_place(*self._rows(here, there), *only):
+            pairs.append((only[0], only[1]))
+        return pairs
+
+    def _are_in_place(self, rows_a: list[int], rows_b: list[int], here: int, there: int) -> bool:
+        """Whether two of some calls come after and before those that belong together."""
+        known_a, known_b = self._anchors(rows_a, rows_b)
+        keys_a = [True if scope == here else known_a.get(scope, object()) for scope in rows_a]
+        keys_b = [True if scope == there else known_b.get(scope, object()) for scope in rows_b]
+        return (rows_a.index(here), rows_b.index(there)) in common(keys_a, keys_b)
+
+    def _anchors(self, rows_a: list[int], rows_b: list[int]) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
+        """Of calls that belong together already, and are both among some, what is equal for the two."""
+        theirs = set(rows_b)
+        pairs = [(scope, int(self.found[scope])) for scope in rows_a if self.found[scope] in theirs]
+        return {one: Anchor(one) for one, _ in pairs}, {two: Anchor(one) for one, two in pairs}
 
     def accept(self, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Match pairs, but no call with a container of what came from elsewhere."""
@@ -148,49 +171,54 @@ class _Matching:
                 continue
             went = [int(self.found[scope]) for scope in self.inside_a[here] if self.found[scope] >= 0]
             came = [self.came_from[scope] for scope in self.inside_b[there] if scope in self.came_from]
-            if all(_is_in(self.b, one, there) for one in went) and all(
-                _is_in(self.a, one, here) for one in came
+            if all(is_in(self.b, one, there) for one in went) and all(
+                is_in(self.a, one, here) for one in came
             ):
                 self._take(here, there)
                 accepted.append((here, there))
         return accepted
 
-    def match_elsewhere(self) -> None:
-        """Match what is left by what it does, wherever it is called from: in a new container, or taken out of one."""
-        for prints in self.prints:
-            left_a = [s for s in np.flatnonzero(self.found < 0).tolist() if self.one.solid[s] == s]
-            left_b = [
-                s for s in range(len(self.b.scope_call)) if s not in self.came_from and self.two.solid[s] == s
-            ]
-            # under the same path it is the same, whatever else is alike
-            paths = list(zip(self.a.scope_paths, prints.a)), list(zip(self.b.scope_paths, prints.b))
-            for pair in self._pair_up(left_a, left_b, (Key(*paths, in_any_order=True), prints)):
-                self._take(*pair)
+    def pair_up(self, rows_a: list[int], rows_b: list[int], keys: Iterable[Key]) -> list[tuple[int, int]]:
+        """Pairs of calls that are alike by the first key, of the others by the next.
 
-    def _pair_up(self, left_a: list[int], left_b: list[int], keys: Iterable[Key]) -> list[tuple[int, int]]:
-        """Pairs of calls that are alike by the first key, of the others by the next."""
+        Those that belong together already stay in place, so that the order counts between them.
+        """
+        known_a, known_b = self._anchors(rows_a, rows_b)
+        free_a = {scope for scope in rows_a if self.found[scope] < 0}
+        free_b = {scope for scope in rows_b if scope not in self.came_from}
         found: list[tuple[int, int]] = []
         for key in keys:
-            if not left_a or not left_b:
+            if not free_a or not free_b:
                 break
-            here, there = [key.a[scope] for scope in left_a], [key.b[scope] for scope in left_b]
+            left_a = [scope for scope in rows_a if scope in free_a or scope in known_a]
+            left_b = [scope for scope in rows_b if scope in free_b or scope in known_b]
+            here = [known_a.get(scope) or key.a[scope] for scope in left_a]
+            there = [known_b.get(scope) or key.b[scope] for scope in left_b]
             if key.if_as_many is not None:
                 kinds_a, kinds_b = key.if_as_many
-                alike = _as_many([kinds_a[scope] for scope in left_a], [kinds_b[scope] for scope in left_b])
-                here = [one if kinds_a[scope] in alike else object() for one, scope in zip(here, left_a)]
+                alike = as_many([kinds_a[scope] for scope in free_a], [kinds_b[scope] for scope in free_b])
+                here = [
+                    one if scope in known_a or kinds_a[scope] in alike else object()
+                    for one, scope in zip(here, left_a)
+                ]
             if key.names is not None:
-                names = [key.names[0][scope] for scope in left_a], [key.names[1][scope] for scope in left_b]
+                names = (
+                    [known_a[s].label if s in known_a else key.names[0][s] for s in left_a],
+                    [known_b[s].label if s in known_b else key.names[1][s] for s in left_b],
+                )
                 if key.if_numbers_changed:
-                    here, there = _if_numbers_changed(names, here, there)
-                pairs = self._by_name(left_a, left_b, here, there, names)
+                    here, there = if_numbers_changed(names, here, there)
+                places = self._by_name(left_a, left_b, here, there, names)
+            elif key.weights:
+                places = self._by_weights(left_a, left_b, here, there)
             else:
-                pairs = common(here, there)
+                places = common(here, there)
             if key.in_any_order:
-                pairs += in_any_order(here, there, pairs)
-            found += [(left_a[place_a], left_b[place_b]) for place_a, place_b in pairs]
-            used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
-            left_a = [scope for place, scope in enumerate(left_a) if place not in used_a]
-            left_b = [scope for place, scope in enumerate(left_b) if place not in used_b]
+                places += in_any_order(here, there, places)
+            pairs = [(left_a[one], left_b[two]) for one, two in places if left_a[one] in free_a]
+            free_a -= {one for one, _ in pairs}
+            free_b -= {two for _, two in pairs}
+            found += pairs
         return found
 
     def _by_name(
@@ -209,7 +237,7 @@ class _Matching:
         pairs = [*common(list(zip(names[0], here)), list(zip(names[1], there)))]
         pairs += in_any_order(list(zip(names[0], here)), list(zip(names[1], there)), pairs)
         numbered_a, numbered_b = (
-            [place for place, name in enumerate(side) if _is_number(name)] for side in names
+            [place for place, name in enumerate(side) if is_number(name)] for side in names
         )
         if not numbered_a or not numbered_b:
             return pairs
@@ -217,13 +245,13 @@ class _Matching:
         counts_a, counts_b = Counter(of_a), Counter(of_b)
         both = counts_a.keys() & counts_b.keys()
         most = sum(min(counts_a[one], counts_b[one]) for one in both)
-        named = [pair for pair in pairs if not _is_number(names[0][pair[0]])]
+        named = [pair for pair in pairs if not is_number(names[0][pair[0]])]
         if any(counts_a[one] != counts_b[one] for one in both):
             rows = [left_a[place] for place in numbered_a], [left_b[place] for place in numbered_b]
             told = self._by_weights(*rows, of_a, of_b)
             if told:
                 return named + [(numbered_a[one], numbered_b[two]) for one, two in told]
-            self._note(*rows, of_a, of_b)
+            self.note(*rows, of_a, of_b)
         if len(pairs) - len(named) == most:
             return pairs
         ordered = common(of_a, of_b)
@@ -235,25 +263,39 @@ class _Matching:
         self, rows_a: list[int], rows_b: list[int], of_a: list[Any], of_b: list[Any]
     ) -> list[tuple[int, int]]:
         """Places of what is alike and has equal weights, and of what is alike between; none where none has."""
-        told_a, told_b = (
-            [
-                object() if (held := contents.of(scope)) is None else (one, held)
-                for scope, one in zip(rows, of)
-            ]
-            for contents, rows, of in zip(self.contents, (rows_a, rows_b), (of_a, of_b))
-        )
+        if not _several_in_both(of_a, of_b):
+            return []
+        told_a, told_b = self.told(rows_a, of_a, 0), self.told(rows_b, of_b, 1)
         anchors = common(told_a, told_b)
-        found: list[tuple[int, int]] = []
+        moved = in_any_order(told_a, told_b, anchors)
+        of_a, of_b = _without(of_a, [one for one, _ in moved]), _without(of_b, [two for _, two in moved])
+        found = list(moved)
         last_a = last_b = 0
-        for one, two in [*anchors, (len(of_a), len(of_b))] if anchors else []:
-            found += [
-                (last_a + here, last_b + there) for here, there in common(of_a[last_a:one], of_b[last_b:two])
-            ]
-            found.append((one, two))
+        if not any(self._is_told(told_a[one]) for one, _ in [*anchors, *moved]):
+            return []
+        for one, two in [*anchors, (len(of_a), len(of_b))]:
+            between = common(of_a[last_a:one], of_b[last_b:two])
+            found += [(last_a + here, last_b + there) for here, there in between]
+            found += [(one, two)] if one < len(of_a) else []
             last_a, last_b = one + 1, two + 1
-        return found[:-1]
+        return found
 
-    def _note(self, rows_a: list[int], rows_b: list[int], of_a: list[Any], of_b: list[Any]) -> None:
+    def told(self, rows: list[int], of: list[Any], place: int) -> list[Any]:
+        """What calls can be told by, with their weights; those whose weights say nothing are unlike all others."""
+        held = [self.contents[place].of(scope) for scope in rows]
+        return [
+            one if isinstance(one, Anchor) else object() if weights is None else (one, weights)
+            for one, weights in zip(of, held)
+        ]
+
+    def _is_told(self, told: Any) -> bool:
+        """Whether it is by their weights that two calls belong together."""
+        if not isinstance(told, Anchor):
+            return True
+        weights = self.contents[0].of(told.scope)
+        return weights is not None and weights == self.contents[1].of(int(self.found[told.scope]))
+
+    def note(self, rows_a: list[int], rows_b: list[int], of_a: list[Any], of_b: list[Any]) -> None:
         """Keep in mind what has weights, but is known by its number alone."""
         alike: dict[Any, Alike] = {}
         for place, (rows, of) in enumerate(((rows_a, of_a), (rows_b, of_b))):
@@ -265,95 +307,25 @@ class _Matching:
     def match_places(self) -> None:
         """Match what was called from elsewhere, but is the same call by its whole path: fx leaves containers out."""
         rest = {
-            _place(self.b, scope): scope
+            place_of(self.b, scope): scope
             for scope in range(len(self.b.scope_call))
             if scope not in self.came_from
         }
         for scope in np.flatnonzero(self.found < 0).tolist():
-            there = rest.pop(_place(self.a, scope), -1)
+            there = rest.pop(place_of(self.a, scope), -1)
             if there >= 0:
                 self._take(scope, there)
 
 
-def _is_number(name: str) -> bool:
-    return name.rpartition(".")[2].isdigit()
-
-
-def _if_numbers_changed(
-    names: tuple[list[str], list[str]], here: list[Any], there: list[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The same keys for what has a number, if the numbers are others; unlike all for the rest."""
-    numbers_a, numbers_b = (Counter(filter(_is_number, side)) for side in names)
-    wanted = numbers_a != numbers_b
-    one, two = (
-        [key if wanted and _is_number(name) else object() for name, key in zip(side, keys)]
-        for side, keys in zip(names, (here, there))
-    )
-    return one, two
-
-
-def _as_many(here: list[Any], there: list[Any]) -> set[Any]:
-    """What is as often in both."""
+def _several_in_both(here: list[Any], there: list[Any]) -> bool:
+    """Whether there is anything in both that is in one of them more than once, so that it does not tell which it is."""
     counts_a, counts_b = Counter(here), Counter(there)
-    return {one for one, times in counts_a.items() if counts_b[one] == times}
+    return any(counts_a[one] > 1 or counts_b[one] > 1 for one in counts_a.keys() & counts_b.keys())
 
 
-def _is_in(graph: Graph, scope: int, outer: int) -> bool:
-    """Whether a call is made inside another."""
-    while scope > outer:  # a call has a higher number than those around it
-        scope = int(graph.scope_parent[scope])
-    return scope == outer
-
-
-def _place(graph: Graph, scope: int) -> Any:
-    return graph.modules[int(graph.scope_module[scope])], int(graph.scope_call[scope])
-
-
-def _children(side: Side) -> list[list[int]]:
-    graph, solid = side.graph, side.solid
-    found: list[list[int]] = [[] for _ in graph.scope_call]
-    for scope, parent in enumerate(graph.scope_parent.tolist()):
-        if parent >= 0 and solid[scope] == scope:
-            found[solid[parent]].append(scope)
+def _without(of: list[Any], places: list[int]) -> list[Any]:
+    """The same, with something unlike all else in some places."""
+    found = list(of)
+    for place in places:
+        found[place] = object()
     return found
-
-
-def _name(graph: Graph, scope: int) -> Any:
-    """What a call is within the one around it: the last part of its path, and its class."""
-    path, type_, kind = graph.modules[int(graph.scope_module[scope])]
-    above = graph.scope_paths[int(graph.scope_parent[scope])]
-    label = path[len(above) + 1 :] if above and path.startswith(above + ".") else path
-    return label, type_, kind
-
-
-def _ending(name: Any) -> Any:
-    """The last part of a name, with its class: what is left where a list of layers was renamed."""
-    return name[0].rpartition(".")[2], *name[1:]
-
-
-def _type(graph: Graph, scope: int) -> Any:
-    return graph.modules[int(graph.scope_module[scope])][1:]
-
-
-def _types(graph: Graph) -> list[Any]:
-    return [_type(graph, scope) for scope in range(len(graph.scope_call))]
-
-
-def _fingerprints(
-    side: Side,
-    inside: list[list[int]],
-    told: Callable[[list[int]], list[Any]],
-    known: dict[Any, int],
-    phases: Collection[int] = tuple(Phase),
-) -> list[int]:
-    """A number for each call that is equal where all that ran in it is, as far as ``told`` tells of operations."""
-    graph = side.graph
-    own: list[list[Any]] = [[] for _ in graph.scope_call]
-    for (scope, phase), nodes in side.operations.items():
-        if phase in phases:
-            own[scope].extend(told(nodes))
-    prints = [0] * len(own)
-    for scope in range(len(own) - 1, -1, -1):
-        key = (_type(graph, scope), tuple(own[scope]), tuple(prints[child] for child in inside[scope]))
-        prints[scope] = known.setdefault(key, len(known))
-    return prints

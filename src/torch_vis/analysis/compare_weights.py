@@ -16,27 +16,39 @@ from torch_vis.graph.schema import Role
 class Contents:
     """The weights that the calls of one run read, by what ``read`` tells of a value, if it is there."""
 
-    def __init__(self, side: Side, inside: list[list[int]], read: Callable[[int], Any] | None) -> None:
-        self.side, self.inside, self.read = side, inside, read
+    def __init__(
+        self,
+        side: Side,
+        inside: list[list[int]],
+        read: Callable[[int], Any] | None,
+        known: dict[Any, int],
+    ) -> None:
+        self.side, self.inside, self.read, self.known = side, inside, read, known
 
     def has(self, scope: int) -> bool:
         """Whether a call, or one inside it, reads weights."""
-        return bool(self._read_in(scope))
+        return self._has[scope]
 
-    def of(self, scope: int) -> Any:
-        """What the weights of a call, and of those inside it, can be told by; None where that says nothing."""
-        if self.read is None:
-            return None
-        found = [told for value in self._read_in(scope) if (told := self.read(value)) is not None]
-        return tuple(found) or None
+    def of(self, scope: int) -> int | None:
+        """A number that is equal where the weights of a call, and of those inside it, are; None where they say nothing."""
+        return None if self.read is None else self._numbers[scope]
 
-    def _read_in(self, scope: int) -> list[int]:
-        found: list[int] = []
-        stack = [scope]
-        while stack:
-            top = stack.pop()
-            found += self._values.get(top, ())
-            stack += reversed(self.inside[top])
+    @cached_property
+    def _has(self) -> list[bool]:
+        found = [False] * len(self.inside)
+        for scope in range(len(found) - 1, -1, -1):  # a call has a higher number than those around it
+            found[scope] = scope in self._values or any(found[inner] for inner in self.inside[scope])
+        return found
+
+    @cached_property
+    def _numbers(self) -> list[int | None]:
+        assert self.read is not None
+        found: list[int | None] = [None] * len(self.inside)
+        for scope in range(len(found) - 1, -1, -1):
+            own = [told for value in self._values.get(scope, ()) if (told := self.read(value)) is not None]
+            inner = [told for child in self.inside[scope] if (told := found[child]) is not None]
+            if own or inner:
+                found[scope] = self.known.setdefault((*own, None, *inner), len(self.known))
         return found
 
     @cached_property
@@ -49,4 +61,4 @@ class Contents:
         found: dict[int, list[int]] = defaultdict(list)
         for scope, value in dict.fromkeys(zip(scopes, values)):
             found[self.side.solid[scope]].append(value)
-        return found
+        return dict(found)
