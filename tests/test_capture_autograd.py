@@ -345,3 +345,39 @@ def test_the_gradient_of_an_in_place_activation_is_its_own(kind: str, first: nn.
         if node.phase == "backward" and node.link is None and node.name != "ones_like"
     ]
     assert [node.name for node in orphans if "backward" in node.name] == []
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_a_transform_inside_a_graph_of_the_users_is_linked_too(outer: bool) -> None:
+    """Where the input requires a gradient as well, each operation makes two nodes, and is seen after the second."""
+    model = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
+    state = {name: value.detach() for name, value in model.named_parameters()}
+
+    def gradients(x: torch.Tensor) -> Any:
+        return torch.func.grad(lambda p: torch.func.functional_call(model, p, (x,)).sum())(state)
+
+    trace = tv.trace(gradients, torch.randn(8, 32, requires_grad=outer))
+    trace.check()
+    found = [(n.name, n.link.name, n.path) for n in trace.graph.find(op="*mm", phase="backward") if n.link]
+    assert found == [("mm", "addmm", "2"), ("mm", "addmm", "2"), ("mm", "addmm", "0")]
+    rows = {(row.path, row.type): row for row in trace.summary().modules}
+    assert rows["0", "Linear"].backward_flops == 2 * 8 * 16 * 32 + 8 * 16  # of the weight, and the sum for the bias
+    outputs = {key: row.outputs for key, row in rows.items()}
+    assert outputs["0", "Linear"] == ("f32[8, 16]",) and outputs["", "Sequential"] == ("f32[8, 4]",)
+    assert outputs["", "run"] == ("f32[16, 32]",), "what the run gives back is a gradient"
+
+
+def test_a_model_that_gives_back_a_gradient_has_it_as_its_output() -> None:
+    class Forces(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.energy = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.requires_grad_()
+            return torch.autograd.grad(self.energy(x).sum(), x)[0]
+
+    rows = {row.path: row.outputs for row in tv.trace(Forces(), torch.randn(5, 3)).summary().modules}
+    assert (
+        rows[""] == ("f32[5, 3]",) and rows["energy"] == ("f32[5, 1]",) and rows["energy.0"] == ("f32[5, 8]",)
+    )

@@ -10,6 +10,7 @@ from torch_vis.capture.log import Rows
 from torch_vis.capture.recorder import ACCUMULATE, CallInfo
 
 LATE_NODES = 4  # how many nodes one write to a view makes, at the most
+LEVELS = 3  # how many levels of differentiation there are beneath another, at the most
 
 
 def forward_of(rows: Rows, calls: list[CallInfo], reader: Ints, read: Ints, maker: Ints) -> Ints:
@@ -43,6 +44,7 @@ def _owners(rows: Rows, calls: list[CallInfo], backward: Ints) -> Ints:
     is_clone = _each([info.plan.name == "aten::clone" for info in calls], rows)
     is_write = _each([bool(info.writes) for info in calls], rows)
     links = np.full(len(backward), -1, dtype=np.int64)
+    next_ = np.full(len(backward), -1, dtype=np.int64)
     wanted = rows.backward[backward] + 1
     for thread in dict.fromkeys(rows.thread.tolist()):
         own = np.flatnonzero(rows.thread == thread)
@@ -62,7 +64,13 @@ def _owners(rows: Rows, calls: list[CallInfo], backward: Ints) -> Ints:
         mine = rows.thread[backward] == thread
         take = (links < 0) | mine
         links = np.where(take & exact, found, np.where(take & late & (links < 0), before, links))
-    return links
+        skipped = ~exact & ~late & (place < len(own)) & (rows.sequence[found] <= wanted + LEVELS)
+        next_ = np.where(skipped & mine, found, next_)
+    # inside a transform an operation makes a node for each level that differentiates, and runs after the last of them:
+    # it is the next one that is seen, unless that has backward operations of its own
+    taken = np.zeros(len(rows.call), dtype=bool)
+    taken[links[links >= 0]] = True
+    return np.where((links < 0) & (next_ >= 0) & ~taken[next_], next_, links)
 
 
 def _each(known: list[bool], rows: Rows) -> NDArray[np.bool_]:

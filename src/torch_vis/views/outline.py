@@ -239,7 +239,8 @@ def output_values(graph: Graph) -> dict[int, int]:
     """For each scope, the value that it hands out: read by operations outside it, or given back by the run.
 
     Of several, the one that was made last; the run's first output comes before all others. A scope whose values nobody
-    reads hands out the last one it makes.
+    reads hands out the last one it makes. A gradient is nothing that the module hands out whose operations it is of:
+    where the run gives one back, it is the run's output, and that of a model which is all of the run.
     """
     if not len(graph):
         return {}
@@ -258,9 +259,23 @@ def output_values(graph: Graph) -> dict[int, int]:
     fallback = graph.out_value[forward[graph.value_producer[graph.out_value]]]
     nowhere = np.full(len(fallback), -1, dtype=reader.dtype)
     made = _latest_leaving(graph, fallback, nowhere, enter, leave)
+    if given and not forward[graph.value_producer[given[0]]]:
+        return {**made, **handed, **dict.fromkeys(_whole_run(graph, forward), given[0])}
     first = np.array(given[:1], dtype=value.dtype)
     main = _latest_leaving(graph, first, np.full(len(first), -1, dtype=reader.dtype), enter, leave)
     return {**made, **handed, **main}
+
+
+def _whole_run(graph: Graph, forward: Any) -> list[int]:
+    """The run itself, and the call in which all of its forward ran, if there is one."""
+    within = np.unique(graph.node_scope[forward])
+    enter, leave = intervals(graph)
+    alone = [
+        scope
+        for scope in np.flatnonzero(graph.scope_parent == 0).tolist()
+        if ((enter[scope] <= enter[within]) & (enter[within] < leave[scope])).all()
+    ]
+    return [0, *alone]
 
 
 def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: Any) -> dict[int, int]:
