@@ -310,11 +310,14 @@ export class App {
 
   paint(box: Box, theme: Theme): Paint {
     const accent = theme.dark ? blend(FAMILIES[this.family(box)] ?? FAMILIES.module, "#ffffff", 0.12) : (FAMILIES[this.family(box)] ?? FAMILIES.module);
-    if (box.kind === "input" || box.kind === "output") return { fill: theme.card, accent: FAMILIES.module };
-    if (this.heat) return { fill: fillOf(this.heat, this.range, box, theme), accent };
-    if (this.run.difference) return { fill: theme.difference[box.difference], accent };
-    if (box.kind === "op" || this.family(box) !== "module") return { fill: blend(theme.card, accent, theme.dark ? 0.22 : 0.13), accent };
-    return { fill: theme.card, accent };
+    if (box.kind === "input" || box.kind === "output") return { fill: theme.card, accent: FAMILIES.module, far: FAMILIES.module };
+    if (this.heat) {
+      const fill = fillOf(this.heat, this.range, box, theme);
+      return { fill, accent, far: fill };
+    }
+    if (this.run.difference) return { fill: theme.difference[box.difference], accent, far: theme.differenceFar[box.difference] };
+    const isPlain = box.kind !== "op" && this.family(box) === "module";
+    return { fill: isPlain ? theme.card : blend(theme.card, accent, theme.dark ? 0.22 : 0.13), accent, far: accent };
   }
 
   private readonly families = new Map<Box, string>();

@@ -41,7 +41,7 @@ export interface Tables {
   breaks?: Break[];
   /** In a comparison, what an operation of both runs read in A that only A made: operation and value in turn. */
   read_before?: number[];
-  compare?: { a: string; b: string; counts: Record<string, number>; notes: string[]; sides: Side[]; changes: { texts: string[]; rows: number[][] } };
+  compare?: { a: string; b: string; counts: Record<string, number>; notes: string[]; sides: Side[]; changes: { texts: string[]; rows: number[][] }; was: [scope: number, path: string][] };
 }
 
 /** Where a compiled graph broke. */

@@ -2,6 +2,7 @@
 
 import { RECOMPUTED } from "../data/recomputed.ts";
 import type { Box } from "../tree/box.ts";
+import type { NamePlace } from "./names.ts";
 import { signOf, subRuler, titleRuler } from "./measure.ts";
 import type { Look, Zone } from "./painter.ts";
 import type { Rect } from "./scene.ts";
@@ -10,6 +11,7 @@ import { FONT } from "./text.ts";
 
 const HIGH = 22;
 const SIDE = 8;
+const CUT = 0.6; // of a class, what has to be left for it to be worth reading
 
 interface Button {
   action: Zone["action"];
@@ -49,13 +51,13 @@ export function farName(box: Box): string {
   return `${nameOf(box)}${box.kind === "fold" ? ` ×${box.count.toLocaleString("en-US")}` : ""}`;
 }
 
-/** What stands beside the name: the class, and whether backward ran it again, which comes first where there is no room for both. */
+/** What stands beside the name: the class, its name in A, and whether backward ran it again; where there is no room for all, the last. */
 function subOf(box: Box, room: number): string {
   const type = box.type !== box.label ? box.type : "";
-  const all = [type, box.isMarked ? RECOMPUTED : ""].filter(Boolean).join(" · ");
+  const all = [type, box.was, box.isMarked ? RECOMPUTED : ""].filter(Boolean).join(" · ");
   if (subRuler().width(all) <= room) return all;
-  const text = box.isMarked ? RECOMPUTED : type;
-  return room > 36 ? subRuler().fit(text, room) : "";
+  const text = box.isMarked ? RECOMPUTED : box.was || type;
+  return room > subRuler().width(text) * CUT ? subRuler().fit(text, room) : "";
 }
 
 function widthOf(buttons: Button[]): number {
@@ -64,24 +66,25 @@ function widthOf(buttons: Button[]): number {
 
 export interface HeaderPlace {
   rect: Rect; // of the frame
-  grow: number; // names grow when seen from far away
-  buttons: "all" | "badge" | "none";
+  place: NamePlace;
+  which: "all" | "badge" | "none"; // of its buttons
   lines: number[]; // where lines enter or leave through the top
 }
 
 /** Draws it and gives the rectangles of its buttons. */
 export function drawHeader(
-  context: CanvasRenderingContext2D, box: Box, accent: string, look: Look, { rect, grow, buttons: which, lines }: HeaderPlace,
+  context: CanvasRenderingContext2D, box: Box, accent: string, look: Look, { rect, place: { grow, buttons: small, room: reach }, which, lines }: HeaderPlace,
 ): (Rect & { action: Zone["action"] })[] {
   const { theme } = look;
   const name = which === "none" ? farName(box) : nameOf(box);
-  const room = rect.w / grow - 2 * SIDE;
-  const buttons = which === "all" ? buttonsOf(box, room, titleRuler().width(name)) : which === "badge" && box.kind === "fold" ? [badgeOf(box)] : [];
-  const title = titleRuler().fit(name, Math.max(24, room - widthOf(buttons) - 24));
+  const wanted = (titleRuler().width(name) * grow) / small;
+  const buttons = which === "all" ? buttonsOf(box, rect.w / small - 2 * SIDE, wanted) : which === "badge" && box.kind === "fold" ? [badgeOf(box)] : [];
+  const room = Math.min(reach, rect.w - SIDE * small - widthOf(buttons) * small) / grow - SIDE; // for the name and what is beside it
+  const title = titleRuler().fit(name, Math.max(24, room - 24));
   const wide = titleRuler().width(title);
   const begin = rect.x + SIDE * grow;
   const next = lines.filter((x) => x > begin + (wide + 26) * grow).reduce((a, b) => Math.min(a, b), Infinity);
-  const rest = Math.min(room - widthOf(buttons) - wide - 34, (next - begin) / grow - wide - 36);
+  const rest = Math.min(room - wide - 34, (next - begin) / grow - wide - 36);
   const sub = which === "none" ? "" : subOf(box, rest);
   context.save();
   context.translate(begin, rect.y + 6);
@@ -103,18 +106,18 @@ export function drawHeader(
     context.fillText(sub, 22 + wide, 11.5);
   }
   context.restore();
-  let right = rect.x + rect.w - SIDE * grow;
+  let right = rect.x + rect.w - SIDE * small;
   return buttons.map(({ action, text, w, strong }) => {
-    const at = { x: right - w * grow, y: rect.y + 6, w: w * grow, h: HIGH * grow, action };
-    right = at.x - 4 * grow;
+    const at = { x: right - w * small, y: rect.y + 6, w: w * small, h: HIGH * small, action };
+    right = at.x - 4 * small;
     context.fillStyle = strong ? theme.accent : theme.plate;
-    round(context, at.x, at.y, at.w, at.h, 6 * grow);
+    round(context, at.x, at.y, at.w, at.h, 6 * small);
     context.fill();
     context.fillStyle = strong ? (theme.dark ? "#10131a" : "#ffffff") : theme.ink;
-    context.font = `600 ${12 * grow}px ${FONT}`;
+    context.font = `600 ${12 * small}px ${FONT}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    context.fillText(text, at.x + at.w / 2, at.y + at.h / 2 + grow * 0.5);
+    context.fillText(text, at.x + at.w / 2, at.y + at.h / 2 + small * 0.5);
     return at;
   });
 }

@@ -78,7 +78,7 @@ function place(column: Column, frame: number): Label[] {
     const named = picture.items[item].tags.length ? 15 : 0;
     cells.add({ x: result.x[cell] - 2, y: result.y[cell] - named, w: spec.w[cell] + 4, h: spec.h[cell] + named });
   });
-  if (spec.header) cells.add({ x: 0, y: 0, w: result.width, h: spec.header });
+  if (result.header) cells.add({ x: 0, y: 0, w: result.width, h: result.header });
   const strokes = new Taken();
   if (lines.length <= MOST_LINES) lines.forEach((_, line) => addStrokes(strokes, result, line));
   const found: Label[] = [];

@@ -78,8 +78,7 @@ function makeFace(box: Box): Face {
 }
 
 function subOf(box: Box): string {
-  const text = plainSub(box);
-  return box.isMarked ? [text, RECOMPUTED].filter(Boolean).join(" · ") : text;
+  return [plainSub(box), box.was, box.isMarked ? RECOMPUTED : ""].filter(Boolean).join(" · ");
 }
 
 function plainSub(box: Box): string {

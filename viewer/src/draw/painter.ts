@@ -5,13 +5,15 @@ import { READABLE } from "./fitting.ts";
 import { drawHeader, farName, nameOf } from "./header.ts";
 import { LABEL_SIZE, labelsOf, labelsReady, meets } from "./labels.ts";
 import { drawOdd, drawTags, isOdd } from "./marks.ts";
-import { face, titleRuler } from "./measure.ts";
+import { titleRuler } from "./measure.ts";
+import { freeSteps, NAMES_FROM, placeOf, type NamePlace, type Step } from "./names.ts";
 import { drawOverlay } from "./overlay.ts";
 import { atTop, laterPaths, pathsOf, type Paths } from "./paths.ts";
 import { TITLE_SIZE, titleWidth, type Column, type Hit, type Rect, type Scene } from "./scene.ts";
 import { behind, fadedFrame, frameFill, round } from "./shapes.ts";
 import { FONT } from "./text.ts";
-import { blend, inkOn, type Theme } from "./theme.ts";
+import { blend, type Theme } from "./theme.ts";
+import { drawName, drawWords, TEXT_FROM } from "./words.ts";
 
 export interface Camera {
   scale: number;
@@ -22,6 +24,7 @@ export interface Camera {
 export interface Paint {
   fill: string;
   accent: string;
+  far: string; // the whole of it where it is but a speck; pale colours would be lost
 }
 
 /** A place of the window that answers a click. */
@@ -45,22 +48,31 @@ export interface Look {
   still?: boolean; // a picture to keep: nothing to be clicked
 }
 
-const TEXT_FROM = 0.42; // scale from which on text is drawn
+/** Of a frame, to be drawn above all boxes. */
+interface Name {
+  box: Box;
+  rect: Rect;
+  accent: string;
+  lines: number[]; // where lines enter or leave through the top
+  steps: Step[];
+  around: Name | null;
+  grow: number;
+}
+
 const CARD_FROM = 0.2;
 const LABELS_FROM = 0.62;
 const FAR = READABLE; // scale below which the names of frames grow
-const NAME = 11; // pixels that a name should have
 const MARKS_FROM = 0.3;
 const TIPS_FROM = 0.3;
-const NAMES_FROM = 0.32; // scale from which on the names of boxes can be read, so that nothing may lie on them
-const STRIP = 1.75; // how much a frame's name can grow before it leaves the strip that is kept for it
+const SIDE = 8;
 const FAINT = 0.5; // of what steps back for something else
 
 export class Painter {
   zones: Zone[] = [];
   drawn = 0;
   later: (column: Column, frame: number) => void = () => {}; // asks for the labels of a frame, to be drawn another time
-  private names: { box: Box; rect: Rect; accent: string; lines: number[] }[] = [];
+  private names: Name[] = [];
+  private nameOf = new Map<number, Name>(); // by frame of the column that is drawn
   private labelled: [Column, number][] = [];
   private tips: (() => void)[] = []; // the arrowheads of lines that have been drawn
 
@@ -87,6 +99,7 @@ export class Painter {
 
   private column(column: Column, view: Rect, camera: Camera, look: Look): void {
     const { picture } = column;
+    this.nameOf.clear();
     const stack = [0];
     const leaves: number[] = [];
     while (stack.length) {
@@ -171,33 +184,30 @@ export class Painter {
     const { box } = column.picture.items[column.picture.frames[frame].item];
     const { accent } = look.paint(box);
     const lines = atTop(column.results[frame]).map((x) => x + rect.x);
-    if (camera.scale >= FAR) this.header(box, rect, accent, 1, camera, look, lines);
-    else this.names.push({ box, rect, accent, lines });
-  }
-
-  /** From far away, names larger than the rest and above it, as on a map; where two would collide, the outer one. */
-  private map(camera: Camera, look: Look): void {
-    const taken: Rect[] = [];
-    const far = camera.scale < NAMES_FROM;
-    for (const { box, rect, accent, lines } of this.names) {
-      const name = titleRuler().width(far ? farName(box) : nameOf(box));
-      const beside = far ? 40 : box.kind === "fold" ? 110 : 66;
-      const large = Math.min(READABLE / camera.scale, rect.h / 48, far ? Infinity : STRIP);
-      const whole = Math.min(large, rect.w / (name + beside));
-      const least = Math.min(large, 0.62 / camera.scale);
-      // Cut, if at all, only so far that it still tells what it is.
-      const grow = whole >= least || far ? whole : least * (0.8 * name + beside) <= rect.w ? least : whole;
-      if (13 * grow * camera.scale < 7.5) continue;
-      const place = { x: rect.x, y: rect.y, w: Math.min(name + beside, rect.w / grow) * grow, h: 30 * grow };
-      if (far && taken.some((other) => meets(other, place))) continue;
-      taken.push(place);
-      this.header(box, rect, accent, grow, camera, look, lines);
+    if (camera.scale >= FAR) this.header(box, rect, accent, { grow: 1, buttons: 1, room: rect.w }, camera, look, lines);
+    else {
+      const around = this.nameOf.get(column.picture.frames[frame].parent) ?? null; // frames come before what is in them
+      const name: Name = { box, rect, accent, lines, steps: freeSteps(column, frame), around, grow: Infinity };
+      this.names.push(name);
+      this.nameOf.set(frame, name);
     }
   }
 
-  private header(box: Box, rect: Rect, accent: string, grow: number, camera: Camera, look: Look, lines: number[]): void {
-    const buttons = look.still ? "badge" : camera.scale >= NAMES_FROM ? "all" : "none";
-    for (const { action, ...at } of drawHeader(this.context, box, accent, look, { rect, grow, buttons, lines })) this.zone(camera, at, action, box);
+  /** From far away, names larger than the rest and above it, as on a map. */
+  private map(camera: Camera, look: Look): void {
+    const far = camera.scale < NAMES_FROM;
+    for (const name of this.names) {
+      const { box, rect, accent, lines, steps } = name;
+      const beside = far ? SIDE : box.kind === "fold" ? 84 : 36;
+      const place = placeOf(steps, { width: rect.w, height: rect.h }, titleRuler().width(far ? farName(box) : nameOf(box)), beside, camera.scale, name.around?.grow ?? Infinity);
+      name.grow = place?.grow ?? name.around?.grow ?? Infinity;
+      if (place) this.header(box, rect, accent, place, camera, look, lines);
+    }
+  }
+
+  private header(box: Box, rect: Rect, accent: string, place: NamePlace, camera: Camera, look: Look, lines: number[]): void {
+    const which = look.still ? "badge" : camera.scale >= NAMES_FROM ? "all" : "none";
+    for (const { action, ...at } of drawHeader(this.context, box, accent, look, { rect, place, which, lines })) this.zone(camera, at, action, box);
   }
 
   private zone(camera: Camera, rect: Rect, action: Zone["action"], box: Box): void {
@@ -269,8 +279,7 @@ export class Painter {
     const byFill = new Map<string, number[]>();
     for (const item of items) {
       const { box } = column.picture.items[item];
-      const { fill, accent } = look.paint(box);
-      const color = look.warm ? fill : accent;
+      const color = look.paint(box).far;
       const key = look.marked && !look.marked.has(box) ? `${color}70` : color;
       const list = byFill.get(key);
       if (list) list.push(item);
@@ -289,12 +298,10 @@ export class Painter {
     const { theme } = look;
     const { box, tags } = column.picture.items[item];
     const [x, y, w, h] = [column.x[item], column.y[item], column.w[item], column.h[item]];
-    const { fill: own, accent } = look.paint(box);
+    const { fill: own, accent, far } = look.paint(box);
     const isEnd = box.kind === "input" || box.kind === "output";
     const radius = isEnd ? h / 2 : 7;
-    // Pale colours would be lost on their ground from far away.
-    const far = camera.scale < TEXT_FROM && !look.warm && !box.run.difference && !isEnd;
-    const fill = far ? blend(theme.card, accent, theme.dark ? 0.45 : 0.5) : own;
+    const fill = camera.scale < TEXT_FROM && !look.warm && !isEnd ? blend(theme.card, far, theme.dark ? 0.45 : 0.5) : own;
     if (look.marked && !look.marked.has(box)) context.globalAlpha = FAINT;
     context.lineWidth = Math.max(1, 0.6 / camera.scale);
     context.strokeStyle = theme.cardLine;
@@ -320,80 +327,10 @@ export class Painter {
       round(context, x + 5, y + 7, 4, h - 14, 2);
       context.fill();
     }
-    if (camera.scale >= READABLE * 0.97) this.words(box, x, y, w, h, fill, camera, look);
-    else this.bigWord(box, x, y, w, h, fill, camera, look);
+    const toggle = camera.scale >= READABLE * 0.97 ? drawWords(context, box, { x, y, w, h }, fill, look) : drawName(context, box, { x, y, w, h }, fill, camera.scale, look);
+    if (toggle) this.zone(camera, toggle, "toggle", box);
     if (camera.scale >= MARKS_FROM && isOdd(box)) drawOdd(context, x + w, y, camera.scale);
     if (tags.length && camera.scale >= TEXT_FROM) drawTags(context, column, tags, x, y, w, look);
     context.globalAlpha = 1;
-  }
-
-  /** From farther away: the name alone, as large as is needed to read it and as the box allows. */
-  private bigWord(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
-    const { context } = this;
-    const { badge, title } = face(box);
-    const wide = titleRuler().width(title) + (badge ? titleRuler().width(badge) + 12 : 0);
-    const sign = box.canOpen && camera.scale >= TEXT_FROM && !look.still ? 14 : 0;
-    const room = w - 20 - sign;
-    const size = Math.min(Math.max(Math.min(NAME / camera.scale, (room * 13) / wide), 8 / camera.scale), h * 0.75);
-    if (size * camera.scale < 6.5) return;
-    const end = badge ? (titleRuler().width(badge) * size) / 13 + size * 0.7 : 0;
-    const text = titleRuler().fit(title, ((room - end) * 13) / size);
-    if (text !== title && text.length < 4) return;
-    const ink = fill === look.theme.card ? look.theme.ink : inkOn(fill);
-    context.fillStyle = ink;
-    context.font = `600 ${size}px ${FONT}`;
-    context.textBaseline = "middle";
-    const isEnd = box.kind === "input" || box.kind === "output";
-    context.textAlign = isEnd ? "center" : "left";
-    context.fillText(text, isEnd ? x + w / 2 : x + 14, y + h / 2 + size * 0.04);
-    if (sign) {
-      context.textAlign = "center";
-      context.fillText("+", x + w - 11, y + h / 2);
-      this.zone(camera, { x: x + w - 24, y, w: 24, h }, "toggle", box);
-    }
-    if (!badge) return;
-    context.fillStyle = look.theme.accent;
-    round(context, x + w - sign - 6 - end, y + h / 2 - size * 0.7, end, size * 1.4, size * 0.35);
-    context.fill();
-    context.fillStyle = look.theme.dark ? "#10131a" : "#ffffff";
-    context.textAlign = "center";
-    context.fillText(badge, x + w - sign - 6 - end / 2, y + h / 2 + size * 0.04);
-  }
-
-  private words(box: Box, x: number, y: number, w: number, h: number, fill: string, camera: Camera, look: Look): void {
-    const { context } = this;
-    const { theme } = look;
-    const { title, sub, badge } = face(box);
-    const isEnd = box.kind === "input" || box.kind === "output";
-    const plainFill = fill === theme.card;
-    const ink = plainFill ? theme.ink : inkOn(fill);
-    context.textBaseline = "middle";
-    context.textAlign = isEnd ? "center" : "left";
-    const left = isEnd ? x + w / 2 : x + 15;
-    context.fillStyle = ink;
-    context.font = `${box.kind === "op" ? 500 : 600} 13px ${FONT}`;
-    context.fillText(title, left, sub ? y + 15.5 : y + h / 2 + 0.5);
-    if (sub) {
-      context.fillStyle = plainFill ? theme.faint : ink;
-      context.font = `11px ${FONT}`;
-      context.fillText(sub, left, y + 31.5);
-    }
-    if (box.canOpen && !look.still) {
-      context.fillStyle = plainFill ? theme.faint : ink;
-      context.font = `600 15px ${FONT}`;
-      context.textAlign = "center";
-      context.fillText("+", x + w - 13, y + 15);
-      this.zone(camera, { x: x + w - 25, y: y + 2, w: 24, h: 26 }, "toggle", box);
-    }
-    if (badge) {
-      const width = titleRuler().width(badge) + 8;
-      context.fillStyle = theme.accent;
-      round(context, x + w - 26 - width, y + 6, width, 18, 5);
-      context.fill();
-      context.fillStyle = theme.dark ? "#10131a" : "#ffffff";
-      context.font = `600 12px ${FONT}`;
-      context.textAlign = "center";
-      context.fillText(badge, x + w - 26 - width / 2, y + 15.5);
-    }
   }
 }

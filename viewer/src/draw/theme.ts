@@ -20,6 +20,7 @@ export interface Theme {
   diverging: string[];
   unknown: string;
   difference: string[];
+  differenceFar: string[];
 }
 
 /** Every colour in light and in dark. */
@@ -48,6 +49,7 @@ const COLORS: { [Name in keyof Omit<Theme, "dark">]: [light: Theme[Name], dark: 
   ],
   unknown: ["#ffffff", "#1a1f27"],
   difference: [["#ffffff", "#cfe8ff", "#ffe0c7", "#efe2fb"], ["#262d38", "#173e5e", "#5a3413", "#442b5c"]],
+  differenceFar: [["#ccd2db", "#4f9fe8", "#ee8f45", "#ab78dc"], ["#47515f", "#3f8fd0", "#c8752e", "#9866c9"]],
 };
 
 function themed(dark: boolean): Theme {

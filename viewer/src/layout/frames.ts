@@ -27,6 +27,7 @@ export interface FrameSpec {
 export interface FrameResult {
   width: number;
   height: number;
+  header: number; // of its height, what is kept for its name
   x: Float64Array;
   y: Float64Array;
   path: Float64Array;
@@ -39,6 +40,8 @@ export const GAP = 26;
 export const RANK_GAP = 36;
 const NARROW = 8; // between lines that pass a border
 const BESIDE_A_NAME = 6;
+const SHARE_OF_A_NAME = 0.08; // of the height of a frame, what is kept for its name
+const SHARE_OF_A_LARGE_ONE = 0.03;
 const LEAST: Room = { w: 280, h: 240 };
 const SHARED = 1.5; // frames that stand one below the other as if they were one
 const BESIDE = 50; // height that what stands in a frame above or below another frame takes from it
@@ -66,16 +69,22 @@ export class Layout {
   }
 }
 
-/** Each frame may be about as large as the one that it is in, less what stands there besides; several share its height. */
+/** Each frame may be about as large as the one that it is in, less what stands there besides; several share its height by what they hold. */
 function roomsOf(specs: FrameSpec[]): Room[] {
   const rooms: Room[] = new Array(specs.length);
+  const held = new Float64Array(specs.length); // boxes in each, at any depth
+  for (let i = specs.length - 1; i >= 0; i--) {
+    specs[i].child.forEach((frame, cell) => (held[i] += frame >= 0 ? held[frame] : specs[i].edge[cell] ? 0 : 1));
+  }
   specs.forEach(({ child, room, header, pad }, i) => {
     const { w, h } = (rooms[i] ??= room ?? ROOM);
-    let frames = 0;
-    for (const frame of child) if (frame >= 0) frames += 1;
+    let together = 0;
+    for (const frame of child) if (frame >= 0) together += held[frame];
     const beside = BESIDE * Math.min(3, child.length - 1);
-    const inner = { w: Math.max(LEAST.w, w - 2 * pad), h: Math.max(LEAST.h, Math.max(0.6 * h, h - header - 2 * pad - beside) / Math.max(1, frames / SHARED)) };
-    for (const frame of child) if (frame >= 0) rooms[frame] = inner;
+    const [wide, high] = [Math.max(LEAST.w, w - 2 * pad), Math.max(0.6 * h, h - header - 2 * pad - beside)];
+    for (const frame of child) {
+      if (frame >= 0) rooms[frame] = { w: wide, h: Math.max(LEAST.h, high * Math.min(1, (SHARED * held[frame]) / Math.max(1, together))) };
+    }
   });
   return rooms;
 }
@@ -97,10 +106,10 @@ const upendings = new WeakMap<FrameResult, FrameResult>();
 function upended(spec: FrameSpec, result: FrameResult): FrameResult {
   let found = upendings.get(result);
   if (found) return found;
-  const { height } = result;
+  const { height, header } = result;
   const path = result.path.slice();
-  for (let i = 1; i < path.length; i += 2) path[i] = path[i] <= 0 ? height : path[i] >= height ? 0 : spec.header + height - path[i];
-  found = { ...result, path, y: Float64Array.from(result.y, (y, cell) => spec.header + height - y - spec.h[cell]) };
+  for (let i = 1; i < path.length; i += 2) path[i] = path[i] <= 0 ? height : path[i] >= height ? 0 : header + height - path[i];
+  found = { ...result, path, y: Float64Array.from(result.y, (y, cell) => header + height - y - spec.h[cell]) };
   upendings.set(result, found);
   return found;
 }
@@ -152,7 +161,8 @@ function frame(spec: FrameSpec, results: FrameResult[], room: Room): FrameResult
 
 /** The sheet with its margins and header, the right way up, its lines drawn out to the frame's border. */
 function dressed(spec: FrameSpec, sheet: Sheet): FrameResult {
-  const { pad, header } = spec;
+  const { pad } = spec;
+  const header = headerOf(spec, sheet.height);
   const width = Math.max(sheet.width + 2 * pad, spec.least);
   const left = (width - sheet.width) / 2;
   const height = sheet.height + header + 2 * pad;
@@ -175,16 +185,22 @@ function dressed(spec: FrameSpec, sheet: Sheet): FrameResult {
     if (spec.edge[spec.src[line]]) path[from + 1] = border(spec.edge[spec.src[line]]);
     if (spec.edge[spec.dst[line]]) path[to - 1] = border(spec.edge[spec.dst[line]]);
   }
-  keepOff(spec, sheet, width);
-  return { width, height, x: sheet.x, y: sheet.y, path, pathStart: sheet.pathStart, crossings: sheet.crossings, flip: sheet.flip };
+  keepOff(spec, sheet, width, header);
+  return { width, height, header, x: sheet.x, y: sheet.y, path, pathStart: sheet.pathStart, crossings: sheet.crossings, flip: sheet.flip };
+}
+
+/** What frames are in is looked at from farther away, and its name has to be larger then. */
+function headerOf({ header, child }: FrameSpec, inside: number): number {
+  if (!header || !child.some((frame) => frame >= 0)) return header;
+  return Math.max(header, Math.min(inside * SHARE_OF_A_NAME, header + inside * SHARE_OF_A_LARGE_ONE));
 }
 
 /** Lines through the upper border pass between the name and the buttons, where there is room. */
-function keepOff(spec: FrameSpec, sheet: Sheet, width: number): void {
+function keepOff(spec: FrameSpec, sheet: Sheet, width: number, header: number): void {
   const [low, high] = [(spec.title ?? 0) + BESIDE_A_NAME, width - (spec.buttons ?? 0) - BESIDE_A_NAME];
   const upper = spec.up ? BOTTOM : TOP;
   const ports = Array.from(sheet.x.keys()).filter((cell) => spec.edge[cell] === upper).sort((a, b) => sheet.x[a] - sheet.x[b]);
-  if (!spec.header || !ports.length || high - low < (ports.length - 1) * NARROW) return;
+  if (!header || !ports.length || high - low < (ports.length - 1) * NARROW) return;
   const place = ports.map((cell) => sheet.x[cell] + 4);
   for (let i = 0; i < place.length; i++) place[i] = Math.max(place[i], i ? place[i - 1] + NARROW : low);
   for (let i = place.length - 1; i >= 0; i--) place[i] = Math.min(place[i], i < place.length - 1 ? place[i + 1] - NARROW : high);
@@ -195,7 +211,7 @@ function keepOff(spec: FrameSpec, sheet: Sheet, width: number): void {
     for (const [cell, end, next] of [[spec.src[line], from, from + 2], [spec.dst[line], to - 2, to - 4]]) {
       if (spec.edge[cell] !== upper || sheet.path[end + 1] !== 0) continue;
       sheet.path[end] = sheet.path[next] = sheet.x[cell] + 4;
-      sheet.path[next + 1] = spec.header;
+      sheet.path[next + 1] = header;
     }
   }
 }

@@ -25,6 +25,10 @@ const EDGE = 14; // above and below the columns, where lines go round
 const COST_OF_A_CUT = 0.1; // beside the logarithm of how much smaller than life it would be drawn
 const COST_OF_A_LINE = 0.05; // that goes round besides the chain's own
 const MANY_LINES = 8;
+const COST_OF_EMPTINESS = 3; // of a few alike: two below each other and a third beside them are not read in their order
+const SOME_EMPTINESS = 0.1;
+const FEW = 4;
+const ALIKE = 1.3; // how much taller one of them may be
 
 export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room: Room): Columns | null {
   const ranks = work.ranks.length;
@@ -33,6 +37,7 @@ export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room
   const extents = extentsOf(work);
   const crossing = new Int32Array(ranks); // lines from each rank to the next
   const ports = work.ranks.map((_, rank) => onlyPorts(work, cells, rank));
+  const few = areFewAlike(ports, bands);
   for (const upper of rows.upper) crossing[work.rank[upper]] += 1;
   let best: Int32Array | null = null;
   const whole = { w: Math.max(...bounds(extents)), h: height };
@@ -41,13 +46,19 @@ export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room
   const most = Math.min(MOST_COLUMNS, ranks >> 1, guess + 4);
   for (let tried = Math.max(2, guess - 4); tried <= most; tried++) {
     const of = divide(ports, bands, crossing, tried);
-    const cost = costOf(of, bands, extents, crossing, room);
+    const cost = costOf(of, bands, extents, crossing, room, few);
     if (cost < least) {
       least = cost;
       best = of;
     }
   }
   return best ? lay(work, bands, best, rows) : null;
+}
+
+/** Whether it is a chain of a few that are about equally tall, as the instances of a repeat are. */
+function areFewAlike(ports: boolean[], { top, bottom }: Bands): boolean {
+  const heights = [...ports.keys()].filter((rank) => !ports[rank]).map((rank) => bottom[rank] - top[rank]);
+  return heights.length <= FEW && Math.max(...heights) <= ALIKE * Math.min(...heights);
 }
 
 /** How much smaller than life a sheet must be drawn to fit, as a logarithm. */
@@ -78,10 +89,10 @@ function bounds({ low, high }: Extents): [number] {
   return [right - left];
 }
 
-function costOf(of: Int32Array, bands: Bands, { low, high }: Extents, crossing: Int32Array, room: Room): number {
+function costOf(of: Int32Array, bands: Bands, { low, high }: Extents, crossing: Int32Array, room: Room, few: boolean): number {
   const count = of[of.length - 1] + 1;
   if (count < 2) return Infinity;
-  let [w, h, cost, most] = [0, 0, 0, 0];
+  let [w, h, cost, most, filled] = [0, 0, 0, 0, 0];
   for (let from = 0; from < of.length; ) {
     let to = from;
     let [left, right] = [Infinity, -Infinity];
@@ -89,7 +100,9 @@ function costOf(of: Int32Array, bands: Bands, { low, high }: Extents, crossing: 
       left = Math.min(left, low[to]);
       right = Math.max(right, high[to]);
     }
-    h = Math.max(h, bands.bottom[to - 1] - bands.top[from]);
+    const tall = bands.bottom[to - 1] - bands.top[from];
+    h = Math.max(h, tall);
+    filled += tall;
     w += right - left;
     if (to < of.length) {
       const round = crossing[to - 1];
@@ -99,6 +112,7 @@ function costOf(of: Int32Array, bands: Bands, { low, high }: Extents, crossing: 
     }
     from = to;
   }
+  if (few) cost += COST_OF_EMPTINESS * Math.max(0, 1 - filled / (count * h) - SOME_EMPTINESS);
   return cost + oversize({ w, h: h + 2 * (EDGE + most * CHANNEL) }, room);
 }
 

@@ -1,6 +1,7 @@
 /** Every fact of the selection. */
 
 import type { App } from "../app.ts";
+import { pathBefore } from "../data/moved.ts";
 import { callsOf, RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { DIFFERENCES, KINDS, PARAMETER, PHASES, ROLES, type Run, type SiteRow } from "../data/run.ts";
 import { plural } from "../data/text.ts";
@@ -118,6 +119,7 @@ export class Details {
       facts([
         ["one of", fold ? this.allOf(fold) : ""],
         ["path", scope >= 0 ? run.path(scope) || "(root)" : ""],
+        ["path in A", pathBefore(run, scope)],
         ["call", scope >= 0 && run.scopeCall[scope] > 0 ? `number ${run.scopeCall[scope] + 1}` : ""],
         this.again(box),
         ["stands for", box.kind === "fold" ? standsFor(box) : ""],

@@ -1,5 +1,6 @@
 /** What is drawn: boxes for operations, calls of modules and repeats; each makes its children when first asked. */
 
+import { wasText } from "../data/moved.ts";
 import { isRecomputed, isRepeated } from "../data/recomputed.ts";
 import type { Run } from "../data/run.ts";
 import { cut, type Stretch } from "./fold.ts";
@@ -152,11 +153,15 @@ export class Box {
     let label = shortLabel(run, ~element, above);
     const lone = loneOperation(forest, ~element, label);
     if (lone >= 0) return new Box(forest, "op", this, Int32Array.of(lone), from, to, label, "", level);
-    const name = isRecomputed(run, ~element) ? `\u0000${label}` : label; // what ran again is told apart by its mark
+    const type = typeLabel(run, ~element);
+    const plain = new Box(forest, "module", this, inside, from, to, label, type, level);
+    // What ran again is told apart by its mark, and what is in one run of a comparison only by its sign.
+    const name = `${isRecomputed(run, ~element) ? "\u0000" : ""}${plain.difference % 3}${label}`;
     const again = (seen.get(name) ?? 0) + 1;
     seen.set(name, again);
-    if (again > 1) label += ` #${again}`;
-    return new Box(forest, "module", this, inside, from, to, label, typeLabel(run, ~element), level);
+    if (again === 1) return plain;
+    label += ` #${again}`;
+    return new Box(forest, "module", this, inside, from, to, label, type, level);
   }
 
   private instances(): Box[] {
@@ -181,6 +186,12 @@ export class Box {
     const odd = oddOnes(boxes.map((box) => fingerprint(box)));
     boxes.forEach((box, place) => (box.odd = odd.has(place)));
     return boxes;
+  }
+
+  /** In a comparison, what the module or all of the modules were called before; empty where that is what they are called now. */
+  get was(): string {
+    if (!this.run.data.compare || (this.kind !== "module" && this.kind !== "fold") || this.period > 1 || this.elements[0] >= 0) return "";
+    return wasText(this.run, Array.from(this.elements, (element) => ~element), this.parent?.above ?? "", joinedLabels);
   }
 
   /** In a comparison: 0 the same, 1 added, 2 removed, 3 changed or some of each. */
@@ -347,8 +358,12 @@ function typeLabel(run: Run, scope: number): string {
 }
 
 function spanLabel(run: Run, elements: Int32Array, above: string): string {
-  const labels = new Set<string>();
-  for (const element of elements) labels.add(shortLabel(run, ~element, above));
+  return joinedLabels(Array.from(elements, (element) => shortLabel(run, ~element, above)));
+}
+
+/** Names that end in a number as one: `blocks.0–2`. */
+function joinedLabels(all: string[]): string {
+  const labels = new Set(all);
   const found = [...labels].map((label) => /^(.*?)(\d+)$/.exec(label)).filter((match) => match !== null);
   if (labels.size === 1 || !found.length) return [...labels][0];
   return found[found.length - 1][1] + numbersText(found.map((match) => Number(match[2])));

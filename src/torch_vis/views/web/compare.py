@@ -83,6 +83,7 @@ def comparison(
             "notes": notes,
             "sides": sides,
             "changes": union.changes(words or {}),
+            "was": union.was(),
         },
         "breaks": [vars(row) for row in Breaks(b[3].get("program"))],
         "read_before": union.read_before(),
@@ -157,6 +158,22 @@ class Union:
             if told
         ]
         return {"texts": list(texts), "rows": sorted(rows)}
+
+    def was(self) -> list[tuple[int, str]]:
+        """Calls of modules that have another name or place in ``b``, with the path that they had; not all that is in them."""
+        a, b, became = self.a, self.b, self.found.scope_to_b.tolist()
+        paths, others = a.scope_paths, b.scope_paths
+        found = []
+        for scope, at in enumerate(became):
+            if scope == 0 or at <= 0 or a.modules[int(a.scope_module[scope])].kind != "module":
+                continue
+            above, there = int(a.scope_parent[scope]), int(b.scope_parent[at])
+            before = paths[scope].removeprefix(paths[above])
+            if paths[scope] != others[at] and (
+                became[above] != there or before != others[at].removeprefix(others[there])
+            ):
+                found.append((at, paths[scope]))
+        return found
 
     def metrics(self, a: Metrics, b: Metrics, status: Any) -> Metrics:
         """The metrics of ``b``, those of ``a`` as ``name@a``, and the status of every operation."""
@@ -265,18 +282,29 @@ class Union:
         return link
 
     def _scopes(self, columns: dict[str, Any]) -> Any:
-        """Add the calls that only ``a`` made; returns where each call of ``a`` is now."""
+        """Add the calls that only ``a`` made; returns where each call of ``a`` is now.
+
+        One without a counterpart stands where ``b`` has a call of that path that is no other's counterpart, so that what
+        was put in its place is seen beside it; else it stands by itself, though another may have its path by now.
+        """
         a, b = self.a, self.b
-        known = {key: scope for scope, key in enumerate(_calls(b))}
+        became = self.found.scope_to_b.tolist()
+        taken = set(became)
+        known = {key: scope for scope, key in enumerate(_calls(b)) if scope not in taken}
         where: list[int] = []
         parents: list[int] = []
         modules: list[int] = []
         calls: list[int] = []
         for scope, key in enumerate(_calls(a)):
-            at = 0 if scope == 0 else known.get(key)
-            if at is None:
+            at = 0 if scope == 0 else became[scope]
+            parent = where[int(a.scope_parent[scope])] if scope else 0
+            if at < 0:
+                at = known.get(key, -1)
+                if at >= 0 and int(b.scope_parent[at]) != parent:
+                    at = -1
+            if at < 0:
                 at = len(b.scope_call) + len(parents)
-                parents.append(where[int(a.scope_parent[scope])])
+                parents.append(parent)
                 modules.append(int(a.scope_module[scope]) + len(b.modules))
                 calls.append(key[-1])
             where.append(at)
