@@ -1,13 +1,17 @@
-"""The peak of a run if one call of a module were checkpointed, for many calls at once.
+"""The memory of a run in which some calls of modules are checkpointed: all together, or each in a run of its own.
 
-Each call has a timeline of its own, which differs from that of the run in few places. It is told by its changes, and
-the highest of the run between two of them is looked up, so that all calls together cost about as much as the blocks
+What a checkpointed call makes and saves for itself is gone after forward. When backward comes to the call, it is there
+once more, as a copy that was computed again. The first one stays as long as anybody else needs it: the program, a
+step of backward outside the call, or another checkpointed call that was given it.
+
+Of many runs, each has a timeline that differs from that of the recorded run in few places. It is told by its changes,
+and the highest of the run between two of them is looked up, so that all calls together cost about as much as the blocks
 of memory inside them, not calls times operations.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,25 +22,47 @@ if TYPE_CHECKING:
     from torch_vis.analysis.memory.checkpointing import Checkpointing
 
 
+class Changes(NamedTuple):
+    """How runs differ from the recorded one: the run, the operation from which on it does, and by how many bytes."""
+
+    run: Ints
+    when: Ints
+    size: Ints
+
+
 def peaks_alone(run: Checkpointing, scopes: Ints) -> Ints:
     """For each of some calls, the peak of the run if it were the only one that is checkpointed."""
     if not len(scopes):
         return np.zeros(0, dtype=np.int64)
-    found = _Alone(run, scopes)
-    return np.maximum(found.beside(), found.while_computing_again())[scopes]
+    found = _Checkpointed(run, scopes, alone=True)
+    return np.maximum(found.highest(), found.while_computing_again(found.before()))[scopes]
 
 
-class _Alone:
-    """Calls that are each checkpointed in a run of its own; columns run along all scopes."""
+def together(run: Checkpointing, scopes: Ints) -> tuple[Ints, int, Ints]:
+    """The bytes alive during each operation if some calls, none inside another, are checkpointed.
 
-    def __init__(self, run: Checkpointing, scopes: Ints) -> None:
+    With it come the most that is alive while one is computed again, and the calls that are.
+    """
+    found = _Checkpointed(run, scopes, alone=False)
+    live = found.live()
+    most = found.while_computing_again(found.before(live))
+    return live, int(most.max(initial=0)), np.intersect1d(scopes, found.copied_by)
+
+
+class _Checkpointed:
+    """Calls that are checkpointed, each in a run of its own or all in one; columns run along all scopes.
+
+    A run is told by the scope of its call, or is number 0.
+    """
+
+    def __init__(self, run: Checkpointing, scopes: Ints, *, alone: bool) -> None:
         self.run, self.graph, self.blocks = run, run.graph, run.blocks
-        self.count = len(run.parent)
+        self.count, self.alone = len(run.parent), alone
         self.wanted = np.zeros(self.count, dtype=bool)
         self.wanted[scopes] = True
-        self.gone, self.gone_from = self._forgotten()
-        self.again = self._begins()
-        self.kept, self.kept_by = self._kept()
+        self.again = np.where(self.wanted, run.again, len(self.graph))
+        self._own_copies()
+        self.changes = self._changed()
 
     def _around(self, scope: Ints, least: Ints | int = 0) -> tuple[Ints, Ints]:
         """The calls in question around each scope, itself included, as deep as ``least`` or deeper: rows and calls."""
@@ -54,23 +80,34 @@ class _Alone:
 
     # ---------------------------------------------------------------- what a call forgets and keeps
 
-    def _forgotten(self) -> tuple[Ints, Ints]:
-        """Pairs of a block and a call that forgets it."""
-        block = np.flatnonzero(self.run.forgettable >= 0)
-        row, call = self._around(self.run.forgettable[block])
-        return block[row], call
+    def _own_copies(self) -> None:
+        """Find the blocks that calls made and backward reads: until when the block is needed, and until when a copy.
 
-    def _begins(self) -> Ints:
-        """The operation before which each call is computed again."""
-        block, node = self.run.backward_reads()
-        first = np.full(len(self.blocks.birth), len(self.graph), dtype=np.int64)
-        np.minimum.at(first, block, node)
-        found = np.full(self.count, len(self.graph), dtype=np.int64)
-        np.minimum.at(found, self.gone_from, first[self.gone])
-        return found
+        Sets pairs of a block and a call around what made it, in order: ``made``, ``made_by`` and ``needed``; and of
+        these where the call itself saved the block: ``copied``, ``copied_by`` and ``copied_until``.
+        """
+        graph, blocks, run = self.graph, self.blocks, self.run
+        block, node, computed, release = run.steps.kept
+        own = graph.node_scope[blocks.birth[block]].astype(np.int64)
+        shared = run.depth[run.common(own, graph.node_scope[node].astype(np.int64))]
+        row, call = self._around(own)
+        inside = shared[row] >= run.depth[call]
+        key, place = np.unique(block[row] * self.count + call, return_inverse=True)
+        self.made, self.made_by = key // self.count, key % self.count
+        needed, until = run.last_read[self.made] + 1, np.zeros(len(key), dtype=np.int64)
+        np.maximum.at(needed, place[~inside], release[row[~inside]])
+        np.maximum.at(until, place[inside], computed[row[inside]])
+        death = blocks.death[self.made]
+        self.needed = np.where(run.steps.held[self.made], death, np.minimum(needed, death))
+        copied = until > 0
+        self.copied, self.copied_by, self.copied_until = (
+            self.made[copied],
+            self.made_by[copied],
+            until[copied],
+        )
 
-    def _kept(self) -> tuple[Ints, Ints]:
-        """Pairs of a block from outside a call and that call, which holds on to it longer than the run does now."""
+    def _given(self) -> tuple[Ints, Ints]:
+        """Pairs of a block from outside a call and that call, which holds on to it until its backward is done."""
         graph, blocks, run = self.graph, self.blocks, self.run
         block, node = blocks.readers
         chosen = (graph.node_phase[node] == Phase.FORWARD) & (blocks.birth[block] >= 0)
@@ -80,53 +117,86 @@ class _Alone:
         block, scope = pairs
         shared = run.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)
         row, call = self._around(scope, run.depth[shared] + 1)
-        longer = (run.ends[call] > blocks.death[block[row]]) & (self.again[call] < len(graph))
-        held = np.unique(np.stack([block[row[longer]], call[longer]]), axis=1)
-        return held[0], held[1]
+        some = self.again[call] < len(graph)
+        return block[row[some]], call[some]
+
+    def _changed(self) -> Changes:
+        """Where blocks live shorter or longer than in the recorded run, and where copies do."""
+        blocks, total = self.blocks, len(self.blocks.birth)
+        block, call = self._given()
+        given, made = self._runs(call) * total + block, self._runs(self.made_by) * total + self.made
+        key, place = np.unique(np.concatenate([made, given]), return_inverse=True)
+        run, block = key // total, key % total
+        until = blocks.death[block]
+        until[place[: len(made)]] = self.needed  # a block has one call around it in each run
+        np.maximum.at(until, place[len(made) :], self.run.ends[call])
+        other = until != blocks.death[block]
+        run, block, until = run[other], block[other], until[other]
+        size, copy = blocks.bytes[block], blocks.bytes[self.copied]
+        there = self._runs(self.copied_by)
+        return Changes(
+            np.concatenate([run, run, there, there]),
+            np.concatenate([until, blocks.death[block], self.again[self.copied_by], self.copied_until]),
+            np.concatenate([-size, size, copy, -copy]),
+        )
+
+    def _runs(self, call: Ints) -> Ints:
+        return call if self.alone else np.zeros_like(call)
 
     # ---------------------------------------------------------------- how high the run goes
 
-    def beside(self) -> Ints:
-        """The highest of the recorded operations, for each call."""
+    def live(self) -> Ints:
+        """The bytes alive during each recorded operation, with all calls in one run."""
+        change = np.zeros(len(self.graph) + 1, dtype=np.int64)
+        np.add.at(change, np.minimum(self.changes.when, len(self.graph)), self.changes.size)
+        found: Ints = self.blocks.live + np.cumsum(change[:-1])
+        return found
+
+    def highest(self) -> Ints:
+        """The highest of the recorded operations, for each run."""
         blocks, nodes = self.blocks, len(self.graph)
-        size, again = blocks.bytes[self.gone], self.again[self.gone_from]
-        left = np.minimum(self.run.last_read()[self.gone] + 1, again)
-        kept = blocks.bytes[self.kept]
-        until = np.minimum(self.run.ends[self.kept_by], nodes)
-        call, when, level = _levels(
-            np.concatenate([self.gone_from, self.gone_from, self.kept_by, self.kept_by]),
-            np.concatenate([left, again, blocks.death[self.kept], until]),
-            np.concatenate([-size, size, kept, -kept]),
-        )
-        last = np.append(call[1:] != call[:-1], True)
-        stop = np.where(last, nodes, np.append(when[1:], nodes))
-        first = np.append(True, last[:-1])
+        call, when, level = _levels(*self.changes)
+        last = np.append(call[1:] != call[:-1], True)[: len(call)]
+        stop = np.where(last, nodes, np.append(when[1:], nodes)[: len(call)])
+        first = np.append(True, last[:-1])[: len(call)]
         call = np.concatenate([call, call[first]])  # and what comes before the first change
         start = np.concatenate([when, np.zeros(int(first.sum()), dtype=np.int64)])
         stop = np.concatenate([stop, when[first]])
         level = np.concatenate([level, np.zeros(int(first.sum()), dtype=np.int64)])
         some = start < stop
-        found = np.zeros(self.count, dtype=np.int64)
+        found = np.full(self.count, 0, dtype=np.int64)
         np.maximum.at(found, call[some], _highest(blocks.live, start[some], stop[some]) + level[some])
+        untouched = np.ones(self.count, dtype=bool)
+        untouched[call] = False
+        return np.where(untouched, blocks.peak_bytes, found)
+
+    def before(self, live: Ints | None = None) -> Ints:
+        """For each call the bytes alive when it is about to be computed again."""
+        here = np.minimum(self.again, max(0, len(self.graph) - 1))
+        copies = self._sums(self.copied_by, self.blocks.bytes[self.copied])
+        if live is None:  # each in a run of its own
+            run, when, size = self.changes
+            past = when <= self.again[run]
+            level = self.blocks.live[here] + self._sums(run[past], size[past])
+        else:
+            level = live[here]
+        found: Ints = level - self.run.made_at[here] - copies
         return found
 
-    def while_computing_again(self) -> Ints:
+    def _sums(self, call: Ints, size: Ints) -> Ints:
+        return np.bincount(call, weights=size, minlength=self.count).astype(np.int64)
+
+    def while_computing_again(self, before: Ints) -> Ints:
         """The highest while each call is computed again; 0 for one that never is."""
         graph, blocks, run = self.graph, self.blocks, self.run
-        here = np.minimum(self.again, max(0, len(graph) - 1))
-        held = np.bincount(self.gone_from, weights=blocks.bytes[self.gone], minlength=self.count)
-        there = blocks.death[self.kept] <= self.again[self.kept_by]
-        kept = np.bincount(self.kept_by[there], weights=blocks.bytes[self.kept[there]], minlength=self.count)
-        before = blocks.live[here] - run.made_by(here) + (kept - held).astype(np.int64)
         mine = np.flatnonzero(blocks.birth >= 0)
         mine = mine[graph.node_phase[blocks.birth[mine]] == Phase.FORWARD]
         row, call = self._around(graph.node_scope[blocks.birth[mine]].astype(np.int64))
         block, stop = mine[row], run.runs[1][call]
         runs = blocks.birth[block] < stop
         block, call, stop = block[runs], call[runs], stop[runs]
-        top = run.forgettable[block]
-        forgotten = (top >= 0) & (run.depth[call] <= run.depth[top])  # both are around the block's own scope
-        end = np.where(forgotten, stop, np.minimum(blocks.death[block], stop))
+        copied = np.isin(block * self.count + call, self.copied * self.count + self.copied_by)
+        end = np.where(copied, stop, np.minimum(blocks.death[block], stop))
         size = blocks.bytes[block]
         call, _, level = _levels(
             np.concatenate([call, call]),
@@ -135,7 +205,7 @@ class _Alone:
         )
         most = np.zeros(self.count, dtype=np.int64)
         np.maximum.at(most, call, level)
-        return np.where(self.wanted & (self.again < len(graph)), before + most, 0)
+        return np.where(self.again < len(graph), before + most, 0)
 
 
 def _levels(call: Ints, when: Ints, change: Ints) -> tuple[Ints, Ints, Ints]:

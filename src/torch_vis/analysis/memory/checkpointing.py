@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from torch_vis.analysis.memory.backward_steps import Steps
 from torch_vis.analysis.memory.blocks import Blocks, Ints, Use
-from torch_vis.analysis.memory.checkpoint_peaks import peaks_alone
+from torch_vis.analysis.memory.checkpoint_peaks import peaks_alone, together
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.schema import Phase
 
 
 class Checkpoint(NamedTuple):
@@ -71,16 +72,15 @@ class Checkpointing:
         self.graph, self.metrics, self.blocks = graph, metrics, blocks
         self.parent = graph.scope_parent.astype(np.int64)
         self.depth = _depths(self.parent)
-        phase = graph.node_phase
-        self.forward = np.flatnonzero(phase == Phase.FORWARD)
-        self.backward = np.flatnonzero((phase == Phase.BACKWARD) & (graph.node_flags & Flag.RECOMPUTE == 0))
+        self.forward = np.flatnonzero(graph.node_phase == Phase.FORWARD)
+        self.steps = Steps(graph, blocks)
 
     # ---------------------------------------------------------------- call by call
 
     def rows(self) -> list[Checkpoint]:
         """Every call of a module that saves something for backward, what leaves the lowest peak first."""
         graph = self.graph
-        if not len(self.backward):
+        if not len(self.steps.backward):
             return []
         saved = self._savings()
         named = np.array([module.kind == "module" for module in graph.modules], dtype=bool)
@@ -120,40 +120,19 @@ class Checkpointing:
         """For every block the innermost scope whose checkpointing would forget it; -1 for a block that has to stay."""
         graph, blocks = self.graph, self.blocks
         found = np.full(len(blocks.birth), -1, dtype=np.int64)
-        block, node = self.backward_reads()
-        if not len(block):
-            return found
-        born = np.flatnonzero(blocks.use == Use.SAVED)
-        born = born[graph.node_phase[blocks.birth[born]] == Phase.FORWARD]
-        own = graph.node_scope[blocks.birth[born]].astype(np.int64)
+        block, node, *_ = self.steps.kept
         low = np.full(len(blocks.birth), len(self.parent), dtype=np.int64)
-        high = np.full(len(blocks.birth), -1, dtype=np.int64)
-        low[born], high[born] = own, own
+        high = found.copy()
+        own = graph.node_scope[blocks.birth[block]].astype(np.int64)
+        low[block], high[block] = own, own
         scope = graph.node_scope[node].astype(np.int64)
         np.minimum.at(low, block, scope)
         np.maximum.at(high, block, scope)
-        held = self._held_longer(block, node)
-        born = born[~held[born]]
+        born = np.unique(block)
+        born = born[~self.steps.held[born]]
         # scopes are numbered as they are entered: what contains the first and the last contains those between
         found[born] = self.common(low[born], high[born])
         return found
-
-    def backward_reads(self) -> tuple[Ints, Ints]:
-        """Reads of blocks by operations of backward, those that compute forward again left out."""
-        graph = self.graph
-        block, node = self.blocks.readers
-        chosen = (graph.node_phase[node] == Phase.BACKWARD) & (graph.node_flags[node] & Flag.RECOMPUTE == 0)
-        return block[chosen], node[chosen]
-
-    def _held_longer(self, block: Ints, node: Ints) -> Ints:
-        """Whether a block outlives the backward pass that reads it: then the program holds it, not autograd."""
-        graph = self.graph
-        last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
-        np.maximum.at(last, block, node)
-        others = np.flatnonzero(graph.node_phase != Phase.BACKWARD)
-        place = np.searchsorted(others, last)
-        end = np.append(others, len(graph))[np.minimum(place, len(others))]
-        return self.blocks.death > end
 
     def _kept_inputs(self) -> Ints:
         """Bytes that each scope has to hold on to although nothing saved them, to be summed over the scopes inside.
@@ -212,27 +191,31 @@ class Checkpointing:
             for amount, gap in zip((values[high] - values[low]).tolist(), missing.tolist())
         ]
 
+    # ---------------------------------------------------------------- when
+
     @cached_property
-    def _saved_reads(self) -> tuple[Ints, Ints, Ints]:
-        """Reads by backward of what was there when its forward operation had run: block, reader, forward operation."""
-        block, node = self.backward_reads()
-        link = self.graph.node_link[node].astype(np.int64)
-        there = (link >= 0) & (self.blocks.birth[block] <= link)
-        return block[there], node[there], link[there]
+    def again(self) -> Ints:
+        """For every scope the operation before which it would be computed again.
+
+        That is the first step of its backward that takes out anything it saved; the number of operations for none.
+        """
+        found = np.full(len(self.parent), len(self.graph), dtype=np.int64)
+        node = np.flatnonzero(self.steps.saves)
+        np.minimum.at(found, self.graph.node_scope[node], self.steps.start[node])
+        for scope in range(len(self.parent) - 1, 0, -1):
+            above = self.parent[scope]
+            found[above] = min(found[above], found[scope])
+        return found
 
     @cached_property
     def ends(self) -> Ints:
         """For every scope the operation before which its backward lets go of what a checkpoint of it holds.
 
-        That is when the last step of autograd that saved something is over; after it come casts and gradients that
-        are put in their places.
+        That is when the last step of autograd that saved something is over.
         """
-        saves = np.zeros(len(self.graph), dtype=bool)
-        saves[self._saved_reads[2]] = True
-        link = self.graph.node_link[self.backward]
-        node = self.backward[(link >= 0) & saves[link]]
         found = np.zeros(len(self.parent), dtype=np.int64)
-        np.maximum.at(found, self.graph.node_scope[node], node + 1)
+        node = np.flatnonzero(self.steps.saves)
+        np.maximum.at(found, self.graph.node_scope[node], self.steps.release[node])
         for scope in range(len(self.parent) - 1, 0, -1):
             above = self.parent[scope]
             found[above] = max(found[above], found[scope])
@@ -241,20 +224,31 @@ class Checkpointing:
     @cached_property
     def runs(self) -> tuple[Ints, Ints]:
         """For every scope its first forward operation, and the one before which computing it again stops."""
-        graph, blocks = self.graph, self.blocks
+        graph = self.graph
         count, nodes = len(self.parent), len(graph)
-        block, _, link = self._saved_reads
-        stop = np.zeros(
-            nodes, dtype=np.int64
-        )  # an operation runs again only if one of its own results was saved
-        np.maximum.at(stop, link, link + (blocks.birth[block] == link))
         first, last = np.full(count, nodes, dtype=np.int64), np.zeros(count, dtype=np.int64)
         np.minimum.at(first, graph.node_scope[self.forward], self.forward)
-        np.maximum.at(last, graph.node_scope[self.forward], stop[self.forward])
+        np.maximum.at(last, graph.node_scope[self.forward], self.steps.stop[self.forward])
         for scope in range(count - 1, 0, -1):
             above = self.parent[scope]
             first[above], last[above] = min(first[above], first[scope]), max(last[above], last[scope])
         return first, last
+
+    @cached_property
+    def last_read(self) -> Ints:
+        """For every block the last forward operation that reads it, or else the one that makes it."""
+        block, node = self.blocks.readers
+        forward = self.graph.node_phase[node] == Phase.FORWARD
+        found = self.blocks.birth.copy()
+        np.maximum.at(found, block[forward], node[forward])
+        return found
+
+    @cached_property
+    def made_at(self) -> Ints:
+        """For every operation the bytes that it makes."""
+        birth, size = self.blocks.birth, self.blocks.bytes
+        made = np.bincount(birth[birth >= 0], weights=size[birth >= 0], minlength=len(self.graph))
+        return made.astype(np.int64)
 
     # ---------------------------------------------------------------- several together
 
@@ -264,34 +258,13 @@ class Checkpointing:
         The timeline is that of the recorded operations; the operations that are computed again come in between, before
         the first backward operation of their call that needs what was forgotten.
         """
-        blocks, count = self.blocks, len(self.graph)
-        owner, scopes = self._owners(paths)
-        calls = len(scopes)
-        top = self.forgettable
-        gone = np.flatnonzero(np.where(top >= 0, owner[top], -1) >= 0)
-        whose = np.full(len(blocks.birth), -1, dtype=np.int64)
-        whose[gone] = owner[top[gone]]
-        block, node = self.backward_reads()
-        forgotten = whose[block] >= 0
-        again = np.full(calls, count, dtype=np.int64)
-        np.minimum.at(again, whose[block[forgotten]], node[forgotten])
-        change = np.zeros(count + 1, dtype=np.int64)
-        np.subtract.at(change, np.minimum(self.last_read()[gone] + 1, again[whose[gone]]), blocks.bytes[gone])
-        np.add.at(change, again[whose[gone]], blocks.bytes[gone])
-        self._keep_inputs(owner, scopes, again, change)
-        live = blocks.live + np.cumsum(change[:count])
-        peak = int(live.max()) if count else blocks.peak_bytes
-        used = np.flatnonzero(again < count)
-        held = np.bincount(whose[gone], weights=blocks.bytes[gone], minlength=calls).astype(np.int64)
-        before = live[again[used]] - self.made_by(again[used]) - held[used]
-        highest = int((before + self._recomputing(owner, scopes, whose)[used]).max(initial=0))
-        return Recomputed(max(peak, highest), highest > peak, live, scopes[used])
+        scopes = self._outermost(paths)
+        live, again, used = together(self, scopes)
+        peak = int(live.max()) if len(live) else self.blocks.peak_bytes
+        return Recomputed(max(peak, again), again > peak, live, used)
 
-    def _owners(self, paths: Sequence[str]) -> tuple[Ints, Ints]:
-        """For every scope the number of the checkpointed call that it is in, -1 for none; and those calls' scopes.
-
-        Of calls inside one another, the outermost counts.
-        """
+    def _outermost(self, paths: Sequence[str]) -> Ints:
+        """The scopes of all calls of some modules; of calls inside one another, the outermost."""
         graph = self.graph
         kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
         known = {path for path, kind in zip(graph.scope_paths, kinds) if kind == "module"}
@@ -301,75 +274,18 @@ class Checkpointing:
             if not found:
                 raise no_match("module", pattern, known)
             wanted |= found
-        if not len(self.backward):
+        if not len(self.steps.backward):
             raise UsageError(
                 "this trace has no backward pass, so nothing is saved for one: trace with backward=True"
             )
-        owner = [-1] * len(self.parent)
+        inside = [False] * len(self.parent)
         scopes: list[int] = []
         for scope, above in enumerate(self.parent.tolist()):
-            if above >= 0 and owner[above] >= 0:
-                owner[scope] = owner[above]
-            elif kinds[scope] == "module" and graph.scope_paths[scope] in wanted:
-                owner[scope] = len(scopes)
+            inside[scope] = above >= 0 and inside[above]
+            if not inside[scope] and kinds[scope] == "module" and graph.scope_paths[scope] in wanted:
+                inside[scope] = True
                 scopes.append(scope)
-        return np.array(owner, dtype=np.int64), np.array(scopes, dtype=np.int64)
-
-    def last_read(self) -> Ints:
-        """For every block the last forward operation that reads it, or else the one that makes it."""
-        block, node = self.blocks.readers
-        forward = self.graph.node_phase[node] == Phase.FORWARD
-        found = self.blocks.birth.copy()
-        np.maximum.at(found, block[forward], node[forward])
-        return found
-
-    def _keep_inputs(self, owner: Ints, scopes: Ints, again: Ints, change: Ints) -> None:
-        """Let what a checkpointed call was given live until its backward is done."""
-        graph, blocks, count = self.graph, self.blocks, len(self.graph)
-        end = self.ends[scopes]
-        end[again >= count] = 0
-        block, node = blocks.readers
-        inside = owner[graph.node_scope[node]]
-        chosen = (graph.node_phase[node] == Phase.FORWARD) & (inside >= 0) & (blocks.birth[block] >= 0)
-        block, inside = block[chosen], inside[chosen]
-        birth = blocks.birth[block]
-        given = (graph.node_phase[birth] == Phase.FORWARD) & (owner[graph.node_scope[birth]] != inside)
-        death = blocks.death.copy()
-        np.maximum.at(death, block[given], end[inside[given]])
-        longer = np.flatnonzero((death > blocks.death) & (blocks.death <= count))
-        np.add.at(change, blocks.death[longer], blocks.bytes[longer])
-        np.subtract.at(change, np.minimum(death[longer], count), blocks.bytes[longer])
-
-    def made_by(self, nodes: Ints) -> Ints:
-        born = self.blocks.birth >= 0
-        made = np.bincount(
-            self.blocks.birth[born], weights=self.blocks.bytes[born], minlength=len(self.graph)
-        )
-        found: Ints = made.astype(np.int64)[nodes]
-        return found
-
-    def _recomputing(self, owner: Ints, scopes: Ints, whose: Ints) -> Ints:
-        """For every checkpointed call the most that its forward holds of its own, with what is saved kept.
-
-        Calls do not overlap in time, so that one pass over the operations serves them all.
-        """
-        graph, blocks = self.graph, self.blocks
-        first, stop = self.runs[0][scopes], self.runs[1][scopes]
-        mine = np.flatnonzero(blocks.birth >= 0)
-        mine = mine[graph.node_phase[blocks.birth[mine]] == Phase.FORWARD]
-        call = owner[graph.node_scope[blocks.birth[mine]]]
-        mine, call = mine[call >= 0], call[call >= 0]
-        runs = blocks.birth[mine] < stop[call]
-        mine, call = mine[runs], call[runs]
-        end = np.where(whose[mine] == call, stop[call], np.minimum(blocks.death[mine], stop[call]))
-        change = np.zeros(len(graph) + 1, dtype=np.int64)
-        np.add.at(change, blocks.birth[mine], blocks.bytes[mine])
-        np.subtract.at(change, end, blocks.bytes[mine])
-        level, found = np.cumsum(change), np.zeros(len(scopes), dtype=np.int64)
-        some = np.flatnonzero(stop > first)
-        for number in some.tolist():
-            found[number] = level[first[number] : stop[number]].max()
-        return found
+        return np.array(scopes, dtype=np.int64)
 
 
 def _depths(parent: Ints) -> Ints:
