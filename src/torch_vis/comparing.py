@@ -116,19 +116,24 @@ class Comparison:
     def changed_outputs(self) -> dict[str, str]:
         """The outputs that are something else, by name, in words, and those that only one of the runs has.
 
+        So are those that both give back, in another container.
+
         >>> import torch, torch_vis as tv
         >>> one = tv.trace(lambda x: (x.exp(), x.sin()), torch.ones(2))
         >>> two = tv.trace(lambda x: (x.exp(), x.sin())[::-1], torch.ones(2))
         >>> tv.compare(one, two).changed_outputs["output.0"]
         'sin in the run instead of exp in the run'
         """
-        matched = match_results(self.a.graph, self.b.graph, self.alignment.scope_to_b)
+        matched = match_results(self.a.graph, self.b.graph, self.alignment.scope_to_b, self.alignment.wiring)
         a, b, wiring = self.a.graph.values, self.b.graph.values, self.alignment.wiring
         found = {
             one.name: instead(a[one.value], b[two.value])
             for one, two in matched.pairs
             if one.kind == "output" and wiring.is_other(one.value, two.value)
         }
+        for one, two in matched.pairs:
+            if one.kind == "output" and one.name != two.name:
+                found.setdefault(one.name, f"called {two.name} in B")
         for rows, where in ((matched.only_a, "A"), (matched.only_b, "B")):
             found |= {row.name: f"only in {where}" for row in rows if row.kind == "output"}
         return found

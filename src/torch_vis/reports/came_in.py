@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch_vis.graph.template import short_name
 from torch_vis.run.apart import Gap
+from torch_vis.run.by_itself import Own
 from torch_vis.run.differences import Gaps
 from torch_vis.run.readings import Pair, Readings
 
@@ -19,9 +20,10 @@ EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "softmax", "safe_softmax", "si
 class CameIn(NamedTuple):
     """Of an operation that differs: the largest relative difference among what it read, None where that is not known.
 
-    ``news`` says that it is far more off than that. ``others`` are the pairs in which its counterpart reads another
-    tensor, or another part of one, the most different first; ``rewired`` says that they, and nothing else that came in,
-    are why it differs.
+    ``news`` says that it is far more off than that, or called otherwise. ``others`` are the pairs in which its
+    counterpart reads another tensor, or another part of one, the most different first; ``rewired`` says that it would
+    differ for these alone. Both are told from what the counterpart makes of the numbers of ``a``; where that cannot be
+    known, by how much larger a difference is than the others that came in.
     """
 
     largest: float | None
@@ -41,13 +43,18 @@ class Judge:
         relative = float(self.gaps.relative[node])
         enough = relative / (GROWTH * float(self.gaps.grows[node]))
         read = self.gaps.read[node]
-        others = [(pair, gap) for pair, gap in read if self._is_another(pair, gap)]
-        kept = [gap for pair, gap in read if not any(pair is other for other, _ in others)]
+        own = self.gaps.own.get(node, Own(None, [None] * len(read)))
+        others = [row for row, known in zip(read, own.pairs, strict=True) if self._is_another(*row, known)]
         exponential = self._is_exponential(node)
         known = [gap for _, gap in read if gap is not None]
         most = _most(known, exponential)
         news = len(known) == len(read) and enough > most
-        rewired = bool(others) and not news and enough > _most(kept, exponential)
+        rewired = False
+        if not news and others:
+            kept = [gap for pair, gap in read if not any(pair is other for other, _ in others)]
+            rewired = enough > _most(kept, exponential) if own.differs is None else own.differs
+        elif not news:
+            news = bool(own.differs) and self.readings.is_called_otherwise(node)
         others.sort(key=lambda row: -_relative(row[1]))
         told = len(known) == len(read) or enough <= most
         largest = max((gap.relative for gap in known), default=0.0)
@@ -58,10 +65,15 @@ class Judge:
             short_name(self.readings.a.calls[self.readings.a.node_call[node]].op).strip("_") in EXPONENTIALS
         )
 
-    def _is_another(self, pair: Pair, gap: Gap | None) -> bool:
-        """Whether two tensors read in one place are not the same, and not only because what made them differs."""
+    def _is_another(self, pair: Pair, gap: Gap | None, own: bool | None) -> bool:
+        """Whether two tensors read in one place are not the same, and not only because what made them differs.
+
+        ``own`` says whether they would be something else if all that both runs make were the same.
+        """
         if gap is not None and not gap.relative:
             return False
+        if own is not None:
+            return own and self.readings.may_be_another(pair)
         one, two = self.readings.sides
         here, there = one.root[pair.here], two.root[pair.there]
         if pair.same:

@@ -16,8 +16,8 @@ from torch_vis.graph.words import many
 from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.came_in import CameIn, Judge
 from torch_vis.reports.differences_chart import chart
-from torch_vis.reports.differences_results import ZERO, result_listing, some, told_of_kind
-from torch_vis.reports.first_difference import in_short, named, tensor_name, told
+from torch_vis.reports.differences_results import ZERO, result_listing, told_of_kind
+from torch_vis.reports.first_difference import in_short, named, some, tensor_name, told
 from torch_vis.reports.lines import line_to_mend
 from torch_vis.reports.report import Report
 from torch_vis.run.apart import Gap
@@ -92,7 +92,7 @@ class Differences(Report):
         self.a, self.b = a, b
         self.tolerance = tolerance
         self._to_b = alignment.to_b
-        self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b)
+        self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b, alignment.wiring)
         values = [(one.value, two.value) for one, two in self.matched.pairs]
         self._readings = Readings(a.graph, b.graph, self._to_b)
         self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._readings, values)
@@ -157,15 +157,15 @@ class Differences(Report):
             ) + rest
         alone = zip("AB", self._readings.alone(node))
         return ", ".join(
-            f"{self._called(w, value)}, in {w} alone" for w, values in alone for value in values[:1]
+            f"{self.called(w, value)}, in {w} alone" for w, values in alone for value in values[:1]
         )
 
     def _instead(self, pair: Pair) -> tuple[str, str]:
         """Two tensors that are read in one place, in words."""
-        here, there = self._called("A", pair.here), self._called("B", pair.there)
+        here, there = self.called("A", pair.here), self.called("B", pair.there)
         return (here, f"another part of {there}") if pair.same else (here, there)
 
-    def _called(self, where: str, value: int) -> str:
+    def called(self, where: str, value: int) -> str:
         """A tensor of one of the runs in words, and whether what made it is only there."""
         graph = (self.a if where == "A" else self.b).graph
         value = self._readings.sides["AB".index(where)].root[value]
@@ -203,14 +203,19 @@ class Differences(Report):
     def born(self) -> list[Difference]:
         """The operations of which the difference is news: of their own making, or ten times what came in.
 
-        What an operation makes of sums that cancel is judged by the size of what it sums up. No news is what reads
-        another tensor than its counterpart (see ``rewired``), and what reads tensors that cannot be compared.
+        So are those that are called otherwise, if they make something else of the same numbers. What an operation makes
+        of sums that cancel is judged by the size of what it sums up. No news is what reads another tensor than its
+        counterpart (see ``rewired``), and what reads tensors that cannot be compared.
         """
         return [row for row in self.rows if self.came_in(row.a).news]
 
     @cached_property
     def rewired(self) -> list[Difference]:
-        """The operations that differ because they read another tensor than their counterparts."""
+        """The operations that differ because they read another tensor than their counterparts.
+
+        What is computed in another way counts if it is something else, and not only rounded otherwise, when it is
+        computed from the same: both ways are tried on what ``a`` had, so that nothing else that differs can hide it.
+        """
         return [row for row in self.rows if self.came_in(row.a).rewired]
 
     def is_start(self, row: Difference) -> bool:
@@ -244,16 +249,25 @@ class Differences(Report):
             if gap is not None
         }
 
-    @cached_property
+    @property
     def left_out(self) -> dict[str, list[str]]:
         """The results that are not compared, by the reason."""
+        return self._not_compared("output", "gradient", "state")
+
+    @property
+    def outputs_left_out(self) -> dict[str, list[str]]:
+        """The outputs among them."""
+        return self._not_compared("output")
+
+    def _not_compared(self, *kinds: str) -> dict[str, list[str]]:
         compared = zip(self.matched.pairs, self.gaps.results, strict=True)
         found = {
-            "only in A": [one.name for one in self.matched.only_a],
-            "only in B": [one.name for one in self.matched.only_b],
-            APART: [one.name for (one, _), gap in compared if gap is None],
+            "only in A": self.matched.only_a,
+            "only in B": self.matched.only_b,
+            APART: [one for (one, _), gap in compared if gap is None],
         }
-        return {reason: names for reason, names in found.items() if names}
+        names = {reason: [row.name for row in rows if row.kind in kinds] for reason, rows in found.items()}
+        return {reason: rows for reason, rows in names.items() if rows}
 
     @cached_property
     def compiled(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_vis.reports.first_difference import at_most
+from torch_vis.reports.first_difference import at_most, some
 from torch_vis.run.apart import Gap
 from torch_vis.views.tables import Field, Listing
 
@@ -55,16 +55,6 @@ def result_listing(found: Differences, title: str, gap: Sequence[Field]) -> List
         for name, (kind, one) in worst
     ]
     return Listing(title, fields, rows, most=15)
-
-
-def some(names: list[str], most: int = 5) -> str:
-    """The first of some names, and how many more there are.
-
-    >>> some(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _remark(found: Differences, name: str, kind: str, gap: Gap) -> str | None:

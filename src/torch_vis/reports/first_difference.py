@@ -9,6 +9,7 @@ from torch_vis.graph.rows import Node, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.template import Call, Slot
 from torch_vis.run.apart import Gap
+from torch_vis.run.by_itself import OF_ROUNDING
 from torch_vis.run.literals import operator
 from torch_vis.views.charts_names import placed
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from torch_vis.reports.differences import Difference, Differences
 
 MOST_ARGUMENTS = 3
-OF_ROUNDING = 16.0  # times the rounding of one step: what a run of many steps may well come to
+SAME = "no difference: all that could be compared is the same in both"
+NOT_ELSE = "nothing else differs"
 
 
 def named(node: Node, most: int = 1000) -> str:
@@ -42,6 +44,16 @@ def told(gap: Gap | Difference) -> str:
     return (
         f"{gap.largest:.3g} from zero" if gap.largest < float("inf") else "NaN or infinity in one run alone"
     )
+
+
+def some(names: list[str], most: int = 5) -> str:
+    """The first of some names, and how many more there are.
+
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def at_most(gap: Gap | Difference) -> str:
@@ -89,19 +101,31 @@ def _shown(item: Any) -> str:
 
 def in_short(found: Differences) -> str:
     """What to look at, in a sentence."""
+    if not found.gaps.known.any() and not found.results:
+        return "nothing could be compared: no operation has a counterpart of the same shape, and no result has one"
+    told = _what_differs(found)
+    missing = found.outputs_left_out
+    if not missing:
+        return told or SAME
+    names = "; ".join(f"{some(names, 3)} ({reason})" for reason, names in missing.items())
+    if any(kind == "output" for kind, _ in found.results.values()):
+        return told or f"no difference in what could be compared; not compared: {names}"
+    return (
+        f"{told}; no output could be compared"
+        if told
+        else f"no output could be compared: {names}; {NOT_ELSE}"
+    )
+
+
+def _what_differs(found: Differences) -> str:
+    """The same of what could be compared; nothing where that is the same."""
     without = found.mixed | found.led_by_rounding
     results = {
         name: gap for name, (_, gap) in found.results.items() if not gap.rounding and name not in without
     }
     worst = max(results, key=lambda name: results[name].relative, default="")
-    if not found.gaps.known.any() and not found.results:
-        return "nothing could be compared: no operation has a counterpart of the same shape, and no result has one"
     if not found.rows and not (worst and results[worst].relative):
-        return "no difference: all that could be compared is the same in both" + (
-            ", but for what is nothing but rounding"
-            if any(gap.relative for _, gap in found.results.values())
-            else ""
-        )
+        return f"{SAME}, but for what is nothing but rounding" if _only_rounds(found) else ""
     off = f"{at_most(results[worst])}, in {worst}" if worst else ""
     if worst and results[worst].relative and all(found.rounds(name) <= OF_ROUNDING for name in results):
         times = max(found.rounds(name) for name in results)
@@ -115,7 +139,19 @@ def in_short(found: Differences) -> str:
         return f"nothing that both runs do differs by more than {found.tolerance:g}; results differ by {off}"
     return _given(found) or (
         f"results differ by {off}, but nothing that both runs do: look at what only one of them does"
+        + _made_by_another(found, worst)
     )
+
+
+def _made_by_another(found: Differences, name: str) -> str:
+    """What gives a result in both runs, if that is not the same."""
+    one, two = next(pair for pair in found.matched.pairs if pair[0].name == name)
+    here, there = found.called("A", one.value), found.called("B", two.value)
+    return f" ({there} instead of {here})" if here != there else ""
+
+
+def _only_rounds(found: Differences) -> bool:
+    return any(gap.relative for _, gap in found.results.values())
 
 
 def _inside(found: Differences) -> str:
@@ -128,9 +164,12 @@ def _inside(found: Differences) -> str:
 def _given(found: Differences) -> str:
     if not found.given:
         return ""
+    return f"what the runs were given differs, {_most_of_all(found)}, and operations hand that on"
+
+
+def _most_of_all(found: Differences) -> str:
     first = found.given[0]
-    most = f"{first.name} ({told(first.gap)})"
-    return f"what the runs were given differs, most of all {most}, and operations hand that on"
+    return f"most of all {first.name} ({told(first.gap)})"
 
 
 def _not_a_number(found: Differences, start: Difference) -> str:
@@ -140,20 +179,26 @@ def _not_a_number(found: Differences, start: Difference) -> str:
 
 
 def _where_it_starts(found: Differences, row: Difference) -> str:
-    what = named(row.a)
-    if found.came_in(row.a).rewired:
-        return f"the runs part at {what}, which reads {row.reads}"
-    by = told(row)
-    if not found.came_in(row.a).news:
+    if not found.is_start(row):
         read = "cannot be compared" if row.came_in is None else f"differs by {row.came_in:.3g}"
-        return _given(found) or f"{what} is the first to differ ({by}); what it reads {read}"
+        return _given(found) or f"{named(row.a)} is the first to differ ({told(row)}); what it reads {read}"
+    if found.given and row is not found.first:  # what came before follows from that
+        why = _why_here(found, row, f"{named(row.a)} differs")
+        return f"{why}; what the runs were given differs too, {_most_of_all(found)}"
+    return _why_here(found, row, f"{named(row.a)} is the first to differ")
+
+
+def _why_here(found: Differences, row: Difference, differs: str) -> str:
+    """What is the matter with an operation where a difference starts."""
+    if found.came_in(row.a).rewired:
+        return f"the runs part at {named(row.a)}, which reads {row.reads}"
     if "random" in row.a.flags:
-        return f"{what} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
+        return f"{named(row.a)} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
     otherwise = called_otherwise(row.a.call, row.b.call)
     if otherwise:
-        return f"{what} is the first to differ ({by}): it is called otherwise, {otherwise}"
+        return f"{differs} ({told(row)}): it is called otherwise, {otherwise}"
     also = "" if found.came_in(row.a).others else "also "
     read = "is the same" if not row.came_in else f"differs by {row.came_in:.3g} only"
-    return f"{what} is the first to differ ({by}), though what it reads {read}" + (
+    return f"{differs} ({told(row)}), though what it reads {read}" + (
         f"; it {also}reads {row.reads}" if row.reads else ""
     )

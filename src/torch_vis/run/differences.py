@@ -13,23 +13,18 @@ import torch
 from numpy.typing import NDArray
 
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.template import short_name
 from torch_vis.held import Held
 from torch_vis.run.apart import Apart, Gap, apart, counted, gap_of, has_numbers, is_comparable, worst
+from torch_vis.run.by_itself import Asked, Own, by_itself
 from torch_vis.run.contents import made_where, makes_numbers
 from torch_vis.run.noise import SLACK, Noise
+from torch_vis.run.norms import MEAN, is_norm
 from torch_vis.run.observe import Watched
 from torch_vis.run.readings import Pair, Readings
 from torch_vis.run.replay import quiet
 
 __all__ = ["Gap", "Gaps", "gap_of", "gaps"]
 
-# What gives the mean and the spread of what it read after what it made of it.
-NORMS = frozenset({
-    "layer_norm", "group_norm", "batch_norm", "batch_norm_legit", "batch_norm_with_update", "fused_layer_norm",
-    "cudnn_batch_norm", "miopen_batch_norm",
-})  # fmt: skip
-MEAN = 1  # the place of the mean among these
 AGREES = 0.5  # of the larger norm: two tensors that are less apart hold something in common
 NOTHING = Apart(0.0, 0.0, 0.0, 0.0)
 
@@ -48,6 +43,9 @@ class Gaps(NamedTuple):
     results: list[Gap | None]  # of each pair that was asked for; None where nothing can be compared
     off_by: list[float]  # the relative difference of each that rounding may well come to
     given: dict[int, Gap | None]  # of what was there before, by the value of ``a``
+    own: dict[
+        int, Own
+    ]  # of operations that differ, and read or are called otherwise: what of it is their own
 
 
 def gaps(
@@ -69,6 +67,7 @@ def gaps(
         both.run()
     after = [both.result(*pair) for pair in results]
     off_by = [both.off_by(*pair) for pair in results]
+    own = by_itself(a, b, readings, given, both.asked(), both.rounds)
     return Gaps(
         both.relative,
         both.largest,
@@ -79,6 +78,7 @@ def gaps(
         after,
         off_by,
         given,
+        own,
     )
 
 
@@ -134,11 +134,6 @@ class _Side:
         begin, end = self.graph.output_span(node)
         values, slots = self.graph.out_value[begin:end].tolist(), self.graph.out_slot[begin:end].tolist()
         return {slot: (value, self.run.replay.tensor(value)) for slot, value in zip(slots, values)}
-
-    def is_norm(self, node: int) -> bool:
-        """Whether an operation is a normalisation that keeps the mean."""
-        name = short_name(self.graph.calls[self.graph.node_call[node]].op).strip("_").removeprefix("native_")
-        return name in NORMS
 
     def given(self, value: int) -> torch.Tensor:
         """What was wanted, when the run is over."""
@@ -221,7 +216,7 @@ class _Both:
                 found[slot] = self._judged(here, there, both)
                 self.compared[here] = found[slot], both.norm
                 size = max(size, both.here)
-        if len(found) > 1 and self.one.is_norm(node):
+        if len(found) > 1 and is_norm(self.one.graph, node):
             # the mean says nothing that what it is the mean of does not, and is often next to zero
             found.pop(MEAN, None)
         gap = worst([gap for gap in found.values() if not gap.rounding] or found.values())
@@ -274,6 +269,22 @@ class _Both:
     def off_by(self, here: int, there: int) -> float:
         """By how much of its norm rounding may have put one of two tensors off."""
         return max(self.one.noise.off_by(here), self.two.noise.off_by(there))
+
+    def rounds(self, here: int, there: int, left: torch.Tensor, right: torch.Tensor) -> float:
+        """By how many times their rounding two tensors differ that stand for two values."""
+        gap, off = self._judged(here, there, apart(left, right)), self.off_by(here, there)
+        if gap.rounding or not gap.relative:
+            return 0.0
+        return gap.relative / off if off else float("inf")
+
+    def asked(self) -> list[Asked]:
+        """The operations that differ, and whose counterparts read other tensors or are called otherwise."""
+        return [
+            Asked(node, self.readings.to_b[node], [pair for pair, _ in read])
+            for node, read in self.read.items()
+            if self.readings.is_called_otherwise(node)
+            or any(self.readings.may_be_another(pair) for pair, gap in read if gap is None or gap.relative)
+        ]
 
     def result(self, here: int, there: int) -> Gap | None:
         """How far apart two results are, once both runs are over."""

@@ -63,6 +63,14 @@ class Readings:
             [value for value in self.sides[1].read(other).values() if value not in there],
         )
 
+    def may_be_another(self, pair: Pair) -> bool:
+        """Whether two values are not of the same tensor, or not the same views of it."""
+        return not pair.same or not self.is_seen_alike(pair.here, pair.there)
+
+    def is_called_otherwise(self, node: int) -> bool:
+        """Whether an operation has other arguments than its counterpart, but for which tensors they are."""
+        return self.a.calls[self.a.node_call[node]] != self.b.calls[self.b.node_call[self.to_b[node]]]
+
     def is_seen_alike(self, here: int, there: int) -> bool:
         """Whether two values of one tensor are the same views of it."""
         one, two = self._seen
