@@ -361,7 +361,9 @@ def test_a_transform_inside_a_graph_of_the_users_is_linked_too(outer: bool) -> N
     found = [(n.name, n.link.name, n.path) for n in trace.graph.find(op="*mm", phase="backward") if n.link]
     assert found == [("mm", "addmm", "2"), ("mm", "addmm", "2"), ("mm", "addmm", "0")]
     rows = {(row.path, row.type): row for row in trace.summary().modules}
-    assert rows["0", "Linear"].backward_flops == 2 * 8 * 16 * 32 + 8 * 16  # of the weight, and the sum for the bias
+    assert (
+        rows["0", "Linear"].backward_flops == 2 * 8 * 16 * 32 + 8 * 16
+    )  # of the weight, and the sum for the bias
     outputs = {key: row.outputs for key, row in rows.items()}
     assert outputs["0", "Linear"] == ("f32[8, 16]",) and outputs["", "Sequential"] == ("f32[8, 4]",)
     assert outputs["", "run"] == ("f32[16, 32]",), "what the run gives back is a gradient"
@@ -381,3 +383,73 @@ def test_a_model_that_gives_back_a_gradient_has_it_as_its_output() -> None:
     assert (
         rows[""] == ("f32[5, 3]",) and rows["energy"] == ("f32[5, 1]",) and rows["energy.0"] == ("f32[5, 8]",)
     )
+
+
+# ---------------------------------------------------------------- what is done with gradients
+
+
+def phases_of(run: Callable[..., Any], *args: Any) -> list[tuple[str, str]]:
+    trace = tv.trace(run, *args)
+    trace.check()
+    return [(node.name, node.phase) for node in trace.graph.nodes if node.phase != "backward"]
+
+
+def test_clipping_and_unscaling_belong_with_the_optimizer() -> None:
+    model, scaler = nn.Linear(8, 8), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(model(x).sum()).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    step(torch.ones(2, 8))
+    found = phases_of(step, torch.ones(2, 8))
+    for name in (
+        "zero_",
+        "_amp_foreach_non_finite_check_and_unscale_",
+        "_foreach_norm",
+        "_foreach_mul_",
+        "clamp",
+    ):
+        assert (name, "optimizer") in found and (name, "forward") not in found
+    assert [name for name, phase in found if phase == "forward"][:3] == ["t", "addmm", "sum"]
+
+
+def test_an_update_by_hand_is_one_and_the_next_forward_is_not() -> None:
+    weight = torch.randn(4, 4, requires_grad=True)
+
+    def steps(x: Tensor) -> Tensor:
+        for _ in range(2):
+            (x @ weight).square().mean().backward()
+            with torch.no_grad():
+                assert weight.grad is not None
+                weight.sub_(0.1 * weight.grad)
+                weight.grad = None
+        with torch.no_grad():
+            return (x @ weight).sum()
+
+    step = [
+        ("mm", "forward"),
+        ("pow", "forward"),
+        ("mean", "forward"),
+        ("mul", "optimizer"),
+        ("sub_", "optimizer"),
+    ]
+    assert phases_of(steps, torch.randn(2, 4)) == [*step, *step, ("mm", "forward"), ("sum", "forward")]
+
+
+def test_a_loss_of_gradients_is_forward() -> None:
+    """What is differentiated again is part of what the model computes."""
+    model = nn.Linear(4, 4)
+
+    def penalty(x: Tensor) -> None:
+        model(x).square().sum().backward(create_graph=True)
+        assert model.weight.grad is not None
+        model.weight.grad.square().sum().backward()
+
+    names = [name for name, phase in phases_of(penalty, torch.randn(2, 4)) if phase == "forward"]
+    assert names == ["t", "addmm", "pow", "sum", "pow", "sum"]

@@ -16,6 +16,7 @@ from torch_vis.capture.recomputing import computed_again
 from torch_vis.capture.recorder import FORWARD, Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.capture.spans import Places, Span, span_at, span_of
+from torch_vis.capture.updating import on_gradients
 from torch_vis.graph.births import block_births
 from torch_vis.graph.builder import GraphBuilder
 from torch_vis.graph.graph import Graph
@@ -60,6 +61,7 @@ class _Assembly:
         self.node_link = forward_of(self.rows, self.rec.calls, self.in_node, self.in_value, self.maker)
         self._scopes()
         self._roles()
+        self._updates()
         self._fill()
         graph = self.builder.build()
         return graph, self._metrics(graph), guessed, self.renumber
@@ -285,6 +287,19 @@ class _Assembly:
         for (_, kind, _), value in zip(self.finding.results, self.result_value.tolist(), strict=True):
             if kind == "output" and self.role[value] == Role.ACTIVATION:
                 self.role[value] = Role.OUTPUT
+
+    def _updates(self) -> None:
+        """What is done with gradients outside of modules and of backward counts with the optimizer."""
+        is_module = np.array([kind == "module" for *_, kind in self.rec.modules])[self.scope_module]
+        carry_down(is_module, self.scope_parent)
+        possible = (self.phase == Phase.FORWARD) & ~is_module[self.scope]
+        possible[self.node_link[self.node_link >= 0]] = False
+        gradients = (self.role == Role.GRADIENT) & (self.name >= 0)
+        kept = np.isin(self.role, [Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE])
+        kept |= np.isin(self.value_storage, self.value_storage[self.maker < 0])
+        start = np.searchsorted(self.in_node, np.arange(self.count + 1))
+        found = on_gradients(possible, start, self.in_value, self.maker, gradients, kept)
+        self.phase[found] = Phase.OPTIMIZER
 
     def _span(self, value: int) -> Span:
         return span_at(int(self.value_offset[value]), self.rec.type_rows[self.value_type[value]])
