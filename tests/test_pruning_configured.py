@@ -39,13 +39,51 @@ def test_a_configuration_whose_numbers_are_plain_is_corrected(name, tmp_path):
             assert tokens.shape[1] > ids.shape[1]
 
 
+def llama(width):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50,
+        hidden_size=width,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+    )
+    return transformers.LlamaForCausalLM(config).eval(), torch.arange(8).unsqueeze(0)
+
+
+def test_sizes_that_were_the_same_and_are_cut_by_different_amounts_are_told_apart(tmp_path):
+    """The width of the model and that of all heads together: 64 both, and then 45 and 48."""
+    model, ids = llama(64)
+    found = tv.analyze_pruning(model, ids, ratio=0.3)
+    (settings,) = found.settings
+    assert {change.attribute: change.after for change in settings.changes} == {
+        "hidden_size": 45,
+        "intermediate_size": 34,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+    }
+    found.model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        assert torch.allclose(again(ids).logits, found.model.eval()(ids).logits, atol=1e-6)
+
+
+def test_numbers_that_a_configuration_refuses_do_not_correct_it():
+    model, ids = llama(32)  # 22 of 32 are left, which three heads do not divide
+    (settings,) = tv.analyze_pruning(model, ids, ratio=0.3).settings
+    assert not settings.changes and "config.hidden_size 32" in settings.wrong
+
+
 @pytest.mark.parametrize("name", ["bert", "neox"])
 def test_a_configuration_that_cannot_say_it_is_told_to_be_wrong(name, tmp_path):
     """Fewer heads of the same width: these derive the width of a head from the width of the model."""
     model, args = made(name)
     found = tv.analyze_pruning(model, *args, ratio=0.5)
     (settings,) = found.settings
-    assert not settings.changes and "config.num_attention_heads 4" in settings.wrong
+    assert not settings.changes
+    assert {"config.num_attention_heads 4", "config.hidden_size 32"} <= {*settings.wrong}
     (note,) = (note for note in found.notes() if "config" in note)
     assert "no longer describes the model" in note and "torch.save(found.model" in note
     assert found.model.config.num_attention_heads == 4

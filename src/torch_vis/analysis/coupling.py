@@ -35,8 +35,8 @@ Place = tuple[str, int]
 class Group:
     """Units that live in the same dimensions of the same parameters: ``places`` are names and dimensions.
 
-    ``units`` holds a number for each unit, and ``locked`` why none may be cut, empty where they may. ``exact`` says
-    that cutting comes to zeroing the columns that read the unit; it does not where units are normalised together.
+    ``units`` holds a number for each unit, and ``locked`` why none may be cut, empty where they may. ``mixed`` are
+    the operators that take units together, as a normalisation does; without any, cutting is ``exact``.
     ``paths`` are the modules whose views and splits spell out sizes of it. Of attention heads, ``heads`` has how many
     each view made, most first: ``(4, 2)`` where four heads of queries share two of keys and values, ``numbers``
     the place of each unit among them, and ``attentions`` the modules that have them.
@@ -45,11 +45,16 @@ class Group:
     places: tuple[Place, ...]
     units: Ids
     locked: str
-    exact: bool = True
+    mixed: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     heads: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
     attentions: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether cutting a unit comes to zeroing the columns that read it."""
+        return not self.mixed
 
     @property
     def module(self) -> str:
@@ -93,7 +98,7 @@ class Coupling:
         self._edges: list[tuple[Ids, Ids]] = []
         self._locks: list[tuple[Ids, str]] = []
         self._fed: list[Ids] = []  # columns of parameters that are summed over
-        self._mixed: list[Ids] = []  # what depends on others along the same dimension
+        self._mixed: list[tuple[Ids, str]] = []  # what depends on others along the same dimension, and where
         self._attended: list[tuple[Ids, str]] = []
         self._sizes: list[tuple[Ids, str]] = []
         self._numbered: list[tuple[Ids, str]] = []
@@ -205,13 +210,13 @@ class Coupling:
         if ids is not None:
             self._fed.append(ids)
 
-    def mix(self, dims: Sequence[Ids | None]) -> None:
-        """What others along the same dimension depend on: a unit left out is not the same as one that is zero.
+    def mix(self, dims: Sequence[Ids | None], op: str) -> None:
+        """What others along the same dimension depend on: a unit left out need not be the same as one that is zero.
 
         Nothing of what the run's results do not depend on, as weights of attention that nobody looks at.
         """
         if self._used:
-            self._mixed += [ids for ids in dims if ids is not None]
+            self._mixed += [(ids, op) for ids in dims if ids is not None]
 
     def attend(self, dims: Sequence[Ids | None], path: str) -> None:
         """What a module multiplies activations along, each index for itself: heads."""
@@ -279,9 +284,9 @@ class Coupling:
         return [facts.group(where, np.array(units), why) for (where, why), units in gathered.items()]
 
     def _facts(self) -> _Facts:
-        mixed = np.zeros(self._count, dtype=bool)
-        for ids in self._mixed:
-            mixed[self.unit[ids]] = True
+        mixed = {op: np.zeros(self._count, dtype=bool) for _, op in self._mixed}
+        for ids, op in self._mixed:
+            mixed[op][self.unit[ids]] = True
         sizes, heads = self._by_unit(self._sizes), self._by_unit(self._attended)
         lines: dict[int, set[int]] = {}
         numbers: dict[int, int] = {}
@@ -317,6 +322,10 @@ class Coupling:
         """Whether a parameter is summed over along a dimension: it reads units there and does not make them."""
         return bool(self._is_fed[self.ids[place[0]][place[1]]].any())
 
+    def everywhere(self, cut: Ids) -> dict[str, list[NDArray[np.bool_]]]:
+        """For each parameter and buffer, along each dimension, all that these units have there."""
+        return {name: [~stays for stays in dims] for name, dims in self.kept(cut).items()}
+
     def fed(self, cut: Ids) -> dict[str, list[NDArray[np.bool_]]]:
         """For each parameter, along each dimension, the columns through which these units reach others."""
         gone = self._is_fed & np.isin(self.unit, cut)
@@ -327,7 +336,7 @@ class Coupling:
 class _Facts:
     """What is known of each unit, by its number."""
 
-    mixed: NDArray[np.bool_]
+    mixed: dict[str, NDArray[np.bool_]]
     heads: dict[int, set[str]]
     paths: dict[int, set[str]]
     lines: dict[int, set[int]]
@@ -345,7 +354,7 @@ class _Facts:
             places,
             units,
             why,
-            not self.mixed[units].any(),
+            tuple(op for op, hit in self.mixed.items() if hit[units].any()),
             tuple(paths),
             tuple(sorted(made, reverse=True)),
             tuple(self.numbers.get(unit, place) for place, unit in enumerate(each)),

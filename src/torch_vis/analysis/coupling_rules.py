@@ -50,7 +50,7 @@ def _along(step: Step) -> Sequence[Sequence[Entry]]:
     """As elementwise, where the elements along one dimension depend on each other."""
     axis = step.arg(1)
     if isinstance(axis, int):
-        step.coupling.mix([step.arg(0)[axis]])
+        step.mix([step.arg(0)[axis]])
     return _elementwise(step)
 
 
@@ -122,7 +122,7 @@ def _layer_norm(step: Step) -> list[Dims]:
         step.lock(x[-len(sizes) :], "it is normalised over several dimensions")
         return [list(x)]
     last = x[-1]
-    step.coupling.mix([last])
+    step.mix([last])
     for place in (2, 3):
         other = step.arg(place)
         if isinstance(other, list):
@@ -159,7 +159,7 @@ def _reduction(step: Step) -> Sequence[Sequence[Entry]]:
     every = over is None or (isinstance(over, tuple) and not over)
     places = range(len(x)) if every else (over if isinstance(over, tuple) else (over,))
     chosen = {number % len(x) for number in places} if x else set()
-    step.coupling.mix([x[place] for place in chosen])
+    step.mix([x[place] for place in chosen])
     if len(step.out) == len(x) and keep:
         out: Dims = [None if place in chosen else ids for place, ids in enumerate(x)]
     else:

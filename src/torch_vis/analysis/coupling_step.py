@@ -108,7 +108,7 @@ class Step:
         elif self.coupling.is_plain(self.value(x)):
             self.coupling.feed(one)
         else:
-            self.coupling.mix([one, two])
+            self.mix([one, two])
 
     def joined(self, *tensors: tuple[Sequence[Ids | None], Sequence[int]], shape: Sequence[int]) -> Dims:
         """The dimensions of what several tensors give when they are spread over one shape, aligned at the end."""
@@ -120,6 +120,10 @@ class Step:
                     out[-back] = self.tie(out[-back], dims[-back]) if seen[-back] else dims[-back]
                     seen[-back] = True
         return out
+
+    def mix(self, dims: Sequence[Ids | None]) -> None:
+        """Dimensions along which elements depend on each other here."""
+        self.coupling.mix(dims, self.node.name.rstrip("_"))
 
     def lock(self, dims: Sequence[Ids | None], why: str) -> None:
         """Nothing of these may be cut."""

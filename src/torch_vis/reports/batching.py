@@ -157,9 +157,17 @@ class Step:
 
     def _sample(self) -> int:
         """The size of the batch that was given: that of the first input that has such a dimension."""
-        for leaf in pytree.tree_leaves((self.args, self.kwargs)):
-            if isinstance(leaf, torch.Tensor) and leaf.dim() > self.dim and leaf.shape[self.dim]:
-                return leaf.shape[self.dim]
+        given = [
+            leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        sizes = [leaf.shape[self.dim] for leaf in given if leaf.dim() > self.dim]
+        if any(sizes):
+            return next(size for size in sizes if size)
+        if sizes:
+            raise UsageError(
+                f"the batch is empty: dimension {self.dim} of the inputs has no elements; pass a sample batch with one "
+                "sample at least"
+            )
         raise UsageError(
             f"none of the inputs is a tensor with a dimension {self.dim} for the batch; pass a sample batch as for "
             "trace(), and with dim= the dimension that is the batch"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,53 +24,63 @@ class Settings(NamedTuple):
         if self.changes:
             told = ", ".join(map(str, self.changes))
             return f"the configuration was corrected, so that a model built from it is this one: {told}"
+        held = ".".join(filter(None, (self.path, HELD)))
         return (
-            f"{'.'.join(filter(None, (self.path, HELD)))} no longer describes the model ({', '.join(self.wrong)}), and "
-            "no other numbers in it would: from_pretrained() cannot load it; save it whole by torch.save(found.model, "
-            "path), or its state_dict() for a model that is cut in the same way"
+            f"{held} no longer describes the model (see {', '.join(self.wrong)}), and no numbers that would were found: "
+            "from_pretrained() cannot load it; save it whole by torch.save(found.model, path), or its state_dict() for a "
+            "model that is cut in the same way"
         )
 
 
 def correct_settings(
-    model: torch.nn.Module, sizes: Mapping[int, int], gives: Callable[[torch.nn.Module], bool]
+    model: torch.nn.Module,
+    sizes: Mapping[int, Collection[int]],
+    gives: Callable[[torch.nn.Module], bool],
 ) -> list[Settings]:
     """Correct the configurations of a cut model where a module built from one is the one that was cut.
 
-    ``sizes`` has what became of each size, and ``gives`` says whether a model gives what the cut one gives. Only such
-    numbers are changed as have to be, and none where no set of them is found.
+    ``sizes`` has what became of each size, here and there in the model, and ``gives`` says whether a model gives what
+    the cut one gives. Only such numbers are changed as have to be, and none where no set of them is found.
     """
     found = []
     for path, module in _holders(model):
         if _shapes(module) == _shapes(_built(module, (), "meta")):  # nothing of it was cut
             continue
         possible = [
-            Change(path, name, value, sizes[value], HELD)
+            [Change(path, name, value, after, HELD) for after in sorted(sizes[value])]
             for name, value in vars(getattr(module, HELD)).items()
-            if type(value) is int and not name.startswith("_") and sizes.get(value, value) != value
+            if type(value) is int and not name.startswith("_") and value in sizes
         ]
         changes = _fewest(model, path, _fitting(module, possible), gives)
         change_all(model, changes)
         if possible:
-            wrong = () if changes else tuple(f"{change.name} {change.before}" for change in possible)
+            wrong = () if changes else tuple(f"{one.name} {one.before}" for one, *_ in possible)
             found.append(Settings(path, changes, wrong))
     return found
 
 
-def _fitting(module: torch.nn.Module, possible: Sequence[Change]) -> tuple[Change, ...]:
-    """All changes but those without which more shapes are right; none where some shapes stay wrong."""
-    wanted, chosen = _shapes(module), tuple(possible)
+def _fitting(module: torch.nn.Module, possible: Sequence[Sequence[Change]]) -> tuple[Change, ...]:
+    """Of what each number may become, or that it stays, what makes most shapes right; none where some stay wrong.
 
-    def wrong(changes: tuple[Change, ...]) -> float:
-        built = _built(module, changes, "meta")
+    A size that is cut by different amounts (the width, and all heads together) leaves open which one a number means.
+    """
+    wanted = _shapes(module)
+    chosen: list[Change | None] = [changes[0] for changes in possible]
+
+    def wrong(changes: Sequence[Change | None]) -> float:
+        built = _built(module, [change for change in changes if change is not None], "meta")
         return float("inf") if built is None else len(wanted.items() ^ _shapes(built).items())
 
-    least = wrong(chosen)
-    for change in possible:
-        fewer = tuple(one for one in chosen if one is not change)
-        left = wrong(fewer)
-        if left < least:
-            chosen, least = fewer, left
-    return chosen if least == 0 else ()
+    least, before = wrong(chosen), float("inf")
+    while 0 < least < before:
+        before = least
+        for place, changes in enumerate(possible):
+            for other in (*changes, None):
+                tried = [*chosen[:place], other, *chosen[place + 1 :]]
+                left = wrong(tried) if other is not chosen[place] else least
+                if left < least:
+                    chosen, least = tried, left
+    return tuple(change for change in chosen if change is not None) if least == 0 else ()
 
 
 def _fewest(
@@ -134,13 +144,17 @@ def _shapes(module: torch.nn.Module | None) -> dict[str, tuple[int, ...]]:
 
 
 def _built(
-    module: torch.nn.Module, changes: tuple[Change, ...], device: torch.device | str
+    module: torch.nn.Module, changes: Sequence[Change], device: torch.device | str
 ) -> torch.nn.Module | None:
     """A module of the same class made from its configuration, changed; None where it cannot be made."""
     config: Any = copy.deepcopy(getattr(module, HELD))
     for change in changes:
         setattr(config, change.attribute, change.after)
     try:
+        if hasattr(config, "to_dict") and hasattr(type(config), "from_dict"):
+            type(config).from_dict(
+                config.to_dict()
+            )  # as it is read from a file: some look at their numbers then
         with torch.device(device):
             made = type(module)(config)
     except Exception:  # a class that is made in another way, or numbers that it refuses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -75,8 +75,7 @@ def without(
                     setattr(module, name, new)  # it keeps a list of them besides
                 else:
                     table[name] = new
-    if not share:
-        compact(smaller)
+    _part(smaller, tensors_of(model).values()) if share else compact(smaller)
     return smaller
 
 
@@ -85,6 +84,18 @@ def compact(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.RNNBase):
             module.flatten_parameters()
+
+
+def _part(smaller: torch.nn.Module, whole: Iterable[torch.Tensor]) -> None:
+    """Recurrent layers of which something is gone get all tensors for themselves: on a GPU, these lie together."""
+    shared = {id(tensor) for tensor in whole}
+    for module in smaller.modules():
+        own = module._parameters if isinstance(module, torch.nn.RNNBase) else {}
+        if not all(tensor is None or id(tensor) in shared for tensor in own.values()):
+            for name, tensor in list(own.items()):
+                if tensor is not None and id(tensor) in shared:
+                    setattr(module, name, torch.nn.Parameter(tensor.detach().clone(), tensor.requires_grad))
+            module.flatten_parameters()  # type: ignore[operator]
 
 
 def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,17 +14,21 @@ from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError
 from torch_vis.reports.configured import Settings, correct_settings
 from torch_vis.reports.cutting import Change
+from torch_vis.reports.faults import warning
 from torch_vis.reports.least import Least, least
+from torch_vis.reports.pruning_charts import group_chart, heads_chart
 from torch_vis.reports.report import Report
-from torch_vis.reports.trials import HIDDEN, UNSTEADY, Bench, Trial
+from torch_vis.reports.taken import taken
+from torch_vis.reports.trials import HIDDEN, MIXED, OTHER, RESHAPED, UNSTEADY, Bench, Trial
 from torch_vis.run.differences import Gap
-from torch_vis.views.charts import COLORS, Axis, Chart, Series
+from torch_vis.views.charts import Chart
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration
 
 MORE = 0.1  # of a group that goes beyond what was asked for, from which on it is said
 NAMED = 3  # groups that a note names
 TOGETHER = "units are normalised together there, so that a unit at zero is not the same as one that is gone"
+NORMALISES = ("layer_norm", "rms_norm", "softmax")
 UNTRIED = "they were not tried one by one (each=False)"
 FIGURES: dict[str, tuple[str, Callable[[int], str]]] = {
     "parameters": ("parameters", count),
@@ -32,11 +37,19 @@ FIGURES: dict[str, tuple[str, Callable[[int], str]]] = {
     "predicted_ns": ("time, predicted", duration),
     "kernels_ns": ("of it kernels", duration),
 }
+UNCHECKED = ("cannot be checked", "cannot be checked")
+WAYS = {  # what comes of cutting one group, and of cutting several
+    OTHER: ("gives something else", "give something else"),
+    RESHAPED: ("gives another shape", "give another shape"),
+    UNSTEADY: UNCHECKED,
+    HIDDEN: UNCHECKED,
+    MIXED: UNCHECKED,
+}
+FAILS = ("does not run", "do not run")
 WAITING = (
     "the run predicted waits for the host, which launches as many kernels as before, so that less work in them saves "
     "next to no time; a larger batch, torch.compile or CUDA graphs would make the device's time count"
 )
-ROWS = 40  # groups that a chart names one by one
 
 
 class Cut(NamedTuple):
@@ -45,8 +58,9 @@ class Cut(NamedTuple):
     ``name`` is the parameter whose rows make the units, or the attention and its heads that would go. ``share`` is how
     much of the group's weight, as squared norm, the units have that would go. ``output`` is how far the output moves
     with this group alone cut, and ``problem`` is why it cannot be. ``error`` is how far the smaller model's output is
-    from the whole one's with the columns zero that read the units: rounding; None where these are not the same, as
-    before a normalisation over all of them: ``unchecked`` says why. ``by`` says what was compared instead where the
+    from the whole one's with the columns zero that read the units: rounding; of units that are multiplied or summed up
+    together, with all of their weights zero. None where these are not the same, as before a normalisation over all of
+    them: ``unchecked`` says why. ``by`` says what was compared instead where the
     output does not show these units. ``changes`` are numbers that modules keep and that had to go along.
     """
 
@@ -66,12 +80,16 @@ class Cut(NamedTuple):
 
 
 class Head(NamedTuple):
-    """One attention head, or one of keys and values with its heads of queries, and its share of all their weight."""
+    """One attention head, or one of keys and values with its heads of queries, and its share of all their weight.
+
+    ``problem`` is why no head of its group can be cut.
+    """
 
     name: str
     share: float
     parameters: int
     cut: bool
+    problem: str = ""
 
 
 class Pruning(Report):
@@ -92,16 +110,20 @@ class Pruning(Report):
         is_zero: bool = False,
         waits_for: tuple[str, str] = ("", ""),
         settings: Sequence[Settings] = (),
+        left_out: Mapping[str, int] | None = None,
+        outputs: int = 1,
     ) -> None:
+        self.left_out = dict(left_out or {})
+        """How many elements are NaN or infinite before any cut, and in no figure: of what came in and of the output."""
+        self.outputs = outputs
         self.ratio, self.is_zero, self.waits_for, self.settings = ratio, is_zero, waits_for, list(settings)
         self.groups, self.locked, self.model, self.heads = groups, locked, model, list(heads)
         self.before, self.after, self.output = dict(before), dict(after), output
 
     def facts(self) -> dict[str, str]:
         cut = [group for group in self.groups if not group.problem]
-        found = {
-            "groups": f"{len(cut):,} can be cut, {len(self.groups) - len(cut):,} turned out not to run{self._kept()}"
-        }
+        found = {"warning": warning(self.left_out)} if self.left_out else {}
+        found["groups"] = f"{len(cut):,} can be cut{self._failed()}{self._kept()}"
         if not cut:  # the model is as it was
             return found
         found["units"] = f"{sum(group.cut for group in cut):,} of {sum(group.units for group in cut):,} cut"
@@ -132,6 +154,13 @@ class Pruning(Report):
                 told += f", waiting for the {' → '.join(dict.fromkeys(self.waits_for))}"
             yield title, told
 
+    def _failed(self) -> str:
+        """How many turned out not to be possible, in which ways."""
+        problems = [group.problem for group in self.groups if group.problem]
+        counts = Counter(map(_way, problems))
+        told = ", ".join(f"{number:,} {way[number > 1]}" for way, number in counts.items())
+        return f", {len(problems):,} cannot: {told}" if problems else ""
+
     def _kept(self) -> str:
         many, why = len(self.locked), len({group.locked for group in self.locked})
         reasons = "one reason" if why == 1 else f"{why:,} reasons"
@@ -143,6 +172,7 @@ class Pruning(Report):
             Field("share", "weight", "{:.1%}".format),
             Field("parameters", "parameters", count),
             Field("cut", "cut", lambda cut: "cut" if cut else ""),
+            Field("problem", "why not"),
         )
         light = sorted(self.heads, key=lambda head: head.share)
         why: dict[str, list[Group]] = {}
@@ -198,6 +228,8 @@ class Pruning(Report):
                 "torch_vis.reports.fewer_heads.FewerHeads, with the same parameters"
             )
         cut = [group for group in self.groups if not group.problem]
+        if self.outputs > 1:
+            found.append(f"how far the output moves: all of its {self.outputs:,} tensors in one norm")
         found += map(str, self.settings)
         if self.waits_for[1] == "host":
             found.append(WAITING)
@@ -218,58 +250,17 @@ class Pruning(Report):
         return found
 
     def charts(self) -> dict[str, Chart]:
-        found = self._group_chart()
-        if self.heads:
-            lightest = sorted(head.share for head in self.heads)[:ROWS]
-            shown = [head for head in self.heads if head.share <= lightest[-1]][:ROWS]
-            told = f": the {ROWS} lightest of {len(self.heads):,}" if len(self.heads) > ROWS else ""
-            parts = [
-                Series(name, [head.name for head in heads], [head.share for head in heads], color=color)
-                for name, color, heads in (
-                    ("cut", COLORS[3], [head for head in shown if head.cut]),
-                    ("stays", COLORS[0], [head for head in shown if not head.cut]),
-                )
-                if heads
-            ]
-            # in the order of the model, and as dots: lengths from zero on would all look the same
-            rows = Axis("head", names=[head.name for head in shown])
-            weight = Axis("share of the weight of its attention's heads")
-            found["heads"] = Chart("dots", f"Weight of each head{told}", rows, weight, parts)
-        return found
+        found = {"groups": group_chart(self.groups), "heads": heads_chart(self.heads)}
+        return {name: chart for name, chart in found.items() if chart is not None}
 
-    def _group_chart(self) -> dict[str, Chart]:
-        """A row for each group, of many for those that matter most: how far the output moves, or what goes."""
-        cut = [group for group in self.groups if not group.problem]
-        if not cut:
-            return {}
-        tried = [group for group in cut if group.output is not None]
-        if not tried:  # cut without trying each alone
-            shown = _largest(cut, lambda group: group.parameters)
-            told = f": the {ROWS} of {len(cut):,} that save most" if len(cut) > ROWS else ""
-            sizes = Series("parameters", [group.name for group in shown], [g.parameters for g in shown])
-            axes = Axis("units of"), Axis("parameters that go", "count")
-            return {"groups": Chart("bars", f"What cutting each group saves{told}", *axes, [sizes])}
-        shown = _largest(tried, _moved)
-        told = f": the {ROWS} of {len(tried):,} that move it most" if len(tried) > ROWS else ""
-        names = [f"{group.name}, {count(group.parameters)}" for group in shown]
-        series = Series("group", names, [_moved(group) for group in shown])
-        axes = Axis("units, parameters"), Axis("how far the output moves, of its norm")
-        title = f"What cutting each group alone does to the output{told}"
-        return {"groups": Chart("dots", title, *axes, [series])}
+
+def _way(problem: str) -> tuple[str, str]:
+    """What came of cutting a group that cannot be cut, in a word."""
+    return next((way for why, way in WAYS.items() if why in problem), FAILS)
 
 
 def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
-
-
-def _moved(group: Cut) -> float:
-    return group.output.relative if group.output is not None else 0.0
-
-
-def _largest(groups: Sequence[Cut], by: Callable[[Cut], float]) -> list[Cut]:
-    """Of more groups than can be named, those of the most, in the order that they have."""
-    kept = sorted(range(len(groups)), key=lambda place: -by(groups[place]))[:ROWS]
-    return [groups[place] for place in sorted(kept)]
 
 
 def analyze_pruning(
@@ -319,9 +310,8 @@ def analyze_pruning(
         parts = [(trials[place][0], trials[place][1], trials[place][2].changes) for place in chosen]
         whole, refused = bench.cut_together(parts) if each else (bench.cut_all(parts), {})
         if whole.model is None:
-            raise UsageError(
-                f"the model does not run with all groups cut: {whole.problem}; try each=True or a lower ratio"
-            )
+            more = "" if each else ", or each=True, which leaves whole what cannot be cut"
+            raise UsageError(f"with all groups cut: {whole.problem}; try a lower ratio{more}")
         for place, problem in refused.items():
             group, units, tried = trials[chosen[place]]
             trials[chosen[place]] = group, units, tried._replace(problem=problem)
@@ -329,14 +319,16 @@ def analyze_pruning(
         heads = [head for trial in trials if trial[0].heads for head in _heads(bench, *trial)]
         kept = [part for place, part in enumerate(parts) if place not in refused]
         settings = correct_settings(whole.model, bench.resized(kept), bench.like(whole.model))
-        after, then = bench.figures(whole.model)
-        before, now = bench.figures(bench.model)
+        after, then = taken(whole.model, bench.args, bench.kwargs, bench.hardware)
+        before, now = taken(bench.model, bench.args, bench.kwargs, bench.hardware)
     locked = [group for group in groups if group.locked]
     return Pruning(
         *(cuts, locked, whole.model, before, after, whole.output, heads, ratio),
         is_zero=bench.is_zero,
         waits_for=(now, then),
         settings=settings,
+        left_out=bench.left_out,
+        outputs=len(bench.own.output),
     )
 
 
@@ -355,19 +347,24 @@ def _cut(bench: Bench, group: Group, units: Any, tried: Trial) -> Cut:
         bool(group.heads),
         tried.error,
         tried.changes,
-        _unchecked(group, tried),
+        _unchecked(bench, group, tried),
         tried.by,
     )
 
 
-def _unchecked(group: Group, tried: Trial) -> str:
+def _unchecked(bench: Bench, group: Group, tried: Trial) -> str:
     if tried.error is not None or tried.problem:
         return ""
     if tried.model is None:
         return UNTRIED
     if tried.hidden:
         return HIDDEN
-    return UNSTEADY if group.exact else TOGETHER
+    if bench.unsteady:
+        return bench.unsteady
+    if any(name in op for op in group.mixed for name in NORMALISES):
+        return TOGETHER
+    by = " and ".join(group.mixed)
+    return f"units are taken together by {by}, and one whose weights are all zero still counts there"
 
 
 def _heads(bench: Bench, group: Group, units: Any, tried: Trial) -> list[Head]:
@@ -380,6 +377,7 @@ def _heads(bench: Bench, group: Group, units: Any, tried: Trial) -> list[Head]:
             float(weight / total),
             bench.parameters_of(group, np.array([unit])),
             unit in gone,
+            tried.problem,
         )
         for unit, weight in zip(group.units.tolist(), weights)
     ]

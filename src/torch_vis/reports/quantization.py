@@ -13,6 +13,7 @@ from torch_vis.analysis.hardware import Hardware, find_hardware
 from torch_vis.capture.progress import progress
 from torch_vis.errors import UsageError, no_match
 from torch_vis.reports.advised import Advised, advised, narrowest
+from torch_vis.reports.faults import left_out, warning
 from torch_vis.reports.narrower import notes_on, time_saved
 from torch_vis.reports.report import Report
 from torch_vis.reports.roundings import (
@@ -21,7 +22,6 @@ from torch_vis.reports.roundings import (
     activation_noise,
     decibel,
     hidden_weights,
-    left_out_of,
     multiplied_in,
     narrowed,
     rounding_of,
@@ -36,6 +36,10 @@ from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import duration, size
 
 FLOOR_DB = 30.0
+BLIND = (
+    "no effect of rounding can be seen; t.gradients() finds where NaN was born, and effect=False looks at weights and "
+    "activations alone"
+)
 ROWS = 40  # parameters that a chart names one by one
 
 
@@ -87,8 +91,7 @@ class Quantization(Report):
     def facts(self) -> dict[str, str]:
         found = {}
         if self.left_out:
-            named = [f"{name} ({number:,})" for name, number in self.left_out.items()]
-            found["warning"] = f"NaN or infinite elements in {_first(named)}: left out of all figures"
+            found["warning"] = warning(self.left_out)
         found.update({row.format: _told(row) for row in self.whole})
         if any(self.advice.values()) and self.advised is not None:
             found["advised"] = _told(self.advised.whole) + self._wider(self.advised)
@@ -260,7 +263,8 @@ def analyze_quantization(
     noise = activation_noise(found, multiplied, chosen)
     saved = {} if machine is None else time_saved(found, multiplied, narrow, machine)
     exact = trial.outputs() if effect else []
-    left_out = left_out_of(found, exact)
+    spoilt = sum(int((~torch.isfinite(tensor)).sum()) for tensor in exact)
+    spoilt_in = left_out(found, spoilt, sum(tensor.numel() for tensor in exact), BLIND)
     reached = {}
     for weight, form in progress(list(narrow) if exact else [], "rounding"):
         rounded = uses([one for one in multiplied if one.weight == weight], {first[weight].name: form})
@@ -293,7 +297,7 @@ def analyze_quantization(
     if not exact:
         why = "no output has floating-point elements" if effect else "effect=False"
         told.append(f"effects on the output were not tried ({why})")
-    return Quantization(rows, whole, float(floor_db), told, left_out, together)
+    return Quantization(rows, whole, float(floor_db), told, spoilt_in, together)
 
 
 def _formats(given: str | Sequence[str]) -> list[str]:

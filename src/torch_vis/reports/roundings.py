@@ -12,7 +12,6 @@ from torch_vis.analysis.kinds import kind_of
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.run.channels import channels_of
-from torch_vis.run.contents import outside_faults
 from torch_vis.run.observe import Watched
 from torch_vis.run.replay import quiet
 from torch_vis.run.rounding import FORMATS, Format, Narrow, Product, Stirred, Trial, products, sqnr
@@ -92,24 +91,6 @@ def narrowed(
 def uses(multiplied: Iterable[Product], formats: Mapping[str, str]) -> dict[tuple[int, int], Format]:
     """What is rounded where products read it, by operation and value; ``formats`` are those of the weights."""
     return {(one.node, value): FORMATS[formats[one.name]] for one in multiplied for value in one.activations}
-
-
-def left_out_of(found: Trace, exact: Sequence[torch.Tensor]) -> dict[str, int]:
-    """What is NaN or infinite without any rounding; an infinite input or buffer that does no harm is a mask."""
-    spoilt = sum(int((~torch.isfinite(tensor)).sum()) for tensor in exact)
-    roles = {value.name: value.role for value in found.graph.values if value.producer is None}
-    left_out = {
-        name: nans + infs if roles.get(name) == "parameter" else nans
-        for name, (nans, infs) in outside_faults(found.graph, found._held).items()
-    }
-    left_out = {name: number for name, number in left_out.items() if number}
-    if spoilt and spoilt == sum(tensor.numel() for tensor in exact):
-        why = f" (it came in with {', '.join(left_out)})" if left_out else ""
-        raise UsageError(
-            f"all of the output is NaN or infinite{why}, so no effect of rounding can be seen; t.gradients() finds "
-            "where NaN was born, and effect=False looks at weights and activations alone"
-        )
-    return {**left_out, "the output": spoilt} if spoilt else left_out
 
 
 def _multiplies(graph: Graph, node: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_vis.reports.cutting import compact
 from torch_vis.run.differences import gap_of
 from torch_vis.run.stirring import stirred
 
@@ -19,22 +20,50 @@ SEEN = 10  # times more than rounding that an output has to move for a compariso
 
 
 class Subject:
-    """A model and a batch; ``output`` is what it gives, and ``steady`` whether it gives the same twice.
+    """A model and a batch; ``output`` is what it gives, and ``unsteady`` why nothing can be compared with it.
 
-    ``differs`` says in which way it is another than the model that was given.
+    Elements that are NaN or infinite there are left out of every output, as zeros: ``spoilt`` says how many of
+    ``elements``. ``differs`` says in which way it is another than the model that was given.
     """
 
     differs = ""
 
     def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.model, self.args, self.kwargs = model, args, kwargs
-        self.output = self.run(model)
+        given = self._given(model)
+        self._wrong = [_not_finite(tensor) for tensor in given]
+        self.spoilt = sum(int(wrong.sum()) for wrong in self._wrong if wrong is not None)
+        self.elements = sum(tensor.numel() for tensor in given)
+        self.output = self._known(given)
         same = gap_of(self.output, self.run(model))
-        self.steady = same is not None and same.relative <= allowed(self.output)  # not where it is not finite
+        self.unsteady = ""
+        if not self.elements:
+            self.unsteady = "the output has no elements"
+        elif same is None:
+            self.unsteady = "the output cannot be compared"
+        elif same.relative > allowed(self.output):
+            self.unsteady = "the output is not the same twice"
+
+    @property
+    def steady(self) -> bool:
+        """Whether its output is one that others can be compared with."""
+        return not self.unsteady
 
     def run(self, model: torch.nn.Module) -> list[torch.Tensor]:
         """The numbers in a model's output for the batch."""
+        return self._known(self._given(model))
+
+    def _given(self, model: torch.nn.Module) -> list[torch.Tensor]:
         return _run(model, self.args, self.kwargs)
+
+    def _known(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """An output with zeros where this model's own is no number."""
+        if not self.spoilt or len(given) != len(self._wrong):
+            return given
+        return [
+            tensor if wrong is None or wrong.shape != tensor.shape else tensor.masked_fill(wrong, 0)
+            for tensor, wrong in zip(given, self._wrong)
+        ]
 
     @property
     def fine(self) -> Subject:
@@ -47,7 +76,9 @@ class Subject:
             args, kwargs = pytree.tree_map(_doubled, (self.args, self.kwargs))
             made = Subject(copy.deepcopy(self.model).double(), args, kwargs)
         except Exception:  # the user's forward, or a kernel that there is not in double precision
-            made = Subject(copy.deepcopy(self.model), self.args, self.kwargs)
+            model = copy.deepcopy(self.model)
+            compact(model)
+            made = Subject(model, self.args, self.kwargs)
         return made if made.steady else self
 
     def notices(self, other: list[torch.Tensor]) -> bool:
@@ -66,6 +97,7 @@ class Subject:
         that are next to nothing.
         """
         model = copy.deepcopy(self.model)
+        compact(model)
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in model.parameters():
@@ -93,14 +125,14 @@ class _Inside(Subject):
     def fine(self) -> Subject:
         return self
 
-    def run(self, model: torch.nn.Module) -> list[torch.Tensor]:
+    def _given(self, model: torch.nn.Module) -> list[torch.Tensor]:
         found: dict[str, list[torch.Tensor]] = {path: [] for path, _ in model.named_modules()}
         hooks = [
             module.register_forward_hook(functools.partial(_kept, found, path))
             for path, module in model.named_modules()
         ]
         try:
-            super().run(model)
+            super()._given(model)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -115,6 +147,14 @@ class _Inside(Subject):
 
 def _kept(found: dict[str, list[torch.Tensor]], path: str, _module: Any, _args: Any, output: Any) -> None:
     found[path] = [tensor.clone() for tensor in _numbers(output) if tensor.is_floating_point()]
+
+
+def _not_finite(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Where a tensor has no number; None where it has one everywhere, or cannot be asked."""
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return None
+    wrong = ~torch.isfinite(tensor)
+    return wrong if bool(wrong.any()) else None
 
 
 def is_zero(tensors: Sequence[torch.Tensor]) -> bool:

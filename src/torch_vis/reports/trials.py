@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -12,9 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.coupling import Coupling, Group
 from torch_vis.analysis.hardware import find_hardware
+from torch_vis.errors import UsageError
 from torch_vis.reports.cutting import (
     Change,
     attempts,
@@ -28,19 +28,17 @@ from torch_vis.reports.cutting import (
     without,
     zeroed,
 )
-from torch_vis.reports.least import summed
+from torch_vis.reports.faults import left_out
 from torch_vis.reports.subjects import Subject, allowed, is_zero, unfused
 from torch_vis.run.differences import Gap, gap_of
 from torch_vis.tracing import trace
 
-RUNS = 5
-MIXED = "its heads are normalised or averaged together: there is nothing to check the smaller model against"
-UNSTEADY = (
-    "the output is not the same twice, or not finite: there is nothing to check the smaller model against"
-)
+MIXED = "its heads are normalised, averaged or multiplied together: there is nothing to check the smaller model against"
+UNSTEADY = "there is nothing to check the smaller model against"
 HIDDEN = (
     "the output does not depend on them, with these weights or with others: there is nothing to check against"
 )
+BLIND = "no cut can be checked; t.gradients() finds where NaN was born"
 RESHAPED = "the output has another shape"
 OTHER = (
     "what is left gives something else than the whole model with these at zero: the program counts on them"
@@ -88,6 +86,9 @@ class Bench:
         self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         self.coupling = Coupling(found.graph, {name: one.shape for name, one in self.tensors.items()})
         self.own = Subject(self.model, args, kwargs)
+        if self.own.output and not self.own.elements and _is_empty((args, kwargs)):
+            raise UsageError("the batch is empty: the output has no elements, so that no cut can be tried")
+        self.left_out = self._left_out()
         self.is_zero = is_zero(self.own.output)
         self._used = [self.own]  # what was compared with
         self._right: dict[tuple[str, ...], None] = {}  # names of what had to be changed so far
@@ -100,13 +101,28 @@ class Bench:
     def _inside(self) -> Subject | None:
         return self.own.fine.inside()
 
+    @property
+    def unsteady(self) -> str:
+        """Why nothing can be checked, if that is so."""
+        return f"{self.own.unsteady}: {UNSTEADY}" if self.own.unsteady else ""
+
+    def _left_out(self) -> dict[str, int]:
+        """How many elements of what came in and of the output are NaN or infinite, and left out."""
+        if not self.own.spoilt:
+            return {}
+        with unfused(), torch.no_grad():
+            found = trace(self.model, *self.args, kwargs=self.kwargs)
+        return left_out(found, self.own.spoilt, self.own.elements, BLIND)
+
     # ---------------------------------------------------------------- cutting
 
     def cut_group(self, group: Group, units: Any) -> Trial:
         """A model without these units of one group."""
-        target = self._target(units) if group.exact and self.own.steady else None
+        if not group.exact and not group.heads:
+            return self._cut_mixed(units)
+        target = self._target(self.coupling.fed(units)) if group.exact and self.own.steady else None
         if group.heads and (target is None or not target.shows):
-            return _failed(MIXED if not group.exact else UNSTEADY if target is None else HIDDEN)
+            return _failed(MIXED if not group.exact else self.unsteady if target is None else HIDDEN)
         if not group.heads:
             tried = self._tried(units, (), target)
             if not tried.problem or target is None:
@@ -115,9 +131,20 @@ class Bench:
         changes, problem = self._right_changes(group, units, target.subject)
         return _failed(problem) if changes is None else self._tried(units, changes, target)
 
-    def _target(self, units: Any) -> Target:
+    def _cut_mixed(self, units: Any) -> Trial:
+        """A model without units that an operation takes together: columns at zero do not make them gone there.
+
+        But all of their weights may, as where activations are multiplied or summed up. Where they do not, as in a
+        normalisation, there is nothing to compare with.
+        """
+        if self.own.steady:
+            tried = self._tried(units, (), self._target(self.coupling.everywhere(units)))
+            if tried.problem != OTHER:
+                return tried
+        return self._tried(units, (), None)
+
+    def _target(self, columns: Mapping[str, Sequence[Any]]) -> Target:
         """What the smaller model has to give, with its own weights or, where these hide the units, with others."""
-        columns = self.coupling.fed(units)
         own = _at_zero(self.own, columns)
         if own.shows:
             return own
@@ -257,24 +284,24 @@ class Bench:
                 module.training = mode
         return lambda other: not compared(self.own, other.eval(), wanted)[1]
 
-    def resized(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> dict[int, int]:
-        """What each size became that something was cut from, where that is one and the same throughout the model."""
+    def resized(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> dict[int, set[int]]:
+        """What each size became that something was cut from: not the same everywhere, where two parts were as large."""
         found: dict[int, set[int]] = {}
         for group, units, _ in parts:
             for size in self._sizes(group):
                 found.setdefault(size, set()).add(size * (len(group.units) - len(units)) // len(group.units))
-        return {size: left.pop() for size, left in found.items() if len(left) == 1}
+        return found
 
     # ---------------------------------------------------------------- figures
 
     def weights(self, group: Group) -> Any:
-        """The squared norm of everything that each unit has in parameters."""
+        """The squared norm of everything that each unit has in parameters; what is NaN or infinite is left out."""
         total = np.zeros(len(self.coupling.unit))
         for name, number in group.places:
             tensor = self.tensors.get(name)
             if isinstance(tensor, torch.nn.Parameter):
                 others = [n for n in range(tensor.dim()) if n != number]
-                squared = tensor.detach().double().square()
+                squared = tensor.detach().double().square().nan_to_num(0.0, 0.0, 0.0)
                 along = (squared.sum(dim=others) if others else squared).cpu().numpy()
                 np.add.at(total, self.coupling.unit[self.coupling.ids[name][number]], along)
         return total[group.units]
@@ -292,42 +319,6 @@ class Bench:
         return sum(
             self.tensors[name].numel() - int(np.prod([mask.sum() for mask in kept[name]])) for name in own
         )
-
-    def figures(self, model: torch.nn.Module) -> tuple[dict[str, int], str]:
-        """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there.
-
-        Of that, what kernels take is told apart, and as the second result what the run waits for, the host or the
-        device. What leaves out operations of unknown work is a ``Least``.
-        """
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        with torch.no_grad():
-            found = trace(model, *self.args, kwargs=self.kwargs, keep=False)
-        spent = []
-        for _ in range(RUNS):
-            begun = time.perf_counter_ns()
-            with torch.no_grad():
-                model(*self.args, **self.kwargs)
-            if torch.cuda.is_available() and torch.cuda.is_initialized():
-                torch.cuda.synchronize()
-            spent.append(time.perf_counter_ns() - begun)
-        for module, mode in modes:
-            module.training = mode
-        column = found.metrics["flops"]
-        known = {"flops": summed(column.total(), column.uncovered)}  # None where no operation has a formula
-        waits_for = ""
-        if self.hardware is not None:
-            there = found.latency(hardware=self.hardware)
-            missing = there.unknown_operations
-            waits_for = (there.found.waits_for or "") if there.found.overlaps else ""
-            known["predicted_ns"] = summed(round(there.total_ns), missing)
-            known["kernels_ns"] = summed(round(float(there.found.device_ns.sum())), missing)
-        figures = {
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "time_ns": round(statistics.median(spent)),
-            **{name: figure for name, figure in known.items() if figure is not None},
-        }
-        return figures, waits_for
 
 
 def _at_zero(subject: Subject, columns: Mapping[str, Sequence[Any]]) -> Target:
@@ -356,6 +347,12 @@ def apart(subject: Subject, target: list[torch.Tensor], made: list[torch.Tensor]
     if gap is None:
         return None, RESHAPED
     return gap, "" if gap <= allowed(target) else OTHER
+
+
+def _is_empty(inputs: Any) -> bool:
+    """Whether some tensor that a model is given has no elements."""
+    tensors = (leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor))
+    return any(not tensor.numel() for tensor in tensors)
 
 
 def _failed(problem: str) -> Trial:
