@@ -108,3 +108,8 @@ def test_another_part_is_not_taken_for_a_like_one(device: str) -> None:
 def test_a_word_that_names_no_device_is_answered_with_what_there_is(word: str) -> None:
     with pytest.raises(NoMatch, match="there are: '"):
         find_hardware(word)
+
+
+def test_hardware_without_a_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs a name"):
+        Hardware(" ", "gpu", {"float32": 1e12}, 1e11, 10**9, "a guess")

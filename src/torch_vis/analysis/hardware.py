@@ -44,6 +44,8 @@ class Hardware:
         unknown = [name for name in self.peaks if name not in REAL_DTYPES]
         if unknown:
             raise no_match("element type", unknown[0], REAL_DTYPES)
+        if not self.name.strip():
+            raise UsageError("hardware needs a name")
         if self.class_ not in CLASSES:
             raise no_match("class of hardware", str(self.class_), CLASSES)
         figures = [*self.peaks.values(), self.bandwidth, self.memory_bytes]

@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Phase(IntEnum):
-    """When an operation ran."""
+    """What an operation ran for; what is done with gradients outside of backward, clipping say, is the optimizer's."""
 
     FORWARD = 0
     BACKWARD = 1

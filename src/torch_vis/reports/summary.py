@@ -211,7 +211,9 @@ class Summary(Report):
         if not rows:
             return {}
         names, forward, backward, types = zip(*rows, strict=True)
-        series = [Series("forward operations", names, forward, types)]
+        stepping = any(row.phase == "optimizer" for row in self.phases)
+        own = "forward and optimizer operations" if stepping else "forward operations"
+        series = [Series(own, names, forward, types)]
         if any(backward):
             # in the colour that it has where time() shows Python between the two
             series.append(Series("backward operations", names, backward, types, color=COLORS[2]))

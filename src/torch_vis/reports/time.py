@@ -13,6 +13,7 @@ from torch_vis.analysis.timing import Called, Group, Timing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
+from torch_vis.graph.schema import Phase
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.notes import AGAIN, compiling
@@ -303,9 +304,11 @@ class TimeReport(Report):
             return {}
         every = [row for row in self.modules if self._is_module(row)]
         modules = every[:BARS]
-        labels = [f"{row.name} {row.type}" if row.name else row.type for row in modules]
+        labels = [f"{row.name} {row.type}" if row.name not in ("", row.type) else row.type for row in modules]
+        stepping = (self.graph.node_phase == Phase.OPTIMIZER).any()
+        own = "forward and optimizer operations" if stepping else "forward operations"
         parts = {
-            "forward operations": [row.operations_ns for row in modules],
+            own: [row.operations_ns for row in modules],
             "Python and dispatch": [max(row.host_ns, 0) for row in modules],
             "backward operations": [row.backward_ns - row.recomputed_ns for row in modules],
             "computed again in backward": [row.recomputed_ns for row in modules],
