@@ -26,9 +26,9 @@ class Settings(NamedTuple):
             return f"the configuration was corrected, so that a model built from it is this one: {told}"
         held = ".".join(filter(None, (self.path, HELD)))
         return (
-            f"{held} no longer describes the model (see {', '.join(self.wrong)}), and no numbers that would were found: "
-            "from_pretrained() cannot load it; save it whole by torch.save(found.model, path), or its state_dict() for a "
-            "model that is cut in the same way"
+            f"{held} no longer describes the model (see {', '.join(self.wrong)}), and no numbers that would were "
+            "found: from_pretrained() cannot load it; save it whole by torch.save(found.model, path), or its "
+            "state_dict() for a model that is cut in the same way"
         )
 
 

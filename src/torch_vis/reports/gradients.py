@@ -45,7 +45,11 @@ class Numbers(tuple[int, ...]):
 
 
 class Rectifier(NamedTuple):
-    """An operation that cuts to zero: how many channels it gives, and how many never fire, and which."""
+    """An activation that can become flat: how many channels it gives, and how many and which are stuck.
+
+    Stuck units give the same for everything that came in, and let no gradient through: dead ones zero, saturated ones
+    another number, as the upper bound of ReLU6.
+    """
 
     path: str
     node: int
@@ -54,6 +58,8 @@ class Rectifier(NamedTuple):
     operator: str
     line: str | None
     dead_units: Numbers
+    saturated: int = 0
+    saturated_units: Numbers = Numbers()
 
 
 class GradientFlow(Report):
@@ -79,7 +85,7 @@ class GradientFlow(Report):
         self._gradients = {**self._complete, **own}
         self.columns: dict[str, Column]
         values = {*self._complete.values(), *own.values()}
-        self.columns, self._norms, self._dead = contents_and_norms(graph, held, values)
+        self.columns, self._norms, self._stuck = contents_and_norms(graph, held, values)
         self.columns["grad_norm"] = self._column()
         self._weights = parameter_norms(graph, held)
         self._unused = dict(unused or {})
@@ -135,16 +141,17 @@ class GradientFlow(Report):
 
     @cached_property
     def rectifiers(self) -> list[Rectifier]:
-        """Operations that cut to zero, those with most dead units first."""
-        units, dead = self.columns["units"], self.columns["dead_units"]
-        known = np.ones(len(units), dtype=bool) if units.known is None else units.known
+        """Operations that cut to zero or become flat, those with most units that are stuck first."""
         rows = []
-        for number in np.flatnonzero(known).tolist():
+        for number, found in self._stuck.items():
             node = self.graph.nodes[number]
-            site, which = line_to_mend(node), Numbers(self._dead.get(number, ()))
-            line = None if site is None else site.short
-            rows.append(Rectifier(node.path, number, units[number], dead[number], node.name, line, which))
-        return sorted(rows, key=lambda row: -row.dead / max(1, row.units))
+            site, dead, saturated = line_to_mend(node), Numbers(found.dead), Numbers(found.saturated)
+            row = Rectifier(
+                *(node.path, number, found.units, len(dead), node.name, None if site is None else site.short),
+                *(dead, len(saturated), saturated),
+            )
+            rows.append(row)
+        return sorted(rows, key=lambda row: -(row.dead + row.saturated) / max(1, row.units))
 
     @cached_property
     def born(self) -> Node | None:
@@ -193,9 +200,14 @@ class GradientFlow(Report):
             found[verdict] = ", ".join(paths[:5]) + (
                 f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
             )
-        dead = sum(row.dead for row in self.rectifiers)
+        units = sum(row.units for row in self.rectifiers)
         if self.rectifiers:
-            found["dead units"] = f"{dead:,} of {sum(row.units for row in self.rectifiers):,}"
+            found["dead units"] = f"{sum(row.dead for row in self.rectifiers):,} of {units:,}"
+        saturated = sum(row.saturated for row in self.rectifiers)
+        if saturated:
+            found["saturated units"] = (
+                f"{saturated:,} of {units:,}: never change, and let no gradient through"
+            )
         if self.came_in:
             found["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
         if self.born is not None:
@@ -229,15 +241,17 @@ class GradientFlow(Report):
             Field("operator", "operator"),
             Field("line", "source line"),
             Field("dead_units", "which are dead"),
+            Field("saturated", "saturated", "{:,}".format, rare=True),
+            Field("saturated_units", "which are saturated"),
         )
-        dying = [(row.path or "(root)", *row[1:]) for row in self.rectifiers if row.dead]
+        stuck = [(row.path or "(root)", *row[1:]) for row in self.rectifiers if row.dead or row.saturated]
         rows = [
             tuple(getattr(row._replace(path=row.path or "(root)"), field.name) for field in layers)
             for row in self.layers
         ]
         return [
             Listing("Gradients by layer", layers, rows, most=60, heading="Gradients by layer, first to last"),
-            Listing("Units that are zero for the whole batch", rectifiers, dying),
+            Listing("Units that are stuck for the whole batch", rectifiers, stuck),
         ]
 
     def notes(self) -> list[str]:
@@ -257,7 +271,10 @@ class GradientFlow(Report):
                 "last, when they were complete"
             )
         if self.rectifiers:
-            found.append("dead means zero for everything in this one batch; another may wake it")
+            found.append(
+                "dead units are zero, and saturated ones the same other number, for everything in this one batch, and "
+                "let no gradient through; another batch may wake them"
+            )
         return found
 
     def charts(self) -> dict[str, Chart]:

@@ -17,10 +17,10 @@ from torch_vis.graph.schema import Flag, Role
 from torch_vis.graph.template import short_name
 from torch_vis.held import Held
 from torch_vis.run.observe import Watched, observe
+from torch_vis.run.replay import quiet
+from torch_vis.run.stuck import Activations, Stuck
 
 CONTENTS = ("norm", "nans", "infs", "units", "dead_units")
-# Operations that cut to zero, whose outputs can be dead: zero for everything that came in.
-RECTIFIERS = frozenset({"relu", "threshold", "clamp_min", "relu6", "hardtanh"})
 UNFILLED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize"})
 
 
@@ -29,28 +29,30 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
 
     ``norm`` is the Euclidean norm of all floating-point elements that an operation made. It is not known for what has
     none, for memory that is not yet filled, and for views, except those that are results of the run. ``units`` and
-    ``dead_units`` are known for operations that cut to zero (ReLU): how many channels they give, and how many of these
-    are zero for everything that came in.
+    ``dead_units`` are known for operations that cut to zero (ReLU) or become flat (GELU, where it has a gradient): how
+    many channels they give, and how many of these are zero for everything that came in and let no gradient through.
     """
     return contents_and_norms(graph, held, ())[0]
 
 
 def contents_and_norms(
     graph: Graph, held: Held | None, values: Iterable[int]
-) -> tuple[dict[str, Column], dict[int, float], dict[int, list[int]]]:
-    """Those columns, the norm of each of some values as it was when it was made, and by operation which units are dead.
+) -> tuple[dict[str, Column], dict[int, float], dict[int, Stuck]]:
+    """Those columns, the norm of each of some values as it was when it was made, and by operation the units stuck.
 
     All come of one run.
     """
     count = len(graph)
     norm = np.zeros(count)
     numbers = {name: np.zeros(count, dtype=np.int64) for name in CONTENTS[1:]}
-    known, rectifies = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-    numbers_made, cutting = makes_numbers(graph, graph.result_value), _named(graph, RECTIFIERS)
+    known = np.zeros(count, dtype=bool)
+    numbers_made = makes_numbers(graph, graph.result_value)
     wanted = np.array(sorted(values), dtype=np.int64)
     norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, wanted)}
     places = made_where(graph, wanted)
-    dead: dict[int, list[int]] = {}
+    stuck: dict[int, Stuck] = {}
+    run = Watched(graph, held)
+    activations = Activations(run)
 
     def see(node: int, made: list[torch.Tensor]) -> None:
         for value, place in places.get(node, ()):
@@ -62,18 +64,22 @@ def contents_and_norms(
             return
         known[node] = True
         norm[node], numbers["nans"][node], numbers["infs"][node] = _size(floating)
-        if cutting[node] and floating[0].dim() >= 2:
-            rectifies[node] = True
-            numbers["units"][node], dead[node] = _dead(floating[0])
-            numbers["dead_units"][node] = len(dead[node])
+        if activations.mask[node] and floating[0].dim() >= 2 and floating[0].is_floating_point():
+            stuck[node] = activations.stuck(node, floating[0])
+            numbers["units"][node], numbers["dead_units"][node] = stuck[node].units, len(stuck[node].dead)
 
     shown = numbers_made.copy()
     shown[list(places)] = True
-    observe(graph, held, see, shown)
+    with quiet(run.plan.generators):
+        for node in run.steps(activations.before):
+            if shown[node]:
+                see(node, run.made(node))
+    counted = np.zeros(count, dtype=bool)
+    counted[list(stuck)] = True
     found = {"norm": Column("norm", norm, known=known)}
     for name, column in numbers.items():
-        found[name] = Column(name, column, known=rectifies if name.endswith("units") else known)
-    return found, {value: norm for value, norm in norms.items() if norm is not None}, dead
+        found[name] = Column(name, column, known=counted if name.endswith("units") else known)
+    return found, {value: norm for value, norm in norms.items() if norm is not None}, stuck
 
 
 def norms_of_values(graph: Graph, held: Held | None, values: Iterable[int]) -> dict[int, float | None]:
@@ -179,10 +185,3 @@ def _size(made: list[torch.Tensor]) -> tuple[float, int, int]:
         return total**0.5, 0, 0
     nans = sum(int(torch.isnan(tensor).sum()) for tensor in made)
     return total**0.5, nans, sum(int(torch.isinf(tensor).sum()) for tensor in made)
-
-
-def _dead(made: torch.Tensor) -> tuple[int, list[int]]:
-    """How many channels there are in what a rectifier made, and which of them are zero throughout."""
-    axis = 1 if made.dim() >= 4 else made.dim() - 1
-    rest = [number for number in range(made.dim()) if number != axis]
-    return made.shape[axis], (made == 0).all(dim=rest).nonzero().flatten().tolist()

@@ -48,10 +48,15 @@ class Watched:
         self.states: dict[int, Any] = {}
         self.left: dict[Any, Any] = {}  # the state in which each generator was left
 
-    def steps(self) -> Iterator[int]:
-        """Run the operations in order; what one made can be looked at until the next is asked for."""
+    def steps(self, before: Callable[[int], None] | None = None) -> Iterator[int]:
+        """Run the operations in order; what one made can be looked at until the next is asked for.
+
+        ``before`` is told of each one before it runs: what it reads may be overwritten by it.
+        """
         random = (self.graph.node_flags & Flag.RANDOM) != 0
         for node in range(len(self.graph)):
+            if before is not None:
+                before(node)
             if random[node]:
                 self._draw(node)
             else:
