@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from torch_vis.analysis.cost.operation import touched
 from torch_vis.graph import Graph
@@ -117,19 +121,51 @@ def seen_outside(graph: Graph) -> set[int]:
     return found | {base(Value(graph, number)).index for number in found}
 
 
+def bytes_of(value: Value) -> Any:
+    """Of each byte of a value's memory, whether the value shows it."""
+    kind, graph = value.type, value.graph
+    marked = np.zeros(max(int(graph.storage_bytes[value.storage]), 0), dtype=bool)
+    if len(kind.stride) != len(kind.shape) or kind.itemsize is None or not kind.numel:
+        marked[: size_of(value)] = True
+        return marked
+    shown = [size if step else 1 for size, step in zip(kind.shape, kind.stride)]
+    seen = np.lib.stride_tricks.as_strided(
+        marked[value.offset * kind.itemsize :],
+        (*shown, kind.itemsize),
+        (*(step * kind.itemsize for step in kind.stride), 1),
+    )
+    seen[...] = True
+    return marked
+
+
+def read_once(values: Iterable[Value]) -> list[Any]:
+    """Of each value the bytes that none before it shows."""
+    before: dict[int, Any] = {}
+    found = []
+    for value in values:
+        mine = bytes_of(value)
+        found.append(mine & ~before[value.storage] if value.storage in before else mine)
+        before[value.storage] = mine | before[value.storage] if value.storage in before else mine
+    return found
+
+
+LOOKUPS = ("index", "embedding", "gather", "index_select")  # in their first tensor
+
+
 class Reference:
     """The bytes of groups, each worked out by its definition."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.outside = seen_outside(graph)
-        self.given = {
-            node.index: [(base(v), v) for v in given(node)] for node in graph.nodes if not is_plain_view(node)
-        }
+        self.given: dict[int, list[tuple[Value, Any]]] = {}
         self.readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for node, rows in self.given.items():
-            for root, value in rows:
-                self.readers[root.index].append((node, size_of(value)))
+        for node in graph.nodes:
+            if not is_plain_view(node):
+                values = [value for value in given(node) if size_of(value)]
+                self.given[node.index] = list(zip(map(base, values), read_once(values), strict=True))
+                for root, fresh in self.given[node.index]:
+                    self.readers[root.index].append((node.index, int(fresh.sum())))
 
     def saved(self, kernels: set[int]) -> tuple[int, int]:
         """The bytes of a group's own tensors that need not move, and those of further reads of others."""
@@ -142,14 +178,16 @@ class Reference:
                 if own and len(own) == len(everywhere) and value.index not in self.outside:
                     passing += size_of(value)
         shared = 0
-        known = set()
+        known: dict[int, Any] = {}
         for number in kernels:
-            for root, value in self.given[number]:
+            for place, (root, fresh) in enumerate(self.given[number]):
                 if root.producer is not None and root.producer.index in kernels:
                     continue
-                if (root.index, value.type) in known:
-                    shared += size_of(value)
-                known.add((root.index, value.type))
+                if place == 0 and self.graph.nodes[number].name in LOOKUPS:
+                    continue  # of which rows are read, nobody knows
+                seen = known.get(root.index, np.zeros_like(fresh))
+                shared += int((fresh & seen).sum())
+                known[root.index] = fresh | seen
         return passing, shared
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -141,6 +143,29 @@ def test_readers_of_one_tensor_are_read_for_once() -> None:
 
 def test_a_small_factor_is_computed_where_it_is_used() -> None:
     assert chains(tv.trace(lambda x, s: x * s.exp(), torch.ones(4, 8), torch.ones(8))) == [["exp", "mul"]]
+
+
+@pytest.mark.parametrize(
+    ("program", "saved", "left"),
+    [
+        (lambda x: (x @ x).relu(), 2, 2),  # only the product passes: written and read
+        (lambda x: x * x + x, 3, 2),  # the product's two, and x once instead of twice
+        (lambda x: (x.t() @ x).relu() + 1, 4, 2),
+        (lambda x: torch.addcmul(x * 2, x, x), 3, 2),
+        (lambda x: torch.addmm(x, x.t(), x, beta=0).relu(), 2, 2),
+        (lambda x: x.sin() + x.view(8, 8).cos(), 5, 2),
+    ],
+)
+def test_fusing_saves_no_byte_that_was_never_moved_twice(program: Any, saved: int, left: int) -> None:
+    (chain,) = tv.trace(program, torch.ones(8, 8)).fusion().chains
+    assert (chain.saved_bytes, chain.bytes_after) == (saved * 256, left * 256)
+
+
+def test_lookups_in_one_table_are_not_known_to_be_of_the_same_rows() -> None:
+    table, rows = torch.ones(100, 8), torch.arange(4)
+    trace = tv.trace(lambda: table[rows] + table[rows + 50])
+    (part,) = trace.partition(max_operations=9).parts
+    assert part.moved_bytes == 8 * 4 + 2 * (4 * 4 * 8) + 4 * 4 * 8
 
 
 # What does not

@@ -51,17 +51,14 @@ class FusedBytes:
         return self._split(self._chain[self.fused], self._size[self.fused])
 
     def _again(self) -> tuple[Ints, int]:
-        """Further reads of a tensor that the same kernel reads already."""
-        graph = self._found.graph
-        outside = np.flatnonzero(~self.fused & (self._kernel >= 0))
-        chain = self._found.of[self._reader[outside]]
-        type_ = graph.value_type[graph.in_value[self.rows[outside]]]
-        columns = (self._kernel[outside], chain, self.root[outside], type_)
-        _, first = np.unique(np.stack(columns), axis=1, return_index=True)
-        repeated = np.ones(len(outside), dtype=bool)
-        repeated[first] = False
-        counted = repeated & (chain >= 0)  # of operations in no chain, nothing was expected
-        return self._split(chain[counted], self._size[outside][counted])
+        """Further reads of bytes that the same kernel reads already."""
+        chain = self._found.of[self._reader]
+        counted = (
+            ~self.fused & (self._kernel >= 0) & (chain >= 0)
+        )  # of operations in no chain, nothing was expected
+        owner = self._kernel * max(self._found.count, 1) + chain
+        more = self._found.again(counted, owner)
+        return self._split(chain[counted], more[counted])
 
     def _unwritten(self) -> tuple[Ints, int]:
         """Tensors that only their own kernel reads."""

@@ -23,7 +23,10 @@ singular, eigenvalues   an estimate: the textbook's direct steps, and two sweeps
                         exponential of a matrix is one too.
 ``moved_bytes``         the least that must pass between kernel and memory: each byte that is needed read once, each
                         byte that is made written once. Views move none; an expanded tensor has the bytes under it; a
-                        lookup reads the rows that it returns; an operation in place reads and writes.
+                        lookup reads the rows that it returns; an operation in place reads and writes. A tensor that
+                        is given twice (``x * x``, ``x.t() @ x``) is read once, and so is memory that two views share,
+                        unless they cross in two dimensions: see ``reading``. What ``beta=0`` tells ``addmm`` to
+                        ignore is not read. Fusion and partition count in the same way, of many operations as of one.
 ======================= ==============================================================================================
 
 A row is not known where no formula covers the operation: operators of one's own, compiled code, products of two sparse

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from torch_vis.analysis.cost.classes import classes
 from torch_vis.analysis.cost.nested_sizes import with_nested_sizes
-from torch_vis.analysis.cost.operation import UNKNOWN_BYTES, Cost, Operation, is_sized, touched
+from torch_vis.analysis.cost.operation import (
+    UNKNOWN_BYTES,
+    Cost,
+    Operation,
+    RepeatedType,
+    is_sized,
+    touched,
+)
+from torch_vis.analysis.cost.reading import fresh_bytes, is_unread
 from torch_vis.analysis.cost.registry import Entry, formula_of
 from torch_vis.analysis.cost.sparse_sizes import with_sparse_sizes
 from torch_vis.graph import Call, Column, Graph, Slot, TensorType
@@ -44,12 +52,13 @@ def costs(graph: Graph, stored: Column | None = None) -> dict[str, Column]:
 def _worked_out(graph: Graph, stored: Column | None) -> tuple[dict[str, Column], dict[str, str]]:
     """The columns, and by operator how its formula failed."""
     values, types = with_nested_sizes(graph, *with_sparse_sizes(graph, stored), stored)
+    read, in_type = _reads(graph, values, types)
     flops, macs = np.zeros(len(graph), dtype=np.int64), np.zeros(len(graph), dtype=np.int64)
     known = np.zeros(len(graph), dtype=np.bool_)
-    moved, sized = _bytes_by_type(graph, values, types)
+    moved, sized = _bytes_by_type(graph, read, _sizes(types)[values[graph.out_value]])
     views = (graph.node_flags & Flag.VIEW) != 0
     known[views], sized[views], moved[views] = True, True, 0
-    work = _Work(graph, values, types)
+    work = _Work(graph, in_type, values[graph.out_value], types)
     nodes = np.flatnonzero(~views & ((graph.node_flags & Flag.OPAQUE) == 0) & work.has_formula)
     if len(nodes):
         group, first = work.groups(nodes)
@@ -102,13 +111,35 @@ def _row(cost: Cost | None) -> tuple[int, int, int, int]:
     return cost.flops, cost.macs, BY_TYPE if cost.bytes is None else cost.bytes, 1
 
 
-def _bytes_by_type(graph: Graph, values: Ints, types: list[TensorType]) -> tuple[Ints, NDArray[np.bool_]]:
+def _sizes(types: list[TensorType]) -> Ints:
+    return np.array([-1 if (size := touched(type_)) is None else size for type_ in types], dtype=np.int64)
+
+
+def _reads(graph: Graph, values: Ints, types: list[TensorType]) -> tuple[Ints, Ints]:
+    """Of every input the bytes that are read for it, -1 where not known, and the number of its type.
+
+    Bytes count for the first that has them. What has none left is of a ``RepeatedType``, added to the types.
+    """
+    number = values[graph.in_value]
+    size = _sizes(types)[number]
+    size[(graph.in_slot < 0) | ((graph.in_kind == Kind.SHAPE) & ~_read_by_another_name(graph))] = 0
+    unread = is_unread(graph)
+    size[unread] = 0
+    rows = np.flatnonzero(size > 0)
+    block = graph.in_node[rows] * np.int64(len(graph.storage_bytes))
+    block += graph.value_storage[graph.in_value[rows]]
+    read = size.copy()
+    read[rows] = fresh_bytes(graph, rows, size[rows], types, number[rows], block)
+    gone = np.flatnonzero(unread | ((size > 0) & (read == 0)))
+    kinds, place = np.unique(number[gone], return_inverse=True)
+    number[gone] = len(types) + place.reshape(-1)
+    types += [RepeatedType(*types[kind]) if is_sized(types[kind]) else types[kind] for kind in kinds.tolist()]
+    return read, number
+
+
+def _bytes_by_type(graph: Graph, read: Ints, made: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     """What every node reads and writes going by its tensors' types, and where that is known."""
-    sizes = np.array([-1 if (size := touched(type_)) is None else size for type_ in types], dtype=np.int64)
-    read = sizes[values[graph.in_value]]
-    read[(graph.in_slot < 0) | ((graph.in_kind == Kind.SHAPE) & ~_read_by_another_name(graph))] = 0
-    write = sizes[values[graph.out_value]]
-    write[~_is_fresh(graph)] = 0
+    write = np.where(_is_fresh(graph), made, 0)
     total, unknown = np.zeros(len(graph), dtype=np.int64), np.zeros(len(graph), dtype=np.int64)
     for cells, start in ((read, graph.in_start), (write, graph.out_start)):
         total += _sums(np.maximum(cells, 0), start)
@@ -146,14 +177,13 @@ class _Slots(NamedTuple):
 class _Work:
     """The formulas of a graph's calls, and the types that each node calls them with."""
 
-    def __init__(self, graph: Graph, values: Ints, types: list[TensorType]) -> None:
+    def __init__(self, graph: Graph, in_type: Ints, out_type: Ints, types: list[TensorType]) -> None:
         self.graph = graph
         self.types = types
         self.entries: list[Entry | None] = _entries(graph.calls)
         has = np.array([entry is not None for entry in self.entries], dtype=np.bool_)
         self.has_formula = has[graph.node_call] if len(has) else np.zeros(len(graph), dtype=np.bool_)
-        self.in_type = values[graph.in_value]
-        self.out_type = values[graph.out_value]
+        self.in_type, self.out_type = in_type, out_type
         self.is_sized = [is_sized(type_) for type_ in types]
         self.failed: dict[str, str] = {}  # by operator, with what its formula raised first
 

@@ -57,6 +57,10 @@ class NestedType(TensorType):
         return made
 
 
+class RepeatedType(TensorType):
+    """The type of an argument for which nothing is read: another argument has its bytes, or the call ignores it."""
+
+
 class Operation:
     """One call of an operator: ``args`` and ``kwargs`` as it was called, with a ``TensorType`` for every tensor.
 
@@ -175,8 +179,8 @@ def touched(tensor: TensorType) -> int | None:
     >>> touched(TensorType("float32", (2, 1000), (1, 0)))  # expanded: 1000 columns in one place
     8
     """
-    if tensor.layout == "zero":
-        return 0  # known to be zero, without memory
+    if tensor.layout == "zero" or isinstance(tensor, RepeatedType):
+        return 0  # known to be zero, without memory; or counted elsewhere
     if tensor.itemsize is None or not is_sized(tensor):
         return None
     if not tensor.stride or not tensor.numel:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from torch_vis.analysis.cost.columns import costs
+from torch_vis.analysis.cost.reading import fresh_bytes, is_unread
 from torch_vis.analysis.fusion.flow import Bools, Flow, Ints, Rel
 from torch_vis.analysis.fusion.kinds import Kind
 from torch_vis.analysis.fusion.merging import Merger
@@ -188,24 +189,50 @@ class Fusion:
     def reads(self) -> tuple[Ints, Ints, Ints]:
         """Every read of a kernel: its row, the value under it and the bytes that move for it.
 
-        Of a table only the rows looked up are read, and nothing of memory that is only written over: what an operation
-        moves tells how much less than all of its arguments that is.
+        A byte that a kernel is given twice is read once. Of a table only the rows looked up are read, and nothing of
+        memory that is only written over: what an operation moves tells how much less than all of its arguments that is.
         """
+        return self._read[:3]
+
+    @cached_property
+    def _read(self) -> tuple[Ints, Ints, Ints, Bools]:
+        """The same, and whether all bytes of the tensor are read."""
         graph, flow = self.graph, self.flow
         rows = np.flatnonzero(flow.reads)
         value, node = graph.in_value[rows], graph.in_node[rows].astype(np.int64)
-        size = np.where(self.is_kernel[node], flow.bytes_of_type[graph.value_type[value]], 0)
+        size = self._whole(rows)
+        block = node * len(graph.storage_bytes) + graph.value_storage[value]
+        size = fresh_bytes(graph, rows, size, graph.types, graph.value_type[value], block)
         made, maker = self._made
         whole = np.bincount(node, weights=size, minlength=len(graph))
         whole += np.bincount(maker, weights=made, minlength=len(graph))
         slots = int(max(graph.in_slot.max(initial=0), -graph.out_slot.min(initial=0))) + 1
         over = graph.out_slot < 0
         into = np.isin(node * slots + graph.in_slot[rows], maker[over] * slots - graph.out_slot[over] - 1)
-        return (
-            rows,
-            flow.root[value],
-            _without(size, node, self._beyond(whole), np.lexsort((-size, ~into, node))),
-        )
+        read = _without(size, node, self._beyond(whole), np.lexsort((-size, ~into, node)))
+        return rows, flow.root[value], read, read == size
+
+    def _whole(self, rows: Ints) -> Ints:
+        """All bytes of what a kernel is given by some inputs, and looks at."""
+        graph = self.graph
+        size = self.flow.bytes_of_type[graph.value_type[graph.in_value[rows]]]
+        return np.where(self.is_kernel[graph.in_node[rows]] & ~is_unread(graph)[rows], size, 0)
+
+    def again(self, chosen: Bools, owner: Ints) -> Ints:
+        """Of some reads the bytes that need not move when all of one owner are one kernel: another has them before.
+
+        Of a tensor that is not read whole, as a table that is looked up in, nobody knows if the rows are the same.
+        """
+        graph = self.graph
+        rows, root, size, whole = self._read
+        full = self._whole(rows)
+        places = np.flatnonzero(chosen & whole & (full > 0))
+        block = owner[places] * len(graph.value_type) + root[places]
+        kind = graph.value_type[graph.in_value[rows[places]]]
+        left = fresh_bytes(graph, rows[places], full[places], graph.types, kind, block)
+        found = np.zeros(len(rows), dtype=np.int64)
+        found[places] = np.maximum(size[places] - left, 0)
+        return found
 
     @cached_property
     def _made(self) -> tuple[Ints, Ints]:
@@ -261,20 +288,15 @@ class Fusion:
         that one of its kernels reads already.
         """
         graph = self.graph
-        rows, root, size = self.reads
+        rows, _, size = self.reads
         part, inside = of[graph.in_node[rows]], self.within(of)
         made = np.zeros(count, dtype=np.int64)
         np.add.at(made, part[inside], size[inside])
         gone = np.flatnonzero(self._unwritten(inside))
         np.add.at(made, of[graph.value_producer[gone]], self.written[gone])
-        chosen = (part >= 0) & ~inside
-        type_ = graph.value_type[graph.in_value[rows]][chosen].astype(np.int64)
-        key = (part[chosen] * len(graph.value_type) + root[chosen]) * max(len(graph.types), 1) + type_
-        _, first = np.unique(key, return_index=True)
-        again = np.ones(len(key), dtype=bool)
-        again[first] = False
+        outside = (part >= 0) & ~inside
         more = np.zeros(count, dtype=np.int64)
-        np.add.at(more, part[chosen][again], size[chosen][again])
+        np.add.at(more, part[outside], self.again(outside, part)[outside])
         return made, more
 
     @cached_property
