@@ -11,6 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 import torch_vis as tv
+from tests.views.labels import written
 from torch_vis.errors import UsageError
 from torch_vis.reports.batch import BatchSize
 from torch_vis.reports.batching import Fit
@@ -334,3 +335,11 @@ def test_memory_that_does_not_grow_evenly_is_said_to_do_so():
     assert found.per_sample_bytes == pytest.approx(4 * (found.largest + half) + 64, rel=0.02)
     even = tv.analyze_batch_size(network(), torch.randn(4, 3, 16, 16), memory="2 MiB", measure=False)
     assert even.grows_evenly and "evenly" not in str(even)
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_large_throughputs_are_written_as_small_ones_are(renderer):
+    paces = [1500.0, 5200.0, 8400.0, 13600.0]
+    rows = [Fit(2**power, 10_000, 9_000, None, 1_000, pace) for power, pace in enumerate(paces)]
+    figure = BatchSize(rows, None, 4, 1 << 20, []).figure(renderer, chart="throughput")
+    assert written(figure, "y") == ["0", "5,000", "10,000"]

@@ -37,7 +37,7 @@ FIGURES: dict[str, tuple[str, Callable[[int], str]]] = {
     "predicted_ns": ("time, predicted", duration),
     "kernels_ns": ("of it kernels", duration),
 }
-UNCHECKED = ("cannot be checked", "cannot be checked")
+UNCHECKED = ("has nothing to be checked by", "have nothing to be checked by")
 WAYS = {  # what comes of cutting one group, and of cutting several
     OTHER: ("gives something else", "give something else"),
     RESHAPED: ("gives another shape", "give another shape"),
@@ -128,7 +128,8 @@ class Pruning(Report):
             return found
         found["units"] = f"{sum(group.cut for group in cut):,} of {sum(group.units for group in cut):,} cut"
         if self.heads:
-            found["heads"] = f"{sum(head.cut for head in self.heads):,} of {len(self.heads):,} cut"
+            none = ": none can be" if all(head.problem for head in self.heads) else ""
+            found["heads"] = f"{sum(head.cut for head in self.heads):,} of {len(self.heads):,} cut{none}"
         checked = [group.error for group in cut if group.error is not None]
         if checked:
             found["checked"] = (

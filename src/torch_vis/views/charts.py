@@ -25,6 +25,7 @@ NAMED = 0.05  # and for names of stages above what is drawn
 SIDE = 3  # series of dots whose figures stand beside the chart
 LETTER = 0.011  # of the width of a chart that is 700 pixels wide: a letter along an axis
 KEYS = 100  # letters of a row of the legend
+WHOLE, LONG = 1e4, 1e9  # plain figures in this range are written whole, as those below are
 
 
 class Axis(NamedTuple):
@@ -223,6 +224,8 @@ def said(axis: Axis, number: float) -> str:
 
     >>> said(Axis("time", "ns"), -1.5e6), said(Axis("share"), 0.12345), said(Axis("peak", "bytes"), 2048)
     ('−1.50 ms', '0.1235', '2.00 KiB')
+    >>> said(Axis("samples per second"), 8000), said(Axis("samples per second"), 10000)
+    ('8,000', '10,000')
     """
     if not math.isfinite(number):
         return str(number)
@@ -230,7 +233,8 @@ def said(axis: Axis, number: float) -> str:
         sign = "−" if number < 0 else "+" if number > 0 else ""
         return f"{sign}{abs(number):,.0f} %" if abs(number) >= 99.95 else f"{sign}{abs(number):.3g} %"
     show = UNITS.get(axis.unit)
-    text = show(round(abs(number))) if show else f"{abs(number):,.4g}"
+    plain = ",.0f" if WHOLE <= abs(number) < LONG else ",.4g"
+    text = show(round(abs(number))) if show else format(abs(number), plain)
     return f"−{text}" if number < 0 else text
 
 
