@@ -12,6 +12,7 @@ from torch_vis.analysis.compare_elsewhere import match_elsewhere
 from torch_vis.analysis.compare_keys import (
     Key,
     as_many,
+    calls_around,
     calls_inside,
     classes_of,
     ending,
@@ -77,6 +78,9 @@ class Matching:
         self.unsure: list[Alike] = []
         self.a, self.b = one.graph, two.graph
         self.inside_a, self.inside_b = calls_inside(one), calls_inside(two)
+        self.around_a, self.around_b = calls_around(self.inside_a), calls_around(self.inside_b)
+        self.hold_a, self.hold_b = [False] * len(self.inside_a), [False] * len(self.inside_b)
+        """Whether a call that belongs together with another is made inside each."""
         self.classes = classes_of(self.a), classes_of(self.b)
         self.exact, self.operators = (  # what forward does: by all that is known of operations, and by their operators
             Key(fingerprints(one, self.inside_a, told_a, known), fingerprints(two, self.inside_b, told_b, known))
@@ -119,6 +123,11 @@ class Matching:
     def _take(self, here: int, there: int) -> None:
         self.found[here] = there
         self.came_from[there] = here
+        for around, hold, scope in ((self.around_a, self.hold_a, here), (self.around_b, self.hold_b, there)):
+            scope = around[scope]
+            while scope >= 0 and not hold[scope]:
+                hold[scope] = True
+                scope = around[scope]
 
     def left(self, here: int, there: int) -> tuple[list[int], list[int]]:
         """The calls made directly inside two others that have no counterpart yet."""
@@ -130,13 +139,11 @@ class Matching:
         return self.accept(self.pair_up(*self._rows(here, there), self.keys))
 
     def _rows(self, here: int, there: int) -> tuple[list[int], list[int]]:
-        """The calls made directly inside two others, with the counterparts of these that are further inside."""
-        rows_a, rows_b = self.inside_a[here], self.inside_b[there]
-        came = [self.came_from[scope] for scope in rows_b if scope in self.came_from]
-        went = [int(self.found[scope]) for scope in rows_a if self.found[scope] >= 0]
-        more_a = {scope for scope in came if is_in(self.a, scope, here)} - {*rows_a}
-        more_b = {scope for scope in went if is_in(self.b, scope, there)} - {*rows_b}
-        return sorted([*rows_a, *more_a]), sorted([*rows_b, *more_b])
+        """The calls inside two others, and those inside containers that have no counterpart, but hold what has."""
+        return (
+            _opened(self.inside_a, here, lambda scope: self.hold_a[scope] and self.found[scope] < 0),
+            _opened(self.inside_b, there, lambda scope: self.hold_b[scope] and scope not in self.came_from),
+        )
 
     def likely(self, here: int, there: int) -> list[tuple[int, int]]:
         """What is left inside two: of another class under the same name, or renamed and changed in the same place."""
@@ -302,7 +309,9 @@ class Matching:
             for scope, one in zip(rows, of):
                 if self.contents[place].has(scope):
                     alike.setdefault(one, Alike([], []))[place].append(scope)
-        self.unsure += [both for both in alike.values() if both.a and both.b and len(both.a) != len(both.b)]
+        for both in alike.values():
+            if both.a and both.b and len(both.a) != len(both.b) and both not in self.unsure:
+                self.unsure.append(both)
 
     def match_places(self) -> None:
         """Match what was called from elsewhere, but is the same call by its whole path: fx leaves containers out."""
@@ -315,6 +324,18 @@ class Matching:
             there = rest.pop(place_of(self.a, scope), -1)
             if there >= 0:
                 self._take(scope, there)
+
+
+def _opened(inside: list[list[int]], outer: int, is_open: Callable[[int], bool]) -> list[int]:
+    """The calls made directly inside another, each followed by what is inside it where it is open."""
+    found: list[int] = []
+    stack = inside[outer][::-1]
+    while stack:
+        scope = stack.pop()
+        found.append(scope)
+        if is_open(scope):
+            stack += reversed(inside[scope])
+    return found
 
 
 def _several_in_both(here: list[Any], there: list[Any]) -> bool:

@@ -21,10 +21,12 @@ def match_elsewhere(matching: Matching) -> None:
     elsewhere = _Elsewhere(matching)
     elsewhere.by_weights()
     elsewhere.only_ones()
+    elsewhere.around_the_same()
     elsewhere.containers()
     left_a, left_b = matching.left(0, 0)
     if len(left_a) == len(left_b) == 1:
         elsewhere.take([(left_a[0], left_b[0])])
+    elsewhere.once_more()
     elsewhere.by_what_they_do()
 
 
@@ -66,6 +68,26 @@ class _Elsewhere:
         left_a, left_b = self._left()
         self.take(_unique(left_a, left_b, found.exact))
 
+    def around_the_same(self) -> None:
+        """Match calls of one class where all inside them that has a counterpart has it in the other.
+
+        That has to be most of what has weights, as far as these are known and tell anything.
+        """
+        found = self.matching
+        for here in reversed(self._left()[0]):  # from the inside out
+            went = [int(found.found[scope]) for scope in found.inside_a[here] if found.found[scope] >= 0]
+            if len({found.around_b[scope] for scope in went}) != 1:
+                continue
+            there = found.around_b[went[0]]
+            came = [scope for scope in found.inside_b[there] if scope in found.came_from]
+            told = min(
+                sum(contents.of(scope) is not None for scope in inside)
+                for contents, inside in zip(found.contents, (found.inside_a[here], found.inside_b[there]))
+            )
+            most = 2 * sum(found.contents[1].has(scope) for scope in went) > told
+            if most and len(came) == len(went) and found.classes[0][here] == found.classes[1][there]:
+                self.take([(here, there)])
+
     def containers(self) -> None:
         """Match the only ones of a class that most of what they call is alike in: of one of the two, at least."""
         found = self.matching
@@ -78,6 +100,15 @@ class _Elsewhere:
             if 2 * (one & two).total() > min(one.total(), two.total()):
                 alike.append((here, there))
         self.take(alike)
+
+    def once_more(self) -> None:
+        """Match what is left inside pairs: containers without a counterpart may be open by now."""
+        found = self.matching
+        left_a, left_b = self._left()
+        outer_a = {found.around_a[scope] for scope in left_a if found.found[found.around_a[scope]] >= 0}
+        outer_b = {found.around_b[scope] for scope in left_b if found.around_b[scope] in found.came_from}
+        pairs = [(scope, int(found.found[scope])) for scope in sorted(outer_a)]
+        found.descend([(here, there) for here, there in pairs if there in outer_b])
 
     def by_what_they_do(self) -> None:
         """Match what does the same: under the same path, then in order, between those that belong together already."""

@@ -73,6 +73,15 @@ def calls_inside(side: Side) -> list[list[int]]:
     return found
 
 
+def calls_around(inside: list[list[int]]) -> list[int]:
+    """For each call the one that it is made directly inside of, -1 for none."""
+    found = [-1] * len(inside)
+    for outer, scopes in enumerate(inside):
+        for scope in scopes:
+            found[scope] = outer
+    return found
+
+
 def names_of(graph: Graph) -> list[Any]:
     """What each call is within the one around it: the last part of its path, and its class."""
     found = []
