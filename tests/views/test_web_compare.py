@@ -1,4 +1,4 @@
-"""The page of a comparison in a real Chromium: blocks in their order, what was removed by itself, names that lie on nothing."""
+"""The page of a comparison in a real Chromium: blocks in order, what was removed by itself, names that lie on nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def compared(change: Callable[[Tower], None]) -> tv.Comparison:
 
 
 BLOCKS = (
-    "return A.scene.columns.map(c => { const f = c.picture.items.findIndex(i => i.box.kind === 'fold' && i.box.count === 3);"
+    "return A.scene.columns.map(c => {"
+    "const f = c.picture.items.findIndex(i => i.box.kind === 'fold' && i.box.count === 3);"
     "return c.picture.items.flatMap((it, i) => /^blocks\\.\\d$/.test(it.box.label) ?"
     "[[it.box.label, c.x[i], c.y[i], f >= 0 && c.x[i] >= c.x[f] && c.x[i] + c.w[i] <= c.x[f] + c.w[f]"
     " && c.y[i] >= c.y[f] && c.y[i] + c.h[i] <= c.y[f] + c.h[f]]] : []); })"
@@ -123,9 +124,7 @@ def test_a_block_that_was_removed_stands_by_itself_and_the_one_in_its_place_says
             ["blocks.1", 2, ""],
         ]
         assert len({operations for *_, operations in found}) == 1
-    page.js(
-        "const box = A.scene.columns[0].picture.items.map(i => i.box).find(b => b.was); A.select(box); S.showTab?.('details')"
-    )
+    page.js("A.select(A.scene.columns[0].picture.items.map(i => i.box).find(b => b.was))")
     assert page.js("return document.querySelector('.details').textContent").count("blocks.2")
 
 
@@ -142,14 +141,16 @@ def test_what_replaces_a_module_stands_where_it_stood(show: Show) -> None:
 PLATES = (
     "const scale = arguments[0], proto = CanvasRenderingContext2D.prototype, round = proto.roundRect, plates = [];"
     "const view = S.view; view.fly({scale, x: 5, y: 5}, false);"
-    "proto.roundRect = function (x, y, w, h, r) { if (this.fillStyle === A.theme.plate || this.fillStyle === A.theme.accent) {"
-    "const m = this.getTransform(), k = devicePixelRatio; plates.push([(m.a * x + m.e) / k, (m.d * y + m.f) / k, m.a * w / k, m.d * h / k]); }"
+    "proto.roundRect = function (x, y, w, h, r) { if ([A.theme.plate, A.theme.accent].includes(this.fillStyle)) {"
+    "const m = this.getTransform(), k = devicePixelRatio;"
+    "plates.push([m.a * x + m.e, m.d * y + m.f, m.a * w, m.d * h].map(n => n / k)); }"
     "return round.call(this, x, y, w, h, r); };"
     "try { view.drawNow(); } finally { proto.roundRect = round; }"
     "const at = (c, i) => [c.x[i] * scale + 5, c.y[i] * scale + 5, c.w[i] * scale, c.h[i] * scale];"
     "const meet = (a, b) => a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3];"
     "const within = (a, b) => a[0] >= b[0] && a[1] >= b[1] && a[0] + a[2] <= b[0] + b[2] && a[1] + a[3] <= b[1] + b[3];"
-    "const of = own => A.scene.columns.flatMap(c => c.picture.items.flatMap((it, i) => own === (it.own >= 0) ? [at(c, i)] : []));"
+    "const of = own => A.scene.columns.flatMap(c =>"
+    "c.picture.items.flatMap((it, i) => own === (it.own >= 0) ? [at(c, i)] : []));"
     "const leaves = of(false), frames = of(true);"
     "return [plates.length, plates.filter(p => leaves.some(b => meet(p, b))).length,"
     "plates.filter((p, i) => plates.some((q, j) => j > i && meet(p, q))).length,"
@@ -177,3 +178,37 @@ def test_from_afar_the_colours_still_say_what_differs(show: Show) -> None:
         ".find(b => b.kind === 'op' && b.difference === d); return A.paint(b, A.theme).far; })"
     )
     assert len(set(far)) == 3
+
+
+def test_the_module_table_has_what_was_removed_where_it_was(show: Show) -> None:
+    page = show(compared(without_one))
+    page.js("[...document.querySelectorAll('.tabs button')].find(b => b.textContent === 'Modules').click()")
+    names = page.js("return [...document.querySelectorAll('.modules td.name')].map(n => n.textContent)")
+    blocks = [name for name in names if "blocks." in name]
+    assert blocks == ["blocks.0 Block", "− blocks.1 Block", "blocks.1 Block · was blocks.2"]
+    assert [name for name in names if name.startswith("− ")] == names[
+        names.index(blocks[1]) : names.index(blocks[2])
+    ]
+    assert names[-1] == "head Linear" and "− removed, ≠ changed" in page.text(".modules")
+
+
+def test_operations_that_changed_in_the_same_way_are_told_together(show: Show) -> None:
+
+    torch.manual_seed(0)
+    one, two = Tower(), Tower()
+    two.to(torch.float64)
+    result = tv.compare(tv.trace(one, torch.ones(3, 4)), tv.trace(two, torch.ones(3, 4, dtype=torch.float64)))
+    page = show(result)
+    told = page.js(
+        "return [...document.querySelectorAll('.summary .changes li')].map(l => l.textContent)"
+        ".filter(t => t.includes('→'))"
+    )
+    assert len(told) < len(result.changed) and any(" more like it" in text for text in told)
+    plain = [text.split(" and ")[0] for text in told]
+    names = page.js(
+        "return [...document.querySelectorAll('.summary .changes .row b')].map(b => b.textContent)"
+    )
+    assert len(set(zip(names, plain, strict=True))) == len(told)
+    counted = sum(1 + int(text.split(" and ")[1].split()[0]) if " and " in text else 1 for text in told)
+    rest = page.js("return document.querySelector('.summary .changes').nextElementSibling?.textContent ?? ''")
+    assert counted + (int(rest.split()[1]) if rest else 0) == len(result.changed)

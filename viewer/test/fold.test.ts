@@ -5,7 +5,7 @@ import { stretches } from "../src/tree/fold.ts";
 import { Forest } from "../src/tree/forest.ts";
 import { openAll, openAtFirst, wayTo } from "../src/tree/openings.ts";
 import { compose, type Picture } from "../src/tree/picture.ts";
-import { makeRun, tower } from "./samples.ts";
+import { compared, makeRun, tower } from "./samples.ts";
 
 const options = { views: false, up: false, measure: () => ({ w: 100, h: 40 }), header: 30, headerWidth: () => 0 };
 const calls = (count: number): Uint8Array => new Uint8Array(count).fill(1);
@@ -137,6 +137,15 @@ test("what ran again is not folded with what ran first, and is the only thing ma
   const boxes = rootBox(new Forest(run, [0])).children;
   assert.deepEqual(boxes.map((box) => [box.label, box.count, box.recomputed, box.isMarked]), [["layers.0–1", 2, false, false], ["layers.0–1", 2, true, true]]);
   assert.deepEqual(boxes[1].children.map((box) => box.isMarked), [false, false], "the repeat says it for all in it");
+});
+
+test("in a comparison the one that was removed has its own name, and the one in its place says what it was", () => {
+  const run = compared(tower(3), [0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 0], new Array(11).fill(0));
+  run.tables.modules[5][0] = "layers.1"; // what was layers.2 has the number of the one that was removed
+  run.data.compare = { a: "A", b: "B", counts: {}, notes: [], sides: [], changes: { texts: [], rows: [] }, was: [[5, "layers.2"]] };
+  const net = rootBox(new Forest(run, [0])).children[0];
+  const found = net.children.filter((box) => box.label.startsWith("layers")).map((box) => [box.label, box.difference, box.was]);
+  assert.deepEqual(found, [["layers.0", 0, ""], ["layers.1", 2, ""], ["layers.1", 0, "was layers.2"]]);
 });
 
 test("numbers that do not follow on each other are told one by one", () => {

@@ -1,8 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fitted, freeAreas } from "../src/draw/fitting.ts";
+import { fitted as fittedCamera, freeAreas, READABLE } from "../src/draw/fitting.ts";
 import { labelsOf, meets } from "../src/draw/labels.ts";
+import { freeSteps, placeOf } from "../src/draw/names.ts";
 import { Scene, titleWidth } from "../src/draw/scene.ts";
+import { fitted } from "../src/draw/words.ts";
 import { walk, type Direction } from "../src/input/walk.ts";
 import { Layout, type FrameSpec } from "../src/layout/frames.ts";
 import type { Cells, Lines, Sheet } from "../src/layout/layered.ts";
@@ -50,6 +52,24 @@ test("a chain of ten that is taller than the window wraps and fits in it", () =>
   const sheet = set(cellsOf(10), linesOf(chain(10)), { ...spacing, room: { w: 450, h: 420 } });
   assert.ok(sheet.columns > 1 && sheet.width <= 450 && sheet.height <= 450, `${sheet.columns}: ${sheet.width} × ${sheet.height}`);
   assert.equal(set(cellsOf(5), linesOf(chain(5)), { ...spacing, room: { w: 450, h: 420 } }).columns, 1, "one that fits does not");
+});
+
+test("three alike stand below or beside each other, not two below each other and one beside", () => {
+  for (const [w, h] of [[500, 440], [900, 600], [1400, 500], [300, 900]]) {
+    const cells = { ...cellsOf(3), w: new Float64Array(3).fill(700), h: new Float64Array(3).fill(600) };
+    const sheet = set(cells, linesOf(chain(3)), { ...spacing, room: { w, h } });
+    noneMeet(cells, sheet);
+    assert.ok(sheet.columns === 1 || sheet.columns === 3, `${w} × ${h}: ${sheet.columns} columns`);
+    for (const i of [1, 2]) assert.ok(sheet.columns === 1 ? sheet.y[i] > sheet.y[i - 1] : sheet.x[i] > sheet.x[i - 1]);
+  }
+});
+
+test("of the height of a frame, one that holds much has more than small ones beside it", () => {
+  const outer = { ...plainSpec(3), child: Int32Array.of(1, 2, 3), room: { w: 500, h: 900 } };
+  Object.assign(outer, linesOf(chain(3)), { srcPort: Int32Array.of(-1, -1), dstPort: Int32Array.of(-1, -1) });
+  const long = { ...plainSpec(9), ...linesOf(chain(9)), srcPort: new Int32Array(8).fill(-1), dstPort: new Int32Array(8).fill(-1) };
+  const [, first, middle] = new Layout().all([outer, plainSpec(1), long, plainSpec(1)]);
+  assert.ok(middle.width < 2 * first.width, `it need not be wrapped: ${middle.width}`);
 });
 
 test("parts that nothing joins are set in rows, about as wide as the window is", () => {
@@ -118,7 +138,7 @@ test("lines into a frame keep off its name and its buttons", () => {
 test("the graph is fitted where nothing lies on it", () => {
   const overlays = [{ x: 10, y: 540, w: 500, h: 50 }, { x: 860, y: 10, w: 34, h: 64 }];
   for (const [w, h] of [[400, 800], [3000, 900], [100, 100], [900, 600]]) {
-    const camera = fitted({ x: 0, y: 0, w, h }, freeAreas(900, 600, overlays), 1.2, 10);
+    const camera = fittedCamera({ x: 0, y: 0, w, h }, freeAreas(900, 600, overlays), 1.2, 10);
     const shown = { x: camera.x, y: camera.y, w: w * camera.scale, h: h * camera.scale };
     for (const over of overlays) assert.ok(!meets(shown, over), JSON.stringify({ shown, over }));
     assert.ok(shown.x >= 0 && shown.y >= 0 && shown.x + shown.w <= 900.1 && shown.y + shown.h <= 600.1);
@@ -152,6 +172,40 @@ test("labels lie on no box, on no name and on no other label", () => {
     });
   });
   assert.ok(seen > 5, `${seen} labels`);
+});
+
+test("names of frames lie on no box, and those of what frames are in have more room", () => {
+  const scene = sceneOf(5);
+  const [column] = scene.columns;
+  let seen = 0;
+  for (let scale = 0.05; scale < 0.84; scale += 0.04) {
+    column.picture.frames.forEach((frame, number) => {
+      if (!number) return;
+      const result = column.results[number];
+      const steps = freeSteps(column, number);
+      for (const name of [12, 40, 110, 240]) {
+        const place = placeOf(steps, result, name, 36, scale, Infinity);
+        if (!place) continue;
+        seen += 1;
+        assert.ok(place.grow * scale * 13 >= 6.99 && place.grow * scale <= READABLE + 1e-9);
+        const plate = { x: 8 * place.grow, y: 6, w: Math.min((name + 24) * place.grow, place.room - 8 * place.grow), h: 22 * place.grow };
+        frame.items.forEach((item, cell) => {
+          if (item < 0) return;
+          assert.ok(!meets(plate, { x: result.x[cell], y: result.y[cell], w: column.w[item], h: column.h[item] }), `${scale} ${name}`);
+        });
+      }
+      const holds = [...column.picture.specs[number].child].some((child) => child >= 0);
+      assert.ok(holds ? result.header > 30 : result.header === 30);
+    });
+  }
+  assert.ok(seen > 100, `${seen} names`);
+});
+
+test("a name on a small box is whole or says enough", () => {
+  assert.deepEqual(fitted("addmm", "", 200, 0, 44, 0.5), { text: "addmm", size: 22 });
+  assert.equal(fitted("− addmm", "− ", 45, 0, 44, 0.4)?.text, "addmm", "its colour says the rest");
+  assert.equal(fitted("output", "", 20, 0, 44, 0.3), null, "and not ou…t");
+  assert.match(fitted("_scaled_dot_product", "", 120, 0, 44, 0.3)!.text, /^_sca.*…/);
 });
 
 test("a phase is as wide as its title, so that titles neither collide nor are cut off", () => {

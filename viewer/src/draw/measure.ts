@@ -44,7 +44,7 @@ export function subRuler(): Ruler {
 }
 
 /** In a comparison, added, removed and changed are said in signs as well as in colours. */
-const SIGNS = ["", "+ ", "− ", "≠ "];
+export const SIGNS = ["", "+ ", "− ", "≠ "];
 
 /** The signs before a name: how the two runs of a comparison differ there, and that backward ran it again. */
 export function signOf(box: Box): string {

@@ -57,6 +57,7 @@ interface Name {
   steps: Step[];
   around: Name | null;
   grow: number;
+  hidden: boolean;
 }
 
 const CARD_FROM = 0.2;
@@ -187,7 +188,7 @@ export class Painter {
     if (camera.scale >= FAR) this.header(box, rect, accent, { grow: 1, buttons: 1, room: rect.w }, camera, look, lines);
     else {
       const around = this.nameOf.get(column.picture.frames[frame].parent) ?? null; // frames come before what is in them
-      const name: Name = { box, rect, accent, lines, steps: freeSteps(column, frame), around, grow: Infinity };
+      const name: Name = { box, rect, accent, lines, steps: freeSteps(column, frame), around, grow: Infinity, hidden: false };
       this.names.push(name);
       this.nameOf.set(frame, name);
     }
@@ -198,9 +199,12 @@ export class Painter {
     const far = camera.scale < NAMES_FROM;
     for (const name of this.names) {
       const { box, rect, accent, lines, steps } = name;
+      name.hidden = far && name.around?.hidden === true; // what is inside tells nothing without what it is in
+      if (name.hidden) continue;
       const beside = far ? SIDE : box.kind === "fold" ? 84 : 36;
       const place = placeOf(steps, { width: rect.w, height: rect.h }, titleRuler().width(far ? farName(box) : nameOf(box)), beside, camera.scale, name.around?.grow ?? Infinity);
       name.grow = place?.grow ?? name.around?.grow ?? Infinity;
+      name.hidden = !place;
       if (place) this.header(box, rect, accent, place, camera, look, lines);
     }
   }

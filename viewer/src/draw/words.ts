@@ -13,7 +13,8 @@ const NAME = 11; // pixels that a name should have
 const SMALL = 8; // and that it may have
 const SMALLEST = 6.5; // for a name to be whole
 const LEFT = 13;
-const RIGHT = 3;
+const RIGHT = 4;
+const BESIDE = 5; // between a name and what follows it
 const FEWEST = 6; // letters of a name that is cut: fewer tell nothing
 
 /** From farther away: the name alone, as large as is needed to read it and as the box allows. */
@@ -21,8 +22,8 @@ export function drawName(context: CanvasRenderingContext2D, box: Box, { x, y, w,
   const { badge, title } = face(box);
   const sign = box.canOpen && scale >= TEXT_FROM && !look.still ? 14 : 0;
   const isEnd = box.kind === "input" || box.kind === "output";
-  const room = isEnd ? w - 12 : w - LEFT - RIGHT - sign;
-  const beside = badge ? titleRuler().width(badge) + 12 : 0;
+  const room = isEnd ? w - 12 : w - LEFT - RIGHT - (sign && sign + BESIDE);
+  const beside = badge ? titleRuler().width(badge) + 12 + BESIDE : 0;
   const found = fitted(title, signOf(box), room, beside, h, scale);
   if (!found) return null;
   const { text, size } = found;

@@ -8,6 +8,12 @@ import { more, nodeLink, section, type Go } from "./rows.ts";
 const MOST = 20;
 const CHANGED = 3;
 
+/** Operations of one operator that changed in the same way; the first stands for all. */
+interface Alike {
+  row: number[];
+  count: number;
+}
+
 /** The words for one operation; null where there are none: it is not changed, or one of more than the page has words for. */
 export function changeWords(run: Run, node: number): HTMLElement | null {
   if (run.difference?.[node] !== CHANGED) return null;
@@ -16,15 +22,32 @@ export function changeWords(run: Run, node: number): HTMLElement | null {
   return section("What changed, A → B", text);
 }
 
-/** The first changed operations that are no views, each with its words, and how many there are. */
+/** The changed operations with their words, those that changed in the same way together and views last, and how many there are. */
 export function changeList(run: Run, go: Go): HTMLElement[] {
-  const rows = run.data.compare!.changes.rows;
-  const shown = [...rows.filter(([node]) => !run.isView(node)), ...rows.filter(([node]) => run.isView(node))].slice(0, MOST);
-  const total = Object.entries(run.data.compare!.counts).find(([name]) => name === "changed")?.[1] ?? rows.length;
-  if (!shown.length) return [];
-  return [section(`Changed, A → B (${count(total)})`, ...shown.flatMap((row) => [nodeLink(run, row[0], go), said(run, row)]), more(total - shown.length))];
+  const all = alike(run);
+  if (!all.length) return [];
+  const shown = all.slice(0, MOST);
+  const total = Object.entries(run.data.compare!.counts).find(([name]) => name === "changed")?.[1] ?? all.length;
+  const told = shown.reduce((sum, { count: many }) => sum + many, 0);
+  return [section(`Changed, A → B (${count(total)})`, h("div", { class: "changes" }, ...shown.flatMap(({ row, count: many }) => [
+    nodeLink(run, row[0], go),
+    said(run, row, many > 1 ? ` and ${count(many - 1)} more like it` : ""),
+  ])), more(total - told))];
 }
 
-function said(run: Run, [, ...texts]: number[]): HTMLElement {
-  return h("ul", { class: "limits" }, ...texts.map((text) => h("li", {}, run.data.compare!.changes.texts[text])));
+function alike(run: Run): Alike[] {
+  const found = new Map<string, Alike>();
+  for (const row of run.data.compare!.changes.rows) {
+    const key = [run.name(row[0]), run.nodePhase[row[0]], ...row.slice(1)].join("\u0000");
+    const known = found.get(key);
+    if (known) known.count += 1;
+    else found.set(key, { row, count: 1 });
+  }
+  const groups = [...found.values()];
+  const isView = ({ row }: Alike): boolean => run.isView(row[0]);
+  return [...groups.filter((one) => !isView(one)), ...groups.filter(isView)];
+}
+
+function said(run: Run, [, ...texts]: number[], after = ""): HTMLElement {
+  return h("ul", { class: "limits" }, ...texts.map((text, i) => h("li", {}, run.data.compare!.changes.texts[text], i === texts.length - 1 && after ? h("span", { class: "sub" }, after) : null)));
 }

@@ -1,10 +1,12 @@
 /** The module table: one row for each module, all its calls together; any column sorts. */
 
 import type { App } from "../app.ts";
+import { pathBefore } from "../data/moved.ts";
 import { AGAIN, isOutermost, isRecomputed, RECOMPUTED, SAID } from "../data/recomputed.ts";
-import { COMPARED } from "../data/run.ts";
+import { COMPARED, DIFFERENCES } from "../data/run.ts";
 import { count, showFor, signed, type Show } from "../data/units.ts";
 import { button, h, replace } from "../dom.ts";
+import { SIGNS } from "../draw/measure.ts";
 import { Forest, isUnknown } from "../tree/forest.ts";
 
 interface Row {
@@ -13,6 +15,7 @@ interface Row {
   depth: number;
   label: string; // its path below the row that it is in
   again: boolean; // backward ran it again, by itself and not within another
+  difference: number; // in a comparison: 0 the same, 1 added, 2 removed, 3 changed or some of each; -1 before it is known
   cells: (number | null)[];
   low: boolean[]; // sums that leave operations out; such a difference is none
 }
@@ -76,8 +79,9 @@ export class ModuleTable {
   private notes(): HTMLElement[] {
     const again = this.rows!.some((row) => row.again) ? `${AGAIN}${RECOMPUTED}: ${SAID}.` : "";
     const isLow = this.rows!.some((row) => row.low.includes(true));
+    const signs = [1, 2, 3].filter((one) => this.rows!.some((row) => row.difference === one)).map((one) => `${SIGNS[one]}${DIFFERENCES[one]}`).join(", ");
     const low = isLow ? `≥: operations not known are left out${this.app.run.difference ? "; – under Δ: not to be compared" : ""}.` : "";
-    return [again, low].filter(Boolean).map((text) => h("div", {}, text));
+    return [signs && `${signs}.`, again, low].filter(Boolean).map((text) => h("div", {}, text));
   }
 
   private head(): HTMLElement {
@@ -116,7 +120,10 @@ export class ModuleTable {
   private line(row: Row, most: number[]): HTMLElement {
     const [path, type] = this.app.run.tables.modules[row.module];
     const isTree = this.sorted < 0 && !this.filter;
-    const name = h("td", { class: "name", title: [path, type, row.again ? `${RECOMPUTED}: ${SAID}` : ""].filter(Boolean).join("\n") }, h("b", {}, isTree ? row.label : path || type), h("span", { class: "sub" }, ` ${row.again ? AGAIN : ""}${path ? type : ""}`));
+    const sign = SIGNS[row.difference] ?? "";
+    const before = pathBefore(this.app.run, row.scope);
+    const all = [path, type, sign ? DIFFERENCES[row.difference] : "", before ? `in A: ${before}` : "", row.again ? `${RECOMPUTED}: ${SAID}` : ""];
+    const name = h("td", { class: "name", title: all.filter(Boolean).join("\n") }, h("b", {}, sign + (isTree ? row.label : path || type)), h("span", { class: "sub" }, ` ${row.again ? AGAIN : ""}${path ? type : ""}${before ? ` · was ${before}` : ""}`));
     if (isTree) name.style.paddingLeft = `${6 + Math.min(row.depth, 12) * 11}px`;
     return h("tr", { tabindex: "0", "data-scope": row.scope, on: {
       click: () => this.go(row.scope, true),
@@ -154,14 +161,14 @@ export class ModuleTable {
     const rows: Row[] = [];
     const depths = new Int32Array(run.scopes);
     const open = new Map<number, number>(); // a module that calls itself is not counted twice
-    for (let scope = 0; scope < run.scopes; scope++) {
+    for (const scope of asTheyRan(forest)) {
       const parent = run.scopeParent[scope];
       depths[scope] = parent >= 0 ? depths[parent] + 1 : 0;
       if (forest.start[scope] === forest.end[scope] && scope > 0) continue;
       const module = run.scopeModule[scope];
       let row = byModule.get(module);
       if (!row) {
-        row = { module, scope, depth: depths[scope], label: this.label(scope), again: false, cells: this.columns.map(() => null), low: this.columns.map(() => false) };
+        row = { module, scope, depth: depths[scope], label: this.label(scope), again: false, difference: -1, cells: this.columns.map(() => null), low: this.columns.map(() => false) };
         byModule.set(module, row);
         rows.push(row);
       }
@@ -175,6 +182,11 @@ export class ModuleTable {
     const [from, to] = [forest.start[scope], forest.end[scope]];
     row.cells[at("calls")] = (row.cells[at("calls")] ?? 0) + (isRecomputed(this.app.run, scope) ? 0 : 1); // as in the printed table
     row.again ||= isOutermost(this.app.run, scope);
+    const { difference } = this.app.run;
+    for (let place = from; difference && place < to && row.difference < 3; place++) {
+      const one = difference[forest.order[place]];
+      row.difference = row.difference < 0 || row.difference === one ? one : 3;
+    }
     if ((open.get(row.module) ?? -1) > from) return;
     open.set(row.module, to);
     row.cells[at("ops")] = (row.cells[at("ops")] ?? 0) + to - from;
@@ -195,6 +207,14 @@ export class ModuleTable {
     }
     return path || type;
   }
+}
+
+/** All calls, outer ones first; what only A had is numbered last in a comparison, and stands where it was all the same. */
+function asTheyRan({ run, start, end }: Forest): Int32Array {
+  const scopes = Int32Array.from({ length: run.scopes }, (_, scope) => scope);
+  if (!run.difference) return scopes;
+  const at = (scope: number): number => (scope && start[scope] === end[scope] ? Infinity : start[scope]);
+  return scopes.sort((a, b) => (a === 0 ? -1 : b === 0 ? 1 : (at(a) === at(b) ? 0 : at(a) - at(b)) || end[b] - end[a] || a - b));
 }
 
 /** In a comparison what changed comes first, with both figures beside it. */

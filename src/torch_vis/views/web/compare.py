@@ -160,7 +160,7 @@ class Union:
         return {"texts": list(texts), "rows": sorted(rows)}
 
     def was(self) -> list[tuple[int, str]]:
-        """Calls of modules that have another name or place in ``b``, with the path that they had; not all that is in them."""
+        """Calls of modules with another name or place in ``b``, and the path that they had; not all that is in them."""
         a, b, became = self.a, self.b, self.found.scope_to_b.tolist()
         paths, others = a.scope_paths, b.scope_paths
         found = []
@@ -284,8 +284,8 @@ class Union:
     def _scopes(self, columns: dict[str, Any]) -> Any:
         """Add the calls that only ``a`` made; returns where each call of ``a`` is now.
 
-        One without a counterpart stands where ``b`` has a call of that path that is no other's counterpart, so that what
-        was put in its place is seen beside it; else it stands by itself, though another may have its path by now.
+        One without a counterpart stands where ``b`` has a call of that path that is no other's counterpart, so that
+        what was put in its place is seen beside it; else it stands by itself, though another may have its path by now.
         """
         a, b = self.a, self.b
         became = self.found.scope_to_b.tolist()
