@@ -244,7 +244,14 @@ class GradientFlow(Report):
             Field("saturated", "saturated", "{:,}".format, rare=True),
             Field("saturated_units", "which are saturated"),
         )
-        stuck = [(row.path or "(root)", *row[1:]) for row in self.rectifiers if row.dead or row.saturated]
+        stuck = [
+            (
+                row.path or "(root)",
+                *(item if item != () else "" for item in row[1:]),
+            )  # no numbers are no text
+            for row in self.rectifiers
+            if row.dead or row.saturated
+        ]
         rows = [
             tuple(getattr(row._replace(path=row.path or "(root)"), field.name) for field in layers)
             for row in self.layers
