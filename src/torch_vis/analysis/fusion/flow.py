@@ -171,6 +171,11 @@ class Flow:
         return np.array([touched(type_) or 0 for type_ in self.graph.types], dtype=np.int64)
 
     @cached_property
+    def numel_of_type(self) -> Ints:
+        """The elements of a tensor of each type."""
+        return np.array([type_.numel for type_ in self.graph.types], dtype=np.int64)
+
+    @cached_property
     def reads(self) -> Bools:
         """For each row of ``in_value``, whether a kernel is given those bytes there."""
         graph = self.graph
@@ -191,10 +196,10 @@ class Flow:
         rel[places], numel[places], spread[places] = self._relations(value[places], target[places])
         viewed = np.flatnonzero(named & self.is_view[target[:count]])
         rel[viewed] = Rel.SAME
-        self.row_rel = np.full(
-            len(graph.in_value), int(Rel.ORDER), dtype=np.int64
-        )  # the same, by row of in_value
-        self.row_rel[rows] = rel[:count]
+        # the same, by row of in_value
+        self.row_rel = np.full(len(graph.in_value), int(Rel.ORDER), dtype=np.int64)
+        self.row_spread = np.full(len(graph.in_value), -1, dtype=np.int64)
+        self.row_rel[rows], self.row_spread[rows] = rel[:count], spread[:count]
         direct = source[:count][named].astype(np.int64) * len(graph) + target[:count][named]
         before, after = self._hazards(direct)
         none = np.zeros(len(before), dtype=np.int64)

@@ -11,7 +11,7 @@ from torch_vis.analysis.cost.columns import costs
 from torch_vis.analysis.cost.reading import fresh_bytes, is_unread
 from torch_vis.analysis.fusion.flow import Bools, Flow, Ints, Rel
 from torch_vis.analysis.fusion.kinds import Kind
-from torch_vis.analysis.fusion.merging import Merger
+from torch_vis.analysis.fusion.merging import Merger, Traits
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
@@ -40,7 +40,8 @@ def fuse(graph: Graph, *, moved: Column | None = None, apart: Ints | None = None
     merger.sweep(forward=True, heavy=True)
     merger.sweep(forward=False, heavy=True)
     _join_siblings(flow, merger)
-    return Fusion(flow, merger.of, results, costs(graph)["moved_bytes"] if moved is None else moved)
+    moved = costs(graph)["moved_bytes"] if moved is None else moved
+    return Fusion(flow, merger.of, results, moved, merger.traits)
 
 
 def result_values(graph: Graph, root: Ints) -> Bools:
@@ -92,12 +93,14 @@ class Fusion:
     """Groups of two and more kernels, numbered by their first operation; what belongs to none is left out.
 
     ``of`` has the group of every operation, -1 for none. A view is in the group that makes and reads what it shows.
+    ``merged`` numbers groups of one as well, and ``traits`` are those of each such number.
     """
 
     flow: Flow
     merged: Ints
     results: Bools
     moved: Column
+    traits: list[Traits | None]
 
     @property
     def graph(self) -> Graph:

@@ -45,12 +45,23 @@ UNLIMITED = Budget()
 
 
 class Cut(NamedTuple):
-    """The part of every operation, and of every part why it begins where it does ("": fusing ended there)."""
+    """The part of every operation, and of every part why it begins where it does ("": fusing ended there).
+
+    Parts are kernels, or packed: stretches of the run within a budget and a home, of which ``homes`` has by reason the
+    number that each part has.
+    """
 
     fused: Fusion
     part: Ints
     begins: tuple[str, ...]
     owner: Ints | None  # for each operation, the call of a module that no part crosses
+    budget: Budget = Budget()
+    homes: dict[str, Ints] | None = None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether parts are stretches of the run and not kernels."""
+        return self.homes is not None
 
 
 class Touched(NamedTuple):
@@ -241,6 +252,8 @@ def _packed(fused: Fusion, place: Ints, owner: Ints | None, budget: Budget, flop
     seen = [-1] * len(size)  # the part that touched a value last
     used = [0.0, 0.0, 0.0]
     last: tuple[int, ...] | None = None
+    homes: list[tuple[int, ...]] = []
+    device = [*home].index(DEVICE)
     for atom in range(count):
         node = int(first[atom])
         here = tuple(int(column[node]) for column in home.values())
@@ -252,13 +265,18 @@ def _packed(fused: Fusion, place: Ints, owner: Ints | None, budget: Budget, flop
         if reason:
             _must_fit(graph, node, alone, budget)
             begins.append(reason)
+            homes.append(here)
             used, more = [0.0, 0.0, 0.0], alone
         used = [a + b for a, b in zip(used, more)]
         part[atom] = len(begins) - 1
         for value in touches:
             seen[value] = part[atom]
-        last = here
-    return Cut(fused, np.array(part, dtype=np.int64)[place], tuple(begins), owner)
+        if homes[-1][device] < 0:  # what only gives out numbers is at home on any
+            homes[-1] = (*homes[-1][:device], here[device], *homes[-1][device + 1 :])
+        last = homes[-1]
+    columns = np.array(homes, dtype=np.int64).reshape(-1, len(home)).T
+    names = dict(zip(home, columns))
+    return Cut(fused, np.array(part, dtype=np.int64)[place], tuple(begins), owner, budget, names)
 
 
 def _home_columns(fused: Fusion, owner: Ints | None) -> dict[str, Ints]:

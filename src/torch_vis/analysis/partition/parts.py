@@ -6,19 +6,13 @@ from functools import cached_property
 
 import numpy as np
 
-from torch_vis.analysis.fusion.flow import Bools, Ints, Rel
-from torch_vis.analysis.fusion.kinds import Kind
-from torch_vis.analysis.partition.cutting import DEVICE, MODULE, PHASE, PYTHON, Cut, touched
+from torch_vis.analysis.fusion.flow import Bools, Ints
+from torch_vis.analysis.partition.cutting import Cut, touched
+from torch_vis.analysis.partition.reasons import REASONS, Reasons
 from torch_vis.graph import Column, Graph
-from torch_vis.graph.schema import Flag, Role
 from torch_vis.graph.schema import Kind as Read
+from torch_vis.graph.schema import Role
 
-# The first that holds for a tensor that one part hands to another is the reason why the two are two.
-REASONS = (
-    PHASE, DEVICE, PYTHON, "custom operator", "code that cannot be seen", MODULE, "operand of a matrix product",
-    "kernel of a library", "reads at other places", "view of another layout", "reduction", "loop of another size",
-    "memory written in place", "order of random numbers", "after a matrix product", "cycle through other parts",
-)  # fmt: skip
 WEIGHTS = (Role.PARAMETER, Role.BUFFER)
 
 
@@ -160,7 +154,7 @@ class Parts:
         between = maker >= 0
         between[between] = self.part[maker[between]] != self.part[reader[between]]
         rows, value, maker, reader = rows[between], value[between], maker[between], reader[between]
-        reason = self._why(rows, maker, reader)
+        reason = Reasons(self.cut, self._flops).of(rows, maker, reader)
         width = max(len(graph.value_type), 1)
         order = np.lexsort((reason, value, self.part[reader]))
         key = (self.part[reader] * width + value)[order]
@@ -168,44 +162,6 @@ class Parts:
         chosen = order[first]
         size = flow.bytes_of_type[graph.value_type[value[chosen]]]
         return self.part[reader[chosen]], value[chosen], size, reason[chosen]
-
-    def _why(self, rows: Ints, maker: Ints, reader: Ints) -> Ints:
-        graph, flow = self.graph, self.cut.fused.flow
-        flags, kind, rel = graph.node_flags, flow.kind, flow.row_rel[rows]
-        own = np.array([call.op.startswith(("aten::", "prims::")) for call in graph.calls] or [True])
-        custom = ~own[graph.node_call] & ((flags & Flag.OPAQUE) == 0)
-        escapes = (flags & Flag.ESCAPE) != 0
-        stretch = np.cumsum(escapes) - escapes
-        owner, elsewhere = self.cut.owner, flow.crosses_device & (flow.device >= 0)
-        draws = np.zeros(self.count, dtype=bool)
-        draws[self.part[(flags & Flag.RANDOM) != 0]] = True
-        a, b = self.part[maker], self.part[reader]
-        tests = (
-            graph.node_phase[maker] != graph.node_phase[reader],
-            ((flow.device[maker] != flow.device[reader]) & (flow.device[reader] >= 0)) | elsewhere[reader],
-            escapes[reader] | (stretch[maker] != stretch[reader]),
-            custom[maker] | custom[reader],
-            ((flags[maker] | flags[reader]) & Flag.OPAQUE) != 0,
-            owner[maker] != owner[reader] if owner is not None else np.zeros(len(rows), dtype=bool),
-            kind[reader] == Kind.HEAVY,
-            (kind[reader] == Kind.OTHER) | (kind[maker] == Kind.OTHER),
-            kind[reader] == Kind.GATHER,
-            (rel == Rel.WINDOW) | (rel == Rel.TURNED),
-            (kind[reader] == Kind.ROWS) | (kind[maker] == Kind.ROWS),
-            (rel == Rel.SPREAD) | (rel == Rel.PART) | (flow.numel[maker] != flow.numel[reader]),
-            (graph.in_slot[rows] < 0) | self._overwrites[reader] | self._overwrites[maker],
-            draws[a] & draws[b],
-            kind[maker] == Kind.HEAVY,
-        )
-        return np.select(tests, np.arange(len(tests)), len(REASONS) - 1)
-
-    @cached_property
-    def _overwrites(self) -> Bools:
-        """For each operation, whether it writes over memory that others have to read before."""
-        edges = self.cut.fused.flow.edges
-        found = np.zeros(len(self.graph), dtype=bool)
-        found[edges.target[edges.rel == Rel.ORDER]] = True
-        return found
 
     def reasons(self, part: int) -> list[tuple[str, int, int]]:
         """Why a part is not one with those that it takes from: reason, tensors and bytes, the most bytes first."""
