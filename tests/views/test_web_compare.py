@@ -1,4 +1,4 @@
-"""The page of a comparison in a real Chromium: blocks in order, what was removed by itself, names that lie on nothing."""
+"""The page of a comparison in a real Chromium: blocks in order, what was removed, names that lie on nothing."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ test("names of frames lie on no box, and those of what frames are in have more r
 
 test("a name on a small box is whole or says enough", () => {
   assert.deepEqual(fitted("addmm", "", 200, 0, 44, 0.5), { text: "addmm", size: 22 });
-  assert.equal(fitted("− addmm", "− ", 45, 0, 44, 0.4)?.text, "addmm", "its colour says the rest");
+  assert.equal(fitted("− addmm", "− ", 48, 0, 44, 0.4)?.text, "addmm", "its colour says the rest");
   assert.equal(fitted("output", "", 20, 0, 44, 0.3), null, "and not ou…t");
   assert.match(fitted("_scaled_dot_product", "", 120, 0, 44, 0.3)!.text, /^_sca.*…/);
 });

@@ -11,7 +11,7 @@ import { FONT } from "./text.ts";
 
 const HIGH = 22;
 const SIDE = 8;
-const CUT = 0.6; // of a class, what has to be left for it to be worth reading
+const CUT = 0.8; // of a class, what has to be left for it to be worth reading
 
 interface Button {
   action: Zone["action"];
@@ -64,10 +64,12 @@ function widthOf(buttons: Button[]): number {
   return buttons.reduce((sum, button) => sum + button.w + 4, 0);
 }
 
+export type Buttons = "all" | "badge" | "none";
+
 export interface HeaderPlace {
   rect: Rect; // of the frame
   place: NamePlace;
-  which: "all" | "badge" | "none"; // of its buttons
+  which: Buttons;
   lines: number[]; // where lines enter or leave through the top
 }
 

@@ -2,7 +2,7 @@
 
 import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
-import { drawHeader, farName, nameOf } from "./header.ts";
+import { drawHeader, farName, nameOf, type Buttons } from "./header.ts";
 import { LABEL_SIZE, labelsOf, labelsReady, meets } from "./labels.ts";
 import { drawOdd, drawTags, isOdd } from "./marks.ts";
 import { titleRuler } from "./measure.ts";
@@ -185,7 +185,7 @@ export class Painter {
     const { box } = column.picture.items[column.picture.frames[frame].item];
     const { accent } = look.paint(box);
     const lines = atTop(column.results[frame]).map((x) => x + rect.x);
-    if (camera.scale >= FAR) this.header(box, rect, accent, { grow: 1, buttons: 1, room: rect.w }, camera, look, lines);
+    if (camera.scale >= FAR) this.header(box, rect, accent, { grow: 1, buttons: 1, room: rect.w }, look.still ? "badge" : "all", camera, look, lines);
     else {
       const around = this.nameOf.get(column.picture.frames[frame].parent) ?? null; // frames come before what is in them
       const name: Name = { box, rect, accent, lines, steps: freeSteps(column, frame), around, grow: Infinity, hidden: false };
@@ -201,16 +201,21 @@ export class Painter {
       const { box, rect, accent, lines, steps } = name;
       name.hidden = far && name.around?.hidden === true; // what is inside tells nothing without what it is in
       if (name.hidden) continue;
-      const beside = far ? SIDE : box.kind === "fold" ? 84 : 36;
-      const place = placeOf(steps, { width: rect.w, height: rect.h }, titleRuler().width(far ? farName(box) : nameOf(box)), beside, camera.scale, name.around?.grow ?? Infinity);
+      const around = name.around?.grow ?? Infinity;
+      const size = { width: rect.w, height: rect.h };
+      let which: Buttons = look.still ? "badge" : "all";
+      let place = far ? null : placeOf(steps, size, titleRuler().width(nameOf(box)), box.kind === "fold" ? 84 : 36, camera.scale, around);
+      if (!place) {
+        which = "none"; // a narrow one is better named than closed with one click
+        place = placeOf(steps, size, titleRuler().width(farName(box)), SIDE, camera.scale, around);
+      }
       name.grow = place?.grow ?? name.around?.grow ?? Infinity;
       name.hidden = !place;
-      if (place) this.header(box, rect, accent, place, camera, look, lines);
+      if (place) this.header(box, rect, accent, place, which, camera, look, lines);
     }
   }
 
-  private header(box: Box, rect: Rect, accent: string, place: NamePlace, camera: Camera, look: Look, lines: number[]): void {
-    const which = look.still ? "badge" : camera.scale >= NAMES_FROM ? "all" : "none";
+  private header(box: Box, rect: Rect, accent: string, place: NamePlace, which: Buttons, camera: Camera, look: Look, lines: number[]): void {
     for (const { action, ...at } of drawHeader(this.context, box, accent, look, { rect, place, which, lines })) this.zone(camera, at, action, box);
   }
 

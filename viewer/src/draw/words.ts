@@ -12,8 +12,9 @@ export const TEXT_FROM = 0.42; // scale from which on a box has its button
 const NAME = 11; // pixels that a name should have
 const SMALL = 8; // and that it may have
 const SMALLEST = 6.5; // for a name to be whole
+const WIDER = 1.04; // small letters are drawn a little wider than large ones
 const LEFT = 13;
-const RIGHT = 4;
+const RIGHT = 7;
 const BESIDE = 5; // between a name and what follows it
 const FEWEST = 6; // letters of a name that is cut: fewer tell nothing
 
@@ -51,7 +52,7 @@ export function drawName(context: CanvasRenderingContext2D, box: Box, { x, y, w,
 /** The name and its size: whole, if need be without the signs that colours say as well, and else with its middle left out. */
 export function fitted(title: string, signs: string, room: number, beside: number, high: number, scale: number): { text: string; size: number } | null {
   const most = Math.min(NAME / scale, high * 0.75);
-  const sizeOf = (text: string): number => Math.min(most, (room * 13) / (titleRuler().width(text) + beside));
+  const sizeOf = (text: string): number => Math.min(most, (room * 13) / (titleRuler().width(text) * WIDER + beside));
   const plain = signs && title.startsWith(signs) ? title.slice(signs.length) : title;
   const whole = [title, plain].find((text) => sizeOf(text) * scale >= SMALLEST && !text.includes("…"));
   if (whole) return { text: whole, size: sizeOf(whole) };
