@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from torch_vis.analysis.memory.blocks import Blocks, Ints, Use
-from torch_vis.analysis.memory.plain_run import PLAIN_SUM
+from torch_vis.analysis.memory.plain_run import plain_sums
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
 
 SHAPING = ("aten::sum.dim_IntList", "aten::view", "aten::_to_copy")
-PLACING = ("aten::detach",)
+PLACING = ("aten::detach", "aten::clone", "aten::new_empty_strided", "aten::copy_", "aten::add_.Tensor")
 
 
 class Reads(NamedTuple):
@@ -101,12 +101,13 @@ class Steps:
     @cached_property
     def computed(self) -> Ints:
         """The operation before which each step has computed its gradients."""
-        return self._ends(self._of(SHAPING) | self._of(PLACING) | self._plain_sum)
+        late = self._of(SHAPING + PLACING) | plain_sums(self.graph)
+        return np.minimum(self._ends(late), self.release)
 
     @cached_property
     def release(self) -> Ints:
         """The operation before which each step lets go of what was saved: as seen in the run, where it is seen."""
-        found = self._ends(self._of(PLACING) | self._plain_sum)
+        found = self._ends(self._of(PLACING) | plain_sums(self.graph))
         over = self._ends(np.zeros(len(self.graph.calls), dtype=bool))
         block, node, link = self.saved
         last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
@@ -128,13 +129,6 @@ class Steps:
 
     def _of(self, names: tuple[str, ...]) -> Ints:
         return np.array([call.op in names for call in self.graph.calls], dtype=bool)
-
-    @cached_property
-    def _plain_sum(self) -> Ints:
-        calls = self.graph.calls
-        return np.array(
-            [call.op == "aten::add.Tensor" and call.args == PLAIN_SUM for call in calls], dtype=bool
-        )
 
     # ---------------------------------------------------------------- whose
 

@@ -94,7 +94,7 @@ class _Checkpointed:
         inside = shared[row] >= run.depth[call]
         key, place = np.unique(block[row] * self.count + call, return_inverse=True)
         self.made, self.made_by = key // self.count, key % self.count
-        needed, until = run.last_read[self.made] + 1, np.zeros(len(key), dtype=np.int64)
+        needed, until = run.last_needed[self.made] + 1, np.zeros(len(key), dtype=np.int64)
         np.maximum.at(needed, place[~inside], release[row[~inside]])
         np.maximum.at(until, place[inside], computed[row[inside]])
         death = blocks.death[self.made]

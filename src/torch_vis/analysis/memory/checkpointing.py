@@ -9,9 +9,10 @@ its own; ``with_checkpoints`` takes several together and gives the whole new tim
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,10 +111,7 @@ class Checkpointing:
         top = self.forgettable
         chosen = np.flatnonzero(top >= 0)
         saved = np.bincount(top[chosen], weights=self.blocks.bytes[chosen], minlength=len(self.parent))
-        saved = saved - self._kept_inputs()
-        for scope in range(len(self.parent) - 1, 0, -1):  # a scope has a higher number than the one it is in
-            saved[self.parent[scope]] += saved[scope]
-        return saved.astype(np.int64)
+        return self._upwards((saved - self._kept_inputs()).astype(np.int64), add)
 
     @cached_property
     def forgettable(self) -> Ints:
@@ -202,10 +200,7 @@ class Checkpointing:
         found = np.full(len(self.parent), len(self.graph), dtype=np.int64)
         node = np.flatnonzero(self.steps.saves)
         np.minimum.at(found, self.graph.node_scope[node], self.steps.start[node])
-        for scope in range(len(self.parent) - 1, 0, -1):
-            above = self.parent[scope]
-            found[above] = min(found[above], found[scope])
-        return found
+        return self._upwards(found, min)
 
     @cached_property
     def ends(self) -> Ints:
@@ -216,10 +211,7 @@ class Checkpointing:
         found = np.zeros(len(self.parent), dtype=np.int64)
         node = np.flatnonzero(self.steps.saves)
         np.maximum.at(found, self.graph.node_scope[node], self.steps.release[node])
-        for scope in range(len(self.parent) - 1, 0, -1):
-            above = self.parent[scope]
-            found[above] = max(found[above], found[scope])
-        return found
+        return self._upwards(found, max)
 
     @cached_property
     def runs(self) -> tuple[Ints, Ints]:
@@ -229,19 +221,45 @@ class Checkpointing:
         first, last = np.full(count, nodes, dtype=np.int64), np.zeros(count, dtype=np.int64)
         np.minimum.at(first, graph.node_scope[self.forward], self.forward)
         np.maximum.at(last, graph.node_scope[self.forward], self.steps.stop[self.forward])
-        for scope in range(count - 1, 0, -1):
-            above = self.parent[scope]
-            first[above], last[above] = min(first[above], first[scope]), max(last[above], last[scope])
-        return first, last
+        return self._upwards(first, min), self._upwards(last, max)
 
     @cached_property
-    def last_read(self) -> Ints:
-        """For every block the last forward operation that reads it, or else the one that makes it."""
-        block, node = self.blocks.readers
-        forward = self.graph.node_phase[node] == Phase.FORWARD
-        found = self.blocks.birth.copy()
-        np.maximum.at(found, block[forward], node[forward])
+    def last_needed(self) -> Ints:
+        """For every block the last operation of forward that needs it.
+
+        That is one that makes it, reads it or saves it, or the last of a call that was given it: whoever calls a
+        module holds what he gives it until it returns.
+        """
+        graph, blocks = self.graph, self.blocks
+        found = blocks.birth.copy()
+        np.maximum.at(found, self.steps.saved.block, self.steps.saved.link)
+        block, node = blocks.readers
+        forward = (graph.node_phase[node] == Phase.FORWARD) & (blocks.birth[block] >= 0)
+        block, node = block[forward], node[forward]
+        np.maximum.at(found, block, node)
+        pairs = np.unique(np.stack([block, graph.node_scope[node].astype(np.int64)]), axis=1)
+        block, scope = pairs
+        own = self.depth[self.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)]
+        block, scope, own = (column[self.depth[scope] > own] for column in (block, scope, own))
+        while len(block):
+            given = self.depth[scope] == own + 1
+            np.maximum.at(found, block[given], self._last[scope[given]])
+            block, scope, own = block[~given], self.parent[scope[~given]], own[~given]
         return found
+
+    @cached_property
+    def _last(self) -> Ints:
+        """For every scope its last forward operation, those of the scopes inside included."""
+        found = np.full(len(self.parent), -1, dtype=np.int64)
+        np.maximum.at(found, self.graph.node_scope[self.forward], self.forward)
+        return self._upwards(found, max)
+
+    def _upwards(self, column: Ints, choose: Callable[[int, int], int]) -> Ints:
+        """A column along the scopes, with that of the scopes inside each taken in."""
+        found, parent = column.tolist(), self.parent.tolist()
+        for scope in range(len(parent) - 1, 0, -1):  # a scope has a higher number than the one it is in
+            found[parent[scope]] = choose(found[parent[scope]], found[scope])
+        return np.array(found, dtype=np.int64)
 
     @cached_property
     def made_at(self) -> Ints:

@@ -12,6 +12,13 @@ from torch_vis.graph.template import Slot
 PLAIN_SUM = (Slot(0), Slot(1))
 
 
+def plain_sums(graph: Graph) -> Ints:
+    """Which call templates add two tensors and nothing more, as autograd does where gradients meet."""
+    return np.array(
+        [call.op == "aten::add.Tensor" and call.args == PLAIN_SUM for call in graph.calls], dtype=bool
+    )
+
+
 def in_place_sums(graph: Graph, blocks: Blocks) -> tuple[Ints, Ints]:
     """Blocks that a plain run would not make, and for each the block that it would write to in its place.
 
@@ -19,9 +26,7 @@ def in_place_sums(graph: Graph, blocks: Blocks) -> tuple[Ints, Ints]:
     cannot know who else looks at the first. Such a sum is told by its first operand, which dies right after it. If that
     one is a view (the gradient of a transposed weight), a third is made in any case.
     """
-    sums = np.array(
-        [call.op == "aten::add.Tensor" and call.args == PLAIN_SUM for call in graph.calls], dtype=bool
-    )
+    sums = plain_sums(graph)
     nodes: Ints = (
         np.flatnonzero((graph.node_phase == Phase.BACKWARD) & sums[graph.node_call]) if len(sums) else sums
     )
