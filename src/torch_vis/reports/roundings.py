@@ -21,8 +21,8 @@ MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
 STILL = 80.0  # dB that the output keeps with other numbers in a weight: it does not depend on it
 ZERO = "all zeros, which every format holds"
 BLANK = "the output is all zeros"
-UNSEEN = "with other numbers in it the output hardly moves, as where a layer or a branch after it begins at zero"
-    "the output does not move with other numbers in it, as behind a layer or in a branch that begins at zero"
+UNSEEN = (
+    "with other numbers in it the output hardly moves, as where a layer or a branch after it begins at zero"
 )
 
 
