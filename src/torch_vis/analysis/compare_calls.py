@@ -20,6 +20,7 @@ from torch_vis.analysis.compare_keys import (
     if_numbers_changed,
     is_in,
     is_number,
+    lists_renamed,
     names_of,
     place_of,
 )
@@ -65,7 +66,7 @@ def match_calls(
         pairs, matching.deferred = matching.deferred, []
         matching.descend(matching.accept(pairs))
     matching.match_places()
-    return matching.found, matching.unsure
+    return matching.found, list(matching.unsure.values())
 
 
 class Matching:
@@ -75,7 +76,8 @@ class Matching:
         self, one: Side, two: Side, known: dict[Any, int], weights: tuple[Weights, Weights] | None
     ) -> None:
         self.one, self.two = one, two
-        self.unsure: list[Alike] = []
+        self.unsure: dict[int, Alike] = {}
+        """By the first of them in ``a``."""
         self.a, self.b = one.graph, two.graph
         self.inside_a, self.inside_b = calls_inside(one), calls_inside(two)
         self.around_a, self.around_b = calls_around(self.inside_a), calls_around(self.inside_b)
@@ -139,10 +141,16 @@ class Matching:
         return self.accept(self.pair_up(*self._rows(here, there), self.keys))
 
     def _rows(self, here: int, there: int) -> tuple[list[int], list[int]]:
-        """The calls inside two others, and those inside containers that have no counterpart, but hold what has."""
+        """The calls inside two others, and those inside containers that have no counterpart, but hold what has.
+
+        A container of all that one of them calls is looked into as well, if the other makes several calls.
+        """
+        inside_a, inside_b = self.inside_a, self.inside_b
+        only_a = inside_a[here] if len(inside_a[here]) < 2 <= len(inside_b[there]) else ()
+        only_b = inside_b[there] if len(inside_b[there]) < 2 <= len(inside_a[here]) else ()
         return (
-            _opened(self.inside_a, here, lambda scope: self.hold_a[scope] and self.found[scope] < 0),
-            _opened(self.inside_b, there, lambda scope: self.hold_b[scope] and scope not in self.came_from),
+            _opened(inside_a, here, lambda s: self.found[s] < 0 and (self.hold_a[s] or s in only_a)),
+            _opened(inside_b, there, lambda s: s not in self.came_from and (self.hold_b[s] or s in only_b)),
         )
 
     def likely(self, here: int, there: int) -> list[tuple[int, int]]:
@@ -209,7 +217,7 @@ class Matching:
                     for one, scope in zip(here, left_a)
                 ]
             if key.names is not None:
-                names = (
+                names = lists_renamed(
                     [known_a[s].label if s in known_a else key.names[0][s] for s in left_a],
                     [known_b[s].label if s in known_b else key.names[1][s] for s in left_b],
                 )
@@ -310,8 +318,8 @@ class Matching:
                 if self.contents[place].has(scope):
                     alike.setdefault(one, Alike([], []))[place].append(scope)
         for both in alike.values():
-            if both.a and both.b and len(both.a) != len(both.b) and both not in self.unsure:
-                self.unsure.append(both)
+            if both.a and both.b and len(both.a) != len(both.b):
+                self.unsure[both.a[0]] = both
 
     def match_places(self) -> None:
         """Match what was called from elsewhere, but is the same call by its whole path: fx leaves containers out."""

@@ -32,6 +32,26 @@ def is_number(label: str) -> bool:
     return label.rpartition(".")[2].isdigit()
 
 
+def lists_renamed(here: list[str], there: list[str]) -> tuple[list[str], list[str]]:
+    """The same names, but where lists have other names in the second, those that they have in the first, in order.
+
+    >>> lists_renamed(["blocks.0", "blocks.1", "head"], ["layers.0", "layers.1", "head"])
+    (['blocks.0', 'blocks.1', 'head'], ['blocks.0', 'blocks.1', 'head'])
+    """
+    lists_a, lists_b = (
+        dict.fromkeys(label.rpartition(".")[0] for label in side if is_number(label)) for side in (here, there)
+    )
+    only_a, only_b = ([one for one in side if one not in other] for side, other in ((lists_a, lists_b), (lists_b, lists_a)))
+    if not only_b or len(only_a) != len(only_b):
+        return here, there
+    renamed = dict(zip(only_b, only_a))
+    parts = [label.rpartition(".") for label in there]
+    return here, [
+        f"{renamed[base]}{dot or '.'}{last}".lstrip(".") if last.isdigit() and base in renamed else label
+        for (base, dot, last), label in zip(parts, there)
+    ]
+
+
 def if_numbers_changed(
     names: tuple[list[str], list[str]], here: list[Any], there: list[Any]
 ) -> tuple[list[Any], list[Any]]:
