@@ -37,7 +37,7 @@ SOME = (
 BUDGETS: dict[str, dict[str, Any]] = {
     "operations": {"max_operations": 3},
     "flops": {"max_flops": 700},
-    "bytes": {"max_bytes": 1300},
+    "bytes": {"max_bytes": 2000},
     "all": {"max_operations": 4, "max_flops": 900, "max_bytes": 1500},
     "module": {"by": "module"},
     "depth": {"depth": 1, "max_operations": 2},

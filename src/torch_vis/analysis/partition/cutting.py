@@ -242,9 +242,9 @@ def _packed(fused: Fusion, place: Ints, owner: Ints | None, budget: Budget, flop
     first[quiet] = every[quiet]
     home = _home_columns(fused, owner)
     rows = touched(fused)
-    order = np.argsort(place[rows.node], kind="stable")
-    start = np.searchsorted(place[rows.node][order], np.arange(count + 1)).tolist()
-    values = rows.value[order].tolist()
+    width = max(len(graph.value_type), 1)
+    at, value = np.divmod(np.unique(place[rows.node] * width + rows.value), width)  # each once in an atom
+    start, values = np.searchsorted(at, np.arange(count + 1)).tolist(), value.tolist()
     size = fused.flow.bytes_of_type[graph.value_type].tolist()
     operations = np.bincount(place[fused.is_kernel], minlength=count).tolist()
     work = np.bincount(place, weights=flops.values, minlength=count).tolist()
