@@ -23,6 +23,31 @@ def make_model():
 def make_wide():
     return Net(32)
 
+def make_shifted():
+    model = Net()
+    model.b.bias.data += 0.1
+    return model
+
+class Rewritten(Net):
+    def forward(self, x):
+        return torch.nn.functional.linear(self.a(x).clamp(min=0), self.b.weight) + self.b.bias
+
+def make_rewritten():
+    return Rewritten()
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.drop = Net(), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.net(self.drop(x))
+
+class DroppingWide(Dropping):
+    def __init__(self):
+        super().__init__()
+        self.more = nn.Linear(8, 8)  # which is not called, but has drawn its numbers
+
 def make_both():
     return Net(), torch.ones(3, 8)
 

@@ -136,3 +136,21 @@ def test_rows_of_a_chart_are_shortened_alike_and_whole_on_hover(renderer: str, k
     assert [unescape(label) for label in written(figure, "y")] == shortened_alike(LINES) != LINES
     if renderer == "plotly":
         assert [unescape(text).split("<br>")[0] for text in figure.data[0].hovertext] == LINES
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
+def test_what_comes_first_is_marked_however_crowded_a_chart_is(renderer: str) -> None:
+    """Where the whole text would lie on other points, the first word of it stands there alone."""
+    crowd = [(x, y) for x in range(20, 200, 3) for y in range(1, 60)]
+    texts = [f"point {place}" for place in range(len(crowd))]
+    series = [
+        Series("others", [x for x, _ in crowd], [y for _, y in crowd], marks=texts),
+        Series("ours", [12], [30], marks=["first: one with a long name, somewhere"]),
+    ]
+    made = draw(Chart("points", "Crowded", Axis("x"), Axis("y"), series), renderer)
+    texts = (
+        [note.text for note in made.layout.annotations]
+        if renderer == "plotly"
+        else [text.get_text() for text in made.axes[0].texts]
+    )
+    assert "first" in texts

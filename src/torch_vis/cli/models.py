@@ -106,6 +106,7 @@ def subject(options: Any, target: str | None = None, *, needs_inputs: bool = Tru
     world = _world(options, fake)
     torch.manual_seed(options.seed)
     model, args, kwargs = _made(world, lambda: _make(options, target, named_here[0]))
+    torch.manual_seed(options.seed + 1)  # whatever the model drew, so that two models get the same inputs
     with world:
         if specs:
             args, kwargs = _given(specs, model, options.device)
@@ -248,6 +249,8 @@ def _fits(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], label: str)
 
 def traced(found: Subject, options: Any, *, keep: bool = True, via: str | None = None) -> Trace:
     """One run of the model, recorded."""
+    import torch
+
     import torch_vis as tv
 
     via = via or getattr(options, "via", None)
@@ -256,6 +259,7 @@ def traced(found: Subject, options: Any, *, keep: bool = True, via: str | None =
         more["via"] = via
     backward = bool(getattr(options, "backward", False))
     loss = _loss(getattr(options, "loss", None))
+    torch.manual_seed(options.seed + 2)  # and the same dropout
     with users_code(f"{found.label} failed on {found.given}"), found.world:
         trace = tv.trace(
             found.model, *found.args, kwargs=found.kwargs, backward=backward, loss=loss,

@@ -52,7 +52,8 @@ class Judge:
         rewired = False
         if not news and others:
             kept = [gap for pair, gap in read if not any(pair is other for other, _ in others)]
-            rewired = enough > _most(kept, exponential) if own.differs is None else own.differs
+            certain = True in own.pairs or any(gap is None and not pair.same for pair, gap in others)
+            rewired = certain or enough > _most(kept, exponential) if own.differs is None else own.differs
         elif not news:
             news = bool(own.differs) and self.readings.is_called_otherwise(node)
         others.sort(key=lambda row: -_relative(row[1]))

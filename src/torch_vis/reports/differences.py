@@ -236,6 +236,24 @@ class Differences(Report):
         inner = {name: ".".join(name.split(".")[1:-1]) for name in states}  # of Adam.fc.bias.exp_avg, fc.bias
         return {name for name in states if name in zero or inner[name] in zero}
 
+    @property
+    def same(self) -> bool:
+        """Whether all outputs were compared, and nothing that both have differs by more than the tolerance.
+
+        What is zero but for rounding, or led by that, does not count.
+
+        >>> import torch, torch_vis as tv
+        >>> x, model = torch.ones(2, 3), torch.nn.Linear(3, 1)
+        >>> one, two = tv.trace(model, x), tv.trace(model, 1.001 * x)
+        >>> [tv.compare(one, two).differences(tolerance=tolerance).same for tolerance in (0, 0.1)]
+        [False, True]
+        """
+        without = self.mixed | self.led_by_rounding
+        gaps = [gap for name, (_, gap) in self.results.items() if not gap.rounding and name not in without]
+        gaps += [row.gap for row in self.given]
+        compared = bool(self.results or self.gaps.known.any()) and not self.outputs_left_out
+        return compared and not self.rows and all(gap.relative <= self.tolerance for gap in gaps)
+
     def rounds(self, name: str) -> float:
         """By how many times the rounding of what it was computed from a result differs."""
         return self._rounds[name]

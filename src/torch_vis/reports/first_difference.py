@@ -164,7 +164,8 @@ def _inside(found: Differences) -> str:
 def _given(found: Differences) -> str:
     if not found.given:
         return ""
-    return f"what the runs were given differs, {_most_of_all(found)}, and operations hand that on"
+    handed_on = ", and operations hand that on" if all(row.came_in is not None for row in found.rows) else ""
+    return f"what the runs were given differs, {_most_of_all(found)}{handed_on}"
 
 
 def _most_of_all(found: Differences) -> str:
@@ -182,10 +183,9 @@ def _where_it_starts(found: Differences, row: Difference) -> str:
     if not found.is_start(row):
         read = "cannot be compared" if row.came_in is None else f"differs by {row.came_in:.3g}"
         return _given(found) or f"{named(row.a)} is the first to differ ({told(row)}); what it reads {read}"
-    if found.given and row is not found.first:  # what came before follows from that
-        why = _why_here(found, row, f"{named(row.a)} differs")
-        return f"{why}; what the runs were given differs too, {_most_of_all(found)}"
-    return _why_here(found, row, f"{named(row.a)} is the first to differ")
+    is_first = "is the first to differ" if row is found.first else "differs"
+    too = f"; what the runs were given differs too, {_most_of_all(found)}" if found.given else ""
+    return _why_here(found, row, f"{named(row.a)} {is_first}") + too
 
 
 def _why_here(found: Differences, row: Difference, differs: str) -> str:

@@ -59,14 +59,15 @@ def by_itself(
     """Tell of some operations how far the runs part there by themselves.
 
     ``given`` says how far apart what both were given is; ``rounds`` by how many times its rounding two tensors differ,
-    from their values and what they hold.
+    from their values and what they hold. Nothing is said of what follows where a number that Python saw was another.
     """
+    led = _led_from(a[1], b[1], readings)
+    asked = [row for row in asked if row.node < led]
     if not asked:
         return {}
     by_other = {row.other: row for row in asked}
     two = _Stand(Watched(*b), readings, by_other)
     one = _Leader(Watched(*a), readings, asked, {two.from_a[other] for other in two.wanted})
-    led = _led_from(a[1], b[1], readings)
     found: dict[int, Own] = {}
     with quiet({*one.run.plan.generators, *two.run.plan.generators}):
         two.take_given(one.run, given)
@@ -75,25 +76,16 @@ def by_itself(
             node = two.from_a[other]
             made = one.made_by(node) if other in two.wanted else {}
             if row is not None:
-                own = _judged(two, row, one.read.pop(node), made, rounds)
-                found[node] = own if node < led else _but_for_numbers(own, row, readings)
+                found[node] = _judged(two, row, one.read.pop(node), made, rounds)
             two.step(other, made)
     return found
 
 
 def _led_from(a: Held | None, b: Held | None, readings: Readings) -> float:
-    """The first operation of ``a`` that let a number out to Python which is not that of ``b``: what follows obeys it."""
+    """The first operation of ``a`` that let a number out to Python that is not ``b``'s: it may lead the rest."""
     here, there = ({} if held is None else held.escaped for held in (a, b))
     parted = (node for node in sorted(here) if here[node] != there.get(readings.to_b[node]))
     return next(parted, float("inf"))
-
-
-def _but_for_numbers(own: Own, row: Asked, readings: Readings) -> Own:
-    """The same without what may follow from a number: arguments, and which part of a tensor is seen."""
-    other_part = [pair.same and readings.may_be_another(pair) for pair in row.pairs]
-    unsure = readings.is_called_otherwise(row.node) or any(other_part)
-    pairs = [None if is_part else known for is_part, known in zip(other_part, own.pairs)]
-    return Own(None if unsure else own.differs, pairs)
 
 
 def _judged(two: _Stand, row: Asked, read: Made, made: Made, rounds: Rounds) -> Own:

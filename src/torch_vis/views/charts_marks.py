@@ -13,6 +13,7 @@ LETTER = 0.009  # of the width of a chart that is 700 pixels wide: a small lette
 LINE = 0.05  # of the height of a chart: a line of small text
 LIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # lines above a point where its text may stand, the nearest first
 FAR = 2  # lines from its point on a text has a line that leads to it
+COLON = ": "
 PIECES = 50  # of a line under the points, on which no text is to lie
 
 
@@ -36,18 +37,24 @@ def marked(chart: Chart) -> list[Mark]:
     """The texts that stand beside points: those that overlap none before, and that lie on no other points.
 
     A text stands to the right of its point or to the left, and some lines above or below where it would lie on others.
+    One of the form "first: this" is placed before the others, and says "first" alone where there is no room for all.
     """
     across, up = scale(chart, "x"), scale(chart, "y")
     room = _Room([*_points(chart, across, up), *_along_guides(chart, across, up)])
+    wanted = [
+        (x, y, text, series.color)
+        for series in colored(chart)
+        for x, y, text in zip(series.x, series.y, series.marks)
+        if text and math.isfinite(x) and math.isfinite(y)
+    ]
     found = []
-    for series in colored(chart):
-        for x, y, text in zip(series.x, series.y, series.marks):
-            if not text or not (math.isfinite(x) and math.isfinite(y)):
-                continue
-            place = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
-            free = room.find(*place, LETTER * len(text))
+    for x, y, text, color in sorted(wanted, key=lambda row: COLON not in row[2]):
+        place = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
+        for told in dict.fromkeys([text, text.partition(COLON)[0]]):
+            free = room.find(*place, LETTER * len(told))
             if free is not None:
-                found.append(Mark(x, y, text, series.color, *free))
+                found.append(Mark(x, y, told, color, *free))
+                break
     return found
 
 
