@@ -370,7 +370,13 @@ def _with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
     def compute() -> Mapping[str, Column]:
         from torch_vis.analysis.cost import costs
 
-        return costs(graph, metrics.get("stored"))
+        found = costs(graph, metrics.get("stored"))
+        return {name: metrics[name].filled(one) if name in metrics else one for name, one in found.items()}
+
+    def formulas() -> int:
+        from torch_vis.analysis.cost.registry import version
+
+        return version()
 
     def memory() -> MemoryByUse:
         from torch_vis.analysis.memory import Blocks, Use
@@ -379,7 +385,7 @@ def _with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
         columns = found.use, found.told_value, found.birth, found.death, found.bytes, found.during
         return MemoryByUse(words, *columns)
 
-    found = metrics.with_later(COSTS, compute)
+    found = metrics.with_later(COSTS, compute, version=formulas)
     return found.with_memory(memory) if all(name in metrics for name in MEMORY) else found
 
 

@@ -22,7 +22,7 @@ from torch_vis.analysis.cost import UNKNOWN_BYTES, Cost, Operation, cost, costs,
 from torch_vis.analysis.cost.classes import classes
 from torch_vis.analysis.cost.columns import why_uncovered
 from torch_vis.errors import UsageError
-from torch_vis.graph import Call, Graph, Slot, TensorType
+from torch_vis.graph import Call, Graph, Metrics, Slot, TensorType
 
 NAMES = ("flops", "macs", "moved_bytes")
 
@@ -297,6 +297,7 @@ def test_what_is_no_cost_is_not_taken_for_one(
         (lambda: cost("prims::ad")(lambda op: None), r"no operator 'prims::ad'.*'prims::add'"),
         (lambda: cost("aten::mm_")(lambda op: None), r"no operator 'aten::mm_'"),
         (lambda: cost(lambda op: None), "takes the names of operators"),  # type: ignore[arg-type]
+        (lambda: cost("mylib::a")(3), "a function of the operation, not 3"),  # type: ignore[type-var]
     ],
 )
 def test_what_cannot_be_registered(formulas: None, register: Callable[[], Any], message: str) -> None:
@@ -354,6 +355,36 @@ def test_arguments_by_name() -> None:
     assert (
         formula("linear", tensor(5, 3), tensor(4, 3), out=tensor(5, 4), bias=tensor(4)).flops == 2 * 60 + 20
     )
+
+
+def test_a_formula_that_comes_after_the_run_counts(formulas: None, tmp_path: Any) -> None:
+    @torch.library.custom_op("mylib::late", mutates_args=())
+    def late(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a @ b
+
+    trace = tv.trace(lambda: late(torch.ones(4, 8), torch.ones(8, 4)))
+    assert trace.summary().why_uncovered == {"mylib::late": "no formula"}
+    trace.save(tmp_path / "before.tvz")
+    loaded = tv.load(tmp_path / "before.tvz")
+    assert loaded.summary().uncovered == {"mylib::late": 1}
+    cost("mylib::late")(lambda op: op.count(mac=op.out.numel * op.arg(0, "a").shape[1]))
+    for found in (trace, loaded, tv.load(tmp_path / "before.tvz")):
+        assert (found.summary().macs, found.summary().uncovered) == (128, {})
+        assert found.summary().moved_bytes == 4 * (2 * 32 + 2 * 32 + 16)
+
+
+def test_what_a_file_knows_stays_where_no_formula_is(formulas: None, tmp_path: Any) -> None:
+    cost("mylib::known")(lambda op: Cost(7))
+    graph = linear_chain(["mylib::known", "mylib::new"])
+    trace = tv.Trace(graph, tv.Trace(graph, Metrics()).metrics)
+    assert trace.metrics["flops"][:] == [7, None]
+    trace.save(tmp_path / "run.json")
+    del registry._FORMULAS["mylib::known"]
+    cost("mylib::new")(lambda op: Cost(5))
+    loaded = tv.load(tmp_path / "run.json")
+    assert loaded.metrics["flops"][:] == [7, 5]
+    loaded.save(tmp_path / "again.json")
+    assert tv.load(tmp_path / "again.json").metrics["flops"][:] == [7, 5]
 
 
 def test_bytes_of_an_alias_that_was_written_to_since():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,20 @@ class Column:
         values = self.values if self.known is None else self.values[self.known]
         return values.sum().item() if len(values) or not len(self.values) else None
 
+    def filled(self, other: Column) -> Column:
+        """This column, with the rows of another where it knows none.
+
+        >>> given = Column("flops", np.array([6, 0]), known=np.array([True, False]))
+        >>> given.filled(Column("flops", np.array([5, 4])))[:]
+        [6, 4]
+        """
+        if self.known is None:
+            return self
+        known = self.known | (True if other.known is None else other.known)
+        return Column(
+            self.name, np.where(self.known, self.values, other.values), along=self.along, known=known
+        )
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -58,6 +72,13 @@ class Column:
 Compute = Callable[[], Mapping[str, Column]]
 
 
+class Later(NamedTuple):
+    """How columns are made when they are first asked for, and by what number it shows that they would be others now."""
+
+    compute: Compute
+    version: Callable[[], int] | None = None
+
+
 class Metrics(Mapping[str, Column]):
     """The columns of one trace, by name.
 
@@ -69,27 +90,36 @@ class Metrics(Mapping[str, Column]):
     8
     """
 
-    __slots__ = ("_columns", "_later", "_memory")
+    __slots__ = ("_columns", "_later", "_memory", "_seen")
 
     def __init__(
         self,
         columns: Mapping[str, Column] | None = None,
-        later: Mapping[str, Compute] | None = None,
+        later: Mapping[str, Later] | None = None,
         memory: MemoryByUse | Callable[[], MemoryByUse] | None = None,
+        seen: Mapping[str, int] | None = None,
     ) -> None:
         self._columns = dict(columns or {})
         self._later = dict(later or {})
         self._memory = memory
+        self._seen = dict(seen or {})  # the version at which a column was made
 
     def __getitem__(self, name: str) -> Column:
         if name in self._later:
-            for column in self._later[name]().values():
-                self._later.pop(column.name, None)
-                self._columns[column.name] = column
+            self._make(self._later[name], name)
         try:
             return self._columns[name]
         except KeyError:
             raise no_match("metric", name, [*self]) from None
+
+    def _make(self, later: Later, name: str) -> None:
+        """Make a column and those that come with it, unless they are as they would be made now."""
+        version = 0 if later.version is None else later.version()
+        if name in self._columns and self._seen.get(name) == version:
+            return
+        for column in later.compute().values():
+            if self._later.get(column.name) is later:
+                self._columns[column.name], self._seen[column.name] = column, version
 
     def get(self, name: str, default: Any = None) -> Any:
         """A column, or the default where there is none of that name."""
@@ -101,28 +131,37 @@ class Metrics(Mapping[str, Column]):
         return name in self._columns or name in self._later
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._columns, *self._later])
+        return iter({**self._columns, **self._later})
 
     def __len__(self) -> int:
-        return len(self._columns) + len(self._later)
+        return len({**self._columns, **self._later})
 
     def with_column(self, column: Column) -> Metrics:
         """These columns and one more; the original is left as it is."""
-        return Metrics({**self._columns, column.name: column}, self._later, self._memory)
+        later = {name: one for name, one in self._later.items() if name != column.name}
+        return Metrics({**self._columns, column.name: column}, later, self._memory, self._seen)
 
-    def with_later(self, names: Iterable[str], compute: Compute) -> Metrics:
+    def with_later(
+        self, names: Iterable[str], compute: Compute, *, version: Callable[[], int] | None = None
+    ) -> Metrics:
         """These columns and others that ``compute`` makes when one of them is first asked for.
+
+        They are made again when ``version()`` has changed. With a version, a column that is there and has rows that
+        are not known is made as well: ``compute`` is then to keep the rest.
 
         >>> metrics = Metrics().with_later(["flops"], lambda: {"flops": Column("flops", np.array([6]))})
         >>> metrics["flops"].total()
         6
         """
-        later = {**self._later, **{name: compute for name in names if name not in self._columns}}
-        return Metrics(self._columns, later, self._memory)
+        made, found = Later(compute, version), self._columns
+        wanted = [
+            name for name in names if name not in found or (version is not None and found[name].uncovered)
+        ]
+        return Metrics(found, {**self._later, **dict.fromkeys(wanted, made)}, self._memory, self._seen)
 
     def with_memory(self, memory: MemoryByUse | Callable[[], MemoryByUse]) -> Metrics:
         """These columns, with what the memory of the run is for, or how to work that out when it is first asked for."""
-        return Metrics(self._columns, self._later, memory)
+        return Metrics(self._columns, self._later, memory, self._seen)
 
     @property
     def memory(self) -> MemoryByUse | None:

@@ -47,6 +47,7 @@ def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], Formula
     A name without overload (``aten::mm``) stands for all its overloads that have no formula of their own. An
     operator of ``aten`` that writes in place (``aten::add_``) is looked up under its plain name as well.
     A name in ``aten`` or ``prims`` that torch does not have is refused; operators of one's own may come later.
+    Traces that were made before, or loaded, count by a new formula too: costs are worked out from shapes.
     With ``any_layout=True`` the function is also asked about sparse and nested tensors; otherwise calls that
     involve one are not covered.
 
@@ -68,6 +69,10 @@ def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], Formula
             raise UsageError(f"{op!r} names no operator; write it with its namespace, as in 'aten::mm'")
 
     def register(formula: FormulaType) -> FormulaType:
+        if not callable(formula):
+            raise UsageError(
+                f"a cost formula is a function of the operation, not {formula!r}; write it below @cost({ops[0]!r})"
+            )
         taken = [op for op in ops if op in _FORMULAS]
         if taken:
             owner = _FORMULAS[taken[0]].formula
@@ -133,6 +138,11 @@ def formula_of(op: str) -> Entry | None:
         if found is None and name.startswith("aten::") and name.endswith("_"):
             found = _FORMULAS.get(name[:-1])
     return found
+
+
+def version() -> int:
+    """A number that is another one once there are more formulas: what was worked out before is then out of date."""
+    return len(_FORMULAS)  # none is ever taken away
 
 
 def covered() -> tuple[str, ...]:
