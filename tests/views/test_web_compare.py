@@ -212,3 +212,23 @@ def test_operations_that_changed_in_the_same_way_are_told_together(show: Show) -
     counted = sum(1 + int(text.split(" and ")[1].split()[0]) if " and " in text else 1 for text in told)
     rest = page.js("return document.querySelector('.summary .changes').nextElementSibling?.textContent ?? ''")
     assert counted + (int(rest.split()[1]) if rest else 0) == len(result.changed)
+
+
+def test_what_is_in_a_module_that_was_wrapped_keeps_its_name(show: Show) -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.module(x)
+
+    torch.manual_seed(0)
+    model = Tower()
+    result = tv.compare(*(tv.trace(one, torch.ones(3, 4)) for one in (model, Wrapper(model))))
+    page = show(result)
+    page.js("return S.openEverything()")
+    assert page.js("return A.run.data.compare.was") == []
+    assert not any(
+        "was" in box for box in page.js("return A.scene.columns[0].picture.items.map(i => i.box.was)")
+    )

@@ -11,7 +11,8 @@ import { FONT } from "./text.ts";
 
 const HIGH = 22;
 const SIDE = 8;
-const CUT = 0.8; // of a class, what has to be left for it to be worth reading
+const CUT = 0.75; // of a class, what has to be left for it to be worth reading
+const FEWEST = 9; // letters of one that is cut
 
 interface Button {
   action: Zone["action"];
@@ -57,7 +58,8 @@ function subOf(box: Box, room: number): string {
   const all = [type, box.was, box.isMarked ? RECOMPUTED : ""].filter(Boolean).join(" · ");
   if (subRuler().width(all) <= room) return all;
   const text = box.isMarked ? RECOMPUTED : box.was || type;
-  return room > subRuler().width(text) * CUT ? subRuler().fit(text, room) : "";
+  const short = subRuler().fit(text, room);
+  return short.length < Math.min(FEWEST, text.length) || room <= subRuler().width(text) * CUT ? "" : short;
 }
 
 function widthOf(buttons: Button[]): number {

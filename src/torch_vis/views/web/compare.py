@@ -168,10 +168,8 @@ class Union:
             if scope == 0 or at <= 0 or a.modules[int(a.scope_module[scope])].kind != "module":
                 continue
             above, there = int(a.scope_parent[scope]), int(b.scope_parent[at])
-            before = paths[scope].removeprefix(paths[above])
-            if paths[scope] != others[at] and (
-                became[above] != there or before != others[at].removeprefix(others[there])
-            ):
+            before, after = _below(paths[scope], paths[above]), _below(others[at], others[there])
+            if paths[scope] not in ("", others[at]) and (became[above] != there or before != after):
                 found.append((at, paths[scope]))
         return found
 
@@ -384,3 +382,8 @@ def _calls(graph: Graph) -> list[tuple[str, bool, int]]:
     """What each call goes by: path, whether it is the run itself, which has the same path as the model, and number."""
     runs = [graph.modules[module].kind == "run" for module in graph.scope_module.tolist()]
     return list(zip(graph.scope_paths, runs, graph.scope_call.tolist()))
+
+
+def _below(path: str, above: str) -> str:
+    """The name of a module within the one that it is in."""
+    return path.removeprefix(f"{above}.") if above else path
