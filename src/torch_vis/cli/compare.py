@@ -75,6 +75,8 @@ def run(options: Any, out: Output) -> int:
     if with_numbers:
         return _numbers(found, options, out)
     out.give(found.to_plain(), str(found))
+    if found.same and not options.fake and not any(map(files.is_trace, options.target)):
+        out.say("both do the same; --numbers tells whether they compute the same as well")
     return int(not found.same)
 
 
