@@ -219,3 +219,24 @@ def test_an_operation_is_told_by_itself_or_by_its_number() -> None:
         report.at("sum")
     with pytest.raises(UsageError, match="another graph"):
         report.at(other.graph.nodes[0])
+
+
+class Around(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.a_module_with_a_long_name = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a_module_with_a_long_name(x)
+
+
+def test_a_long_path_is_cut_where_the_peak_is_told() -> None:
+    model: torch.nn.Module = torch.nn.Linear(4, 4)
+    for _ in range(12):
+        model = Around(model)
+    trace = tv.trace(model, torch.ones(1, 4))
+    peak = trace.memory().peak_node
+    assert peak is not None and len(peak.path) > 300
+    (line,) = (line for line in str(trace).splitlines() if line.startswith("peak memory"))
+    for told in (line, trace.memory().facts()["peak"]):
+        assert "in a.a.a" in told and told.endswith("a_module_with_a_long_name") and len(told) < 130

@@ -193,6 +193,9 @@ def test_bad_names_and_no_backward() -> None:
     for wrong in (None, 3, ["blocks.0", 3]):
         with pytest.raises(UsageError, match="paths or patterns"):
             tv.trace(model, x, backward=True).memory().checkpoint(wrong)  # type: ignore[arg-type]
+    for nothing in ([], ()):
+        with pytest.raises(UsageError, match="one module or more"):
+            tv.trace(model, x, backward=True).memory().checkpoint(nothing)
     report = tv.trace(model, x).memory()
     assert report.checkpoints == []
     with pytest.raises(UsageError, match="backward=True"):
@@ -239,3 +242,12 @@ def test_checkpoints_of_a_prediction_have_no_time_and_those_that_forget_nothing_
     assert found.extra_time_ns is None and found.extra_flops and "extra time" not in str(found)
     found = tv.trace(nn.Sequential(nn.Identity(), nn.Linear(4, 4)), torch.ones(2, 4), backward=True).memory()
     assert "none of these calls saves anything" in str(found.checkpoint("0"))
+
+
+def test_what_torch_keeps_of_random_numbers_is_named_where_calls_are_checkpointed() -> None:
+    words = f"{torch.get_rng_state().nbytes:,} bytes"
+    model, x = transformer(frozenset())
+    plain = tv.trace(model, x, backward=True).memory()
+    assert words not in str(plain) and words in str(plain.checkpoint("blocks.0"))
+    model, x = transformer(frozenset({1}))
+    assert words in str(tv.trace(model, x, backward=True).memory())

@@ -20,6 +20,7 @@ from torch_vis.capture.measures import with_stored
 from torch_vis.capture.methods import codes_here
 from torch_vis.capture.mode import RecordMode
 from torch_vis.capture.naming import Naming
+from torch_vis.capture.packed import packed_weights
 from torch_vis.capture.recorder import Recorder, clock
 from torch_vis.capture.scopes import Following
 from torch_vis.capture.tree import named_tensors
@@ -132,8 +133,11 @@ class Capture:
         rec.steps.clear()
         made_outside = [r for r in graph.outcomes if r.kind == "output" and r.value.role == "constant"]
         rec.unseen["outputs"] = len(made_outside)
+        packed = packed_weights(held.objects.values())
         meta = self._meta(graph)
-        limits = describe(rec, graph, guessed)
+        if packed.objects:
+            meta["packed_bytes"] = packed.size_bytes
+        limits = describe(rec, graph, guessed, packed)
         return graph, metrics, held, limits, meta
 
     # ---------------------------------------------------------------- who is who

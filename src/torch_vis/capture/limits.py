@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from torch_vis.capture.packed import Packed
 from torch_vis.capture.recorder import Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.graph.graph import Graph
@@ -12,7 +13,7 @@ from torch_vis.graph.schema import Phase
 CALLS = {"_local_scalar_dense": "item()"}
 
 
-def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
+def describe(rec: Recorder, graph: Graph, guessed: int, packed: Packed) -> tuple[str, ...]:
     """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
     limits: list[str] = []
     left = Counter((name, _where(rec, graph, site, node)) for name, _, site, node in rec.escapes)
@@ -61,11 +62,25 @@ def describe(rec: Recorder, graph: Graph, guessed: int) -> tuple[str, ...]:
         limits.append(
             f"the memory of {', '.join(kinds)} tensors is not counted, and views into them are not followed"
         )
+    limits.extend(_packed(packed))
     if any(device.startswith("cuda") for device in graph.devices):
         limits.append(
             "times of CUDA operations are those of the host: they do not include the kernels' own run time"
         )
     return tuple(limits)
+
+
+def _packed(found: Packed) -> list[str]:
+    """What packed weights hold, which operations are given as objects."""
+    opaque, limits = "× packed weights, which are opaque to torch", []
+    if found.objects:
+        limits.append(
+            f"{found.objects:,} {opaque}: the about {found.size_bytes:,} bytes ({found.elements:,} elements) that they "
+            "hold are neither in the figures of memory nor among the parameters"
+        )
+    if found.unknown:
+        limits.append(f"{found.unknown:,} {opaque}: what they hold is not known and not counted")
+    return limits
 
 
 def _where(rec: Recorder, graph: Graph, site: int, node: int) -> str:

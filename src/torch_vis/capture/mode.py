@@ -253,6 +253,8 @@ class RecordMode(TorchDispatchMode):
             key.append((kind, tuple(arg)))
             for part in arg.values():
                 self._other(part, type(part), key, numbers)
+        elif kind is torch.ScriptObject:  # a packed weight: made anew for each call, and cannot be compared
+            key.append((kind, hash(arg)))  # the address of what it stands for, which its call keeps alive
         else:
             key.append(arg)
 

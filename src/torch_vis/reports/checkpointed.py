@@ -14,6 +14,9 @@ from torch_vis.views.charts_stages import stages_of
 from torch_vis.views.tables import Field, Listing
 from torch_vis.views.units import count, duration, size
 
+RANDOM = (  # what torch.utils.checkpoint keeps besides tensors that operations read
+    "not counted: 5,056 bytes of random state a call (preserve_rng_state), and what a call is given but does not read"
+)
 POINTS = 2000  # along a timeline; beyond, the highest of each stretch is drawn
 
 
@@ -101,6 +104,8 @@ class Checkpointed(Report):
             "worked out from the lifetimes of this run, nothing was run again: what tensors hold if "
             "torch.utils.checkpoint.checkpoint(module, …, use_reentrant=False) calls the modules"
         ]
+        if self.modules:
+            found.append(RANDOM)
         if self.predicted:
             found.append("nothing was run: these are the lifetimes of a run by shapes alone")
         if not self.modules:

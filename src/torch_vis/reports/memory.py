@@ -26,12 +26,13 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
+from torch_vis.graph.schema import Flag
 from torch_vis.reports.alive import Alive
-from torch_vis.reports.checkpointed import Checkpointed, thinned
+from torch_vis.reports.checkpointed import RANDOM, Checkpointed, thinned
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import INK, Axis, Chart, Series
 from torch_vis.views.charts_stages import stages_of
-from torch_vis.views.tables import Field, Listing
+from torch_vis.views.tables import PATH, Field, Listing, cut
 from torch_vis.views.units import count, duration, size
 
 BARS = 30
@@ -238,9 +239,10 @@ class MemoryReport(Report):
     def facts(self) -> dict[str, str]:
         """The peaks, in words."""
         node = self.peak_node
-        where = (
-            "" if node is None else f" at operation {node.index:,}, {node.name} in {node.path or 'the run'}"
-        )
+        where = ""
+        if node is not None:
+            path = cut(node.path, PATH) if node.path else "the run"
+            where = f" at operation {node.index:,}, {node.name} in {path}"
         found = {"predicted peak" if self.predicted else "peak": f"{size(self.peak_bytes)}{where}"}
         if self.blocks.live.size:
             found["at the end"] = size(int(self.blocks.after[:, -1].sum()))
@@ -321,6 +323,13 @@ class MemoryReport(Report):
         ]
         if self.predicted:
             found.append("nothing was run: these are the lifetimes of a run by shapes alone")
+        if self.meta.get("packed_bytes"):
+            held = size(int(self.meta["packed_bytes"]))
+            found.append(
+                f"packed weights are opaque to torch: the about {held} that they hold are not counted"
+            )
+        if (self.graph.node_flags & Flag.RECOMPUTE != 0).any():
+            found.append(RANDOM)
         if not (self.graph.node_phase == 1).any():
             found.append("no backward pass was recorded, so nothing counts as saved for backward")
         return found

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 GAP = "  "
 LEAST = 16  # letters that a column of text keeps when there is no room
+PATH = 72  # letters of a path that stands in a sentence
 
 
 class Field(NamedTuple):

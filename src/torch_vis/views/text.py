@@ -20,6 +20,7 @@ from torch_vis.views.breaks import Breaks
 from torch_vis.views.layout import Row, layout
 from torch_vis.views.notes import AGAIN, remarks, wall_time
 from torch_vis.views.outline import Line, Outline
+from torch_vis.views.tables import PATH, cut
 from torch_vis.views.units import count, duration, size
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
@@ -276,7 +277,7 @@ def _peak(graph: Graph, live: Column, freed: Column) -> str:
     values = live.values + freed.values
     values = values if live.known is None else np.where(live.known, values, -1)
     node = graph.nodes[int(values.argmax())]
-    where = f" in {node.path}" if node.path else ""
+    where = f" in {cut(node.path, PATH)}" if node.path else ""
     return f"{size(int(values.max()))} in live tensors, at {node.name}{where}"
 
 

@@ -316,6 +316,8 @@ def _depths(parent: Ints) -> Ints:
 def paths_of(item: Any) -> list[str]:
     """One path or several, as a list."""
     paths = [item] if isinstance(item, str) or not isinstance(item, Iterable) else list(item)
+    if not paths:
+        raise UsageError('name one module or more by their paths or patterns, "encoder.layer.*" say')
     wrong = [path for path in paths if not isinstance(path, str)]
     if wrong:
         raise UsageError(
