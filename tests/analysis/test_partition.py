@@ -266,3 +266,17 @@ def test_views_are_told_apart_from_what_the_budget_counts() -> None:
     assert any(row["views"] for row in rows)
     assert all(row["operations"] - row["views"] <= 2 for row in rows)
     assert "of which views" in found.table(width=240) and "max_operations does not count them" in str(found)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160, 240])
+@pytest.mark.parametrize("options", [{}, {"max_operations": 12}, {"by": "module"}])
+def test_reasons_are_printed_whole_at_any_width(width: int, options: dict[str, Any]) -> None:
+    found = traced("bert").partition(**options)
+    lines = found.table(width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    first = lines.index("Parts, in the order of the run")
+    rows = [line.split(maxsplit=1) for line in lines[first:] if line.split(maxsplit=1)[:1]]
+    for part in found.parts[:20]:
+        row = next(line for number, *line in rows if number == str(part.number))
+        assert row[0].endswith(f"  {part.reason}")
+    assert len(found.to_plain()["Parts"][0]) == 14 and len(found.to_pandas().columns) == 14

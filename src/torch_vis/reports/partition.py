@@ -14,6 +14,7 @@ from torch_vis.reports.fusion import chained, common_path, ends, module_paths, s
 from torch_vis.reports.report import Report, most
 from torch_vis.views.charts import Axis, Chart, Series
 from torch_vis.views.tables import Field, Listing
+from torch_vis.views.tables import cut as cut_text
 from torch_vis.views.units import count, size
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch_vis.graph.metrics import Metrics
 
 BARS = 40
+ROOM, WIDE = 200, 100  # letters in a line that take all columns of a part, and those of half of them
 OUTSIDE = "input of the run"
 HELD = (
     "inputs, weights and outputs are what a part has to hold, whole; what it moves is that without what stays inside, "
@@ -171,6 +173,41 @@ class PartitionReport(Report):
             Listing("What passes between parts", why, self.boundaries),
         ]
 
+    def printed(self, width: int) -> Sequence[Listing]:
+        """What runs and why it is cut off, and below it what each part holds; all at once where there is room."""
+        whole, why = self.listings()
+        if width >= ROOM:
+            return [whole, why]
+        runs, holds = (
+            "names module flops moved_bytes reason",
+            "input_bytes weight_bytes output_bytes internal_bytes",
+        )
+        holds = f"phase operations views {holds}"
+        if width < WIDE:
+            runs, holds = runs.replace("module ", ""), holds.replace("phase operations views", "module")
+        first = _columns(whole, f"number {runs}".split())
+        second = _columns(whole, f"number {holds} intensity".split())._replace(heading="What each part holds")
+        return [self._cut(first, width), why, self._cut(second, width)]
+
+    def _cut(self, listing: Listing, width: int) -> Listing:
+        """A listing whose names and modules are cut to what the other columns leave, so that reasons stay whole."""
+        rows = [list(row) for row in listing.rows[: listing.most]]
+        fields, cells = listing._replace(rows=rows).shown()
+        longest = [max(map(len, column), default=0) for column in zip(*cells)] or [0] * len(fields)
+        cuts = {field.name: long for field, long in zip(fields, longest) if field.name in ("names", "module")}
+        rest = [max(long, _title(f)) for f, long in zip(fields, longest) if f.name not in cuts]
+        left = width - sum(rest) - 2 * (len(fields) - 1)
+        places = {field.name: place for place, field in enumerate(listing.fields)}
+        for number, (name, long) in enumerate(sorted(cuts.items(), key=lambda item: item[1])):
+            here = max(
+                min(long, left // (len(cuts) - number)), 4
+            )  # what the shorter one leaves, the other has
+            left -= here
+            for row, part in zip(rows, self.parts):
+                text = row[places[name]] if name == "module" else _short(part.names, here)
+                row[places[name]] = cut_text(text, here) if len(text) > here else text
+        return listing._replace(rows=[*rows, *listing.rows[listing.most :]])
+
     def charts(self) -> Mapping[str, Chart]:
         """The bytes that the largest parts hold, by what they are; and those that parts move."""
         columns = {
@@ -220,3 +257,22 @@ class PartitionReport(Report):
         if missing:
             found.append(f"the FLOPs of {missing:,} operations are not known and not in the totals")
         return found
+
+
+def _columns(listing: Listing, names: Sequence[str]) -> Listing:
+    """Some columns of a listing, in another order."""
+    places = {field.name: place for place, field in enumerate(listing.fields)}
+    chosen = [places[name] for name in names]
+    rows = [[row[place] for place in chosen] for row in listing.rows]
+    return listing._replace(fields=tuple(listing.fields[place] for place in chosen), rows=rows)
+
+
+def _short(names: Sequence[str], wide: int) -> str:
+    """Names in order, as many as there is room for."""
+    forms = [chained(names), chained(names, 4), ends(names)]
+    return next((form for form in forms if len(form) <= wide), forms[-1])
+
+
+def _title(field: Field) -> int:
+    """What a title needs where there is little room."""
+    return max(map(len, field.title.split())) if field.show else len(field.title)

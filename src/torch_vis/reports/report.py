@@ -40,6 +40,10 @@ class Report:
         """The rows found, under titles."""
         return ()
 
+    def printed(self, width: int) -> Sequence[Listing]:
+        """The rows as they are printed in so many columns, where that is not all of them."""
+        return self.listings()
+
     def charts(self) -> Mapping[str, Chart]:
         """The charts that can be drawn, by name: ``figure(chart=…)`` takes one of these names."""
         return {}
@@ -54,7 +58,7 @@ class Report:
         wide = max(map(len, facts), default=0)
         parts = [[self.title]] if self.title else []
         parts += [[f"{name.ljust(wide)}  {fact}" for name, fact in facts.items()]] if facts else []
-        parts += [table(listing, width) for listing in self.listings() if len(listing.rows)]
+        parts += [table(listing, width) for listing in self.printed(width) if len(listing.rows)]
         if self.notes():
             notes = (wrap(f"• {note}", width, subsequent_indent="  ") for note in self.notes())
             parts.append([line for lines in notes for line in lines])

@@ -22,7 +22,7 @@ MEMORY, RANDOM, PRODUCT = "memory written in place", "order of random numbers", 
 CYCLE, BETWEEN, ALONG = (
     "cycle through other parts",
     "other parts between them",
-    "others that would have to come along",
+    "others must come along",
 )
 # The first that holds for a tensor that one part hands to another is the reason why the two are two.
 REASONS = (
