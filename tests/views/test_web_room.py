@@ -63,6 +63,26 @@ def test_what_takes_room_moves_the_graph_out_of_its_way(page: Page) -> None:
     assert page.js("return [S.view.camera.x, S.view.camera.y, S.view.camera.scale]") == before
 
 
+def test_a_panel_that_covers_the_window_leaves_the_graph_where_it_is(page: Page) -> None:
+    """On a telephone the strip beside the panel is too narrow for a graph."""
+    page.driver.set_window_size(500, 800)
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 420, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+    )
+    try:
+        page.open()
+        time.sleep(0.7)
+        before = page.js("return S.view.camera.scale")
+        page.js("document.querySelector('.show-side').click()")
+        time.sleep(1)
+        assert page.js("return document.querySelector('aside').getBoundingClientRect().width") > 300
+        assert page.js("return S.view.camera.scale") == before
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.driver.set_window_size(1400, 900)
+
+
 def test_opening_a_box_leaves_all_in_sight_while_it_can_be_read(page: Page) -> None:
     page.js(
         "const box = A.scene.columns[0].picture.items.map(i => i.box).find(b => b.label === 'stem');"

@@ -14,6 +14,7 @@ const LARGEST = 4;
 const FLIGHT_MS = 260;
 const TIP_AFTER_MS = 350;
 const LABELS_AFTER_MS = 150;
+const MOST_COVERED = 0.6; // of the window, both ways, by one panel
 const CRAMPED = { w: 560, h: 300 };
 const AIM = 0.92; // the scale that a layout aims at when it is fitted
 
@@ -90,7 +91,11 @@ export class View {
   private areas(): Rect[] {
     const { w, h } = this.size;
     const origin = this.canvas.getBoundingClientRect();
-    const rects = this.overlays.map((element) => element.getBoundingClientRect()).filter((rect) => rect.width && rect.height && rect.left < origin.right - 1); // a panel beside the graph is not on it
+    const rects = this.overlays.map((element) => element.getBoundingClientRect()).filter((rect) => {
+      const isBeside = rect.left >= origin.right - 1; // a panel beside the graph is not on it
+      const isInstead = rect.width > w * MOST_COVERED && rect.height > h * MOST_COVERED; // what it leaves is not worth moving to
+      return rect.width && rect.height && !isBeside && !isInstead;
+    });
     return freeAreas(w, h, rects.map((rect) => ({ x: rect.left - origin.left - 6, y: rect.top - origin.top - 6, w: rect.width + 12, h: rect.height + 12 })));
   }
 
