@@ -78,6 +78,16 @@ def test_opaque_nodes_are_not_covered_whatever_they_are_called() -> None:
     assert dict(uncovered(graph)) == {"torch_vis::unseen_write": 1}
 
 
+def test_memory_that_nobody_was_seen_to_fill() -> None:
+    """Whether anything ran is not known, and said so; where there is no byte to fill, nothing did."""
+    found = tv.trace(lambda: torch.empty(4, 8)).summary()
+    assert found.uncovered == {"torch_vis::unseen_write": 1}
+    assert "may have filled" in found.why_uncovered["torch_vis::unseen_write"]
+    for size in (0, (3, 0)):
+        found = tv.trace(lambda size=size: torch.empty(size)).summary()
+        assert (found.uncovered, found.flops, found.moved_bytes) == ({}, 0, 0)
+
+
 @pytest.mark.parametrize("count", [1000, 40_000])
 def test_a_long_run_has_the_costs_of_its_parts(count: int) -> None:
     graph, _ = synthetic(count)

@@ -119,8 +119,8 @@ class Summary(Report):
         ...     made = torch.empty(3)
         ...     made.numpy()[:] = 1
         ...     return made + x
-        >>> tv.trace(by_numpy, torch.zeros(3)).summary().why_uncovered
-        {'torch_vis::unseen_write': 'no formula'}
+        >>> [*tv.trace(by_numpy, torch.zeros(3)).summary().why_uncovered.values()]
+        ['something outside of torch may have filled the memory; what it took is not known']
         """
         if not self.uncovered:
             return {}

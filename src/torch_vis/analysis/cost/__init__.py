@@ -30,8 +30,9 @@ singular, eigenvalues   an estimate: the textbook's direct steps, and two sweeps
 ======================= ==============================================================================================
 
 A row is not known where no formula covers the operation: operators of one's own, compiled code, products of two sparse
-matrices, and tensors of which nothing noted how many elements they have.
-``@cost`` adds a formula; ``covered()`` lists the names that have one.
+matrices, and tensors of which nothing noted how many elements they have. Nor is it where memory has contents that no
+operation wrote (``unseen_write``): code outside of torch may have, or nobody.
+``@cost`` adds a formula, for runs that are over as well; ``covered()`` lists the names that have one.
 """
 
 from torch_vis.analysis.cost import (  # noqa: F401  (importing a file registers its formulas)

@@ -29,6 +29,11 @@ from torch_vis.graph.schema import Flag, Kind
 Ints = NDArray[np.int64]
 LARGEST = 2**63 - 1
 BY_TYPE = -2  # in a table of bytes: to be taken from the types
+FILLED = "torch_vis::unseen_write"
+UNSEEN = {  # what stands for code that no formula can be about
+    FILLED: "something outside of torch may have filled the memory; what it took is not known",
+    "torch_vis::compiled": "compiled code, which cannot be looked into",
+}
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +62,8 @@ def _worked_out(graph: Graph, stored: Column | None) -> tuple[dict[str, Column],
     known = np.zeros(len(graph), dtype=np.bool_)
     moved, sized = _bytes_by_type(graph, read, _sizes(types)[values[graph.out_value]])
     views = (graph.node_flags & Flag.VIEW) != 0
-    known[views], sized[views], moved[views] = True, True, 0
+    nothing = views | _fills_nothing(graph)
+    known[nothing], sized[nothing], moved[nothing] = True, True, 0
     work = _Work(graph, in_type, values[graph.out_value], types)
     nodes = np.flatnonzero(~views & ((graph.node_flags & Flag.OPAQUE) == 0) & work.has_formula)
     if len(nodes):
@@ -99,7 +105,8 @@ def why_uncovered(graph: Graph, stored: Column | None = None) -> dict[str, str]:
     missing = [] if known is None else graph.node_call[~known].tolist()
     found = {}
     for op, _ in Counter(graph.calls[call].op for call in missing).most_common():
-        open_ = "no formula" if formula_of(op) is None else "its formula does not cover these arguments"
+        none = formula_of(op) is None
+        open_ = UNSEEN.get(op, "no formula") if none else "its formula does not cover these arguments"
         found[op] = f"its formula failed: {failed[op]}" if op in failed else open_
     return found
 
@@ -160,6 +167,15 @@ def _is_fresh(graph: Graph) -> NDArray[np.bool_]:
     """For each output, whether its bytes were written: it is not an alias of something older."""
     maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
     return (graph.out_slot < 0) | (graph.storage_birth[graph.value_storage[graph.out_value]] >= maker)
+
+
+def _fills_nothing(graph: Graph) -> NDArray[np.bool_]:
+    """The operations that stand for a write by code that was not seen, of memory without a byte: there was none."""
+    fills = np.array([call.op == FILLED for call in graph.calls] or [False])[graph.node_call]
+    if not fills.any():
+        return fills
+    made = graph.storage_bytes[graph.value_storage[graph.out_value]]
+    return fills & (_sums(made, graph.out_start) == 0)
 
 
 def _sums(cells: Ints, start: Ints) -> Ints:
