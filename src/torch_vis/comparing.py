@@ -18,8 +18,9 @@ from torch_vis.graph.graph import Rows
 from torch_vis.graph.recomputed import first_calls
 from torch_vis.graph.rows import Node, Scope
 from torch_vis.graph.schema import Phase
+from torch_vis.reports.compared_figures import figures_of, incomplete_in
 from torch_vis.reports.compared_modules import ModuleDelta, is_root, module_deltas, module_scopes
-from torch_vis.reports.compared_text import FIGURES, chart, notes, text
+from torch_vis.reports.compared_text import chart, notes, text
 from torch_vis.reports.compared_words import differences_in, instead
 from torch_vis.run.weights import contents_of
 from torch_vis.tracing import Trace
@@ -62,7 +63,19 @@ class Comparison:
     def same(self) -> bool:
         """Whether both ran the same operations on the same things, with the same arguments, shapes and types.
 
-        So did modules of the same classes, in the same order, and both gave the same back. Names are left out.
+        And gave the same back; modules that both call are of the same classes, and called in the same order. Left out
+        are names, and in which module an operation runs: a container around others, an ``Identity``, a layer that was
+        written out or that a compiler took apart may be in one of the two alone. ``added_modules``,
+        ``removed_modules`` and ``moved`` have these.
+
+        >>> import torch, torch_vis as tv
+        >>> x, layer = torch.ones(2), torch.nn.Tanh()
+        >>> plain, more = torch.nn.Sequential(layer), torch.nn.Sequential(torch.nn.Identity(), layer)
+        >>> found = tv.compare(tv.trace(plain, x), tv.trace(more, x))
+        >>> found.same, [scope.type for scope in found.added_modules]
+        (True, ['Identity'])
+        >>> tv.compare(tv.trace(plain, x), tv.trace(torch.nn.Sequential(torch.nn.ReLU(), layer), x)).same
+        False
         """
         operations = len(self.added) or len(self.removed) or self.alignment.changed.any()
         modules = self.reordered_modules or self.changed_modules
@@ -214,23 +227,12 @@ class Comparison:
 
         Those that ``incomplete`` names are too low.
         """
-        found: dict[str, tuple[float | None, float | None]] = {}
-        for name, (_, metric) in FIGURES.items():
-            if metric is not None:
-                found[name] = (_total(self.a, metric), _total(self.b, metric))
-        found["peak memory"] = (self.a.summary().peak_bytes, self.b.summary().peak_bytes)
-        both = (self.a.meta.get("parameters"), self.b.meta.get("parameters"))
-        return {"operations": (len(self.a.graph), len(self.b.graph)), "parameters": both, **found}
+        return figures_of(self.a, self.b)
 
     @cached_property
     def incomplete(self) -> dict[str, tuple[bool, bool]]:
         """The figures that leave out operations of which they are not known, and in which of the two they do."""
-        found = {
-            name: (_is_low(self.a, metric), _is_low(self.b, metric))
-            for name, (_, metric) in FIGURES.items()
-            if metric is not None
-        }
-        return {name: low for name, low in found.items() if any(low)}
+        return incomplete_in(self.a, self.b)
 
     def figure(self, renderer: str = "plotly") -> Any:
         """How much more or less of each figure ``b`` has, as bars in per cent of ``a``; those that are complete.
@@ -378,18 +380,6 @@ def _modules(scopes: Iterable[Scope]) -> list[Scope]:
 
 def _parts(trace: Trace) -> Any:
     return trace.graph, trace.metrics, trace.limits, trace.meta
-
-
-def _total(trace: Trace, metric: str) -> float | None:
-    if metric == "time_ns" and trace.meta.get("fake"):
-        return None
-    return trace.metrics[metric].total() if metric in trace.metrics else None
-
-
-def _is_low(trace: Trace, metric: str) -> bool:
-    """Whether operations are missing from a total."""
-    column = trace.metrics.get(metric)
-    return column is not None and column.uncovered > 0
 
 
 def _plain(node: Node) -> dict[str, Any]:

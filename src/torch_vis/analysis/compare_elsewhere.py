@@ -125,12 +125,8 @@ class _Elsewhere:
         found = self.matching
         left_a, left_b = self._left()
         keys_a, keys_b = {key.a[scope] for scope in left_a}, {key.b[scope] for scope in left_b}
-        rows_a = [
-            scope for scope, to in enumerate(found.found.tolist()) if to >= 0 or key.a[scope] in keys_b
-        ]
-        rows_b = [
-            scope for scope in range(len(key.b)) if scope in found.came_from or key.b[scope] in keys_a
-        ]
+        rows_a = [scope for scope, to in enumerate(found.found.tolist()) if to >= 0 or key.a[scope] in keys_b]
+        rows_b = [scope for scope in range(len(key.b)) if scope in found.came_from or key.b[scope] in keys_a]
         if keys_a & keys_b:
             self.take(found.pair_up(rows_a, rows_b, (key,)))
 

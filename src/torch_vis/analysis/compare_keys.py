@@ -39,9 +39,11 @@ def lists_renamed(here: list[str], there: list[str]) -> tuple[list[str], list[st
     (['blocks.0', 'blocks.1', 'head'], ['blocks.0', 'blocks.1', 'head'])
     """
     lists_a, lists_b = (
-        dict.fromkeys(label.rpartition(".")[0] for label in side if is_number(label)) for side in (here, there)
+        dict.fromkeys(label.rpartition(".")[0] for label in side if is_number(label))
+        for side in (here, there)
     )
-    only_a, only_b = ([one for one in side if one not in other] for side, other in ((lists_a, lists_b), (lists_b, lists_a)))
+    only_a = [one for one in lists_a if one not in lists_b]
+    only_b = [one for one in lists_b if one not in lists_a]
     if not only_b or len(only_a) != len(only_b):
         return here, there
     renamed = dict(zip(only_b, only_a))

@@ -306,7 +306,9 @@ def _behind(side: Side, makers: _Makers, alone: list[bool]) -> list[int]:
     graph = side.graph
     casts = np.array([operator in CASTS for operator in side.operator], dtype=bool)[graph.node_call]
     found = [*range(len(graph)), -1]
-    for node in np.flatnonzero(casts & np.array(alone, dtype=bool)).tolist():  # makers come before their readers
+    for node in np.flatnonzero(
+        casts & np.array(alone, dtype=bool)
+    ).tolist():  # makers come before their readers
         found[node] = found[makers.of(node).get(0, node)]
     return found
 

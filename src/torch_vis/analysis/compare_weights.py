@@ -30,7 +30,7 @@ class Contents:
         return self._has[scope]
 
     def of(self, scope: int) -> int | None:
-        """A number that is equal where the weights of a call, and of those inside it, are; None where they say nothing."""
+        """A number that is equal where the weights in a call, and those inside it, are; None where they say nothing."""
         return None if self.read is None else self._numbers[scope]
 
     @cached_property
