@@ -133,7 +133,7 @@ export class Shell {
     aside.append(sideGrip(aside, () => this.view.redraw()), tabs, this.side);
     document.body.append(
       bar,
-      h("main", {}, h("div", { class: "stage" }, this.view.canvas, this.view.tip, key, this.view.mini, zoom, corner, this.toast, app.run.count ? null : h("p", { class: "nothing" }, "No operation ran, so there is no graph to draw.")),
+      h("main", {}, h("div", { class: "stage" }, this.view.canvas, this.view.tip, key, this.view.mini.canvas, zoom, corner, this.toast, app.run.count ? null : h("p", { class: "nothing" }, "No operation ran, so there is no graph to draw.")),
         h("footer", {}, dockTabs, this.status), this.dock),
       aside,
       this.help);

@@ -1,10 +1,11 @@
-/** The graph's canvas: camera, pointer, minimap. */
+/** The graph's canvas: camera and pointer. */
 
 import type { App } from "../app.ts";
 import { RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { fitCanvas, h } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
 import { fitted, freeAreas, LEGIBLE, READABLE, SMALL } from "./fitting.ts";
+import { Minimap } from "./minimap.ts";
 import { Painter, type Camera, type Zone } from "./painter.ts";
 import { labelsOf } from "./labels.ts";
 import type { Column, Rect } from "./scene.ts";
@@ -15,12 +16,11 @@ const FLIGHT_MS = 260;
 const TIP_AFTER_MS = 350;
 const LABELS_AFTER_MS = 150;
 const MOST_COVERED = 0.6; // of the window, both ways, by one panel
-const CRAMPED = { w: 560, h: 300 };
 const AIM = 0.92; // the scale that a layout aims at when it is fitted
 
 export class View {
   readonly canvas = h("canvas", { class: "graph", tabindex: "0", role: "application", "aria-label": "Graph of the run; ? shows the keys" });
-  readonly mini = h("canvas", { class: "mini", "aria-hidden": "true" });
+  readonly mini: Minimap;
   readonly tip = h("div", { class: "tip", hidden: true });
   readonly painter: Painter;
   camera: Camera = { scale: 1, x: 0, y: 0 };
@@ -35,10 +35,15 @@ export class View {
   private tipWait = 0;
   overlays: HTMLElement[] = []; // what lies on the graph, and is left free when it is fitted
   private readonly pointers = new Map<number, { x: number; y: number }>();
-  private miniImage: { scene: unknown; look: string; bitmap: HTMLCanvasElement } | null = null;
 
   constructor(readonly app: App) {
     this.painter = new Painter(this.canvas.getContext("2d", { alpha: false })!);
+    this.mini = new Minimap(app, (x, y) => {
+      this.flight += 1;
+      this.settled = null;
+      this.camera = { ...this.camera, x: this.size.w / 2 - x * this.camera.scale, y: this.size.h / 2 - y * this.camera.scale };
+      this.redraw();
+    });
     this.painter.later = (column, frame) => this.label(column, frame);
     for (const happening of ["scene", "select", "look"] as const) app.on(happening, () => this.redraw());
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
@@ -75,7 +80,7 @@ export class View {
     if (!width) return;
     this.painter.draw(scene, this.camera, this.app.look, width, height, ratio);
     this.frameMs = performance.now() - started;
-    this.drawMini(width, height);
+    this.mini.draw(this.camera, width, height);
     this.app.tell("camera");
   }
 
@@ -287,10 +292,6 @@ export class View {
       const box = this.boxAt(event);
       if (box?.canOpen) this.act("toggle", box);
     });
-    this.mini.addEventListener("pointerdown", (event) => this.onMini(event));
-    this.mini.addEventListener("pointermove", (event) => {
-      if (event.buttons) this.onMini(event);
-    });
   }
 
   private onWheel(event: WheelEvent): void {
@@ -372,51 +373,5 @@ export class View {
     if (box.recomputed) lines.push(`${RECOMPUTED}: ${SAID}`);
     if (box.odd) lines.push("differs from its siblings in operators or shapes");
     return lines.filter(Boolean).join("\n");
-  }
-
-  private drawMini(width: number, height: number): void {
-    const scene = this.app.scene!;
-    const { mini } = this;
-    const small = this.camera.scale * scene.width < width * 1.05 && this.camera.scale * scene.height < height * 1.05 && this.camera.x > -10 && this.camera.y > -10;
-    const cramped = width < CRAMPED.w || height < CRAMPED.h; // it would lie on most of what it is the map of
-    mini.style.visibility = small || cramped ? "hidden" : "visible";
-    if (small || cramped) return;
-    const size = fitCanvas(mini);
-    const scale = Math.min((size.width - 8) / scene.width, (size.height - 8) / scene.height);
-    const x = (size.width - scene.width * scale) / 2;
-    const y = (size.height - scene.height * scale) / 2;
-    const look = `${this.app.theme.dark}${this.app.heat?.id}${size.width}${size.ratio}`;
-    if (this.miniImage?.scene !== scene || this.miniImage.look !== look) {
-      const bitmap = h("canvas", { width: mini.width, height: mini.height });
-      const painter = new Painter(bitmap.getContext("2d")!);
-      painter.draw(scene, { scale, x, y }, { ...this.app.look, selected: null, hover: null, bright: [], links: [], labels: false, marked: null, plain: true }, size.width, size.height, size.ratio);
-      this.miniImage = { scene, look, bitmap };
-    }
-    const context = mini.getContext("2d")!;
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.drawImage(this.miniImage.bitmap, 0, 0);
-    context.setTransform(size.ratio, 0, 0, size.ratio, 0, 0);
-    context.strokeStyle = this.app.theme.accent;
-    context.fillStyle = `${this.app.theme.accent}22`;
-    context.lineWidth = 1.5;
-    const view = {
-      x: x + (-this.camera.x / this.camera.scale) * scale, y: y + (-this.camera.y / this.camera.scale) * scale,
-      w: (width / this.camera.scale) * scale, h: (height / this.camera.scale) * scale,
-    };
-    context.fillRect(view.x, view.y, view.w, view.h);
-    context.strokeRect(view.x, view.y, view.w, view.h);
-  }
-
-  private onMini(event: PointerEvent): void {
-    const { scene } = this.app;
-    if (!scene) return;
-    const bounds = this.mini.getBoundingClientRect();
-    const scale = Math.min((bounds.width - 8) / scene.width, (bounds.height - 8) / scene.height);
-    const x = (event.clientX - bounds.left - (bounds.width - scene.width * scale) / 2) / scale;
-    const y = (event.clientY - bounds.top - (bounds.height - scene.height * scale) / 2) / scale;
-    this.flight += 1;
-    this.settled = null;
-    this.camera = { ...this.camera, x: this.size.w / 2 - x * this.camera.scale, y: this.size.h / 2 - y * this.camera.scale };
-    this.redraw();
   }
 }
