@@ -15,6 +15,7 @@ import torch_vis as tv
 from tests.analysis import fusing
 from tests.traced import NAMES, traced
 from torch_vis.analysis.cost import costs
+from torch_vis.analysis.workload import workload
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Kind
 
@@ -166,3 +167,12 @@ def test_many_at_once() -> None:
     long = torch.zeros(10_010)
     trace = tv.trace(lambda: torch.stack([long[i : i + 10] for i in range(10_000)]))
     assert trace.metrics["moved_bytes"][len(trace.graph) - 1] == 4 * 10_009 + 40 * 10_000
+
+
+def test_what_an_operation_takes_does_not_depend_on_those_before_it() -> None:
+    """Equal calls, of which one is given a tensor twice, are two kinds of work."""
+    x, y = torch.ones(10, 10), torch.ones(10, 10)
+    for function in (lambda: (x * x, x * y), lambda: (x * y, x * x)):
+        trace = tv.trace(function)
+        found = workload(trace.graph, trace.metrics)
+        assert [found.moved[group] for group in found.group] == trace.metrics["moved_bytes"][:]

@@ -65,7 +65,10 @@ def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
     inputs = (graph.value_type[graph.in_value].astype(np.int64), graph.in_start, graph.in_slot >= 0)
     outputs = (graph.value_type[graph.out_value].astype(np.int64), graph.out_start, None)
     views = kinds(graph)
-    group = classes(nodes, graph.node_call.astype(np.int64) * len(KINDS) + views, inputs, outputs)
+    # what is given twice moves once: calls that are alike in all types may differ in that
+    bytes_, moves = np.unique(metrics["moved_bytes"].values, return_inverse=True)
+    head = (graph.node_call.astype(np.int64) * len(KINDS) + views) * len(bytes_) + moves.reshape(-1)
+    group = classes(nodes, head, inputs, outputs)
     first = np.zeros(int(group.max()) + 1, dtype=np.int64)
     first[group[::-1]] = nodes[::-1]
     kind, dtype = views[first], dtypes(graph)[first]
