@@ -86,21 +86,21 @@ def test_a_side_of_which_nothing_is_known_is_not_zero(show: Show, compared: tv.C
     page.js("return S.goScope(arguments[0])", scope_of(two, "", "Only"))
     page.until("return document.querySelector('.details h2')?.innerText === 'Only'")
     assert facts(page, ".details")["FLOPs"] == "not known | 16 | "
-    assert modules(page)["Only"][column(page, "FLOPs A")] == "–"
+    assert modules(page)["≠ Only"][column(page, "FLOPs A")] == "–"
 
 
 def test_the_module_table_marks_what_the_printed_one_marks(show: Show, compared: tv.Comparison) -> None:
     page = show(compared)
     found = modules(page)
     flops = {name: column(page, name) for name in ("Δ FLOPs", "FLOPs A", "FLOPs B")}
-    row = found["Own"]
+    row = found["≠ Own"]
     a, b = (int(t.metrics["flops"].total() or 0) for t in (compared.a, compared.b))
     assert [row[place] for place in flops.values()] == ["–", str(a), f"≥ {b}"]
-    assert found["last Linear"][flops["Δ FLOPs"]] == "+68" and found["first Linear"][flops["Δ FLOPs"]] == "0"
+    assert found["≠ last Linear"][flops["Δ FLOPs"]] == "+68" and found["first Linear"][flops["Δ FLOPs"]] == "0"
     assert "≥: operations not known are left out; – under Δ: not to be compared." in page.text(".foot")
     page.js("[...document.querySelectorAll('.grid th button')].find(b => b.innerText === 'Δ FLOPs').click()")
     first = page.js("return document.querySelector('.grid tbody tr').cells[0].innerText")
-    assert first.startswith("last"), "what cannot be compared is not sorted as if it could"
+    assert first.startswith("≠ last"), "what cannot be compared is not sorted as if it could"
 
 
 def test_a_run_alone_marks_sums_as_the_printed_table_does(show: Show, compared: tv.Comparison) -> None:
