@@ -96,7 +96,9 @@ def test_the_module_table_marks_what_the_printed_one_marks(show: Show, compared:
     row = found["≠ Own"]
     a, b = (int(t.metrics["flops"].total() or 0) for t in (compared.a, compared.b))
     assert [row[place] for place in flops.values()] == ["–", str(a), f"≥ {b}"]
-    assert found["≠ last Linear"][flops["Δ FLOPs"]] == "+68" and found["first Linear"][flops["Δ FLOPs"]] == "0"
+    assert (
+        found["≠ last Linear"][flops["Δ FLOPs"]] == "+68" and found["first Linear"][flops["Δ FLOPs"]] == "0"
+    )
     assert "≥: operations not known are left out; – under Δ: not to be compared." in page.text(".foot")
     page.js("[...document.querySelectorAll('.grid th button')].find(b => b.innerText === 'Δ FLOPs').click()")
     first = page.js("return document.querySelector('.grid tbody tr').cells[0].innerText")
