@@ -100,6 +100,7 @@ def homes(found: PartitionReport, part: int) -> dict[str, set[int]]:
     owner = columns.cut.owner
     return {
         "another phase": {*graph.node_phase[loud].tolist()},
+        "another device": {*columns.cut.fused.flow.device[loud].tolist()} - {-1},
         "data needed by Python": {*(np.cumsum(escapes) - escapes)[loud].tolist()},
         "module boundary": set() if owner is None else {*owner[loud].tolist()},
     }
@@ -126,7 +127,7 @@ def check_stretches(trace: tv.Trace, options: dict[str, Any]) -> set[str]:
     named = set()
     for a, b, _, reason in crossings(found.columns):
         one, two = homes(found, a), homes(found, b)
-        apart = {name for name in one if one[name].isdisjoint(two[name]) and one[name]}
+        apart = {name for name in one if one[name].isdisjoint(two[name]) and one[name] and two[name]}
         both = used(found, (a, b))
         over = [FULL[name] for name, limit in limits.items() if limit is not None and both[name] > limit]
         if reason in one:
@@ -148,7 +149,7 @@ def test_of_a_budget_the_one_that_is_named_would_be_broken(budget: str) -> None:
     assert named & {*FULL.values()} if budget != "module" else not named & {*FULL.values()}
 
 
-@pytest.mark.parametrize("name", ["bert", "resnet50", "adam_amsgrad_step"])
+@pytest.mark.parametrize("name", ["bert", "resnet50", "adam_amsgrad_step", "func_jvp"])
 def test_of_models_too(name: str) -> None:
     trace = traced(name)
     for options in ({"max_operations": 20}, {"by": "module", "depth": 2}, {"max_bytes": 20_000_000}):
