@@ -251,3 +251,25 @@ def test_what_torch_keeps_of_random_numbers_is_named_where_calls_are_checkpointe
     assert words not in str(plain) and words in str(plain.checkpoint("blocks.0"))
     model, x = transformer(frozenset({1}))
     assert words in str(tv.trace(model, x, backward=True).memory())
+
+
+def test_a_backward_that_is_run_twice_or_keeps_its_graph_is_not_followed_and_said_so() -> None:
+    model, x = transformer(frozenset())
+
+    def step(*retain: bool) -> None:
+        loss = model(x).sum()
+        for keep in retain:
+            loss.backward(retain_graph=keep)
+
+    for retain, said in (
+        ((False,), []),
+        ((True,), ["let go of nothing"]),
+        ((True, False), ["more than once"]),
+    ):
+        found = tv.trace(step, *retain).memory().checkpoint("blocks.?")
+        words = [
+            word
+            for word in ("let go of nothing", "more than once")
+            if any(word in note for note in found.notes())
+        ]
+        assert words == said

@@ -45,6 +45,7 @@ class Checkpointed(Report):
         self.graph, self.predicted = run.graph, predicted
         self.peak_bytes, self.recomputing, self.live = found.peak_bytes, found.recomputing, found.live
         self.before_bytes, self._before = run.blocks.peak_bytes, run.blocks.live
+        self._repeated, self._retained = run.steps.repeated, run.steps.retained
         self.modules = _modules(run, found.scopes.tolist(), predicted)
 
     @property
@@ -106,6 +107,16 @@ class Checkpointed(Report):
         ]
         if self.modules:
             found.append(RANDOM)
+        if self._repeated:
+            found.append(
+                "backward came by the same forward pass more than once: torch would compute the calls again each time "
+                "and keep nothing in between, which is not followed here; the new peak is lower"
+            )
+        if self._retained:
+            found.append(
+                "backward let go of nothing that was saved: it is taken to be held by the program; if it was kept by "
+                "retain_graph=True, the new peak is lower"
+            )
         if self.predicted:
             found.append("nothing was run: these are the lifetimes of a run by shapes alone")
         if not self.modules:

@@ -130,6 +130,20 @@ class Steps:
     def _of(self, names: tuple[str, ...]) -> Ints:
         return np.array([call.op in names for call in self.graph.calls], dtype=bool)
 
+    @cached_property
+    def repeated(self) -> bool:
+        """Whether a step ran more than once, others in between: backward came by the same forward pass again."""
+        _, node, link = self.saved
+        count = len(self.graph)
+        first, last = np.full(count, count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+        np.minimum.at(first, link, node)
+        np.maximum.at(last, link, node)
+        between = (
+            (self._link >= 0) & (self.backward >= first[self._link]) & (self.backward <= last[self._link])
+        )
+        own = np.bincount(self._link[between], minlength=count)
+        return bool((last - first + 1 > own).any())
+
     # ---------------------------------------------------------------- whose
 
     @cached_property
@@ -160,3 +174,9 @@ class Steps:
         np.maximum.at(last, block, release)
         found: Ints = (last >= 0) & (self.blocks.death > last)
         return found
+
+    @property
+    def retained(self) -> bool:
+        """Whether backward let go of nothing that was saved: it kept its graph, or the program holds all of it."""
+        block = np.unique(self.kept[0])
+        return len(block) > 1 and bool(self.held[block].all())

@@ -2,8 +2,8 @@
 
 A checkpointed call forgets what its operations saved for backward and computes it again when backward reaches the call.
 A block is forgotten if the call made it and only backward operations of the call read it; what other calls' backward
-reads stays, and so does what the program itself still holds. What the call was given is kept until its backward is
-done. Computing again stops as torch stops: when the last tensor that backward needs is there. Each call is looked at on
+reads stays, and so does what the program itself still holds, and if the call needs it too, it is there twice once it
+is computed again. What the call was given is kept until its backward is done. Computing again stops as torch stops: when the last tensor that backward needs is there. Each call is looked at on
 its own; ``with_checkpoints`` takes several together and gives the whole new timeline.
 """
 
@@ -23,7 +23,7 @@ from torch_vis.analysis.memory.checkpoint_peaks import peaks_alone, together
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.schema import Phase, Role
 
 
 class Checkpoint(NamedTuple):
@@ -245,7 +245,27 @@ class Checkpointing:
             given = self.depth[scope] == own + 1
             np.maximum.at(found, block[given], self._last[scope[given]])
             block, scope, own = block[~given], self.parent[scope[~given]], own[~given]
+        self._until_autocast_is_left(found)
         return found
+
+    def _until_autocast_is_left(self, needed: Ints) -> None:
+        """Let parameters that autocast has cast live until it is left: it keeps them for whoever casts them again.
+
+        When that is, those say that nobody saved.
+        """
+        graph, blocks = self.graph, self.blocks
+        casts = np.array([call.op == "aten::_to_copy" for call in graph.calls], dtype=bool)
+        of = graph.value_role[graph.in_value] == Role.PARAMETER
+        of &= (graph.node_phase[graph.in_node] == Phase.FORWARD) & casts[graph.node_call[graph.in_node]]
+        value = graph.first_output[graph.in_node[of]]
+        block = np.unique(graph.value_storage[value[value >= 0]])
+        block = block[blocks.birth[block] >= 0]
+        saved = blocks.use[block] == Use.SAVED
+        left = np.unique(blocks.death[block[~saved & (blocks.death[block] > needed[block] + 1)]])
+        block = block[saved]
+        place = np.searchsorted(left, needed[block], side="right")
+        block, place = block[place < len(left)], place[place < len(left)]
+        needed[block] = left[place] - 1
 
     @cached_property
     def _last(self) -> Ints:
