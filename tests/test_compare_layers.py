@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_vis as tv
+from tests.zoo import ZOO
 from torch_vis.cli.main import main
 
 WIDTH = 8
@@ -220,6 +221,14 @@ def test_a_product_under_autocast_is_the_same_product(bias: bool, shape: tuple[i
         assert {node.name for node in (*found.added, *back.removed)} == {"_to_copy"}
         product = "addmm" if bias else "mm"
         assert [row.after.name for row in found.changed if "mm" in row.after.name] == [product]
+
+
+@pytest.mark.parametrize("via", ["export", "dynamo"])
+def test_calls_of_one_module_on_the_same_data_are_in_their_order(via: str) -> None:
+    model, args, kwargs = ZOO["recursive_module"].make()
+    one, two = tv.trace(model, *args, kwargs=kwargs), tv.trace(model, *args, kwargs=kwargs, via=via)
+    for found in (tv.compare(one, two), tv.compare(two, one)):
+        assert found.same and not found.changed and not found.moved
 
 
 def test_a_module_that_runs_nothing_makes_no_difference(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class Comparison:
         around_a, around_b = module_scopes(a)[a.node_scope[kept]], module_scopes(b)[b.node_scope[to_b[kept]]]
         went = self.alignment.scope_to_b[around_a]
         has_a = np.isin(around_b, self.alignment.scope_to_b)
-        moved = kept[(went >= 0) & has_a & (went != around_b)]
+        moved = kept[(went >= 0) & has_a & (b.scope_module[went] != b.scope_module[around_b])]
         return [(a.nodes[one], b.nodes[int(to_b[one])]) for one in moved.tolist()]
 
     @cached_property

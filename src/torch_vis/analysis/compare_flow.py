@@ -27,6 +27,7 @@ class _Reads:
     def __init__(self, graph: Graph, shown: Any) -> None:
         self.graph = graph
         same = roots(graph, graph.node_flags & Flag.VIEW != 0)
+        self.same: list[int] = same.tolist()
         chosen = graph.in_kind != Kind.SHAPE
         self.start: list[int] = np.concatenate([[0], np.cumsum(chosen)])[graph.in_start].tolist()
         self.values: list[int] = same[graph.in_value[chosen]].tolist()
@@ -90,10 +91,7 @@ class Flow:
         """Match, anew or for the first time, what reads the same; says whether there was any."""
         if not self.open_a or not self.open_b:
             return False
-        self.reads_a = _Reads(self.one.graph, self.shown[0])
-        self.reads_b = _Reads(self.two.graph, self.shown[1])
-        self.given: list[int] = self.wired.given_to_b.tolist()
-        self.calls = _shared_calls(self.one, self.two)
+        self._look_up()
         self.index: dict[Any, list[int]] = defaultdict(list)
         self.indexed: set[int] = set()
         self._offer(self.open_b)
@@ -107,6 +105,37 @@ class Flow:
             for user in self._match(here):
                 heappush(agenda, user)
         return self.changed
+
+    def _look_up(self) -> None:
+        self.reads_a = _Reads(self.one.graph, self.shown[0])
+        self.reads_b = _Reads(self.two.graph, self.shown[1])
+        self.given: list[int] = self.wired.given_to_b.tolist()
+        self.calls = _shared_calls(self.one, self.two)
+
+    def untangle(self) -> bool:
+        """Match what is called the same and reads the same in order, where who reads it does not read its counterpart.
+
+        Says whether there was any.
+        """
+        self._look_up()
+        groups: dict[Any, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+        for read in (
+            read for reads in self.wired.reads.values() for read in reads if min(read.a, read.b) >= 0
+        ):
+            here = self.reads_a.maker[self.reads_a.same[read.a]]
+            there = self.reads_b.maker[self.reads_b.same[read.b]]
+            if here < 0 or there < 0 or self.to_b[here] in (-1, there) or self.from_a[there] < 0:
+                continue
+            key = self._key_a(here)
+            pairs = [(here, self.to_b[here]), (self.from_a[there], there)]
+            if key is not None and all(self._key_a(a) == self._key_b(b) == key for a, b in pairs):
+                for one, two in pairs:
+                    groups[key][0].add(one)
+                    groups[key][1].add(two)
+        for of_a, of_b in groups.values():
+            for one, two in zip(sorted(of_a), sorted(of_b)):
+                self.to_b[one], self.from_a[two] = two, one
+        return bool(groups)
 
     def _like_those_that_differ(self) -> list[int]:
         """Operations called as one that has the wrong counterpart, which may be theirs."""

@@ -222,13 +222,20 @@ class _Operations:
     def by_reads(self, stages: Collection[int]) -> Wiring:
         """Match what reads the same, wherever it runs, and in place of what reads something else."""
         wired = self.wired()
-        if Flow(self.one, self.two, self.to_b, self.scopes, wired, stages, self.shown).run():
-            self.free = [True] * len(self.b)
-            for there in self.to_b:
-                if there >= 0:
-                    self.free[there] = False
+        if self._flow(wired, stages).run():
             wired = self.wired()
+        before = list(self.to_b) if wired.reads else []
+        if wired.reads and self._flow(wired, stages).untangle():
+            untangled = self.wired()
+            better = len(untangled.reads) < len(wired.reads)
+            wired, self.to_b = (untangled, self.to_b) if better else (wired, before)
+        free = np.ones(len(self.b) + 1, dtype=bool)  # the last one is for those without a counterpart
+        free[self.to_b] = False
+        self.free = free[:-1].tolist()
         return wired
+
+    def _flow(self, wired: Wiring, stages: Collection[int]) -> Flow:
+        return Flow(self.one, self.two, self.to_b, self.scopes, wired, stages, self.shown)
 
     def wired(self) -> Wiring:
         """What matched operations read."""
