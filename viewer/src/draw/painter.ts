@@ -135,7 +135,7 @@ export class Painter {
     context.fill();
     context.stroke();
     if (look.plain) return;
-    const wanted = Math.min(Math.max(TITLE_SIZE, 12 / camera.scale), 90);
+    const wanted = Math.min(Math.max(TITLE_SIZE, 12 / camera.scale), Math.max(90, 9 / camera.scale));
     const short = column.title.split(" · ")[0];
     const [text, size] = [column.title, short].map((words): [string, number] => [words, Math.min(wanted, (column.slot * TITLE_SIZE) / titleWidth(words))]).find(([, fits]) => fits * camera.scale > 9) ?? [short, Math.min(wanted, (column.slot * TITLE_SIZE) / titleWidth(short))];
     context.fillStyle = look.theme.faint;
