@@ -178,5 +178,10 @@ class Steps:
     @property
     def retained(self) -> bool:
         """Whether backward let go of nothing that was saved: it kept its graph, or the program holds all of it."""
-        block = np.unique(self.kept[0])
-        return len(block) > 1 and bool(self.held[block].all())
+        block, node, _, release = self.kept
+        last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
+        np.maximum.at(last, block, release)
+        early = (last >= 0) & (
+            last <= node.max(initial=-1)
+        )  # the last step says nothing: after it all is gone
+        return int(early.sum()) > 1 and bool(self.held[early].all())

@@ -1,10 +1,11 @@
 """What activation checkpointing of each module call would save, and what it would cost.
 
-A checkpointed call forgets what its operations saved for backward and computes it again when backward reaches the call.
-A block is forgotten if the call made it and only backward operations of the call read it; what other calls' backward
-reads stays, and so does what the program itself still holds, and if the call needs it too, it is there twice once it
-is computed again. What the call was given is kept until its backward is done. Computing again stops as torch stops: when the last tensor that backward needs is there. Each call is looked at on
-its own; ``with_checkpoints`` takes several together and gives the whole new timeline.
+A checkpointed call forgets what its operations saved for backward and computes it again when backward reaches the
+call. A block is forgotten if the call made it and only backward operations of the call read it; what other calls'
+backward reads stays, and so does what the program itself still holds, and if the call needs it too, it is there twice
+once it is computed again. What the call was given is kept until its backward is done. Computing again stops as torch
+stops: when the last tensor that backward needs is there. Each call is looked at on its own; ``with_checkpoints`` takes
+several together and gives the whole new timeline.
 """
 
 from __future__ import annotations
