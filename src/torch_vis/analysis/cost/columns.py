@@ -20,7 +20,7 @@ from torch_vis.analysis.cost.operation import (
     is_sized,
     touched,
 )
-from torch_vis.analysis.cost.reading import fresh_bytes, is_unread
+from torch_vis.analysis.cost.reading import is_unread, read_bytes
 from torch_vis.analysis.cost.registry import Entry, formula_of
 from torch_vis.analysis.cost.sparse_sizes import with_sparse_sizes
 from torch_vis.graph import Call, Column, Graph, Slot, TensorType
@@ -133,10 +133,8 @@ def _reads(graph: Graph, values: Ints, types: list[TensorType]) -> tuple[Ints, I
     unread = is_unread(graph)
     size[unread] = 0
     rows = np.flatnonzero(size > 0)
-    block = graph.in_node[rows] * np.int64(len(graph.storage_bytes))
-    block += graph.value_storage[graph.in_value[rows]]
     read = size.copy()
-    read[rows] = fresh_bytes(graph, rows, size[rows], types, number[rows], block)
+    read[rows] = read_bytes(graph, rows, size[rows], types, number[rows])
     gone = np.flatnonzero(unread | ((size > 0) & (read == 0)))
     kinds, place = np.unique(number[gone], return_inverse=True)
     number[gone] = len(types) + place.reshape(-1)

@@ -26,6 +26,17 @@ SCALED = frozenset(
     f"aten::{name}" for name in "addmm addmv addbmm baddbmm addr _addmm_activation _sparse_addmm".split()
 )
 
+# What reads only some places of its first tensor, so that having that says nothing of the others. (Of what writes in
+# place, torch refuses that the two share memory.)
+LOOKUPS = frozenset(
+    f"aten::{name}"
+    for name in """
+    index _unsafe_index _unsafe_masked_index index_select gather take take_along_dim masked_select embedding
+    _embedding_bag _embedding_bag_forward_only embedding_bag nll_loss nll_loss2d nll_loss_nd nll_loss_forward
+    nll_loss2d_forward
+    """.split()
+)
+
 
 class Regions(NamedTuple):
     """The bytes of tensors by type: ``rows`` stretches of ``length``, each ``pitch`` after the last.
@@ -92,10 +103,28 @@ def unread_slots(calls: Sequence[Call]) -> Ints:
 
 def is_unread(graph: Graph) -> Bools:
     """For each input, whether its operation does not look at what is in it."""
-    slots = unread_slots(graph.calls)
+    return _is_slot(graph, unread_slots(graph.calls))
+
+
+def _is_slot(graph: Graph, slots: Ints) -> Bools:
+    """For each input, whether it is in the slot that is given for its call, -1 for none."""
     if not (slots >= 0).any():
         return np.zeros(len(graph.in_value), dtype=np.bool_)
     return (graph.in_slot >= 0) & (graph.in_slot == slots[graph.node_call[graph.in_node]])
+
+
+def read_bytes(graph: Graph, rows: Ints, size: Ints, types: Sequence[TensorType], number: Ints) -> Ints:
+    """Of some inputs, in their order, the bytes that their operation does not read for one before.
+
+    ``size`` are all that each has, ``number`` is its type among ``types``.
+    """
+    tables = [0 if call.op.partition(".")[0] in LOOKUPS else -1 for call in graph.calls]
+    whole = np.flatnonzero(~_is_slot(graph, np.array(tables, dtype=np.int64))[rows])
+    chosen, found = rows[whole], size.copy()
+    block = graph.in_node[chosen] * np.int64(len(graph.storage_bytes))
+    block += graph.value_storage[graph.in_value[chosen]]
+    found[whole] = fresh_bytes(graph, chosen, size[whole], types, number[whole], block)
+    return found
 
 
 def fresh_bytes(

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from torch_vis.analysis.cost.columns import costs
-from torch_vis.analysis.cost.reading import fresh_bytes, is_unread
+from torch_vis.analysis.cost.reading import fresh_bytes, is_unread, read_bytes
 from torch_vis.analysis.fusion.flow import Bools, Flow, Ints, Rel
 from torch_vis.analysis.fusion.kinds import Kind
 from torch_vis.analysis.fusion.merging import Merger, Traits
@@ -203,9 +203,7 @@ class Fusion:
         graph, flow = self.graph, self.flow
         rows = np.flatnonzero(flow.reads)
         value, node = graph.in_value[rows], graph.in_node[rows].astype(np.int64)
-        size = self._whole(rows)
-        block = node * len(graph.storage_bytes) + graph.value_storage[value]
-        size = fresh_bytes(graph, rows, size, graph.types, graph.value_type[value], block)
+        size = read_bytes(graph, rows, self._whole(rows), graph.types, graph.value_type[value])
         made, maker = self._made
         whole = np.bincount(node, weights=size, minlength=len(graph))
         whole += np.bincount(maker, weights=made, minlength=len(graph))
