@@ -1,8 +1,9 @@
 """Two runs laid over one another by their structure: which call of a module, and which operation, became which.
 
-Calls are matched from the outside in: those that do the same under the same name, then those that do the same, then
-by name and class, then by their operators, then by class alone, if there are as many of it in both. So a module that
-was renamed or moved is still the same module. Operations are matched within two calls that belong together, those of
+Calls are matched from the outside in, by what forward does in them: those that do the same under the same name, then
+those that do the same, with the same weights first, then by name and class, then by their operators, then by class
+alone, if there are as many of it in both; what is left, wherever it is called from. So a module that was renamed, moved
+or wrapped is still the same module. Operations are matched within two calls that belong together, those of
 backward by what they belong to in forward; what is left of them, with the calls inside that have no counterpart, is
 matched once more by operators and what they make: a compiler, or a change that writes a module's code out, leaves the
 operations and drops the call.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.analysis.compare_keys import Key
@@ -10,6 +11,8 @@ from torch_vis.analysis.sequences import common, in_any_order
 
 if TYPE_CHECKING:
     from torch_vis.analysis.compare_calls import Matching
+
+NEAR = 8  # calls of a module, before and after one, among which to look for one that has a counterpart
 
 
 def match_elsewhere(matching: Matching) -> None:
@@ -33,11 +36,31 @@ def match_elsewhere(matching: Matching) -> None:
 class _Elsewhere:
     def __init__(self, matching: Matching) -> None:
         self.matching = matching
+        self.module_a: list[int] = matching.a.scope_module.tolist()
+        self.module_b: list[int] = matching.b.scope_module.tolist()
+        self.calls: dict[int, list[int]] = defaultdict(list)
+        for scope, module in enumerate(self.module_a):
+            self.calls[module].append(scope)
 
     def take(self, pairs: list[tuple[int, int]]) -> None:
         """Match pairs, the outer ones first, and what is inside them with one another."""
         for pair in sorted(pairs):
-            self.matching.descend(self.matching.accept([pair]))
+            if self._is_in_order(*pair):
+                self.matching.descend(self.matching.accept([pair]))
+
+    def _is_in_order(self, here: int, there: int) -> bool:
+        """Whether the calls of a module just before and after one are matched with calls before and after the other."""
+        found, calls = self.matching.found, self.calls[self.module_a[here]]
+        at = bisect_left(calls, here)
+        for near, is_later in (
+            (calls[max(at - NEAR, 0) : at][::-1], True),
+            (calls[at + 1 : at + 1 + NEAR], False),
+        ):
+            others = (int(found[scope]) for scope in near if found[scope] >= 0)
+            other = next((one for one in others if self.module_b[one] == self.module_b[there]), there)
+            if other != there and (there > other) != is_later:
+                return False
+        return True
 
     def _left(self) -> tuple[list[int], list[int]]:
         found = self.matching
