@@ -19,7 +19,7 @@ from torch_vis.analysis.kinds import KINDS, REAL_DTYPES
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph.files import PathLike, read_whole, replacing
 
-FORMAT, VERSION = "torch_vis calibration", 4
+FORMAT, VERSION = "torch_vis calibration", 5
 MEASURED = "measured here"  # the source of figures that no datasheet gives
 DISTURBED = 0.4  # quiet machines have a noise of 0.03 to 0.3, and one with two busy loops beside it 0.7
 BUSY = "calibrate(again=True) when nothing else runs"
