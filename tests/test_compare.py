@@ -64,7 +64,7 @@ def test_a_renamed_module_is_the_same_module() -> None:
     found = compared(Net(), Net(name="trunk"), backward=True)
     assert len(found.added) == len(found.removed) == 0 and found.changed == []
     assert ("body", "trunk") in {(one.path, two.path) for one, two in found.moved_modules}
-    assert "body.0 → trunk.0" in str(found)
+    assert "modules under another path, and what is inside them (4)\n  body → trunk\n" in str(found)
 
 
 def test_an_operation_in_the_middle_moves_no_other() -> None:
@@ -265,7 +265,11 @@ def test_a_container_of_layers_from_elsewhere_is_no_layer() -> None:
     found = tv.compare(tv.trace(one, x), tv.trace(Dropped(), x))
     assert [scope.path for scope in found.added_modules] == ["rest"]
     assert [scope.path for scope in found.removed_modules] == ["layers.0", "layers.0.0", "layers.0.1"]
-    assert "modules only in A (3)\n  layers.0 (Sequential)" in str(found)
+    assert "modules only in A (3)\n  layers.0 (Sequential) and 2 inside it\n" in str(found)
+    assert (
+        "modules under another path, and what is inside them (9)\n  layers.1 → rest.0\n  layers.2 → rest.1\n"
+        in str(found)
+    )
     assert "modules only in B (1)\n  rest (Sequential)" in str(found)
 
 

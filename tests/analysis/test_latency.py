@@ -398,8 +398,8 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
         ("not JSON", NotOurFile),
         ('{"format": "other"}', NotOurFile),
         ('{"format": "torch_vis calibration", "version": 99}', NewerFile),
-        ('{"format": "torch_vis calibration", "version": 3}', NotOurFile),
-        ('{"format": "torch_vis calibration", "version": 4}', CorruptFile),
+        ('{"format": "torch_vis calibration", "version": 4}', NotOurFile),
+        ('{"format": "torch_vis calibration", "version": 5}', CorruptFile),
     ):
         path.write_text(content)
         with pytest.raises(error):

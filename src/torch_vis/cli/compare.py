@@ -2,10 +2,10 @@
 
 Of two files of weights (.pt, .pth, .safetensors, .pt2, .onnx …): names, shapes, types and elements.
 
-The exit code is 0 if both are the same, 1 if they differ, and 2 if they cannot be compared. What counts: modules and
-operations, their arguments, shapes and types, and what is given back; not names, costs and times. With --numbers, also
-what both were given and made of it; with --only-numbers nothing but that, so that a model that was written in another
-way is the same if it gives the same.
+The exit code is 0 if both are the same, 1 if they differ, and 2 if they cannot be compared. What counts: operations,
+their arguments, shapes and types, classes and order of the modules that both call, and what is given back; not names,
+containers, modules that run nothing, costs and times. With --numbers, also what both were given and made of it; with
+--only-numbers nothing but that, so that a model that was written in another way is the same if it gives the same.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.analysis.compare import module_of
@@ -86,14 +87,44 @@ def _modules(found: Comparison) -> list[str]:
         ("modules only in A", found.removed_modules),
         ("modules only in B", found.added_modules),
     ):
-        lines += listed(title, [_called(scope) for scope in scopes[:MOST_LOOKED_AT]], len(scopes))
+        lines += _titled(title, _outermost(scopes), len(scopes))
     moved = [
         f"{one.path or '(root)'} → {two.path or '(root)'}"
-        for one, two in found.moved_modules[:MOST_LOOKED_AT]
+        for one, two in found.moved_modules
+        if not _goes_along(one, two)
     ]
-    lines += listed("modules under another path", moved, len(found.moved_modules))
+    along = "" if len(moved) == len(found.moved_modules) else ", and what is inside them"
+    lines += _titled(f"modules under another path{along}", moved, len(found.moved_modules))
     order = [one.path for one, _ in found.reordered_modules[:MOST_LOOKED_AT]]
     return lines + listed("modules called in another order", order, len(found.reordered_modules))
+
+
+def _titled(title: str, lines: list[str], total: int) -> list[str]:
+    """Lines of which some stand for several modules, with the number of all of them in the title."""
+    told = listed(title, lines, len(lines))
+    return [*told[:1], f"{title} ({total:,})", *told[2:]] if told else []
+
+
+def _outermost(scopes: Sequence[Scope]) -> list[str]:
+    """A line for each call that lies in none of the others, with how many lie in it."""
+    outer: dict[int, int] = {}
+    for scope in scopes:  # what is around a call comes before it
+        around = int(scope.graph.scope_parent[scope.index])
+        outer[scope.index] = outer.get(around, scope.index)
+    inside = Counter(outer.values())
+    return [
+        _called(scope) + (f" and {inside[scope.index] - 1:,} inside it" if inside[scope.index] > 1 else "")
+        for scope in scopes
+        if outer[scope.index] == scope.index
+    ]
+
+
+def _goes_along(one: Scope, two: Scope) -> bool:
+    """Whether a call has another path because the one around it has."""
+    before, after = one.parent, two.parent
+    if before is None or after is None or before.path == after.path:
+        return False
+    return one.path[len(before.path) :] == two.path[len(after.path) :]
 
 
 def notes(found: Comparison) -> list[str]:
