@@ -1,11 +1,13 @@
-"""Draw the pictures in the README: the table of one real trace and the graph of another, as SVG.
+"""Draw the pictures in the README: the table and the page of one real trace, the graph of another.
 
-python tools/picture.py docs
+python -m tools.picture docs    # the page as Chromium shows it
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
+import time
 from html import escape
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import torch
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 import torch_vis as tv
+from tests.browser import browser
 
 CHARACTER, LINE, MARGIN = 7.23, 16, 18
 STYLE = "font: 12px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace; white-space: pre"
@@ -40,18 +43,43 @@ def svg(text: str) -> str:
     )
 
 
+VIEW = """
+const { app, shell } = window.__torch_vis;
+shell.showTab("modules"); shell.showDock("memory"); app.setHeat("time_ns");
+return shell.fit();
+"""
+
+
+def page(trace: tv.Trace, path: Path) -> None:
+    """The page of a trace as it opens, coloured by time, with the table of modules and the memory line."""
+    with tempfile.TemporaryDirectory() as folder, browser() as driver:
+        trace.save(Path(folder, "page.html"))
+        driver.set_window_size(1500, 940)
+        driver.get(Path(folder, "page.html").as_uri())
+        while not driver.execute_script("return !!window.__torch_vis"):
+            time.sleep(0.05)
+        driver.execute_script(VIEW)
+        time.sleep(1.0)  # until what moves has come to rest
+        driver.save_screenshot(str(path))
+
+
 def main() -> None:
     """Trace BERT-base and a Llama in training mode; draw what ``print`` and ``check`` say, and the graph."""
     parser = argparse.ArgumentParser(description="Draw the README's pictures.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     torch.manual_seed(0)
-    bert = tv.trace(BertModel(BertConfig()).train(), torch.randint(0, 30522, (1, 64)), backward=True)
+    model, ids = BertModel(BertConfig()).train(), torch.randint(0, 30522, (1, 64))
+    tv.trace(model, ids, backward=True)  # what is loaded at first use is not what it costs
+    model.zero_grad()
+    bert = tv.trace(model, ids, backward=True)
+    page(bert, folder / "page.png")
     (folder / "table.svg").write_text(svg(f"{bert}\n\ncheck: {bert.check()}"), encoding="utf-8")
     sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 16, "vocab_size": 32000}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads))
-    llama = tv.trace(model, torch.randint(0, 32000, (1, 128)), keep=False)
+    llama = tv.trace(
+        LlamaForCausalLM(LlamaConfig(**sizes, **heads)), torch.randint(0, 32000, (1, 128)), keep=False
+    )
     picture = str(llama.figure("svg")).replace(f"{Path(__file__).resolve().parents[1]}/", "")
     (folder / "llama.svg").write_text(picture, encoding="utf-8")
 
