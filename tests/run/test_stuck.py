@@ -101,3 +101,23 @@ def test_recomputed_activations_are_looked_at() -> None:
 
     flow = tv.trace(Checkpointed(), torch.randn(4, 8), backward=True).gradients()
     assert {row.dead_units for row in flow.rectifiers} == {(0, 1, 2, 3)}
+
+
+def test_integers_that_become_floats_have_no_slope_to_ask_for() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> None:
+        (x.clamp_min(0.5) * w).sum().backward()
+
+    flow = tv.trace(step, torch.zeros(2, 3, dtype=torch.long), weight).gradients()
+    assert [(row.units, row.dead) for row in flow.rectifiers] == [(3, 0)]
+
+
+def test_bounds_in_a_tensor_are_left_out_where_they_cannot_be_looked_at() -> None:
+    def step(x: torch.Tensor) -> None:
+        torch.clamp(x, min=torch.zeros(3)).sum().backward()
+
+    stuck = tv.trace(step, torch.full((2, 3), -1.0, requires_grad=True)).gradients()
+    assert not stuck.rectifiers and "dead units" not in stuck.facts()
+    moving = tv.trace(step, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)).gradients()
+    assert [(row.units, row.dead) for row in moving.rectifiers] == [(3, 0)]

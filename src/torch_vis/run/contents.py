@@ -65,8 +65,10 @@ def contents_and_norms(
         known[node] = True
         norm[node], numbers["nans"][node], numbers["infs"][node] = _size(floating)
         if activations.mask[node] and floating[0].dim() >= 2 and floating[0].is_floating_point():
-            stuck[node] = activations.stuck(node, floating[0])
-            numbers["units"][node], numbers["dead_units"][node] = stuck[node].units, len(stuck[node].dead)
+            units = activations.stuck(node, floating[0])
+            if units is not None:
+                stuck[node] = units
+                numbers["units"][node], numbers["dead_units"][node] = units.units, len(units.dead)
 
     shown = numbers_made.copy()
     shown[list(places)] = True

@@ -52,8 +52,8 @@ class Activations:
         if self._read is not None:
             self._read = self._read.clone()
 
-    def stuck(self, node: int, made: torch.Tensor) -> Stuck:
-        """The units of what an activation has just made that are stuck."""
+    def stuck(self, node: int, made: torch.Tensor) -> Stuck | None:
+        """The units of what an activation has just made that are stuck, None where that cannot be told."""
         given = self._read if self._in_place[node] else self._given(node)
         return stuck_units(self.run.graph.calls[self.run.graph.node_call[node]], given, made)
 
@@ -66,11 +66,11 @@ class Activations:
         return self.run.replay.tensor(row.inputs[slots[0]].index)
 
 
-def stuck_units(call: Call, given: torch.Tensor | None, made: torch.Tensor) -> Stuck:
-    """The units of what an activation ``made`` of what it was ``given`` that are stuck.
+def stuck_units(call: Call, given: torch.Tensor | None, made: torch.Tensor) -> Stuck | None:
+    """The units of what an activation ``made`` of what it was ``given`` that are stuck, None where none can be told.
 
     Zero alone does not tell: GELU and SiLU of zero are zero, and let gradients through. So the slope is asked for where
-    a unit never changes. Without what was given, zeros of a rectifier are told.
+    a unit never changes. Without floating-point numbers that were given, zeros of a rectifier are told.
 
     >>> call = Call("aten::hardtanh", (Slot(0), 0.0, 6.0), ())
     >>> x = torch.tensor([[-1.0, 1.0, 7.0], [-2.0, -2.0, 8.0]])
@@ -84,12 +84,18 @@ def stuck_units(call: Call, given: torch.Tensor | None, made: torch.Tensor) -> S
     if not len(units):
         return Stuck(made.shape[axis], [], [])
     level = first.reshape(-1)[units]
-    if given is not None and given.shape == made.shape and given.layout is torch.strided:
+    if given is not None and _has_slope(given) and given.shape == made.shape:
         flat = (_slope(call, given.index_select(axis, units)) == 0).all(dim=rest)
+    elif short_name(call.op).rstrip("_") in RECTIFIERS:
+        flat = level == 0
     else:
-        rectifies = short_name(call.op).rstrip("_") in RECTIFIERS
-        flat = (level == 0) if rectifies else torch.zeros_like(level, dtype=torch.bool)
+        return None
     return Stuck(made.shape[axis], units[flat & (level == 0)].tolist(), units[flat & (level != 0)].tolist())
+
+
+def _has_slope(given: torch.Tensor) -> bool:
+    """Whether the slope can be asked for there: integers have none."""
+    return given.is_floating_point() and given.layout is torch.strided
 
 
 def _slope(call: Call, given: torch.Tensor) -> torch.Tensor:
