@@ -206,3 +206,11 @@ def test_copies_on_trial_have_recurrent_weights_of_their_own(monkeypatch: pytest
     assert [*map(id, smaller[1]._flat_weights)] == [*map(id, smaller[1].parameters())]
     assert [*map(id, smaller[2].parameters())] == [*map(id, model[2].parameters())]  # nothing of it is gone
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_default_device_does_not_matter_to_units_that_the_output_hides() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(4, 8)
+    nn.init.zeros_(model[2].weight)
+    with torch.device("meta"):
+        found = tv.analyze_pruning(model, x)
+    assert found.model[0].out_features < 16

@@ -151,3 +151,11 @@ def test_nothing_is_advised_together_where_nothing_is_advised() -> None:
     found = tv.analyze_quantization(Deep(), torch.randn(2, 64), floor_db=1e9)
     assert set(found.advice.values()) == {None}
     assert "advised" not in found.facts()
+
+
+def test_a_default_device_does_not_matter_to_a_weight_that_the_output_hides() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(4, 8)
+    nn.init.zeros_(model[2].weight)
+    with torch.device("meta"):
+        found = tv.analyze_quantization(model, x)
+    assert set(found.hidden) == {"0.weight", "2.weight"}

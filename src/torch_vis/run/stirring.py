@@ -13,7 +13,7 @@ def stirred(parameter: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     >>> stirred(torch.zeros(4, 100), torch.Generator().manual_seed(0)).std().round(decimals=1)
     tensor(0.1000)
     """
-    noise = torch.randn(parameter.shape, generator=generator) * _scale(parameter)
+    noise = torch.randn(parameter.shape, generator=generator, device="cpu") * _scale(parameter)
     return (parameter + noise.to(parameter)) / 2**0.5
 
 
