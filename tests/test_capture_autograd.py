@@ -442,6 +442,25 @@ def test_an_update_by_hand_is_one_and_the_next_forward_is_not() -> None:
     assert phases_of(steps, torch.randn(2, 4)) == [*step, *step, ("mm", "forward"), ("sum", "forward")]
 
 
+def test_what_is_computed_from_inputs_and_gradients_is_forward() -> None:
+    """An attack on the input and a saliency update nothing."""
+    model = nn.Linear(4, 4)
+
+    def attack(x: Tensor) -> Tensor:
+        model(x).sum().backward()
+        with torch.no_grad():
+            assert x.grad is not None
+            return model(x + 0.1 * x.grad.sign())
+
+    def saliency(x: Tensor) -> Tensor:
+        model(x).sum().backward()
+        assert model.weight.grad is not None
+        return (x * model.weight.grad).softmax(-1)
+
+    assert {phase for _, phase in phases_of(attack, torch.randn(4, 4, requires_grad=True))} == {"forward"}
+    assert {phase for _, phase in phases_of(saliency, torch.randn(4, 4))} == {"forward"}
+
+
 def test_a_loss_of_gradients_is_forward() -> None:
     """What is differentiated again is part of what the model computes."""
     model = nn.Linear(4, 4)

@@ -323,3 +323,18 @@ def test_another_memory_format_is_a_change() -> None:
     found = tv.compare(one, two)
     assert [row.what for row in found.changed] == [("strides (100, 25, 5, 1) → (100, 1, 20, 4)",)]
     assert tv.compare(two, two).same
+
+
+def test_a_wrapped_model_is_named_and_not_all_that_is_in_it() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model, self.last = model, nn.Tanh()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.model(x))
+
+    inner = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)])
+    x = torch.ones(1, 4)
+    told = str(tv.compare(tv.trace(inner, x), tv.trace(Wrapped(inner), x)))
+    assert "under another path, and what is inside them (10)\n  (root) → model\n\n" in told

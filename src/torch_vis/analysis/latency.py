@@ -128,7 +128,9 @@ def _element_types(
     if isinstance(machine, Calibration):
         foreign = machine.kernels.untimed(work.kind, work.dtype)
         names = [REAL_DTYPES[code] for code in np.unique(work.dtype[foreign]).tolist()]
-        return {name: machine.hardware.computes_in(name) for name in names}, np.zeros_like(foreign)
+        timed = {REAL_DTYPES[code] for code in np.unique(machine.samples.dtype).tolist()} & {*machine.peaks}
+        slowest = min(timed, key=machine.peaks.__getitem__, default=None)
+        return {name: name if name in machine.peaks else slowest for name in names}, np.zeros_like(foreign)
     used = {name: machine.figure_for(name) for name in REAL_DTYPES}
     without = arithmetic & np.array([used[name] is None for name in REAL_DTYPES])[work.dtype]
     names = [REAL_DTYPES[code] for code in np.unique(work.dtype[arithmetic]).tolist()]

@@ -16,7 +16,7 @@ from torch_vis.capture.recomputing import computed_again
 from torch_vis.capture.recorder import FORWARD, Recorder
 from torch_vis.capture.sites import resolve
 from torch_vis.capture.spans import Places, Span, span_at, span_of
-from torch_vis.capture.updating import on_gradients
+from torch_vis.capture.updating import Reads, on_gradients
 from torch_vis.graph.births import block_births
 from torch_vis.graph.builder import GraphBuilder
 from torch_vis.graph.graph import Graph
@@ -294,11 +294,17 @@ class _Assembly:
         carry_down(is_module, self.scope_parent)
         possible = (self.phase == Phase.FORWARD) & ~is_module[self.scope]
         possible[self.node_link[self.node_link >= 0]] = False
-        gradients = (self.role == Role.GRADIENT) & (self.name >= 0)
+        names = self.builder.names.rows
+        inputs = {f"{name}.grad" for name, _, role in self.finding.named if role == Role.INPUT}
+        known = np.array([name not in inputs for name in names] + [False])
+        gradients = (self.role == Role.GRADIENT) & known[self.name]
         kept = np.isin(self.role, [Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE])
-        kept |= np.isin(self.value_storage, self.value_storage[self.maker < 0])
-        start = np.searchsorted(self.in_node, np.arange(self.count + 1))
-        found = on_gradients(possible, start, self.in_value, self.maker, gradients, kept)
+        kept |= np.isin(self.value_storage, self.value_storage[self.maker < 0]) & (self.role != Role.INPUT)
+        writes = np.zeros(self.count, dtype=bool)
+        writes[self.maker[gradients & (self.maker >= 0)]] = True
+        start, read = np.searchsorted(self.in_node, np.arange(self.count + 1)), self.in_value
+        reads = Reads(start, self.maker[read], gradients[read], (kept & ~gradients)[read])
+        found = on_gradients(possible, writes, reads)
         self.phase[found] = Phase.OPTIMIZER
 
     def _span(self, value: int) -> Span:

@@ -1,39 +1,51 @@
 """What a training step does with its gradients outside of backward: clipping, unscaling, an update by hand.
 
-Such operations belong with the optimizer and not with forward. They read a parameter's gradient, or what others of
-them made of it, and run outside of every module; nothing differentiates them.
+Such operations belong with the optimizer and not with forward. They run outside of every module, nothing differentiates
+them, and they read a gradient, or what others of them made of it, and besides that nothing but state and what is made
+of it. What also reads an input or an activation, as a saliency or an attack on the input does, computes something new,
+unless it writes to a gradient.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.capture.columns import Ints
 
+Bools = NDArray[np.bool_]
 
-def on_gradients(
-    possible: NDArray[np.bool_],
-    start: Ints,
-    read: Ints,
-    maker: Ints,
-    gradients: NDArray[np.bool_],
-    kept: NDArray[np.bool_],
-) -> Ints:
-    """The operations, of those that are possible, that work on gradients.
 
-    ``read`` are the values that operations take, from ``start`` on, ``maker`` is what made each value. ``gradients``
-    are values that are a parameter's gradient, ``kept`` those of state, and of all that was there before the run,
-    through which one step leads to the next.
+class Reads(NamedTuple):
+    """What operations read, in their order: the reader, what made the value, whether it is a gradient, and state."""
+
+    start: Ints
+    maker: Ints
+    gradient: Bools
+    kept: Bools
+
+
+def on_gradients(possible: Bools, writes: Bools, reads: Reads) -> Ints:
+    """The operations, of those that are possible, that work on gradients; ``writes`` are those that write to one.
+
+    >>> reads = Reads(np.array([0, 1, 3, 5]), np.array([-1, 0, -1, 1, 1]), np.array([1, 0, 0, 0, 0]) > 0,
+    ...               np.array([0, 0, 1, 0, 0]) > 0)
+    >>> on_gradients(np.ones(3, dtype=bool), np.zeros(3, dtype=bool), reads).tolist()
+    [0, 1, 2]
     """
-    reader = np.repeat(np.arange(len(possible)), np.diff(start))
-    first = np.flatnonzero(possible[reader] & gradients[read])
-    if not len(first):
+    count = len(possible)
+    reader = np.repeat(np.arange(count), np.diff(reads.start))
+    if not (possible[reader] & reads.gradient).any():
         return np.zeros(0, dtype=np.int64)
-    found = bytearray(len(possible) + 1)  # the last is for values that nothing made, or that are not followed
-    makers = np.where(gradients[read] | ~kept[read], maker[read], -1).tolist()
-    direct, edges, begin = gradients[read].tolist(), start.tolist(), int(reader[first[0]])
-    for node in (np.flatnonzero(possible[begin:]) + begin).tolist():
+    found, free = bytearray(count + 1), bytearray(count + 1)  # the last is for values that nothing made
+    edges, makers = reads.start.tolist(), reads.maker.tolist()
+    gradient, kept, may, into = (column.tolist() for column in (reads.gradient, reads.kept, possible, writes))
+    for node in range(count):
         rows = range(edges[node], edges[node + 1])
-        found[node] = any(direct[row] or found[makers[row]] for row in rows)
+        free[node] = all(kept[row] or free[makers[row]] for row in rows)
+        if may[node] and any(gradient[row] or (not kept[row] and found[makers[row]]) for row in rows):
+            own = (gradient[row] or kept[row] or found[makers[row]] or free[makers[row]] for row in rows)
+            found[node] = into[node] or all(own)
     return np.flatnonzero(np.frombuffer(found, dtype=np.uint8)[:-1])

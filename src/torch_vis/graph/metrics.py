@@ -112,6 +112,13 @@ class Metrics(Mapping[str, Column]):
         except KeyError:
             raise no_match("metric", name, [*self]) from None
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """All columns as they are now: how they are made does not go with them to another process."""
+        return {name: self[name] for name in self}, {}, self.memory, {}
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._columns, self._later, self._memory, self._seen = state
+
     def _make(self, later: Later, name: str) -> None:
         """Make a column and those that come with it, unless they are as they would be made now."""
         version = 0 if later.version is None else later.version()

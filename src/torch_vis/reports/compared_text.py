@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.analysis.compare import module_of
@@ -88,10 +88,11 @@ def _modules(found: Comparison) -> list[str]:
         ("modules only in B", found.added_modules),
     ):
         lines += _titled(title, _outermost(scopes), len(scopes))
+    pairs = {(one.index, two.index) for one, two in found.moved_modules}
     moved = [
         f"{one.path or '(root)'} → {two.path or '(root)'}"
         for one, two in found.moved_modules
-        if not _goes_along(one, two)
+        if not _goes_along(one, two, pairs)
     ]
     along = "" if len(moved) == len(found.moved_modules) else ", and what is inside them"
     lines += _titled(f"modules under another path{along}", moved, len(found.moved_modules))
@@ -119,12 +120,13 @@ def _outermost(scopes: Sequence[Scope]) -> list[str]:
     ]
 
 
-def _goes_along(one: Scope, two: Scope) -> bool:
-    """Whether a call has another path because the one around it has."""
+def _goes_along(one: Scope, two: Scope, moved: Set[tuple[int, int]]) -> bool:
+    """Whether a call has another path because the one around it has, which moved as well."""
     before, after = one.parent, two.parent
-    if before is None or after is None or before.path == after.path:
+    if before is None or after is None or (before.index, after.index) not in moved:
         return False
-    return one.path[len(before.path) :] == two.path[len(after.path) :]
+    inner = (own.path[len(around.path) :].removeprefix(".") for own, around in ((one, before), (two, after)))
+    return next(inner) == next(inner)
 
 
 def notes(found: Comparison) -> list[str]:

@@ -294,7 +294,7 @@ class LatencyReport(Report):
                 how = (
                     "a single product"
                     if other == name
-                    else "nothing, and it counts as the slowest type that was"
+                    else f"nothing, and it counts as {other}, the slowest type that was timed"
                 )
                 yield f"in {name} the calibration timed {how}: the range is wider for that"
             else:

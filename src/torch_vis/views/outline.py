@@ -268,14 +268,11 @@ def output_values(graph: Graph) -> dict[int, int]:
 
 def _whole_run(graph: Graph, forward: Any) -> list[int]:
     """The run itself, and the call in which all of its forward ran, if there is one."""
-    within = np.unique(graph.node_scope[forward])
     enter, leave = intervals(graph)
-    alone = [
-        scope
-        for scope in np.flatnonzero(graph.scope_parent == 0).tolist()
-        if ((enter[scope] <= enter[within]) & (enter[within] < leave[scope])).all()
-    ]
-    return [0, *alone]
+    within = enter[graph.node_scope[forward]]
+    first, last = within.min(initial=len(enter)), within.max(initial=-1)
+    alone = (graph.scope_parent == 0) & (enter <= first) & (last < leave)
+    return [0, *np.flatnonzero(alone).tolist()]
 
 
 def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: Any) -> dict[int, int]:

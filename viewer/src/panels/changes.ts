@@ -14,7 +14,7 @@ interface Alike {
   count: number;
 }
 
-/** The words for one operation; null where there are none: it is not changed, or one of more than the page has words for. */
+/** The words for one operation, or where to find them if more changed than the page has words for; null where it is not changed. */
 export function changeWords(run: Run, node: number): HTMLElement | null {
   if (run.difference?.[node] !== CHANGED) return null;
   const row = run.data.compare!.changes.rows.find(([one]) => one === node);
