@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 
@@ -159,3 +160,27 @@ def test_a_default_device_does_not_matter_to_a_weight_that_the_output_hides() ->
     with torch.device("meta"):
         found = tv.analyze_quantization(model, x)
     assert set(found.hidden) == {"0.weight", "2.weight"}
+
+
+class Counting(nn.Module):
+    """A layer that counts its runs in a buffer, and is interrupted by a batch of five."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("runs", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.runs = self.runs + 1
+        if x.shape[0] == 5:
+            raise KeyboardInterrupt
+        return x
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_the_model_is_not_changed_by_a_run_that_is_interrupted(rows: int) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), Counting())
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(KeyboardInterrupt) if rows == 5 else contextlib.nullcontext():
+        tv.analyze_quantization(model, torch.randn(rows, 8), effect=False)
+    after = model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())

@@ -28,6 +28,7 @@ from torch_vis.reports.roundings import (
     uses,
     whole_in,
 )
+from torch_vis.reports.unchanged import unchanged
 from torch_vis.run.rounding import FORMATS, Product, Trial
 from torch_vis.tracing import Trace, trace
 from torch_vis.views.charts import Axis, Chart, Series
@@ -242,7 +243,7 @@ def analyze_quantization(
     machine = None if hardware is None else find_hardware(hardware)
     if isinstance(model, Trace):
         raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
-    with torch.random.fork_rng(), torch.no_grad():
+    with unchanged(model), torch.random.fork_rng(), torch.no_grad():
         try:
             found = trace(model, *args, kwargs=kwargs)
         except RuntimeError as error:
@@ -252,8 +253,8 @@ def analyze_quantization(
                 "analyze_quantization() runs the model without gradients, and this calls backward() itself: "
                 "give the model and a batch, not a training step"
             ) from error
-    if found._held is not None:
-        found._held.put_back()  # running statistics: this was no step of the user's
+        if found._held is not None:
+            found._held.put_back()  # this was no step of the user's
     trial = Trial(found.graph, found._held)
     multiplied = multiplied_in(found.graph, trial.nodes)
     first: dict[int, Product] = {}
