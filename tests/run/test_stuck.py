@@ -121,3 +121,42 @@ def test_bounds_in_a_tensor_are_left_out_where_they_cannot_be_looked_at() -> Non
     assert not stuck.rectifiers and "dead units" not in stuck.facts()
     moving = tv.trace(step, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)).gradients()
     assert [(row.units, row.dead) for row in moving.rectifiers] == [(3, 0)]
+
+
+class Turned(nn.Module):
+    """Channels that are moved to the end, as tokens of an image are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(2).transpose(1, 2)
+
+
+LAYERS = {
+    "signal": ([nn.Conv1d(3, 5, 1), nn.ReLU()], (2, 3, 7)),
+    "without a batch": ([nn.Conv1d(3, 5, 1), nn.ReLU()], (3, 7)),
+    "image without a batch": ([nn.Conv2d(3, 5, 1), nn.ReLU()], (3, 7, 6)),
+    "in place": ([nn.Conv1d(3, 5, 1), nn.Dropout(0.5), nn.ReLU(inplace=True)], (2, 3, 7)),
+    "pooled": ([nn.Conv1d(3, 5, 1), nn.MaxPool1d(2), nn.ReLU()], (2, 3, 8)),
+    "of statistics": ([nn.Conv1d(3, 5, 1), nn.BatchNorm1d(5).eval(), nn.ReLU()], (2, 3, 7)),
+    "tokens": ([nn.Conv2d(3, 5, 1), Turned(), nn.ReLU()], (2, 3, 7, 6)),
+    "features": ([nn.Linear(3, 5), nn.ReLU()], (2, 7, 3)),
+    "features of an image": ([nn.Linear(3, 5), nn.ReLU()], (2, 7, 6, 3)),
+}
+
+
+@pytest.mark.parametrize("layers, shape", LAYERS.values(), ids=LAYERS.keys())
+def test_units_are_channels_wherever_these_lie(layers: list[nn.Module], shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers)
+    with torch.no_grad():
+        model[0].bias[:] = torch.tensor([2.0, 2.0, -100.0, 2.0, 2.0])
+    flow = tv.trace(model, torch.randn(shape), backward=True).gradients()
+    (row,) = flow.rectifiers
+    assert (row.units, row.dead_units) == (5, (2,))
+
+
+def test_channels_that_are_normalised_in_instances_stay_channels() -> None:
+    model = nn.Sequential(nn.Conv1d(3, 5, 1), nn.InstanceNorm1d(5, affine=True), nn.ReLU())
+    with torch.no_grad():
+        model[1].bias[2] = -100
+    (row,) = tv.trace(model, torch.randn(2, 3, 7), backward=True).gradients().rectifiers
+    assert (row.units, row.dead_units) == (5, (2,))

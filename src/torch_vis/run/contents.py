@@ -31,6 +31,7 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
     none, for memory that is not yet filled, and for views, except those that are results of the run. ``units`` and
     ``dead_units`` are known for operations that cut to zero (ReLU) or become flat (GELU, where it has a gradient): how
     many channels they give, and how many of these are zero for everything that came in and let no gradient through.
+    Channels lie where the operations before put them (`unit_axes`).
     """
     return contents_and_norms(graph, held, ())[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.template import Call, Slot, short_name
 from torch_vis.run.observe import Watched
+from torch_vis.run.unit_axes import unit_axes, usual_axis
 
 # Operations that cut to zero, by which units are counted in any run.
 RECTIFIERS = frozenset({"relu", "threshold", "clamp_min", "relu6", "hardtanh"})
@@ -55,7 +57,14 @@ class Activations:
     def stuck(self, node: int, made: torch.Tensor) -> Stuck | None:
         """The units of what an activation has just made that are stuck, None where that cannot be told."""
         given = self._read if self._in_place[node] else self._given(node)
-        return stuck_units(self.run.graph.calls[self.run.graph.node_call[node]], given, made)
+        graph, value = self.run.graph, self.run.graph.out_value[self.run.graph.out_start[node]]
+        whole = made.dim() == len(graph.types[graph.value_type[value]].shape)  # no part of what is nested
+        axis = int(self._axes[value]) if whole else -1
+        return stuck_units(graph.calls[graph.node_call[node]], given, made, axis)
+
+    @cached_property
+    def _axes(self) -> NDArray[np.int8]:
+        return unit_axes(self.run.graph)
 
     def _given(self, node: int) -> torch.Tensor | None:
         """What an activation reads, None where it is not all that tells what it gives."""
@@ -66,18 +75,19 @@ class Activations:
         return self.run.replay.tensor(row.inputs[slots[0]].index)
 
 
-def stuck_units(call: Call, given: torch.Tensor | None, made: torch.Tensor) -> Stuck | None:
+def stuck_units(call: Call, given: torch.Tensor | None, made: torch.Tensor, axis: int = -1) -> Stuck | None:
     """The units of what an activation ``made`` of what it was ``given`` that are stuck, None where none can be told.
 
     Zero alone does not tell: GELU and SiLU of zero are zero, and let gradients through. So the slope is asked for where
     a unit never changes. Without floating-point numbers that were given, zeros of a rectifier are told.
+    ``axis`` is the dimension of the units, -1 where it is not known (see `unit_axes`).
 
     >>> call = Call("aten::hardtanh", (Slot(0), 0.0, 6.0), ())
     >>> x = torch.tensor([[-1.0, 1.0, 7.0], [-2.0, -2.0, 8.0]])
     >>> stuck_units(call, x, x.clamp(0, 6))
     Stuck(units=3, dead=[0], saturated=[2])
     """
-    axis = 1 if made.dim() >= 4 else made.dim() - 1
+    axis = usual_axis(made.dim()) if axis < 0 else axis
     rest = [number for number in range(made.dim()) if number != axis]
     first = made[tuple(slice(None) if number == axis else slice(0, 1) for number in range(made.dim()))]
     units = (made == first).all(dim=rest).nonzero().flatten()
