@@ -54,6 +54,18 @@ def test_both_get_the_same_inputs_and_the_same_random_numbers(cli: Server, mode:
     assert "no difference" in done.out
 
 
+def test_an_output_that_is_no_tensor_counts(cli: Server) -> None:
+    assert cli("compare", "net.py:Summing", "net.py:Summing", *INPUT, "--only-numbers").code == 0
+    done = cli("compare", "net.py:Summing", "net.py:SummingTwice", *INPUT, "--only-numbers")
+    assert done.code == 1 and "results differ by at most 1 relative" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("option", ["--numbers", "--only-numbers"])
+def test_where_nothing_can_be_compared_the_exit_code_is_neither(cli: Server, option: str) -> None:
+    done = cli("compare", "net.py:make_model", "net.py:make_model", "-i", "0x8", option)
+    assert done.code == 2 and "nothing could be compared" in done.out
+
+
 def test_the_help_says_what_the_exit_codes_mean(cli: Server) -> None:
     told = " ".join(cli("compare", "--help").out.split())
     assert (

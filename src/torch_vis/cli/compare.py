@@ -21,7 +21,9 @@ from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
     from torch_vis.comparing import Comparison
+    from torch_vis.reports.differences import Differences
 
+CANNOT = 2
 EXAMPLES = (
     ("two traces, or in the same way two files of weights", "torch-vis compare net.tvz wide.tvz"),
     (
@@ -86,11 +88,16 @@ def _numbers(found: Comparison, options: Any, out: Output) -> int:
     told = {"same": numbers.same, **numbers.to_plain()}
     if options.only_numbers:
         out.give({"same": numbers.same, "numbers": told}, str(numbers))
-        return int(not numbers.same)
+        return _code(numbers, same=numbers.same)
     same = found.same and numbers.same
     plain = {**found.to_plain(), "same": same, "same_structure": found.same, "numbers": told}
     out.give(plain, f"{found}\n\n{numbers}")
-    return int(not same)
+    return _code(numbers, same=same) if found.same else 1
+
+
+def _code(numbers: Differences, *, same: bool) -> int:
+    """The exit code; 2 where there was nothing to compare, which is neither the same nor a difference."""
+    return int(not same) if numbers.any_compared or numbers.given else CANNOT
 
 
 def _has_numbers(options: Any) -> None:

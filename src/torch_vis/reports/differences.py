@@ -16,9 +16,11 @@ from torch_vis.graph.words import many
 from torch_vis.reports.accumulation import accumulation_note, filled_before
 from torch_vis.reports.came_in import CameIn, Judge
 from torch_vis.reports.differences_chart import chart
+from torch_vis.reports.differences_compared import all_results, all_rounds, not_compared
 from torch_vis.reports.differences_results import ZERO, result_listing, told_of_kind
-from torch_vis.reports.first_difference import in_short, named, some, tensor_name, told
+from torch_vis.reports.first_difference import NO_NUMBERS, in_short, named, some, tensor_name, told
 from torch_vis.reports.lines import line_to_mend
+from torch_vis.reports.plain_outputs import APART, plain_outputs
 from torch_vis.reports.report import Report
 from torch_vis.run.apart import Gap
 from torch_vis.run.differences import Gaps, gaps
@@ -39,7 +41,6 @@ LISTINGS = {
     "all": "All that differ, in order",
     "results": "Results",
 }
-APART = "not comparable"
 COMPILED = (
     "{} ran compiled code, which is one operation here, without a counterpart: only what comes out of it is compared. "
     'tv.trace(model, …, via="aot") or via="dynamo" of the model before torch.compile shows what is inside'
@@ -97,6 +98,7 @@ class Differences(Report):
         self._readings = Readings(a.graph, b.graph, self._to_b)
         self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._readings, values)
         self._judge = Judge(self._readings, self.gaps)
+        self.plain = plain_outputs(a, b)
         self.accumulated = {
             "A": filled_before(a.graph, a._held),
             "B": filled_before(b.graph, b._held),
@@ -225,8 +227,13 @@ class Differences(Report):
     @cached_property
     def results(self) -> dict[str, tuple[str, Gap]]:
         """Outputs, gradients and changed state that both have, by the name in ``a``: the kind, and the gap."""
-        compared = zip(self.matched.pairs, self.gaps.results, strict=True)
-        return {one.name: (one.kind, gap) for (one, _), gap in compared if gap is not None}
+        return all_results(self)
+
+    @property
+    def any_compared(self) -> bool:
+        """Whether anything was compared: numbers of an operation or a result, or an output that is no tensor."""
+        compared = any(gap is not None for gap in self.gaps.results)
+        return compared or bool(self.gaps.known.any()) or self.plain.any_compared
 
     @cached_property
     def led_by_rounding(self) -> set[str]:
@@ -240,6 +247,7 @@ class Differences(Report):
     def same(self) -> bool:
         """Whether all outputs were compared, and nothing that both have differs by more than the tolerance.
 
+        Outputs that are no tensors count as well: numbers by the tolerance, all else must be equal.
         What is zero but for rounding, or led by that, does not count.
 
         >>> import torch, torch_vis as tv
@@ -251,7 +259,7 @@ class Differences(Report):
         without = self.mixed | self.led_by_rounding
         gaps = [gap for name, (_, gap) in self.results.items() if not gap.rounding and name not in without]
         gaps += [row.gap for row in self.given]
-        compared = bool(self.results or self.gaps.known.any()) and not self.outputs_left_out
+        compared = self.any_compared and not self.outputs_left_out and not self.plain.other
         return compared and not self.rows and all(gap.relative <= self.tolerance for gap in gaps)
 
     def rounds(self, name: str) -> float:
@@ -260,32 +268,17 @@ class Differences(Report):
 
     @cached_property
     def _rounds(self) -> dict[str, float]:
-        compared = zip(self.matched.pairs, self.gaps.results, self.gaps.off_by, strict=True)
-        return {
-            one.name: gap.relative / off if off else float("inf") if gap.relative else 0.0
-            for (one, _), gap, off in compared
-            if gap is not None
-        }
+        return all_rounds(self)
 
     @property
     def left_out(self) -> dict[str, list[str]]:
         """The results that are not compared, by the reason."""
-        return self._not_compared("output", "gradient", "state")
+        return not_compared(self, "output", "gradient", "state")
 
     @property
     def outputs_left_out(self) -> dict[str, list[str]]:
         """The outputs among them."""
-        return self._not_compared("output")
-
-    def _not_compared(self, *kinds: str) -> dict[str, list[str]]:
-        compared = zip(self.matched.pairs, self.gaps.results, strict=True)
-        found = {
-            "only in A": self.matched.only_a,
-            "only in B": self.matched.only_b,
-            APART: [one for (one, _), gap in compared if gap is None],
-        }
-        names = {reason: [row.name for row in rows if row.kind in kinds] for reason, rows in found.items()}
-        return {reason: rows for reason, rows in names.items() if rows}
+        return not_compared(self, "output")
 
     @cached_property
     def compiled(self) -> list[str]:
@@ -312,13 +305,15 @@ class Differences(Report):
         found |= {
             kind: text for kind in ("output", "gradient", "state") if (text := told_of_kind(self, kind))
         }
+        if self.plain.other:
+            found["other outputs"] = some([f"{name}: {told}" for name, told in self.plain.other.items()])
         for reason, names in self.left_out.items():
             found[f"results {reason}"] = some(names)
         found["differ"] = (
             many(len(self.rows), "operation")
             + (f" by more than {self.tolerance:g}" if self.tolerance else "")
             if compared
-            else "nothing could be compared: no operation has a counterpart of the same shape"
+            else NO_NUMBERS
         )
         found["compared"] = (
             f"{compared:,} of {many(len(self.a.graph), 'operation')}, {many(len(self.results), 'result')}"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_ARGUMENTS = 3
 SAME = "no difference: all that could be compared is the same in both"
 NOT_ELSE = "nothing else differs"
+NO_NUMBERS = "no operation has numbers to compare"
+NO_OUTPUT = "neither run gives anything back"
 
 
 def named(node: Node, most: int = 1000) -> str:
@@ -101,20 +103,34 @@ def _shown(item: Any) -> str:
 
 def in_short(found: Differences) -> str:
     """What to look at, in a sentence."""
-    if not found.gaps.known.any() and not found.results:
-        return "nothing could be compared: no operation has a counterpart of the same shape, and no result has one"
-    told = _what_differs(found)
     missing = found.outputs_left_out
+    has_outputs = any(kind == "output" for kind, _ in found.results.values()) or bool(found.plain.other)
+    if not found.any_compared:
+        no_output = "" if missing or has_outputs else f"; {NO_OUTPUT}"
+        return f"nothing could be compared: {NO_NUMBERS}, and no result has{no_output}"
+    told = _what_differs(found)
+    if found.plain.other:
+        told = _other_outputs(found) + (f"; {told}" if told and not told.startswith(SAME) else "")
     if not missing:
-        return told or SAME
+        return (told or SAME) + ("" if has_outputs else f"; {NO_OUTPUT}")
     names = "; ".join(f"{some(names, 3)} ({reason})" for reason, names in missing.items())
-    if any(kind == "output" for kind, _ in found.results.values()):
-        return told or f"no difference in what could be compared; not compared: {names}"
+    if has_outputs:
+        return (
+            f"{told}; not compared: {names}"
+            if told
+            else f"no difference in what could be compared; not compared: {names}"
+        )
     return (
         f"{told}; no output could be compared"
         if told
         else f"no output could be compared: {names}; {NOT_ELSE}"
     )
+
+
+def _other_outputs(found: Differences) -> str:
+    """The outputs that are no numbers, and something else in both."""
+    told = [f"{name} ({words})" for name, words in found.plain.other.items()]
+    return f"{some(told, 3)} {'is' if len(told) == 1 else 'are'} something else"
 
 
 def _what_differs(found: Differences) -> str:
@@ -145,6 +161,9 @@ def _what_differs(found: Differences) -> str:
 
 def _made_by_another(found: Differences, name: str) -> str:
     """What gives a result in both runs, if that is not the same."""
+    if name in found.plain.gaps:
+        is_tensor = name in found.plain.hidden
+        return "" if is_tensor else f"; {name} is no tensor, and what is computed outside torch is not seen"
     one, two = next(pair for pair in found.matched.pairs if pair[0].name == name)
     here, there = found.called("A", one.value), found.called("B", two.value)
     return f" ({there} instead of {here})" if here != there else ""
