@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,7 @@ from torch_vis.errors import UsageError
 if TYPE_CHECKING:
     from torch_vis.tracing import Trace
 
+SEEDS = 2**64  # that torch tells apart
 VIA = ("fx", "export", "dynamo", "aot")
 LOSSES = ("sum", "mean")
 FAKE = "shapes only: no numbers were computed, and the times are those of working out shapes"
@@ -59,10 +61,28 @@ def add_model_options(parser: Parser, *, positional: str | None = "MODEL", many:
         "x=@file.pt or x=@file.npy, loaded; scale:=0.5, a plain value; once for each input, in order",
     )  # fmt: skip
     group.add_argument("--device", default="cpu", help="where model and inputs are put (default: cpu)")
-    group.add_argument("--seed", type=int, default=0, help="of the random numbers (default: 0)")
+    group.add_argument("--seed", type=_seed, default=0, help="of the random numbers (default: 0)")
     mode = group.add_mutually_exclusive_group()
     mode.add_argument("--train", action="store_true", help="in training mode: dropout on, statistics updated")
     mode.add_argument("--eval", action="store_true", help="in evaluation mode (models from libraries are)")
+
+
+def _seed(text: str) -> int:
+    """A seed that torch takes, as it is written."""
+    try:
+        found = int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"a whole number, not {text!r}") from None
+    if not -SEEDS // 2 <= found < SEEDS:
+        raise ArgumentTypeError(f"torch takes seeds from -2**63 to 2**64 - 1, not {text}")
+    return found
+
+
+def _draw_from(seed: int) -> None:
+    """Seed torch; those after the last seed start anew."""
+    import torch
+
+    torch.manual_seed(seed % SEEDS)
 
 
 def add_trace_options(parser: Parser, *, via: bool = True) -> None:
@@ -100,13 +120,12 @@ def subject(options: Any, target: str | None = None, *, needs_inputs: bool = Tru
     loss = getattr(options, "loss", None)
     if loss and ":" not in loss and loss not in LOSSES:
         raise UsageError(f"loss {loss!r} is neither mean, sum nor package.module:function")
-    import torch
 
     fake = bool(getattr(options, "fake", False))
     world = _world(options, fake)
-    torch.manual_seed(options.seed)
+    _draw_from(options.seed)
     model, args, kwargs = _made(world, lambda: _make(options, target, named_here[0]))
-    torch.manual_seed(options.seed + 1)  # whatever the model drew, so that two models get the same inputs
+    _draw_from(options.seed + 1)  # whatever the model drew, so that two models get the same inputs
     with world:
         if specs:
             args, kwargs = _given(specs, model, options.device)
@@ -249,7 +268,6 @@ def _fits(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], label: str)
 
 def traced(found: Subject, options: Any, *, keep: bool = True, via: str | None = None) -> Trace:
     """One run of the model, recorded."""
-    import torch
 
     import torch_vis as tv
 
@@ -259,7 +277,7 @@ def traced(found: Subject, options: Any, *, keep: bool = True, via: str | None =
         more["via"] = via
     backward = bool(getattr(options, "backward", False))
     loss = _loss(getattr(options, "loss", None))
-    torch.manual_seed(options.seed + 2)  # and the same dropout
+    _draw_from(options.seed + 2)  # and the same dropout
     with users_code(f"{found.label} failed on {found.given}"), found.world:
         trace = tv.trace(
             found.model, *found.args, kwargs=found.kwargs, backward=backward, loss=loss,
