@@ -214,3 +214,39 @@ def test_a_default_device_does_not_matter_to_units_that_the_output_hides() -> No
     with torch.device("meta"):
         found = tv.analyze_pruning(model, x)
     assert found.model[0].out_features < 16
+
+
+class Classes(nn.Module):
+    """Four classes, of which something is told by number or otherwise."""
+
+    def __init__(self, told: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.told = nn.Linear(8, 16), nn.Linear(16, 4), told
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.told(self.b(self.a(x).relu()))
+
+
+BY_NUMBER = {
+    "argmax": lambda y: y.argmax(-1),
+    "argmin of all": lambda y: y.argmin(),
+    "looked up": lambda y: torch.arange(4.0)[y.argmax(-1)],
+    "max": lambda y: y.max(-1),
+    "number of min": lambda y: y.min(-1, keepdim=True).indices,
+    "topk": lambda y: y.topk(2).indices,
+    "sort": lambda y: y.sort().indices,
+    "argsort": lambda y: y.argsort(),
+}
+
+
+@pytest.mark.parametrize("told", BY_NUMBER.values(), ids=BY_NUMBER)
+def test_what_is_given_by_number_keeps_all_its_numbers(told: Callable[[torch.Tensor], object]) -> None:
+    found = tv.analyze_pruning(Classes(told), torch.randn(8, 8))
+    assert found.model.b.out_features == 4 and found.model.a.out_features < 16
+    assert any(("b.weight", 0) in group.places for group in found.locked)
+
+
+def test_the_largest_without_its_number_may_be_of_fewer() -> None:
+    found = tv.analyze_pruning(Classes(lambda y: y.max(-1).values), torch.randn(8, 8))
+    assert found.model.b.out_features == 3

@@ -160,11 +160,24 @@ def _reduction(step: Step) -> Sequence[Sequence[Entry]]:
     places = range(len(x)) if every else (over if isinstance(over, tuple) else (over,))
     chosen = {number % len(x) for number in places} if x else set()
     step.mix([x[place] for place in chosen])
+    if _numbers_used(step):
+        step.lock([x[place] for place in chosen], f"{step.node.name} gives the number of one of it")
     if len(step.out) == len(x) and keep:
         out: Dims = [None if place in chosen else ids for place, ids in enumerate(x)]
     else:
         out = [ids for place, ids in enumerate(x) if place not in chosen]
     return [out] * len(step.node.outputs)
+
+
+def _numbers_used(step: Step) -> bool:
+    """Whether something is done with where along a dimension the largest or smallest element is, as with a class."""
+    if step.node.name in ("argmax", "argmin"):
+        return True
+    graph = step.coupling.graph
+    return step.node.name in ("max", "min") and any(
+        len(graph.value_users(value.index)) or value.index in graph.result_value
+        for value in step.node.outputs[1:]
+    )
 
 
 def _made(step: Step) -> list[Dims]:
