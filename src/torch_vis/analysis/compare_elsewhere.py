@@ -97,18 +97,23 @@ class _Elsewhere:
         That has to be most of what has weights, as far as these are known and tell anything.
         """
         found = self.matching
+        at_least: dict[int, int] = {}  # how many calls inside one had a counterpart when last counted
         for here in reversed(self._left()[0]):  # from the inside out
             went = [int(found.found[scope]) for scope in found.inside_a[here] if found.found[scope] >= 0]
             if len({found.around_b[scope] for scope in went}) != 1:
                 continue
             there = found.around_b[went[0]]
-            came = [scope for scope in found.inside_b[there] if scope in found.came_from]
+            if found.classes[0][here] != found.classes[1][there] or at_least.get(there, 0) > len(went):
+                continue
+            # counted a few times at most: once more only if here are as many as there were in all, so they double
+            at_least[there] = sum(scope in found.came_from for scope in found.inside_b[there])
+            if at_least[there] != len(went):
+                continue
             told = min(
                 sum(contents.of(scope) is not None for scope in inside)
                 for contents, inside in zip(found.contents, (found.inside_a[here], found.inside_b[there]))
             )
-            most = 2 * sum(found.contents[1].has(scope) for scope in went) > told
-            if most and len(came) == len(went) and found.classes[0][here] == found.classes[1][there]:
+            if 2 * sum(found.contents[1].has(scope) for scope in went) > told:
                 self.take([(here, there)])
 
     def containers(self) -> None:
