@@ -71,7 +71,11 @@ def test_what_the_output_does_not_show_gets_no_advice(model: nn.Module, hidden: 
     assert "inf" not in " ".join(found.facts().values())
     assert "not known" in found.facts() and "keep as they are" not in found.facts()
     advice = found.listings()[1].to_plain()
-    assert {row["weight"] for row in advice if row["format"] == "not known"} == hidden
+    zeros = {name for name in hidden if not model.get_parameter(name).any()}
+    assert {row["weight"] for row in advice if row["format"] == "not known"} == hidden - zeros
+    assert {row["weight"] for row in advice if row["format"] == "all zeros"} == zeros
+    assert not any(name in found.facts()["not known"] for name in zeros)
+    assert all(name in found.facts()["all zeros"] for name in zeros)
     assert all(any(name in note for note in found.notes()) for name in hidden)
 
 
@@ -184,3 +188,29 @@ def test_the_model_is_not_changed_by_a_run_that_is_interrupted(rows: int) -> Non
         tv.analyze_quantization(model, torch.randn(rows, 8), effect=False)
     after = model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_no_floor_is_so_low_that_what_is_hidden_gets_advice() -> None:
+    found = tv.analyze_quantization(head_of_zeros(), X, floor_db=-math.inf)
+    assert found.advice == {"0.weight": None, "2.weight": None}
+
+
+class Chosen(Deep):
+    """A model that gives whole numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).argmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("model", "effect"), [(Deep(), False), (Chosen(), True)], ids=["not asked", "integers"]
+)
+def test_nothing_is_said_of_formats_together_where_nothing_was_run_together(
+    model: nn.Module, effect: bool
+) -> None:
+    found = tv.analyze_quantization(model, torch.randn(2, 64), effect=effect, floor_db=20.0)
+    assert any(found.advice.values()) and found.advice == found.alone
+    assert found.advised is None and "advised" not in found.facts()
+    assert {title for row in found.listings()[1].to_plain() for title in row} == {"weight", "format"}
+    assert "together" not in " ".join(str(found).split()).replace("not run together", "")
+    assert any("not run together" in note for note in found.notes())

@@ -24,7 +24,7 @@ def narrowest(rows: Sequence[Rounding], floor_db: float) -> dict[str, str | None
     """For each parameter the narrowest format that leaves enough of the output with this one alone rounded."""
     found: dict[str, str | None] = {row.weight: None for row in rows}
     for row in sorted(rows, key=lambda row: row.bytes_after):
-        if found[row.weight] is None and row.reached_db >= floor_db:
+        if found[row.weight] is None and row.reached_db >= floor_db and not row.hidden:
             found[row.weight] = row.format
     return found
 
@@ -34,6 +34,8 @@ def advised(
 ) -> Advised | None:
     """Formats that leave enough of the output together, where any was found; ``tried`` runs with some of them.
 
+    None as well where there is no output to look at: nothing tells what they do together.
+
     Errors add up. Where they come to too much, the parameters that bring most get the next better format, or stay as
     they are; how many have to is found by halving, so that few runs are needed.
     """
@@ -41,7 +43,9 @@ def advised(
     if not any(alone.values()):
         return None
     first = tried(_chosen(alone))
-    if first.output_db is None or first.output_db >= floor_db:
+    if first.output_db is None:
+        return None
+    if first.output_db >= floor_db:
         return Advised(alone, first, first.output_db)
     steps = _widened(rows, alone)
     low, high = 0, len(steps)  # too much is rounded; enough is left

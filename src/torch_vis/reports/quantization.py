@@ -17,6 +17,7 @@ from torch_vis.reports.faults import left_out, warning
 from torch_vis.reports.narrower import notes_on, time_saved
 from torch_vis.reports.report import Report
 from torch_vis.reports.roundings import (
+    ZERO,
     Rounding,
     Whole,
     activation_noise,
@@ -63,7 +64,7 @@ class Quantization(Report):
         """How many elements are NaN or infinite without any rounding, and in no figure: of inputs and parameters by
         name, and of the output."""
         self.advised = advised
-        """What was run with all of the advice at once; None where there is none."""
+        """What was run with all of the advice at once; None where there is none, or no output to look at."""
         self._notes = notes
 
     @property
@@ -71,17 +72,24 @@ class Quantization(Report):
         """For each parameter the narrowest format with which, all together, the output stays above the floor.
 
         None: keep it, because no format is good enough, or because the output tells nothing of it (``hidden``).
+        Where effects on the output were not tried, it is the same as ``alone``, and nothing was run together.
         """
         return self.alone if self.advised is None else self.advised.formats
 
     @property
     def alone(self) -> dict[str, str | None]:
-        """The same for each parameter with all others as they are: together, these may come to too much."""
+        """The same for each parameter with all others as they are: together, these may come to too much.
+
+        Where effects on the output were not tried, by the error of the parameter itself.
+        """
         return narrowest(self.rows, self.floor_db)
 
     @property
     def hidden(self) -> dict[str, str]:
-        """The parameters that the output does not show, and why: what rounding them does is not known."""
+        """The parameters that the output does not show, and why: what rounding them does is not known.
+
+        Those of zeros alone are among them: rounding does nothing to them as they are, which tells nothing of others.
+        """
         return {row.weight: row.hidden for row in self.rows if row.hidden}
 
     @property
@@ -94,13 +102,17 @@ class Quantization(Report):
         if self.left_out:
             found["warning"] = warning(self.left_out)
         found.update({row.format: _told(row) for row in self.whole})
-        if any(self.advice.values()) and self.advised is not None:
+        if self.advised is not None and any(self.advice.values()):
             found["advised"] = _told(self.advised.whole) + self._wider(self.advised)
         kept = [name for name, form in self.advice.items() if form is None and name not in self.hidden]
         if kept:
             found["keep as they are"] = _first(kept)
-        if self.hidden:
-            found["not known"] = f"what rounding does to {_first([*self.hidden])}: see the notes"
+        unknown = [name for name, why in self.hidden.items() if why != ZERO]
+        if unknown:
+            found["not known"] = f"what rounding does to {_first(unknown)}: see the notes"
+        zeros = [name for name, why in self.hidden.items() if why == ZERO]
+        if zeros:
+            found["all zeros"] = f"{_first(zeros)}: rounding does nothing to them as they are"
         return found
 
     def _wider(self, advised: Advised) -> str:
@@ -128,19 +140,18 @@ class Quantization(Report):
             Field("time_saved_ns", "time saved", duration),
             Field("hidden", "not shown"),
         )
-        advice = (Field("weight", "weight"), Field("format", "together"), Field("alone", "alone"))
-        hidden = self.hidden
-        chosen = [
-            tuple("not known" if name in hidden else form or "keep" for form in (form, self.alone[name]))
-            for name, form in self.advice.items()
+        chosen = {name: (form, self.alone[name]) for name, form in self.advice.items()}
+        told = {name: "all zeros" if why == ZERO else "not known" for name, why in self.hidden.items()}
+        columns = (Field("weight", "weight"), Field("format", "together"), Field("alone", "alone"))
+        if self.advised is None:  # nothing was run together
+            columns = (Field("weight", "weight"), Field("format", "alone"))
+        rows = [
+            (name, *(told.get(name) or form or "keep" for form in forms))[: len(columns)]
+            for name, forms in chosen.items()
         ]
         return [
             Listing("What costs most, worst first", fields, self.sensitive),
-            Listing(
-                f"Narrowest format above {self.floor_db:g} dB",
-                advice,
-                [(name, *row) for name, row in zip(self.advice, chosen)],
-            ),
+            Listing(f"Narrowest format above {self.floor_db:g} dB", columns, rows),
         ]
 
     def notes(self) -> list[str]:
@@ -297,7 +308,10 @@ def analyze_quantization(
     told = _about_hidden(rows) + _notes(hidden, whole, machine)
     if not exact:
         why = "no output has floating-point elements" if effect else "effect=False"
-        told.append(f"effects on the output were not tried ({why})")
+        told.append(
+            f"effects on the output were not tried ({why}): formats go by the error of each parameter itself, and were "
+            "not run together"
+        )
     return Quantization(rows, whole, float(floor_db), told, spoilt_in, together)
 
 

@@ -19,7 +19,7 @@ from torch_vis.tracing import Trace
 
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
 STILL = 80.0  # dB that the output keeps with other numbers in a weight: it does not depend on it
-ZERO = "all zeros, which every format holds"
+ZERO = "all zeros, which every format holds: nothing follows for other numbers"
 BLANK = "the output is all zeros"
 UNSEEN = (
     "with other numbers in it the output hardly moves, as where a layer or a branch after it begins at zero"
