@@ -250,3 +250,11 @@ def test_what_is_given_by_number_keeps_all_its_numbers(told: Callable[[torch.Ten
 def test_the_largest_without_its_number_may_be_of_fewer() -> None:
     found = tv.analyze_pruning(Classes(lambda y: y.max(-1).values), torch.randn(8, 8))
     assert found.model.b.out_features == 3
+
+
+def test_a_model_that_gives_nothing_is_not_told_that_it_gives_zeros() -> None:
+    found = tv.analyze_pruning(Classes(lambda y: None), torch.randn(8, 8))
+    assert "has no tensor" in found.facts()["output"] and "zero" not in found.facts()["output"]
+    assert any("the output has no tensor" in note for note in found.notes())
+    empty = tv.analyze_pruning(Classes(lambda y: y[:0]), torch.randn(8, 8))
+    assert "output" not in empty.facts()

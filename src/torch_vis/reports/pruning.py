@@ -137,7 +137,9 @@ class Pruning(Report):
                 f"to {max(checked):.1g}"
             )
         found.update(self._before_and_after())
-        if self.is_zero:
+        if not self.outputs:
+            found["output"] = "has no tensor, so that nothing tells how far it moves"
+        elif self.is_zero:
             found["output"] = "is zero, so that how far it moves has no measure"
         elif self.output is not None:
             found["output"] = f"moves by {self.output.relative:.3g} of its norm, without training again"

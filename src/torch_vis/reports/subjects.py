@@ -38,7 +38,7 @@ class Subject:
         same = gap_of(self.output, self.run(model))
         self.unsteady = ""
         if not self.elements:
-            self.unsteady = "the output has no elements"
+            self.unsteady = f"the output has no {'elements' if given else 'tensor'}"
         elif same is None:
             self.unsteady = "the output cannot be compared"
         elif same.relative > allowed(self.output):

@@ -89,7 +89,7 @@ class Bench:
         if self.own.output and not self.own.elements and _is_empty((args, kwargs)):
             raise UsageError("the batch is empty: the output has no elements, so that no cut can be tried")
         self.left_out = self._left_out()
-        self.is_zero = is_zero(self.own.output)
+        self.is_zero = self.own.elements > 0 and is_zero(self.own.output)
         self._used = [self.own]  # what was compared with
         self._right: dict[tuple[str, ...], None] = {}  # names of what had to be changed so far
 
