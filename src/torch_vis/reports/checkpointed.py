@@ -110,12 +110,12 @@ class Checkpointed(Report):
         if self._repeated:
             found.append(
                 "backward came by the same forward pass more than once: torch would compute the calls again each time "
-                "and keep nothing in between, which is not followed here; the new peak is lower"
+                "and keep nothing in between, which is not followed here; the new peak may be lower"
             )
         if self._retained:
             found.append(
                 "backward let go of nothing that was saved: it is taken to be held by the program; if it was kept by "
-                "retain_graph=True, the new peak is lower"
+                "retain_graph=True, the new peak may be lower"
             )
         if self.predicted:
             found.append("nothing was run: these are the lifetimes of a run by shapes alone")
