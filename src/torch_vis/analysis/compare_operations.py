@@ -24,7 +24,8 @@ from torch_vis.graph.schema import Phase
 # The same numbers in another type: where autocast puts them in, data still go the same way.
 CASTS = frozenset({"aten::_to_copy", "prims::convert_element_type"})
 # What autograd does to gradients when they are complete, which belongs to whichever part of them came last.
-LAST = SUMS | {"aten::detach"}
+HANDED_ON = "aten::detach"  # which belongs to another part if something is written to the gradient later on
+LAST = SUMS | {HANDED_ON}
 
 Groups = dict[Any, list[int]]
 
@@ -152,8 +153,18 @@ class _Operations:
 
     def _left(self, nodes: list[int], others: list[int]) -> tuple[list[int], list[int]]:
         """Those without a counterpart that may have one: what belongs to a matched operation had its chance there."""
-        left_a = [node for node in nodes if self.to_b[node] < 0 and not self._settled_a(node)]
-        return left_a, [node for node in others if self.free[node] and not self._settled_b(node)]
+        one, two = self.one, self.two
+        left_a = [
+            node
+            for node in nodes
+            if self.to_b[node] < 0
+            and (one.operator[one.call[node]] == HANDED_ON or not self._settled_a(node))
+        ]
+        return left_a, [
+            node
+            for node in others
+            if self.free[node] and (two.operator[two.call[node]] == HANDED_ON or not self._settled_b(node))
+        ]
 
     def _settled_a(self, node: int) -> bool:
         source = self.one.source[node]
