@@ -142,7 +142,11 @@ class Quantization(Report):
         )
         chosen = {name: (form, self.alone[name]) for name, form in self.advice.items()}
         told = {name: "all zeros" if why == ZERO else "not known" for name, why in self.hidden.items()}
-        columns = (Field("weight", "weight"), Field("format", "together"), Field("alone", "alone"))
+        columns: tuple[Field, ...] = (
+            Field("weight", "weight"),
+            Field("format", "together"),
+            Field("alone", "alone"),
+        )
         if self.advised is None:  # nothing was run together
             columns = (Field("weight", "weight"), Field("format", "alone"))
         rows = [
