@@ -27,7 +27,7 @@ def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor
             else:
                 stack.extend((f"{place}.{key}" if place else key, part) for key, part in reversed(inner))
             continue
-        parts = _parts(top)
+        parts = item_parts(top)
         if parts and id(top) not in busy:
             busy.add(id(top))
             stack.extend((f"{place}.{key}" if place else key, part) for key, part in reversed(parts))
@@ -42,7 +42,12 @@ def wrapped_parts(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
     return [(name, getattr(tensor, name)) for name in names]
 
 
-def _parts(item: Any) -> list[tuple[str, Any]]:
+def item_parts(item: Any) -> list[tuple[str, Any]]:
+    """What a container holds, with names; nothing for what is none.
+
+    >>> item_parts({"a": 1}), item_parts([2, 3]), item_parts(4)
+    ([('a', 1)], [('0', 2), ('1', 3)], [])
+    """
     if isinstance(item, Mapping):
         return [(str(key), part) for key, part in item.items()]
     if isinstance(item, tuple) and hasattr(item, "_fields"):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.compare_results import is_another_container
-from torch_vis.capture import tree
+from torch_vis.capture.tree import item_parts
 from torch_vis.run.apart import Gap, counted, gap_of
 from torch_vis.tracing import Recording
 
@@ -104,7 +104,7 @@ def leaves(trace: Trace) -> dict[str, Any]:
         name, top, is_hidden = stack.pop()
         if isinstance(top, torch.Tensor) and not is_hidden:
             continue
-        parts = [] if isinstance(top, (*EXACT, *NUMBERS)) else tree._parts(top)
+        parts = [] if isinstance(top, (*EXACT, *NUMBERS)) else item_parts(top)
         if not parts and _is_open(top):
             parts, is_hidden = list(vars(top).items()), True
             found[f"{name}.class"] = type(top).__qualname__  # the same attributes may mean something else
