@@ -32,28 +32,6 @@ KINDS = (
 )
 """The kinds, in the order of their codes. A ``view`` runs nothing on the device."""
 
-# The file that an operator's cost formula stands in says what it is like.
-FAMILIES = {
-    "matmul": "matmul",
-    "einsum": "matmul",
-    "linalg": "factorization",
-    "spectral": "factorization",
-    "convolution": "convolution",
-    "attention": "attention",
-    "transformer": "attention",
-    "recurrent": "recurrent",
-    "normalization": "normalization",
-    "reduction": "reduction",
-    "loss": "reduction",
-    "pooling": "pooling",
-    "resampling": "pooling",
-    "indexing": "indexing",
-    "elementwise": "elementwise",
-    "quantization": "elementwise",
-    "memory": "copy",  # but for what it takes time to find or to draw
-    "optimizer": "optimizer",
-    "fourier": "reduction",
-}
 NO_KERNEL = frozenset(
     "empty empty_like empty_strided new_empty new_empty_strided set_ resize_ _assert_tensor_metadata "
     "_fused_sdp_choice is_same_size lift_fresh detach detach_ _local_scalar_dense item _cudnn_init_dropout_state "
@@ -97,8 +75,7 @@ def kind_of(op: str) -> str:
         return "other"
     if name in NAMED:
         return NAMED[name]
-    package, _, file = entry.formula.__module__.rpartition(".")
-    return FAMILIES.get(file, "other") if package == "torch_vis.analysis.cost" else "other"
+    return entry.family if entry.family in KINDS else "other"
 
 
 def kinds(graph: Graph) -> NDArray[np.int8]:

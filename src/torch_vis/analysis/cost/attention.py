@@ -14,8 +14,10 @@ from math import prod
 from typing import NamedTuple
 
 from torch_vis.analysis.cost.operation import Cost, Operation
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("attention")
 
 SOFTMAX = 4  # subtract the largest, exp, add up, divide
 

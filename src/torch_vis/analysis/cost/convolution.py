@@ -10,8 +10,10 @@ from __future__ import annotations
 from math import prod
 
 from torch_vis.analysis.cost.operation import Cost, Operation, nbytes
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("convolution")
 
 
 def window_macs(tensor: TensorType, weight: TensorType) -> int:

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from math import prod
 
 from torch_vis.analysis.cost.operation import Cost, Operation
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("matmul")
 
 Sizes = dict[str, int]
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torch_vis.analysis.cost.operation import Cost, Operation, SparseType, elements, is_sized
-from torch_vis.analysis.cost.registry import Formula, aten, cost, prims
+from torch_vis.analysis.cost.registry import Formula, aten, family, prims
 from torch_vis.graph import TensorType
+
+cost = family("elementwise")
 
 
 class Work(NamedTuple):

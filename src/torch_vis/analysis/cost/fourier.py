@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import log2
 
 from torch_vis.analysis.cost.operation import Cost, Operation
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
+
+cost = family("reduction")
 
 
 def _transform(count: int, lengths: list[int]) -> float:

@@ -8,8 +8,10 @@ from typing import Any
 from torch_vis.analysis.cost.elementwise import factor
 from torch_vis.analysis.cost.operation import UNKNOWN_BYTES, Cost, Operation, nbytes, tensors_in
 from torch_vis.analysis.cost.reduction import norm_root, norm_work
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("indexing")
 
 
 def _sum(*parts: int | None) -> int:

@@ -9,8 +9,10 @@ from math import prod
 from typing import NamedTuple
 
 from torch_vis.analysis.cost.operation import Cost, Operation
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("factorization")
 
 
 class Steps(NamedTuple):

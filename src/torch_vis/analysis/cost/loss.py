@@ -10,8 +10,10 @@ from typing import Any
 
 from torch_vis.analysis.cost.elementwise import Work
 from torch_vis.analysis.cost.operation import Cost, Operation, nbytes, together
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("reduction")
 
 NONE, MEAN = 0, 1  # how a loss is reduced, as the operators number it
 

@@ -6,8 +6,10 @@ from math import prod
 from typing import Any
 
 from torch_vis.analysis.cost.operation import Cost, Operation, SparseType, elements, is_sized
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("matmul")
 
 
 @cost(*aten("bmm dot vdot inner _int_mm matmul linalg_matmul"))

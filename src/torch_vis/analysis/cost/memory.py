@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from torch_vis.analysis.cost.operation import Cost, Operation, nbytes
-from torch_vis.analysis.cost.registry import aten, cost, prims
+from torch_vis.analysis.cost.registry import aten, family, prims
+
+cost = family("copy")
 
 # What only says how memory is to be read, gives it out unwritten, or asks for a size.
 VIEWS = """

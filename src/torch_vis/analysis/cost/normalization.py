@@ -11,8 +11,10 @@ from __future__ import annotations
 from math import prod
 
 from torch_vis.analysis.cost.operation import Cost, Operation, elements
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("normalization")
 
 MEAN_AND_VARIANCE = 4  # for an element: into the sum, minus the mean, squared, into the sum of squares
 PER_GROUP = 5  # two divisions by n, plus eps, the root, its inverse

@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch_vis.analysis.cost.elementwise import SIZES, WORK, Work, factor, work
 from torch_vis.analysis.cost.operation import Cost, Operation, numel, touched
 from torch_vis.analysis.cost.reduction import norm_root, norm_work
-from torch_vis.analysis.cost.registry import Formula, aten, cost
+from torch_vis.analysis.cost.registry import Formula, aten, family
 from torch_vis.graph import TensorType
+
+cost = family("optimizer")
 
 # Operators on lists that do to each tensor what the plain operator of the same name does.
 PLAIN = """

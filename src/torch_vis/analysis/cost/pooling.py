@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from torch_vis.analysis.cost.operation import Cost, Operation
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
+
+cost = family("pooling")
 
 
 def _window(op: Operation, position: int, dims: int) -> int:

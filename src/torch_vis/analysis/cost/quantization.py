@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from torch_vis.analysis.cost.elementwise import Work, work
 from torch_vis.analysis.cost.operation import Cost, Operation, nbytes, numel
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
+
+cost = family("elementwise")
 
 QUANTIZE = Work(add=1, div=1)  # round(x / scale) + zero point
 DEQUANTIZE = Work(add=1, mul=1)  # (q - zero point) scale

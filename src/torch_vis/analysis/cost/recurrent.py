@@ -18,8 +18,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 from torch_vis.analysis.cost.operation import Cost, Operation, numel
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("recurrent")
 
 
 class Cell(NamedTuple):

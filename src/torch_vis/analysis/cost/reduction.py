@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from torch_vis.analysis.cost.operation import Cost, Operation, elements, nbytes, together
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("reduction")
 
 
 @cost(*aten("sum nansum cumsum count_nonzero sum_to_size _sparse_sum"), "prims::sum", any_layout=True)

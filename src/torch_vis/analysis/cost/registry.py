@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable
@@ -20,12 +21,13 @@ OURS = f"{__package__}."
 
 
 class Entry(NamedTuple):
-    """A formula, and whether it is to be asked about tensors whose sizes are not all known.
+    """A formula, the family of its operators, and whether it takes tensors whose sizes are not all known.
 
     ``failed`` are the operators it failed for and the causes, of which one warning each is enough.
     """
 
     formula: Formula
+    family: str
     any_layout: bool
     failed: set[tuple[str, str]]
 
@@ -33,7 +35,7 @@ class Entry(NamedTuple):
 _FORMULAS: dict[str, Entry] = {}
 
 
-def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], FormulaType]:
+def cost(*ops: str, any_layout: bool = False, family: str = "other") -> Callable[[FormulaType], FormulaType]:
     """Make the decorated function the cost formula of some operators; each operator has one.
 
     The function is called with an ``op`` for each kind of call, and returns what that call costs: ``op.count(add=…,
@@ -49,7 +51,7 @@ def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], Formula
     A name in ``aten`` or ``prims`` that torch does not have is refused; operators of one's own may come later.
     Traces that were made before, or loaded, count by a new formula too: costs are worked out from shapes.
     With ``any_layout=True`` the function is also asked about sparse and nested tensors; otherwise calls that
-    involve one are not covered.
+    involve one are not covered. ``family`` says which operators it takes its time like, for rooflines and latency.
 
     >>> from torch_vis.analysis.cost import Cost, cost, covered
     >>> if "mylib::scaled_sin" not in covered():
@@ -82,10 +84,15 @@ def cost(*ops: str, any_layout: bool = False) -> Callable[[FormulaType], Formula
         if not str(getattr(formula, "__module__", "")).startswith(OURS):  # a test holds our own names
             for op in ops:
                 _require_operator(op)
-        _FORMULAS.update(dict.fromkeys(ops, Entry(formula, any_layout, set())))
+        _FORMULAS.update(dict.fromkeys(ops, Entry(formula, family, any_layout, set())))
         return formula
 
     return register
+
+
+def family(name: str) -> Callable[..., Callable[[FormulaType], FormulaType]]:
+    """The decorator ``cost`` for operators of one family: what the files of formulas begin with."""
+    return functools.partial(cost, family=name)
 
 
 def _require_operator(op: str) -> None:

@@ -10,8 +10,10 @@ from math import prod
 
 from torch_vis.analysis.cost.elementwise import Work
 from torch_vis.analysis.cost.operation import Cost, Operation, nbytes
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("pooling")
 
 NEAREST = "nearest1d nearest2d nearest3d".split()
 EXACT = "1d 2d 3d".split()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from torch_vis.analysis.cost.operation import Cost, Operation, SparseType, elements, is_sized
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
+
+cost = family("other")
 
 
 @cost(*aten("_coalesce coalesce"), any_layout=True)

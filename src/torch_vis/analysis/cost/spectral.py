@@ -22,8 +22,10 @@ from torch_vis.analysis.cost.linalg import (
     triangular_steps,
 )
 from torch_vis.analysis.cost.operation import COMPLEX_MAC, COMPLEX_MUL, Cost, Operation, together
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("factorization")
 
 SWEEPS = 2  # for each value: an estimate
 BULGE_OF_TWO = Steps(

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from torch_vis.analysis.cost import attention, normalization
 from torch_vis.analysis.cost.operation import Cost, NestedType, Operation, is_sized, together
-from torch_vis.analysis.cost.registry import aten, cost
+from torch_vis.analysis.cost.registry import aten, family
 from torch_vis.graph import TensorType
+
+cost = family("attention")
 
 
 def _linear(rows: int, weight: TensorType) -> Cost:
