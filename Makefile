@@ -31,7 +31,7 @@ check: env
 	$(RUN) -m $$tool || failed=1; done; exit $$failed
 
 corpus: env
-	@$(RUN) -m tests.corpus $(ARGS)
+	@$(RUN) -m tools.corpus $(ARGS)
 
 bench: bench-env
 	@$(RUN) -m bench $(ARGS)

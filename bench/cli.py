@@ -80,7 +80,7 @@ def _waiting(name: str, size: dict[str, object], rounds: int) -> Row:
     """A step with the optimizer's hook and the wrapper of module calls in place, beside one without."""
     import torch
 
-    from torch_vis.cli.steps import Span, Wanted, Watch
+    from torch_vis.cli.script.steps import Span, Wanted, Watch
 
     torch.set_num_threads(1)
     namespace: dict[str, Any] = {}

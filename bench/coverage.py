@@ -5,7 +5,7 @@ sample that is drawn with a fixed seed, traced without being checked. A name cou
 have a figure; beside it stands of how many names some have. Only operators of ``aten`` have a target: users' own
 operators and compiled code, of which nothing but the name can be seen, are listed apart.
 
-``python -m bench.coverage FILE ...`` prints the same table of what ``python -m tests.corpus --json FILE`` wrote.
+``python -m bench.coverage FILE ...`` prints the same table of what ``python -m tools.corpus --json FILE`` wrote.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 from collections.abc import Mapping
 
 from bench.row import Row, at_least, for_information, table
-from tests.corpus.operators import Tally, added, tallies
-from tests.corpus.subject import Result
+from tools.corpus.operators import Tally, added, tallies
+from tools.corpus.subject import Result
 from torch_vis import Trace
 
 BY_TIME, BY_NAME = 1.0, 0.95
@@ -85,15 +85,15 @@ def _milliseconds(time_ns: int) -> str:
 
 
 def _zoo() -> list[Trace]:
-    from tests.traced import NAMES, traced
+    from tests.kit.traced import NAMES, traced
 
     return [traced(name) for name in NAMES]
 
 
 def _corpus(quick: bool) -> tuple[dict[str, Tally], str]:
     """The operators of the cases, and in words which cases those are."""
-    from tests.corpus.child import GROUPS, load_group
-    from tests.corpus.pool import Limits, run_all
+    from tools.corpus.child import GROUPS, load_group
+    from tools.corpus.pool import Limits, run_all
 
     chosen: list[tuple[str, str]] = []
     for group in GROUPS:

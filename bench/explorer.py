@@ -14,7 +14,7 @@ from bench import models
 from bench.child import ROOT
 from bench.row import Row, at_most, for_information, within
 from bench.timing import Side, cpu, interleave
-from torch_vis.frontends.explorer import explorer, record_torch_module_forward_stats
+from torch_vis.interfaces.explorer.explorer import explorer, record_torch_module_forward_stats
 
 MODULES = 100_000
 SIZE = (170, 50)

@@ -19,7 +19,7 @@ import torch
 marks.append(clock())
 import torch_vis
 marks.append(clock())
-from torch_vis.capture import eager
+from torch_vis.capture import session as eager
 marks.append(clock())
 print(json.dumps([b - a for a, b in zip(marks, marks[1:])]))
 """

@@ -19,7 +19,7 @@ from bench.latency_models import MODELS, Known
 from bench.quiet import Quiet, Taken
 from bench.row import Row, for_information, within
 from torch_vis import load_calibration, predict_latency, trace
-from torch_vis.run.calibrate.clocks import Burst, wall
+from torch_vis.analysis.machine.probes.clocks import Burst, wall
 
 LIMIT_PERCENT = 10.0
 BATCHES, ROUNDS, TIMES = (1, 8, 32), 9, 2
@@ -88,7 +88,7 @@ def calibrate_to(path: str) -> list[float]:
 
     quiet = Quiet("cuda") if torch.cuda.is_available() else None
     start = time.perf_counter()
-    with patch("torch_vis.run.calibrate.clocks.burst", quiet.burst) if quiet else nullcontext():
+    with patch("torch_vis.analysis.machine.probes.clocks.burst", quiet.burst) if quiet else nullcontext():
         calibrate(path=path, again=True)
     return [time.perf_counter() - start, *(quiet.pace() if quiet else ())]
 

@@ -53,7 +53,7 @@ def measure(case: str, traced: bool, quick: bool) -> dict[str, int]:
     torch.set_num_threads(1)  # every thread more has buffers of its own, which come and go
     work = CASES[case][1](quick)
     import torch_vis as tv
-    from torch_vis.capture import eager
+    from torch_vis.capture import session as eager
 
     del eager
     tv.trace(torch.nn.ReLU(), torch.ones(1))

@@ -7,7 +7,7 @@ import tempfile
 
 from bench.row import Row, at_most
 from bench.timing import Side, interleave
-from tests.graph.graphs import synthetic
+from tests.kit.graphs import synthetic
 from torch_vis.exporters import model_explorer, onnx
 
 LIMIT = 1.5

@@ -12,7 +12,7 @@ import torch_vis as tv
 from bench import models
 from bench.row import Row, at_most
 from bench.timing import Samples, Side, interleave
-from torch_vis.capture.eager import Capture, run_backward
+from torch_vis.capture.session import Capture, run_backward
 
 RECORDING, WHOLE = 2.5, 4.0  # the targets
 

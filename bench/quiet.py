@@ -14,7 +14,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, NamedTuple
 
-from torch_vis.run.calibrate.clocks import USUAL, Burst, burst, pace_ns, undisturbed
+from torch_vis.analysis.machine.probes.clocks import USUAL, Burst, burst, pace_ns, undisturbed
 
 LOOKING_S = 2.0  # for the best pace of all cores
 

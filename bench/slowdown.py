@@ -10,7 +10,7 @@ import torch_vis as tv
 from bench import models
 from bench.row import Row, at_most, for_information
 from bench.timing import Samples, Side, cpu, interleave, wall
-from torch_vis.capture.eager import run_backward
+from torch_vis.capture.session import run_backward
 
 LIMIT = 1.25
 

@@ -10,8 +10,11 @@ import torch_vis as tv
 from bench import models
 from bench.row import Row, at_most, for_information
 from bench.timing import Samples, Side, interleave
-from torch_vis.capture.eager import run_backward
-from torch_vis.frontends.tracking import ComputationalGraphTracker, track_computational_graph_execution
+from torch_vis.capture.session import run_backward
+from torch_vis.interfaces.tracking.tracker import (
+    ComputationalGraphTracker,
+    track_computational_graph_execution,
+)
 
 SWITCHES = ("track_timing", "track_memory", "track_tensor_ops")
 

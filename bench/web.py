@@ -18,7 +18,7 @@ import torch
 import torch_vis as tv
 from bench import models
 from bench.row import Row, at_least, at_most, for_information, within
-from tests.browser import browser, missing
+from tests.kit.browser import browser, missing
 from tests.zoo import ZOO
 
 VIEWER = Path(__file__).parents[1] / "viewer"

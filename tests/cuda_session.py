@@ -13,7 +13,8 @@ from collections.abc import Callable
 import torch
 
 import torch_vis as tv
-from tests import test_cuda, test_time_cuda, zoo
+from tests import zoo
+from tests.capture import test_cuda, test_time_cuda
 
 
 def attempt(name: str, run: Callable[[], object]) -> bool:

@@ -15,7 +15,7 @@ import torch
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 import torch_vis as tv
-from tests.browser import browser
+from tests.kit.browser import browser
 
 CHARACTER, LINE, MARGIN = 7.23, 16, 18
 STYLE = "font: 12px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace; white-space: pre"

@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const target = join(here, "..", "src", "torch_vis", "views", "web");
+const target = join(here, "..", "src", "torch_vis", "views", "page");
 
 /** Every source file in order, so that the bundle can say what it was built from. */
 function sources(folder) {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cli import scripts
-from tests.cli.forking import Server
+from tests.kit import scripts
+from tests.kit.forking import Server
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import torch_vis as tv
-from tests.cli.forking import Server, cold, environment
-from torch_vis.cli.commands import COMMANDS, load
-from torch_vis.registry import FORMATS
+from tests.kit.forking import Server, cold, environment
+from torch_vis.cli.commands.table import COMMANDS, load
+from torch_vis.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = [(name, line) for name in COMMANDS for _, line in load(name).EXAMPLES]
@@ -275,7 +275,7 @@ def test_breaks_are_findings(cli: Server, folder: Path) -> None:
 def test_doctor_knows_what_is_missing(cli: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(cli("doctor", "--json").out)
     assert found["ok"] and found["torch_vis"] == tv.__version__ and found["torch"]
-    from torch_vis.cli import doctor
+    from torch_vis.cli.commands import doctor
 
     have = doctor.version
     monkeypatch.setattr(doctor, "version", lambda name: None if name in ("plotly", "onnx") else have(name))
@@ -287,7 +287,7 @@ def test_doctor_knows_what_is_missing(cli: Server, monkeypatch: pytest.MonkeyPat
 
 
 def test_doctor_looks_at_every_extra() -> None:
-    from torch_vis.cli.doctor import EXTRAS
+    from torch_vis.cli.commands.doctor import EXTRAS
 
     text = (ROOT / "pyproject.toml").read_text()
     section = text.partition("[project.optional-dependencies]\n")[2].partition("\n\n")[0]

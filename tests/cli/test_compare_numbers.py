@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.forking import Server
+from tests.kit.forking import Server
 
 INPUT = ("-i", "2x8")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import torch_vis as tv
-from tests.cli.forking import Server, cold, environment
+from tests.kit.forking import Server, cold, environment
 
 
 def plain(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

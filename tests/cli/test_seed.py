@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.forking import Server
+from tests.kit.forking import Server
 
 
 @pytest.mark.parametrize("seed", [2**64 - 1, 2**64 - 2, -1, -(2**63)])

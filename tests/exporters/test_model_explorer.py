@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_vis as tv
-from tests.graph.graphs import (
+from tests.kit.graphs import (
     LIMITS,
     META,
     columns,
@@ -25,7 +25,7 @@ from tests.graph.graphs import (
     training_graph,
     training_metrics,
 )
-from tests.traced import NAMES, traced
+from tests.kit.traced import NAMES, traced
 from torch_vis.errors import FileError
 from torch_vis.exporters.model_explorer import heat_path, save
 from torch_vis.graph import Column, Graph, Metrics

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser import browser, missing
-from tests.exporters.onnx_reader import graphs
-from tests.graph.graphs import LIMITS, META, empty_graph, one_node_graph, training_graph
-from tests.traced import NAMES, traced
+from tests.kit.browser import browser, missing
+from tests.kit.graphs import LIMITS, META, empty_graph, one_node_graph, training_graph
+from tests.kit.onnx_reader import graphs
+from tests.kit.traced import NAMES, traced
 from torch_vis.exporters.onnx import save, to_onnx
 from torch_vis.graph import Metrics
 

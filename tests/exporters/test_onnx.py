@@ -18,17 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import torch_vis as tv
-from tests.exporters.onnx_reader import (
-    Flat,
-    attributes,
-    expected_inputs,
-    graphs,
-    metadata,
-    nodes,
-    origin,
-    shape,
-)
-from tests.graph.graphs import (
+from tests.kit.graphs import (
     LIMITS,
     META,
     columns,
@@ -40,7 +30,17 @@ from tests.graph.graphs import (
     training_graph,
     training_metrics,
 )
-from tests.traced import NAMES, traced
+from tests.kit.onnx_reader import (
+    Flat,
+    attributes,
+    expected_inputs,
+    graphs,
+    metadata,
+    nodes,
+    origin,
+    shape,
+)
+from tests.kit.traced import NAMES, traced
 from torch_vis.errors import FileError, MissingExtra
 from torch_vis.exporters.onnx import save, to_onnx
 from torch_vis.graph import Call, Column, Graph, Metrics, Slot, TensorType

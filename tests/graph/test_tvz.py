@@ -16,17 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.graph.files import MAKERS, assert_comes_back, saved_run
-from tests.graph.graphs import (
+from tests.kit.graphs import (
     LIMITS,
     META,
     synthetic,
     training_graph,
     training_metrics,
 )
-from tests.graph.same import assert_same_graph, assert_same_metrics
+from tests.kit.same import assert_same_graph, assert_same_metrics
+from tests.kit.trace_files import MAKERS, assert_comes_back, saved_run
 from torch_vis.errors import CorruptFile, FileError, GraphError, NewerFile, NotOurFile, UsageError
-from torch_vis.graph import Column, Graph, Metrics, tvz
+from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph.io import tvz
 
 dtypes = st.sampled_from(
     ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">i4", ">f8"]
@@ -92,10 +93,10 @@ def test_loading_needs_no_torch(saved: Path) -> None:
         "import importlib.util, types\n"
         "package = types.ModuleType('torch_vis'); package.__path__ = [sys.argv[2]]\n"
         "sys.modules['torch_vis'] = package\n"
-        "from torch_vis.graph import tvz\n"
+        "from torch_vis.graph.io import tvz\n"
         "print(len(tvz.load(sys.argv[1])[0]))\n"
     )
-    package = Path(tvz.__file__).parents[1]
+    package = Path(tvz.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", program, saved, package], capture_output=True, text=True, check=True
     )

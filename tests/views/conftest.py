@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import browser
-from tests.views.test_web_browser import Page
+from tests.kit.browser import browser
+from tests.views.page.test_browser import Page
 
 
 @pytest.fixture(scope="module")

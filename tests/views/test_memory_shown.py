@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
-from tests.browser import needs_browser
-from tests.graph.graphs import one_node_graph
-from tests.views.screen import drive, panel, press
-from tests.views.test_web_browser import Page
+from tests.kit.browser import needs_browser
+from tests.kit.graphs import one_node_graph
+from tests.kit.screen import drive, panel, press
+from tests.views.page.test_browser import Page
 from torch_vis.graph import Metrics
-from torch_vis.views.units import size
+from torch_vis.graph.units import size
 
 Show = Callable[[Any], Page]
 

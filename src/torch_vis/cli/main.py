@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from torch_vis.cli.commands import COMMANDS, PROGRAM, load
+from torch_vis.cli.commands.table import COMMANDS, PROGRAM, load
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import overview, parser_of
 from torch_vis.errors import CheckFailed, GraphError, TorchVisError, UsageError, no_match

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from torch_vis.cli.commands import PROGRAM
+from torch_vis.cli.commands.table import PROGRAM
 
 
 class Output:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from torch_vis.cli.commands import COMMANDS, PROGRAM, load
+from torch_vis.cli.commands.table import COMMANDS, PROGRAM, load
 from torch_vis.errors import UsageError
 
 

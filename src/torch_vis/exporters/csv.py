@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_vis.exporters.operations import operations
 from torch_vis.graph import Column, Graph, Metrics
-from torch_vis.graph.files import PathLike, replacing
+from torch_vis.graph.io.atomic import PathLike, replacing
 
 
 def save(

@@ -9,7 +9,7 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.graph import Ints
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.words import many
+from torch_vis.graph.text import many
 
 Fact = tuple[str, str]
 METRICS = {

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from torch_vis.exporters.links import links
 from torch_vis.exporters.operations import operations
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.files import PathLike, replacing
+from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.schema import Kind
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n'

@@ -13,16 +13,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torch_vis.exporters.arguments import Signatures, literal, slot_names
 from torch_vis.exporters.facts import Facts
 from torch_vis.exporters.names import node_names, outside_name
 from torch_vis.exporters.namespaces import Namespaces
 from torch_vis.exporters.reading import node_reads
 from torch_vis.graph import Column, Graph, Metrics, Slot, TensorType
-from torch_vis.graph.files import PathLike, replacing
-from torch_vis.graph.plain import to_json
+from torch_vis.graph.call import short_name
+from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.io.tables_json import to_json
 from torch_vis.graph.schema import Role
-from torch_vis.graph.template import short_name
+from torch_vis.ops.schemas import Signatures, literal, slot_names
 
 ENDING = ".explorer.json"
 HEAT = {"time_ns": ("time", "ns"), "alloc_bytes": ("memory", "bytes"), "flops": ("flops", "FLOPs")}

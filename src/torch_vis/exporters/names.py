@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torch_vis.graph import Graph
+from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Role
-from torch_vis.graph.template import short_name
 
 LONGEST = 2000
 

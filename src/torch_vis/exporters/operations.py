@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Graph
+from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.template import short_name
 
 
 def operations(graph: Graph) -> dict[str, tuple[Any, Any]]:

@@ -14,9 +14,9 @@ import numpy as np
 
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.files import PathLike, replacing
+from torch_vis.graph.call import short_name
+from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.template import short_name
 
 LINES_AT_ONCE = 5_000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
-from torch_vis.graph.template import short_name
 
 ZEROING = frozenset({"zero_", "_foreach_zero_"})  # to zero a gradient is to be done with it
 ENDING = ".grad"

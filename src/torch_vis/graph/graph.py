@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_vis.graph.call import Call
 from torch_vis.graph.rows import Module, Node, Result, ResultRow, Row, Scope, Site, TensorType, Value
 from torch_vis.graph.schema import COLUMNS, TABLES, Kind
-from torch_vis.graph.template import Call
-from torch_vis.graph.words import many
+from torch_vis.graph.text import many
 
 RowType = TypeVar("RowType", bound=Row)
 Ints = NDArray[Any]
@@ -167,7 +167,7 @@ class Graph:
         >>> [node.name for node in t.graph.find("0", op="add*", phase="forward")]
         ['addmm']
         """
-        from torch_vis.graph.select import find
+        from torch_vis.graph.query import find
 
         return Rows(self, Node, find(self, path=path, op=op, phase=phase, dtype=dtype, flag=flag))
 
@@ -177,7 +177,7 @@ class Graph:
         >>> import torch, torch_vis as tv
         >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).graph.check()
         """
-        from torch_vis.graph.check import check
+        from torch_vis.graph.verify import check
 
         check(self)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.errors import no_match
-from torch_vis.graph.uses import MemoryByUse
+from torch_vis.graph.memory_use import MemoryByUse
 
 
 class Column:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch_vis.graph.call import Call, short_name
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
-from torch_vis.graph.template import Call, short_name
 
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph

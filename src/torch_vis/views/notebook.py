@@ -7,12 +7,12 @@ from html import escape
 from typing import Any
 
 from torch_vis.graph import Graph, Metrics
-from torch_vis.views.picture.diagram import Look
-from torch_vis.views.picture.scene import scene
-from torch_vis.views.svg import svg
-from torch_vis.views.text import table
-from torch_vis.views.web.page import html as page
-from torch_vis.views.web.show import frame
+from torch_vis.views.figure.diagram import Look
+from torch_vis.views.figure.scene import scene
+from torch_vis.views.figure.svg import svg
+from torch_vis.views.page.page import html as page
+from torch_vis.views.page.show import frame
+from torch_vis.views.text.module_tree import table
 
 TALLEST = 640  # pixels; a taller picture scrolls
 LARGEST = 3_000_000  # characters of a page that goes into a notebook's file

@@ -7,14 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
-from torch_vis.analysis.cost.columns import costs
-from torch_vis.analysis.cost.reading import fresh_bytes, is_unread, read_bytes
-from torch_vis.analysis.fusion.flow import Bools, Flow, Ints, Rel
-from torch_vis.analysis.fusion.kinds import Kind
-from torch_vis.analysis.fusion.merging import Merger, Traits
+from torch_vis.analysis.fusion.dependences import Bools, Flow, Ints, Rel
+from torch_vis.analysis.fusion.grow import Merger, Traits
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
+from torch_vis.ops.cost.compute import costs
+from torch_vis.ops.cost.shared_reads import fresh_bytes, is_unread, read_bytes
+from torch_vis.ops.loops import Kind
 
 KINDS = ("pointwise", "reduction", "epilogue", "horizontal")
 

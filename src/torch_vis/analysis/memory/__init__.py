@@ -5,10 +5,10 @@ only followed shapes. A block of memory counts from the operation that makes it 
 operation before which it is still there; what came from outside counts from the start.
 """
 
-from torch_vis.analysis.memory.blocks import Blocks, Tensor, Use
-from torch_vis.analysis.memory.caching import Caching, simulate_caching
+from torch_vis.analysis.memory.caching_allocator import Caching, simulate_caching
 from torch_vis.analysis.memory.checkpointing import Checkpoint, Checkpointing
-from torch_vis.analysis.memory.scratch import Scratch, scratch_bytes
+from torch_vis.analysis.memory.kernel_workspace import Scratch, scratch_bytes
+from torch_vis.graph.lifetimes import Blocks, Tensor, Use
 
 __all__ = [
     "Blocks",

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory.blocks import Blocks, Ints, Use
-from torch_vis.analysis.memory.plain_run import plain_sums
+from torch_vis.analysis.memory.untraced_run import plain_sums
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.lifetimes import Blocks, Ints, Use
 from torch_vis.graph.schema import Flag, Phase
 
 SHAPING = ("aten::sum.dim_IntList", "aten::view", "aten::_to_copy")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory.blocks import Ints
+from torch_vis.graph.lifetimes import Ints
 from torch_vis.graph.schema import Phase
 
 if TYPE_CHECKING:

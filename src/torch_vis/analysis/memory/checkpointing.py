@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.memory.backward_steps import Steps
-from torch_vis.analysis.memory.blocks import Blocks, Ints, Use
 from torch_vis.analysis.memory.checkpoint_peaks import peaks_alone, together
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.lifetimes import Blocks, Ints, Use
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Phase, Role
 

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from torch_vis.analysis.fusion.flow import Bools, Ints
-from torch_vis.analysis.partition.cutting import Cut, touched
+from torch_vis.analysis.fusion.dependences import Bools, Ints
+from torch_vis.analysis.partition.cuts import Cut, touched
 from torch_vis.analysis.partition.reasons import REASONS, Reasons
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Kind as Read

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.files import PathLike, replacing
+from torch_vis.graph.io.atomic import PathLike, replacing
 
 if TYPE_CHECKING:
     import onnx

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
-from torch_vis.exporters.arguments import literal, slot_names
 from torch_vis.exporters.names import clean
 from torch_vis.graph import Slot, TensorType
+from torch_vis.ops.schemas import literal, slot_names
 
 if TYPE_CHECKING:
     import onnx

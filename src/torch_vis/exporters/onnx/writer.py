@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_vis.exporters.arguments import Signatures, slot_names
 from torch_vis.exporters.facts import Facts
 from torch_vis.exporters.names import Names, clean, node_names, outside_name
 from torch_vis.exporters.onnx.boxes import Box, Boxes, common_sites
@@ -15,8 +14,9 @@ from torch_vis.exporters.onnx.protos import Protos, can_be_sparse, name_inputs, 
 from torch_vis.exporters.onnx.results import Join, Results
 from torch_vis.exporters.onnx.sources import Sources
 from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Role
-from torch_vis.graph.template import short_name
+from torch_vis.ops.schemas import Signatures, slot_names
 
 if TYPE_CHECKING:
     import onnx

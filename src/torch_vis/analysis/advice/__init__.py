@@ -1,0 +1,1 @@
+"""Advice that takes many runs: batch size, quantization, pruning."""

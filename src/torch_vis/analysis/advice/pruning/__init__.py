@@ -1,0 +1,1 @@
+"""Which channels and heads can be removed."""

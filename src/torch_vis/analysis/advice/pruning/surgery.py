@@ -1,0 +1,336 @@
+"""A model made smaller: parts of its parameters gone, and the sizes that its modules keep adjusted."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torch_vis.analysis.advice.pruning.attention_heads import FewerHeads
+
+# Numbers that torch's own modules keep of their sizes, by the parameter and dimension that they go by.
+SIZES: dict[tuple[str, int], tuple[str, ...]] = {
+    ("weight", 0): ("out_features", "out_channels", "num_features", "num_channels", "nf"),
+    ("weight", 1): ("in_features", "in_channels", "embedding_dim", "nx"),
+}
+KNOWN = {name for names in SIZES.values() for name in names} | {"groups", "num_embeddings"}
+TURNED = (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d)
+TRIES = 24
+
+
+class Change(NamedTuple):
+    """A number that a module keeps, and what it has to be in the smaller model; ``holder`` may be its ``config``.
+
+    A ``MultiheadAttention`` changes its class as well: torch's own takes heads to be as wide as what comes in.
+    """
+
+    path: str
+    attribute: str
+    before: Any
+    after: Any
+    holder: str = ""
+
+    @property
+    def name(self) -> str:
+        """What is changed, as its module has it."""
+        return (
+            "class" if isinstance(self.after, type) else ".".join(filter(None, (self.holder, self.attribute)))
+        )
+
+    def __str__(self) -> str:
+        before, after = (
+            item.__name__ if isinstance(item, type) else item for item in (self.before, self.after)
+        )
+        return f"{'.'.join(filter(None, (self.path, self.name)))} {before} → {after}"
+
+
+def without(
+    model: torch.nn.Module, kept: Mapping[str, Sequence[Any]], *, share: bool = False
+) -> torch.nn.Module:
+    """A copy of a model with parts of its parameters and buffers gone, and the sizes that its modules keep adjusted.
+
+    With ``share``, tensors of which nothing is gone are the model's own: a copy to try costs what is cut.
+    """
+    smaller = copy.deepcopy(model, {id(one): one for one in tensors_of(model).values()} if share else None)
+    done: dict[int, torch.Tensor] = {}
+    for path, module in smaller.named_modules():
+        for table in (module._parameters, module._buffers):
+            for name, tensor in list(table.items()):
+                if tensor is None:
+                    continue
+                masks = kept.get(f"{path}.{name}" if path else name)
+                if id(tensor) not in done:
+                    if masks is None or all(mask.all() for mask in masks):
+                        continue
+                    done[id(tensor)] = _cut_tensor(tensor, masks)
+                new = done[id(tensor)]
+                _resize(module, name, tuple(tensor.shape), tuple(new.shape))
+                if isinstance(module, torch.nn.RNNBase):
+                    setattr(module, name, new)  # it keeps a list of them besides
+                else:
+                    table[name] = new
+    _part(smaller, tensors_of(model).values()) if share else compact(smaller)
+    return smaller
+
+
+def compact(model: torch.nn.Module) -> None:
+    """Put the weights of recurrent layers together in memory, as they are in a model that nobody has copied."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.RNNBase):
+            module.flatten_parameters()
+
+
+def _part(smaller: torch.nn.Module, whole: Iterable[torch.Tensor]) -> None:
+    """Recurrent layers of which something is gone get all tensors for themselves: on a GPU, these lie together."""
+    shared = {id(tensor) for tensor in whole}
+    for module in smaller.modules():
+        own = module._parameters if isinstance(module, torch.nn.RNNBase) else {}
+        if not all(tensor is None or id(tensor) in shared for tensor in own.values()):
+            for name, tensor in list(own.items()):
+                if tensor is not None and id(tensor) in shared:
+                    setattr(module, name, torch.nn.Parameter(tensor.detach().clone(), tensor.requires_grad))
+            module.flatten_parameters()  # type: ignore[operator]
+
+
+def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A model's parameters and buffers, a shared one under each of its names."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+
+
+def _cut_tensor(tensor: torch.Tensor, masks: Sequence[Any]) -> torch.Tensor:
+    made = tensor.detach()
+    for number, mask in enumerate(masks):
+        if not mask.all():
+            made = made.index_select(number, torch.as_tensor(np.flatnonzero(mask), device=made.device))
+    made = made.clone()
+    return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
+
+
+def _resize(module: torch.nn.Module, name: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    """Adjust the numbers in which a module keeps a size of this parameter."""
+    if isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
+        return _resize_recurrent(module, name.removesuffix("_l0"), before, after)
+    turned = isinstance(module, TURNED) or hasattr(module, "nf")  # its weight has what comes in first
+    for number, (old, new) in enumerate(zip(before, after)):
+        if old == new:
+            continue
+        place = (name, 1 - number) if turned and number < 2 else (name, number)
+        for attribute in SIZES.get(place, ()):
+            if getattr(module, attribute, None) == old:
+                setattr(module, attribute, new)
+        groups = getattr(module, "groups", 1)
+        if groups == old and number == 0 and name == "weight" and groups > 1:
+            module.groups, module.in_channels = new, new  # type: ignore[assignment]
+        if getattr(module, "normalized_shape", None) == (old,):
+            module.normalized_shape = (new,)  # type: ignore[assignment]
+
+
+def _resize_recurrent(
+    module: torch.nn.Module, name: str, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    """The first layer tells; what the others have goes with it."""
+    if name == "weight_ih":
+        module.input_size = after[1]  # type: ignore[assignment]
+    elif name == "weight_hh":
+        module.hidden_size = module.hidden_size * after[0] // before[0]  # type: ignore[operator, assignment]
+    elif name == "weight_hr":
+        module.proj_size = after[0]  # type: ignore[assignment]
+
+
+def impossible(model: torch.nn.Module) -> str:
+    """Why torch's own modules cannot have the sizes that are left; empty where they can."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.RNNBase) and 0 < module.hidden_size <= module.proj_size:
+            return (
+                f"{path or type(module).__name__} would have {module.hidden_size:,} hidden units and a projection to "
+                f"{module.proj_size:,}, which has to be smaller"
+            )
+    return ""
+
+
+@contextlib.contextmanager
+def zeroed(model: torch.nn.Module, columns: Mapping[str, Sequence[Any]]) -> Iterator[torch.nn.Module]:
+    """A model with some columns of its parameters zero, as long as the block runs."""
+    tensors = tensors_of(model)
+    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+    try:
+        with torch.no_grad():
+            for name, masks in columns.items():
+                tensor = tensors.get(name)
+                if tensor is None or not any(mask.any() for mask in masks):
+                    continue
+                saved.append((tensor, tensor.clone()))
+                for number, mask in enumerate(masks):
+                    where = torch.as_tensor(np.flatnonzero(mask), device=tensor.device)
+                    tensor.index_fill_(number, where, 0)
+        yield model
+    finally:
+        with torch.no_grad():
+            for tensor, whole in reversed(saved):
+                tensor.copy_(whole)
+
+
+@contextlib.contextmanager
+def sharpened(model: torch.nn.Module, names: Collection[str]) -> Iterator[None]:
+    """A model with some matrices scaled to what trained ones are like, as long as the block runs.
+
+    Fresh weights are so small that all heads attend evenly, and then heads that are mixed up look much like heads that
+    are not.
+    """
+    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+    try:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name in names and parameter.dim() > 1 and parameter.is_floating_point():
+                    saved.append((parameter, parameter.clone()))
+                    size = float(parameter.square().mean().sqrt()) * max(parameter.shape) ** 0.5
+                    parameter.mul_(max(1.0, 3.0 / size) if size else 1.0)
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, whole in saved:
+                tensor.copy_(whole)
+
+
+# ---------------------------------------------------------------- numbers that modules keep
+
+
+@contextlib.contextmanager
+def changed(model: torch.nn.Module, changes: Sequence[Change]) -> Iterator[None]:
+    """A model with numbers of its modules changed, as long as the block runs."""
+    saved: list[tuple[Any, str, Any]] = []
+    try:
+        for change in changes:
+            saved.append(_change(model, change))
+        yield
+    finally:
+        for holder, name, value in reversed(saved):
+            setattr(holder, name, value)
+
+
+def change_all(model: torch.nn.Module, changes: Sequence[Change]) -> None:
+    """Change numbers of a model's modules."""
+    for change in changes:
+        _change(model, change)
+
+
+def _change(model: torch.nn.Module, change: Change) -> tuple[Any, str, Any]:
+    """Make one change; what comes back undoes it."""
+    module = model.get_submodule(change.path)
+    if not change.holder:
+        setattr(module, change.attribute, change.after)
+        return module, change.attribute, change.before
+    whole = getattr(module, change.holder)
+    own = copy.copy(whole)  # others may hold the same one
+    setattr(own, change.attribute, change.after)
+    setattr(module, change.holder, own)
+    return module, change.holder, whole
+
+
+def torch_attention(model: torch.nn.Module, paths: Sequence[str], left: Fraction) -> tuple[Change, ...]:
+    """What has to change in torch's own attention modules among these for them to have fewer heads."""
+    found: list[Change] = []
+    for path, module in model.named_modules():
+        if path not in paths or type(module) is not torch.nn.MultiheadAttention:
+            continue
+        if module.bias_k is not None or module.add_zero_attn:
+            return ()
+        found += [
+            Change(path, "num_heads", module.num_heads, int(module.num_heads * left)),
+            Change(path, "__class__", torch.nn.MultiheadAttention, FewerHeads),
+            Change(path, "_qkv_same_embed_dim", module._qkv_same_embed_dim, False),
+        ]
+    return tuple(found)
+
+
+def possible_changes(
+    model: torch.nn.Module, paths: Sequence[str], sizes: Collection[int], left: Fraction
+) -> list[list[Change]]:
+    """Numbers that may stand for one of these sizes: the modules' own, those of their settings, their parents'."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    found = [path for path in paths if path in modules]
+    own = [
+        change for path in found for change in _in(vars(modules[path]), path, "", modules[path], sizes, left)
+    ]
+    settings: list[Change] = []
+    for path in found:
+        for name, item in vars(modules[path]).items():
+            if hasattr(item, "__dict__") and name.startswith("config"):
+                settings += _in(vars(item), path, name, item, sizes, left)
+    above = sorted({path.rpartition(".")[0] for path in found if path} - {*found})
+    outer = [
+        change for path in above for change in _in(vars(modules[path]), path, "", modules[path], sizes, left)
+    ]
+    return [own, settings, outer]
+
+
+def _in(
+    table: Mapping[str, Any], path: str, holder: str, owner: Any, sizes: Collection[int], left: Fraction
+) -> Iterator[Change]:
+    for name, value in table.items():
+        if name in KNOWN or name.startswith("__") or not hasattr(owner, name):
+            continue
+        new = _scaled(value, sizes, left)
+        if new is not None:
+            yield Change(path, name, value, new, holder)
+
+
+def _scaled(value: Any, sizes: Collection[int], left: Fraction) -> Any:
+    """A number, or several, with those that are one of the sizes made smaller; None where none is."""
+    if type(value) is int:
+        new = value * left
+        return int(new) if value in sizes and new.denominator == 1 else None
+    if type(value) in (tuple, list) and value and all(type(item) is int for item in value):
+        made = [_scaled(item, sizes, left) for item in value]
+        if any(item is not None for item in made):
+            return type(value)(old if new is None else new for old, new in zip(value, made))
+    return None
+
+
+def attempts(
+    tiers: Sequence[Sequence[Change]], before: Collection[tuple[str, ...]]
+) -> Iterator[tuple[Change, ...]]:
+    """Sets of changes to try, the likeliest first, not more than a fixed number of them.
+
+    ``before`` has names that were right elsewhere in the model.
+    """
+    seen: set[tuple[int, ...]] = set()
+    for made in _sets(tiers, before):
+        key = tuple(sorted(map(id, made)))
+        if key not in seen:
+            seen.add(key)
+            yield made
+        if len(seen) >= TRIES:
+            return
+
+
+def _sets(
+    tiers: Sequence[Sequence[Change]], before: Collection[tuple[str, ...]]
+) -> Iterator[tuple[Change, ...]]:
+    for names in before:
+        yield tuple(change for tier in tiers[:2] for change in tier if change.name in names)
+    known: list[Change] = list(tiers[0])
+    yield named_for_heads(known)
+    yield ()
+    for tier in tiers:
+        known += [change for change in tier if change not in known]
+        yield tuple(known)
+        yield named_for_heads(known)
+        for number in (1, 2):
+            yield from combinations(known, number)
+        for one in known:
+            yield tuple(change for change in known if change is not one)
+
+
+def named_for_heads(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """Those whose names say that they are about heads."""
+    return tuple(change for change in changes if "head" in change.attribute)

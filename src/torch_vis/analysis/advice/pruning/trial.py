@@ -1,0 +1,364 @@
+"""Units of a model cut on trial: what is left is run, and compared with the whole model with these at zero."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_vis.analysis.advice.pruning.dependency import Coupling, Group
+from torch_vis.analysis.advice.pruning.reference_model import Subject, allowed, is_zero, unfused
+from torch_vis.analysis.advice.pruning.surgery import (
+    Change,
+    attempts,
+    change_all,
+    changed,
+    compact,
+    impossible,
+    possible_changes,
+    sharpened,
+    torch_attention,
+    without,
+    zeroed,
+)
+from torch_vis.analysis.compare.numeric.side_by_side import Gap, gap_of
+from torch_vis.analysis.gradients.nonfinite import left_out
+from torch_vis.analysis.machine.hardware import find_hardware
+from torch_vis.api import trace
+from torch_vis.errors import UsageError
+
+MIXED = "its heads are normalised, averaged or multiplied together: there is nothing to check the smaller model against"
+UNSTEADY = "there is nothing to check the smaller model against"
+HIDDEN = (
+    "the output does not depend on them, with these weights or with others: there is nothing to check against"
+)
+BLIND = "no cut can be checked; t.gradients() finds where NaN was born"
+RESHAPED = "the output has another shape"
+OTHER = (
+    "what is left gives something else than the whole model with these at zero: the program counts on them"
+)
+
+
+class Trial(NamedTuple):
+    """What came of cutting: the model, how far its output moved, and how far it is from the one of zeroed columns.
+
+    ``output`` is None where the whole model's is zero. ``error`` is None where there is nothing to compare with;
+    ``by`` says what was compared where the output itself does not show the units, and ``hidden`` that nothing does.
+    ``problem`` says why there is no model.
+    """
+
+    model: torch.nn.Module | None
+    output: Gap | None
+    error: float | None
+    changes: tuple[Change, ...]
+    problem: str
+    by: str = ""
+    hidden: bool = False
+
+
+class Target(NamedTuple):
+    """What a smaller model has to give: the output of a whole one with columns at zero; whether it shows the units."""
+
+    subject: Subject
+    output: list[torch.Tensor]
+    shows: bool
+
+
+class Bench:
+    """A copy of a model in eval mode, its coupling, and its output to compare with."""
+
+    def __init__(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hardware: str | None
+    ) -> None:
+        self.hardware = None if hardware is None else find_hardware(hardware)
+        self.model = copy.deepcopy(model).eval()
+        compact(self.model)
+        self.training = {name: module.training for name, module in model.named_modules()}
+        self.args, self.kwargs = args, kwargs
+        with unfused(), torch.no_grad():
+            found = trace(self.model, *args, kwargs=kwargs, keep=False)
+        self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        self.coupling = Coupling(found.graph, {name: one.shape for name, one in self.tensors.items()})
+        self.own = Subject(self.model, args, kwargs)
+        if self.own.output and not self.own.elements and _is_empty((args, kwargs)):
+            raise UsageError("the batch is empty: the output has no elements, so that no cut can be tried")
+        self.left_out = self._left_out()
+        self.is_zero = self.own.elements > 0 and is_zero(self.own.output)
+        self._used = [self.own]  # what was compared with
+        self._right: dict[tuple[str, ...], None] = {}  # names of what had to be changed so far
+
+    @cached_property
+    def _stirred(self) -> Subject | None:
+        return self.own.fine.stirred()
+
+    @cached_property
+    def _inside(self) -> Subject | None:
+        return self.own.fine.inside()
+
+    @property
+    def unsteady(self) -> str:
+        """Why nothing can be checked, if that is so."""
+        return f"{self.own.unsteady}: {UNSTEADY}" if self.own.unsteady else ""
+
+    def _left_out(self) -> dict[str, int]:
+        """How many elements of what came in and of the output are NaN or infinite, and left out."""
+        if not self.own.spoilt:
+            return {}
+        with unfused(), torch.no_grad():
+            found = trace(self.model, *self.args, kwargs=self.kwargs)
+        return left_out(found, self.own.spoilt, self.own.elements, BLIND)
+
+    # ---------------------------------------------------------------- cutting
+
+    def cut_group(self, group: Group, units: Any) -> Trial:
+        """A model without these units of one group."""
+        if not group.exact and not group.heads:
+            return self._cut_mixed(units)
+        target = self._target(self.coupling.fed(units)) if group.exact and self.own.steady else None
+        if group.heads and (target is None or not target.shows):
+            return _failed(MIXED if not group.exact else self.unsteady if target is None else HIDDEN)
+        if not group.heads:
+            tried = self._tried(units, (), target)
+            if not tried.problem or target is None:
+                return tried
+        assert target is not None
+        changes, problem = self._right_changes(group, units, target.subject)
+        return _failed(problem) if changes is None else self._tried(units, changes, target)
+
+    def _cut_mixed(self, units: Any) -> Trial:
+        """A model without units that an operation takes together: columns at zero do not make them gone there.
+
+        But all of their weights may, as where activations are multiplied or summed up. Where they do not, as in a
+        normalisation, there is nothing to compare with.
+        """
+        if self.own.steady:
+            tried = self._tried(units, (), self._target(self.coupling.everywhere(units)))
+            if tried.problem != OTHER:
+                return tried
+        return self._tried(units, (), None)
+
+    def _target(self, columns: Mapping[str, Sequence[Any]]) -> Target:
+        """What the smaller model has to give, with its own weights or, where these hide the units, with others."""
+        own = _at_zero(self.own, columns)
+        if own.shows:
+            return own
+        found = _at_zero(self.own.fine, columns)  # in double precision, rounding hides less
+        if not found.shows and self._stirred is not None:
+            found = _at_zero(self._stirred, columns)
+        if not found.shows and self._inside is not None:
+            found = _at_zero(self._inside, columns)
+        if found.shows and found.subject not in self._used:
+            self._used.append(found.subject)
+        return found if found.shows else own
+
+    def _tried(self, units: Any, changes: tuple[Change, ...], target: Target | None) -> Trial:
+        """The model without these, run; where there is a target, compared with it."""
+        smaller = self._smaller(self.model, units, changes)
+        made, problem = compared(self.own, smaller, None)
+        if not problem and [tensor.shape for tensor in made] != [tensor.shape for tensor in self.own.output]:
+            problem = RESHAPED
+        error = None
+        if target is not None and not problem:
+            given = made
+            if target.subject is not self.own:
+                other = self._smaller(target.subject.model, units, changes)
+                given, problem = compared(target.subject, other, None)
+            error, problem = (None, problem) if problem else apart(target.subject, target.output, given)
+        if problem:
+            return _failed(problem)
+        for name, module in smaller.named_modules():
+            module.training = self.training.get(name, False)
+        moved = None if self.is_zero else gap_of(self.own.output, made)
+        if target is None:
+            return Trial(smaller, moved, None, changes, "")
+        return Trial(
+            *(smaller, moved, error if target.shows else None, changes, ""),
+            by=target.subject.differs,
+            hidden=not target.shows,
+        )
+
+    def _right_changes(
+        self, group: Group, units: Any, subject: Subject
+    ) -> tuple[tuple[Change, ...] | None, str]:
+        """What has to be changed for the smaller model to be right, or None and why nothing makes it so."""
+        sharp = {name for name, number in group.places if group.heads}
+        fine = subject.fine
+        with sharpened(fine.model, sharp):
+            with zeroed(fine.model, self.coupling.fed(units)):
+                target = fine.run(fine.model)
+            smaller = self._smaller(fine.model, units)
+        left = Fraction(len(group.units) - len(units), len(group.units))
+        tiers = possible_changes(smaller, group.paths, self._sizes(group), left)
+        known = torch_attention(smaller, group.paths, left) if group.heads else ()
+        problems = []
+        for changes in (known,) if known else attempts(tiers, self._right):
+            with changed(smaller, changes):
+                problem = compared(fine, smaller, target)[1]
+            if not problem:
+                return changes if known else self._fewest(fine, smaller, target, changes), ""
+            problems.append(problem)
+        return None, OTHER if OTHER in problems else problems[0]
+
+    def _fewest(
+        self,
+        subject: Subject,
+        smaller: torch.nn.Module,
+        target: list[torch.Tensor],
+        changes: tuple[Change, ...],
+    ) -> tuple[Change, ...]:
+        """The changes without those that are not called after heads and that it works without."""
+        names = tuple(sorted({change.name for change in changes}))
+        if names in self._right or not names:
+            return changes
+        for name in names:
+            fewer = tuple(change for change in changes if change.name != name)
+            if "head" in name or not fewer:
+                continue
+            with changed(smaller, fewer):
+                if not compared(subject, smaller, target)[1]:
+                    changes = fewer
+        self._right[tuple(sorted({change.name for change in changes}))] = None
+        return changes
+
+    def cut_all(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> Trial:
+        """A model without all of these."""
+        none = np.zeros(0, dtype=np.int64)
+        exact = np.concatenate([none, *(units for group, units, _ in parts if group.exact)])
+        other = np.concatenate([none, *(units for group, units, _ in parts if not group.exact)])
+        every = np.concatenate([exact, other])
+        changes = tuple(change for _, _, some in parts for change in some)
+        for subject in self._used if self.own.steady else ():
+            heads = any(group.heads for group, _, _ in parts)
+            chosen = subject.fine if heads else subject
+            with zeroed(chosen.model, self.coupling.fed(exact)):
+                try:
+                    target = chosen.run(self._smaller(chosen.model, other))
+                except Exception as error:  # whatever the user's forward raises
+                    return _failed(told(error))
+            problem = compared(chosen, self._smaller(chosen.model, every, changes), target)[1]
+            if problem:
+                return _failed(problem)
+        return self._tried(every, changes, None)
+
+    def cut_together(
+        self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]
+    ) -> tuple[Trial, dict[int, str]]:
+        """A model without as many of these as go together, and why others do not, by their places."""
+        whole, left = self.cut_all(parts), list(parts)
+        if whole.model is not None:
+            return whole, {}
+        refused: dict[int, str] = {}
+        taken: list[tuple[Group, Any, tuple[Change, ...]]] = []
+        for place, part in enumerate(left):
+            tried = self.cut_all([*taken, part])
+            if tried.problem:
+                refused[place] = f"not together with the others: {tried.problem}"
+            else:
+                taken.append(part)
+        return self.cut_all(taken), refused
+
+    def _smaller(self, model: torch.nn.Module, units: Any, changes: Sequence[Change] = ()) -> torch.nn.Module:
+        smaller = without(model, self.coupling.kept(units), share=True)
+        change_all(smaller, changes)
+        return smaller
+
+    def _sizes(self, group: Group) -> set[int]:
+        """The numbers that a program may have for the size of a group: its heads, and what it has of each dimension."""
+        members = np.isin(self.coupling.unit, group.units)
+        along = {int(members[self.coupling.ids[name][number]].sum()) for name, number in group.places}
+        return {*group.heads, *along, len(group.units)}
+
+    def like(self, model: torch.nn.Module) -> Callable[[torch.nn.Module], bool]:
+        """Whether a model gives what this one gives."""
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            wanted = self.own.run(model.eval())
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        return lambda other: not compared(self.own, other.eval(), wanted)[1]
+
+    def resized(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> dict[int, set[int]]:
+        """What each size became that something was cut from: not the same everywhere, where two parts were as large."""
+        found: dict[int, set[int]] = {}
+        for group, units, _ in parts:
+            for size in self._sizes(group):
+                found.setdefault(size, set()).add(size * (len(group.units) - len(units)) // len(group.units))
+        return found
+
+    # ---------------------------------------------------------------- figures
+
+    def weights(self, group: Group) -> Any:
+        """The squared norm of everything that each unit has in parameters; what is NaN or infinite is left out."""
+        total = np.zeros(len(self.coupling.unit))
+        for name, number in group.places:
+            tensor = self.tensors.get(name)
+            if isinstance(tensor, torch.nn.Parameter):
+                others = [n for n in range(tensor.dim()) if n != number]
+                squared = tensor.detach().double().square().nan_to_num(0.0, 0.0, 0.0)
+                along = (squared.sum(dim=others) if others else squared).cpu().numpy()
+                np.add.at(total, self.coupling.unit[self.coupling.ids[name][number]], along)
+        return total[group.units]
+
+    def lightest(self, group: Group, ratio: float) -> Any:
+        """The units of a group with the least weight; one at least stays."""
+        number = min(len(group.units) - 1, max(1, round(len(group.units) * ratio)))
+        return group.units[np.argsort(self.weights(group), kind="stable")[:number]]
+
+    def parameters_of(self, group: Group, units: Any) -> int:
+        """How many parameters go with these units."""
+        names = {name for name, _ in group.places}
+        own = [name for name in names if isinstance(self.tensors.get(name), torch.nn.Parameter)]
+        kept = self.coupling.kept(units, own)
+        return sum(
+            self.tensors[name].numel() - int(np.prod([mask.sum() for mask in kept[name]])) for name in own
+        )
+
+
+def _at_zero(subject: Subject, columns: Mapping[str, Sequence[Any]]) -> Target:
+    with zeroed(subject.model, columns):
+        output = subject.run(subject.model)
+    return Target(subject, output, subject.notices(output))
+
+
+def compared(
+    subject: Subject, model: torch.nn.Module, target: list[torch.Tensor] | None
+) -> tuple[list[torch.Tensor], str]:
+    """What a model gives for the batch of a subject, and why it is not what was wanted."""
+    why = impossible(model)
+    if why:
+        return [], why
+    try:
+        made = subject.run(model)
+    except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
+        return [], told(error)
+    return made, "" if target is None else apart(subject, target, made)[1]
+
+
+def apart(subject: Subject, target: list[torch.Tensor], made: list[torch.Tensor]) -> tuple[float | None, str]:
+    """How far an output is from the one that was wanted, and why that is too far."""
+    gap = subject.apart(target, made)
+    if gap is None:
+        return None, RESHAPED
+    return gap, "" if gap <= allowed(target) else OTHER
+
+
+def _is_empty(inputs: Any) -> bool:
+    """Whether some tensor that a model is given has no elements."""
+    tensors = (leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor))
+    return any(not tensor.numel() for tensor in tensors)
+
+
+def _failed(problem: str) -> Trial:
+    return Trial(None, None, None, (), problem)
+
+
+def told(error: Exception) -> str:
+    """An error in a line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:160]

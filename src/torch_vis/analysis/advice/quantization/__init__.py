@@ -1,0 +1,1 @@
+"""Which weights can be stored in fewer bits."""

@@ -1,0 +1,364 @@
+"""What narrower numbers would do to a model: error, effect on the output, bytes and time saved, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+
+from torch_vis.analysis.advice.quantization.advice import Advised, advised, narrowest
+from torch_vis.analysis.advice.quantization.rounding import FORMATS, Product, Trial
+from torch_vis.analysis.advice.quantization.sensitivity import (
+    ZERO,
+    Rounding,
+    Whole,
+    activation_noise,
+    decibel,
+    hidden_weights,
+    multiplied_in,
+    narrowed,
+    rounding_of,
+    uses,
+    whole_in,
+)
+from torch_vis.analysis.advice.quantization.speedup import notes_on, time_saved
+from torch_vis.analysis.advice.quantization.unchanged_model import unchanged
+from torch_vis.analysis.gradients.nonfinite import left_out, warning
+from torch_vis.analysis.machine.hardware import Hardware, find_hardware
+from torch_vis.analysis.report import Report
+from torch_vis.api import Trace, trace
+from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.units import duration, size
+from torch_vis.progress import progress
+from torch_vis.views.charts.chart import Axis, Chart, Series
+from torch_vis.views.charts.names import common_path
+from torch_vis.views.text.table import Field, Listing
+
+FLOOR_DB = 30.0
+BLIND = (
+    "no effect of rounding can be seen; t.gradients() finds where NaN was born, and effect=False looks at weights and "
+    "activations alone"
+)
+ROWS = 40  # parameters that a chart names one by one
+
+
+class Quantization(Report):
+    """Formats tried on a model with the user's own data."""
+
+    title = "Quantization"
+
+    def __init__(
+        self,
+        rows: list[Rounding],
+        whole: list[Whole],
+        floor_db: float,
+        notes: list[str],
+        left_out: Mapping[str, int] | None = None,
+        advised: Advised | None = None,
+    ) -> None:
+        self.rows, self.whole, self.floor_db = rows, whole, floor_db
+        self.left_out = dict(left_out or {})
+        """How many elements are NaN or infinite without any rounding, and in no figure: of inputs and parameters by
+        name, and of the output."""
+        self.advised = advised
+        """What was run with all of the advice at once; None where there is none, or no output to look at."""
+        self._notes = notes
+
+    @property
+    def advice(self) -> dict[str, str | None]:
+        """For each parameter the narrowest format with which, all together, the output stays above the floor.
+
+        None: keep it, because no format is good enough, or because the output tells nothing of it (``hidden``).
+        Where effects on the output were not tried, it is the same as ``alone``, and nothing was run together.
+        """
+        return self.alone if self.advised is None else self.advised.formats
+
+    @property
+    def alone(self) -> dict[str, str | None]:
+        """The same for each parameter with all others as they are: together, these may come to too much.
+
+        Where effects on the output were not tried, by the error of the parameter itself.
+        """
+        return narrowest(self.rows, self.floor_db)
+
+    @property
+    def hidden(self) -> dict[str, str]:
+        """The parameters that the output does not show, and why: what rounding them does is not known.
+
+        Those of zeros alone are among them: rounding does nothing to them as they are, which tells nothing of others.
+        """
+        return {row.weight: row.hidden for row in self.rows if row.hidden}
+
+    @property
+    def sensitive(self) -> list[Rounding]:
+        """What costs most, worst first; what is not known comes last."""
+        return sorted(self.rows, key=lambda row: (bool(row.hidden), row.reached_db))
+
+    def facts(self) -> dict[str, str]:
+        found = {}
+        if self.left_out:
+            found["warning"] = warning(self.left_out)
+        found.update({row.format: _told(row) for row in self.whole})
+        if self.advised is not None and any(self.advice.values()):
+            found["advised"] = _told(self.advised.whole) + self._wider(self.advised)
+        kept = [name for name, form in self.advice.items() if form is None and name not in self.hidden]
+        if kept:
+            found["keep as they are"] = _first(kept)
+        unknown = [name for name, why in self.hidden.items() if why != ZERO]
+        if unknown:
+            found["not known"] = f"what rounding does to {_first(unknown)}: see the notes"
+        zeros = [name for name, why in self.hidden.items() if why == ZERO]
+        if zeros:
+            found["all zeros"] = f"{_first(zeros)}: rounding does nothing to them as they are"
+        return found
+
+    def _wider(self, advised: Advised) -> str:
+        """What was taken back so that the output stays above the floor."""
+        alone = self.alone
+        count = sum(form != alone[name] for name, form in advised.formats.items())
+        if not count or advised.alone_db is None:
+            return ""
+        verb = "takes" if count == 1 else "take"
+        return (
+            f"; {count:,} of {len(alone):,} {verb} a better format than alone: with the narrowest for each, the output "
+            f"would fall to {advised.alone_db:.1f} dB"
+        )
+
+    def listings(self) -> list[Listing]:
+        decibel = "{:.1f}".format
+        fields = (
+            Field("weight", "weight"),
+            Field("format", "format"),
+            Field("weight_db", "weight dB", decibel),
+            Field("activation_db", "activation dB", decibel),
+            Field("output_db", "output dB", decibel),
+            Field("bytes_before", "before", size),
+            Field("bytes_after", "after", size),
+            Field("time_saved_ns", "time saved", duration),
+            Field("hidden", "not shown"),
+        )
+        chosen = {name: (form, self.alone[name]) for name, form in self.advice.items()}
+        told = {name: "all zeros" if why == ZERO else "not known" for name, why in self.hidden.items()}
+        columns: tuple[Field, ...] = (
+            Field("weight", "weight"),
+            Field("format", "together"),
+            Field("alone", "alone"),
+        )
+        if self.advised is None:  # nothing was run together
+            columns = (Field("weight", "weight"), Field("format", "alone"))
+        rows = [
+            (name, *(told.get(name) or form or "keep" for form in forms))[: len(columns)]
+            for name, forms in chosen.items()
+        ]
+        return [
+            Listing("What costs most, worst first", fields, self.sensitive),
+            Listing(f"Narrowest format above {self.floor_db:g} dB", columns, rows),
+        ]
+
+    def notes(self) -> list[str]:
+        return self._notes
+
+    def charts(self) -> dict[str, Chart]:
+        """A row for each parameter, of many for those that suffer most; and all of them along the run."""
+        names = list(dict.fromkeys(row.weight for row in self.rows))
+        if not any(math.isfinite(row.reached_db) for row in self.rows):
+            return {}
+        worst = list(dict.fromkeys(row.weight for row in self.sensitive))[:ROWS]
+        shown = worst if len(names) > ROWS else names
+        told = f": the {ROWS} of {len(names):,} that suffer most" if len(names) > ROWS else ""
+        what = "of the output" if any(row.output_db is not None for row in self.rows) else "of the parameter"
+        heights = Axis(f"signal to noise {what} (dB; more is better)")
+        inside = common_path(names).rstrip(".")
+        along = Axis(
+            f"parameter of {inside}" if inside else "parameter, in the order of the run", names=names
+        )
+        title = f"What rounding one parameter does{told}"
+        rows = self._series({name: name for name in shown})
+        found = {"error": Chart("dots", title, Axis("parameter"), heights, rows, self._floor(len(shown)))}
+        if len(names) > ROWS:
+            title = "What rounding one parameter does, along the run"
+            points = self._series({name: place for place, name in enumerate(names)})
+            found["run"] = Chart("points", title, along, heights, points, self._floor(len(names)))
+        return found
+
+    def _series(self, places: Mapping[str, Any]) -> list[Series]:
+        """By format, what rounding each of some parameters does, at the place it has."""
+        reached = {(row.format, row.weight): row.reached_db for row in self.rows}
+        found = []
+        for form in dict.fromkeys(row.format for row in self.rows):
+            heights = {name: reached.get((form, name), math.nan) for name in places}
+            known = [name for name in places if math.isfinite(heights[name])]
+            xs, ys = [places[name] for name in known], [heights[name] for name in known]
+            found.append(Series(form, xs, ys, known if known != xs else ()))
+        return found
+
+    def _floor(self, count: int) -> list[Series]:
+        return [Series(f"floor, {self.floor_db:g} dB", [-0.6, count - 0.4], [self.floor_db] * 2)]
+
+
+def _told(row: Whole) -> str:
+    """What becomes of a model with all of its parameters rounded."""
+    told = [f"{size(row.bytes_before)} → {size(row.bytes_after)} of weights"]
+    if row.output_db is not None:
+        told.append(f"output {row.output_db:.1f} dB")
+    if row.agreement is not None:
+        told.append(f"{row.agreement:.1%} of the largest elements stay")
+    if row.time_saved_ns is not None:
+        told.append(f"{duration(row.time_saved_ns)} saved (predicted)")
+    return ", ".join(told)
+
+
+def _first(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def analyze_quantization(
+    model: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    formats: str | Sequence[str] = ("int8", "fp8", "int4"),
+    effect: bool = True,
+    floor_db: float = FLOOR_DB,
+    hardware: str | Hardware | None = None,
+) -> Quantization:
+    """Find out what each parameter could be rounded to, from a real batch of yours.
+
+    The model is run once on ``args`` and ``kwargs``; then the recorded run is repeated with one parameter at a time
+    rounded to ``"int8"``, ``"fp8"`` or ``"int4"`` (weights only), with all of them, and with all as advised: where
+    these together fall below ``floor_db``, the worst are taken back. What the output does not show, as behind a layer
+    that begins at zero, gets no advice. ``effect=False`` leaves these repeats out and gives the errors of weights and
+    activations alone. ``hardware`` names the device for which the time
+    saved is predicted, as ``latency`` predicts it; what the device has no units for counts as in the next wider type
+    that it has, and a note says so. The model is not changed.
+
+    For int8 and fp8 the parameter and the activations that it is multiplied with are rounded, weights with a scale for
+    each output channel (int4: for each 128 elements of one, kept as float16) and activations with one for a tensor
+    (int8 asymmetric, fp8 symmetric): ``output_db`` is of both. Those inside a
+    fused kernel (``out_proj`` of attention, ``weight_hh`` of an LSTM) cannot be seen and stay exact: ``activation_db``
+    is None. "Largest elements stay" is ``agreement``: the share of rows of the first output, along its last
+    dimension, whose largest element stays in its place (the class that is predicted). A parameter that several layers
+    share is one row, and its bytes are counted once.
+
+    >>> import torch, torch_vis as tv
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <...>
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    >>> found = tv.analyze_quantization(model, torch.randn(8, 64))
+    >>> found.advice
+    {'0.weight': 'int8', '2.weight': 'int8'}
+    """
+    chosen = _formats(formats)
+    if not isinstance(floor_db, Real) or isinstance(floor_db, bool) or math.isnan(floor_db):
+        raise UsageError(
+            f"floor_db={floor_db!r}: the least signal to noise that is good enough is a number of decibels"
+        )
+    machine = None if hardware is None else find_hardware(hardware)
+    if isinstance(model, Trace):
+        raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
+    with unchanged(model), torch.random.fork_rng(), torch.no_grad():
+        try:
+            found = trace(model, *args, kwargs=kwargs)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise UsageError(
+                "analyze_quantization() runs the model without gradients, and this calls backward() itself: "
+                "give the model and a batch, not a training step"
+            ) from error
+        if found._held is not None:
+            found._held.put_back()  # this was no step of the user's
+    trial = Trial(found.graph, found._held)
+    multiplied = multiplied_in(found.graph, trial.nodes)
+    first: dict[int, Product] = {}
+    for one in multiplied:
+        first.setdefault(one.weight, one)
+    narrow = narrowed(found.graph, multiplied, chosen)
+    noise = activation_noise(found, multiplied, chosen)
+    saved = {} if machine is None else time_saved(found, multiplied, narrow, machine)
+    exact = trial.outputs() if effect else []
+    spoilt = sum(int((~torch.isfinite(tensor)).sum()) for tensor in exact)
+    spoilt_in = left_out(found, spoilt, sum(tensor.numel() for tensor in exact), BLIND)
+    reached = {}
+    for weight, form in progress(list(narrow) if exact else [], "rounding"):
+        rounded = uses([one for one in multiplied if one.weight == weight], {first[weight].name: form})
+        reached[weight, form] = decibel(exact, trial.outputs({weight: narrow[weight, form]}, rounded))
+    unseen = hidden_weights(trial, reached or dict.fromkeys(narrow), exact)
+    rows = []
+    for key, held in narrow.items():
+        row = rounding_of(
+            trial,
+            first[key[0]],
+            held,
+            noise.get(key),
+            reached.get(key),
+            saved.get(key),
+            unseen.get(key[0], ""),
+        )
+        rows.append(row)
+
+    def tried(forms: Mapping[str, str], name: str = "advised") -> Whole:
+        return whole_in(trial, multiplied, forms, narrow, rows, exact, name)
+
+    whole = [tried({one.name: form for one in multiplied}, form) for form in chosen]
+    together = advised(rows, floor_db, tried)
+    hidden = [
+        first[weight].name
+        for weight, form in narrow
+        if FORMATS[form].activation and (weight, form) not in noise
+    ]
+    told = _about_hidden(rows) + _notes(hidden, whole, machine)
+    if not exact:
+        why = "no output has floating-point elements" if effect else "effect=False"
+        told.append(
+            f"effects on the output were not tried ({why}): formats go by the error of each parameter itself, and were "
+            "not run together"
+        )
+    return Quantization(rows, whole, float(floor_db), told, spoilt_in, together)
+
+
+def _formats(given: str | Sequence[str]) -> list[str]:
+    """The formats that were asked for, each once."""
+    chosen = [given] if isinstance(given, str) else list(dict.fromkeys(given))
+    if not chosen:
+        raise UsageError(f"formats is empty: name one or more of {', '.join(map(repr, FORMATS))}")
+    for form in chosen:
+        if form not in FORMATS:
+            raise no_match("format", str(form), FORMATS)
+    return chosen
+
+
+def _about_hidden(rows: Sequence[Rounding]) -> list[str]:
+    """The parameters that the output does not show, by the reason."""
+    why: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.hidden:
+            why.setdefault(row.hidden, {})[row.weight] = None
+    found = [f"no advice for {_first([*names], 3)}: {reason}" for reason, names in why.items()]
+    return [*found, "figures of the output say nothing of these"] if found else []
+
+
+def _notes(hidden: Iterable[str], whole: Sequence[Whole], machine: Hardware | None) -> list[str]:
+    found = [f"{one.format}: {FORMATS[one.format].what}" for one in whole]
+    both = [one.format for one in whole if FORMATS[one.format].activation is not None]
+    effect = any(one.output_db is not None for one in whole)
+    if both and effect:
+        found.append(
+            f"output dB of {' and '.join(both)}: the weight and what it is multiplied with are rounded"
+        )
+    hidden = list(dict.fromkeys(hidden))
+    if hidden:
+        found.append(
+            f"no activation dB for {_first(hidden, 3)}: an embedding multiplies nothing, and what else they are "
+            "multiplied with never leaves a fused kernel; it stays exact"
+        )
+    if any(one.agreement is not None for one in whole):
+        found.append("largest elements stay: rows of the first output whose largest element is where it was")
+    found.append("a weight that several layers share is one row, and counted once")
+    if machine is None:
+        found.append("time saved is not predicted: name the hardware, for example hardware='A100 80GB'")
+    else:
+        found += notes_on(machine, [one.format for one in whole])
+    return found

@@ -1,0 +1,301 @@
+"""Numbers rounded as a narrow format would hold them, and what that does to a recorded run."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from torch_vis.analysis.advice.quantization.channels import Channels
+from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Role
+from torch_vis.replay.perturb import stirred
+from torch_vis.replay.replay import Replay, ReplayPlan
+from torch_vis.replay.slicing import needed_nodes
+from torch_vis.replay.stepper import ready
+
+GROUP = 128  # weights that share a scale in int4
+FP8_MOST = 448.0  # the largest float8_e4m3fn
+
+
+Rounder = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Format(NamedTuple):
+    """A narrow format: bits of an element, how weights and activations are rounded, bytes of all scales of a weight.
+
+    ``weight`` and ``scales`` take a weight, or its shape, with the channels first: see ``Channels.rows``.
+    """
+
+    name: str
+    bits: int
+    weight: Rounder
+    activation: Rounder | None  # None: only weights are narrow
+    scales: Callable[[Sequence[int]], int]
+    what: str
+
+
+def sqnr(exact: torch.Tensor, rounded: torch.Tensor) -> float | None:
+    """Signal to quantization noise in decibels: 6 more for each bit that is right.
+
+    What is NaN or infinite to begin with is left out; None where nothing else is there.
+
+    >>> sqnr(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5]))
+    20.0
+    """
+    signal, noise = _power(exact.float()), _power(exact.float() - rounded.float())
+    if not math.isfinite(signal + noise):
+        good = torch.isfinite(exact)
+        if not bool(good.any()):
+            return None
+        kept = exact[good].double()
+        signal, noise = _power(kept), _power(kept - rounded[good].double())
+        if not math.isfinite(noise):
+            return -math.inf
+    if not noise:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _power(tensor: torch.Tensor) -> float:
+    return float(tensor.square().sum(dtype=torch.float64))
+
+
+def _of_finite(rounding: Rounder) -> Rounder:
+    """The rounding of finite elements, which alone say what the scale is; NaN and infinity stay."""
+
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.numel():
+            return tensor.clone()
+        low, high = torch.aminmax(tensor)
+        if math.isfinite(float(low)) and math.isfinite(float(high)):
+            return rounding(tensor)
+        good = torch.isfinite(tensor)
+        return torch.where(good, rounding(torch.where(good, tensor, torch.zeros_like(tensor))), tensor)
+
+    return rounded
+
+
+def _int8_weight(weight: torch.Tensor) -> torch.Tensor:
+    return _steps(weight, _amax_by_row(weight) / 127, -127, 127)
+
+
+def _int8_activation(activation: torch.Tensor) -> torch.Tensor:
+    low, high = activation.amin().clamp(max=0), activation.amax().clamp(min=0)
+    scale = (high - low) / 255
+    if not float(scale):
+        return activation.clone()
+    zero = torch.round(-low / scale)
+    return (torch.clamp(torch.round(activation / scale) + zero, 0, 255) - zero) * scale
+
+
+def _fp8(tensor: torch.Tensor, amax: torch.Tensor) -> torch.Tensor:
+    scale = torch.where(amax > 0, amax / FP8_MOST, torch.ones_like(amax))
+    return (tensor / scale).to(torch.float8_e4m3fn).to(tensor.dtype) * scale
+
+
+def _int4_weight(weight: torch.Tensor) -> torch.Tensor:
+    rows = weight.reshape(weight.shape[0], -1)
+    short = -rows.shape[1] % GROUP
+    padded = torch.nn.functional.pad(rows, (0, short)).reshape(rows.shape[0], -1, GROUP)
+    exact = padded.abs().amax(dim=-1, keepdim=True) / 7
+    scale = (
+        exact.clamp(max=torch.finfo(torch.float16).max).to(torch.float16).to(exact.dtype)
+    )  # as it is stored
+    rounded = _steps(padded, scale, -7, 7)
+    return rounded.reshape(rows.shape[0], -1)[:, : rows.shape[1]].reshape(weight.shape)
+
+
+def _steps(tensor: torch.Tensor, scale: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return torch.clamp(torch.round(tensor / scale), low, high) * scale
+
+
+def _amax_by_row(weight: torch.Tensor) -> torch.Tensor:
+    return weight.abs().amax(dim=tuple(range(1, weight.dim())), keepdim=True)
+
+
+FORMATS = {
+    "int8": Format(
+        "int8",
+        8,
+        _of_finite(_int8_weight),
+        _of_finite(_int8_activation),
+        lambda shape: 4 * shape[0],
+        "a float32 scale for each output channel; a scale and a zero point for each tensor of activations (asymmetric)",
+    ),
+    "fp8": Format(
+        "fp8",
+        8,
+        _of_finite(lambda weight: _fp8(weight, _amax_by_row(weight))),
+        _of_finite(lambda activation: _fp8(activation, activation.abs().amax())),
+        lambda shape: 4 * shape[0],
+        "e4m3, a float32 scale for each output channel and for each tensor of activations (symmetric)",
+    ),
+    "int4": Format(
+        "int4",
+        4,
+        _of_finite(_int4_weight),
+        None,
+        lambda shape: 2 * shape[0] * math.ceil(math.prod(shape[1:]) / GROUP),
+        f"weights only, a float16 scale for each {GROUP} of an output channel",
+    ),
+}
+
+
+class Narrow(NamedTuple):
+    """A format for one weight, with the channels that have scales in it."""
+
+    form: Format
+    channels: Channels
+
+    def rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight as the format would hold it."""
+        rows = self.form.weight(self.channels.rows(weight.float()))
+        return self.channels.weight(rows, weight.shape)
+
+    def size_bytes(self, shape: Sequence[int]) -> int:
+        """What a weight of that shape takes, scales included."""
+        return math.ceil(math.prod(shape) * self.form.bits / 8) + self.form.scales(self.channels.shape(shape))
+
+
+class Instead(Protocol):
+    """What is put in the place of a weight: ``Narrow``, or other numbers altogether."""
+
+    def rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """What stands there then."""
+
+
+class Stirred:
+    """Other numbers in the place of a weight."""
+
+    def rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight with random numbers mixed in, the same ones every time."""
+        return stirred(weight, torch.Generator().manual_seed(0))
+
+
+class Product(NamedTuple):
+    """An operation that multiplies by a parameter: its node, the parameter, and what it is multiplied with.
+
+    Of several parameters (a recurrent layer's), what only the first one is multiplied with can be seen.
+    """
+
+    node: int
+    weight: int
+    name: str
+    activations: tuple[int, ...]
+
+
+def products(graph: Graph, nodes: Collection[int]) -> list[Product]:
+    """Of these operations, those that read a parameter of two dimensions or more, looked at through views."""
+    weights_in: dict[int, dict[tuple[int, int], int]] = {}  # by memory, where each lies in it
+    for value in np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist():
+        row = graph.types[graph.value_type[value]]
+        if (
+            len(row.shape) >= 2
+            and row.layout == "strided"
+            and row.dtype in ("float32", "float16", "bfloat16")
+        ):
+            start = int(graph.value_offset[value])
+            inside = weights_in.setdefault(int(graph.value_storage[value]), {})
+            inside.setdefault((start, start + row.numel), value)
+    places = {storage: sorted(lying.items()) for storage, lying in weights_in.items()}
+    found = []
+    for node in nodes:
+        read = [value.index for value in graph.nodes[node].inputs]
+        of_read = [
+            _lies_in(places.get(int(graph.value_storage[v]), ()), int(graph.value_offset[v])) for v in read
+        ]
+        weights = [weight for weight in of_read if weight is not None]
+        others = [v for v, weight in zip(read, of_read) if weight is None and _is_wide(graph, v)]
+        for place, weight in enumerate(dict.fromkeys(weights)):
+            name = graph.values[weight].name or str(weight)
+            found.append(Product(node, weight, name, tuple(others[:1]) if not place else ()))
+    return found
+
+
+def _lies_in(places: Sequence[tuple[tuple[int, int], int]], offset: int) -> int | None:
+    """The weight that a place in memory belongs to: those of a recurrent layer lie in one piece on a GPU.
+
+    >>> weights = [((0, 4), 7), ((4, 10), 8)]
+    >>> _lies_in(weights, 3), _lies_in(weights, 4), _lies_in(weights, 10)
+    (7, 8, None)
+    """
+    at = bisect_right(places, offset, key=lambda place: place[0][0]) - 1
+    return places[at][1] if at >= 0 and offset < places[at][0][1] else None
+
+
+def _is_wide(graph: Graph, value: int) -> bool:
+    row = graph.types[graph.value_type[value]]
+    return len(row.shape) >= 2 and row.dtype in ("float32", "float16", "bfloat16")
+
+
+class Rounded(Replay):
+    """A replay in which some weights, and what they are multiplied with, are rounded."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        held: Held,
+        plan: ReplayPlan,
+        weights: Mapping[int, Instead],
+        activations: Mapping[tuple[int, int], Format],
+    ) -> None:
+        super().__init__(graph, held, plan)
+        self.at = -1
+        self.activations = activations
+        for value, instead in weights.items():
+            storage = int(graph.value_storage[value])
+            self.memory[storage] = copy_of(self.memory[storage])
+            tensor = self.tensor(value)
+            tensor.copy_(instead.rounded(tensor).to(tensor.dtype))
+
+    def run_node(self, node: int, states: dict[int, object] | None) -> None:
+        """Execute one node, with what it multiplies rounded."""
+        self.at = node
+        super().run_node(node, states)
+        self.at = -1
+
+    def tensor(self, value: int) -> torch.Tensor:
+        """A value, rounded where a product reads it."""
+        exact = super().tensor(value)
+        form = self.activations.get((self.at, value))
+        if form is None or form.activation is None:
+            return exact
+        return _like(exact, form.activation(exact.float()))
+
+
+def _like(exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
+    """Rounded numbers with the strides of the exact ones, which some kernels look at."""
+    made = torch.empty_strided(exact.shape, exact.stride(), dtype=exact.dtype, device=exact.device)
+    return made.copy_(rounded)
+
+
+class Trial:
+    """A recorded forward run that can be repeated with parts of it rounded."""
+
+    def __init__(self, graph: Graph, held: Held | None) -> None:
+        self.graph, self.held = graph, ready(graph, held)
+        self.plan = ReplayPlan(graph, self.held)
+        self.goals = [r for r, row in enumerate(graph.results) if row.kind == "output"]
+        self.nodes = needed_nodes(graph, self.goals, [], [])
+
+    def outputs(
+        self,
+        weights: Mapping[int, Instead] | None = None,
+        activations: Mapping[tuple[int, int], Format] | None = None,
+    ) -> list[torch.Tensor]:
+        """The floating outputs of the run with these weights and activations rounded."""
+        run = Rounded(self.graph, self.held, self.plan, weights or {}, activations or {})
+        run.run(self.nodes, states={})
+        made = [run.tensor(self.graph.outcomes[goal].value.index) for goal in self.goals]
+        return [tensor for tensor in made if tensor.is_floating_point()]
+
+    def exact(self, value: int) -> torch.Tensor:
+        """A tensor that came from outside, as the run found it."""
+        return Replay(self.graph, self.held, self.plan).tensor(value)

@@ -1,0 +1,1 @@
+"""Where the numbers of two runs begin to differ, and why."""

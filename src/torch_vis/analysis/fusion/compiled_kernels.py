@@ -1,0 +1,369 @@
+"""What ``torch.compile`` fused on this machine, beside what could be fused: pair by pair, chain by chain, in bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torch_vis.analysis.fusion import fuse
+from torch_vis.analysis.fusion.kernel_attribution import Placing
+from torch_vis.analysis.fusion.predicted_vs_compiled import ExpectedChain, chains_chart
+from torch_vis.analysis.fusion.report import NAMES, chained, common_path, module_paths
+from torch_vis.analysis.fusion.saved_bytes import FusedBytes
+from torch_vis.analysis.report import Report
+from torch_vis.api import Trace, trace
+from torch_vis.capture.compilers.diagnose import own_error, quiet
+from torch_vis.capture.compilers.inductor_kernels import Compiled, compiled
+from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
+from torch_vis.graph.units import count, size
+from torch_vis.ops.loops import Kind
+from torch_vis.views.charts.chart import Chart
+from torch_vis.views.text.table import Field, Listing
+
+if TYPE_CHECKING:
+    from torch_vis.graph.graph import Graph
+
+
+NAMED = 3  # reasons that a note is made of
+
+
+class CompiledKernel(NamedTuple):
+    """One kernel of the compiled program, with the operations of the trace that it contains."""
+
+    number: int
+    name: str
+    extern: bool
+    operations: tuple[int, ...]
+    names: tuple[str, ...]
+    modules: tuple[str, ...]
+    predicted: (
+        str  # "yes", "partly" or "no": whether t.fusion() has its operations together; "" for a single one
+    )
+    layout_of: tuple[
+        str, ...
+    ] = ()  # of a loop that computes nothing: whose arguments it brings into another layout
+
+
+class Uncompiled(NamedTuple):
+    """Operations that are in no kernel that could be told, and why."""
+
+    reason: str
+    operations: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+class Agreement(NamedTuple):
+    """Pairs of operations that pass bytes from one to the other: how many are fused where.
+
+    ``precision`` is the share of the pairs expected to be fused that Inductor fused, ``recall`` the share of the pairs
+    that it fused that were expected.
+    """
+
+    both: int
+    only_predicted: int
+    only_compiled: int
+    neither: int
+
+    @property
+    def precision(self) -> float | None:
+        """Of the pairs expected, the share that was fused."""
+        expected = self.both + self.only_predicted
+        return self.both / expected if expected else None
+
+    @property
+    def recall(self) -> float | None:
+        """Of the pairs fused, the share that was expected."""
+        fused = self.both + self.only_compiled
+        return self.both / fused if fused else None
+
+
+class CompiledKernels(Report):
+    """The kernels of a compiled model, and how they compare with the chains that ``Trace.fusion`` finds.
+
+    >>> import torch, torch_vis as tv
+    >>> found = tv.compiled_kernels(lambda x: (x + 1).relu() * 2, torch.ones(4))  # doctest: +SKIP
+    >>> [kernel.names for kernel in found.kernels], found.agreement.precision  # doctest: +SKIP
+    ([('add', 'relu', 'mul')], 1.0)
+    """
+
+    title = "Kernels that torch.compile made"
+
+    def __init__(self, traced: Trace, programs: Sequence[Compiled]) -> None:
+        self.trace = traced
+        self.graph: Graph = traced.graph
+        self.found = fuse(self.graph, moved=traced.metrics["moved_bytes"])
+        placed = Placing(traced, self.found.is_kernel, programs)
+        self._kernels, self._in = placed.kernels, placed.inside
+        self._bytes = FusedBytes(self.found, self._in)
+        self.outside = [
+            Uncompiled(reason, tuple(nodes), tuple(self.graph.nodes[node].name for node in nodes))
+            for reason, nodes in placed.unplaced().items()
+        ]
+
+    @property
+    def unmatched(self) -> int:
+        """How many operations are in no kernel that could be told; ``outside`` has them with the reasons."""
+        return sum(len(row.operations) for row in self.outside)
+
+    @cached_property
+    def kernels(self) -> list[CompiledKernel]:
+        """The kernels in the order in which they were scheduled."""
+        made, paths = [], module_paths(self.graph)
+        for number, (kernel, members) in enumerate(self._kernels):
+            nodes = [self.graph.nodes[node] for node in members]
+            made.append(
+                CompiledKernel(
+                    number=number,
+                    name=kernel.name,
+                    extern=kernel.extern,
+                    operations=tuple(members),
+                    names=tuple(node.name for node in nodes),
+                    modules=tuple(dict.fromkeys(paths[int(self.graph.node_scope[node])] for node in members)),
+                    predicted=self._predicted(members),
+                    layout_of=() if members else tuple(dict.fromkeys(o.op for o in kernel.origins)),
+                )
+            )
+        return made
+
+    def _predicted(self, members: Sequence[int]) -> str:
+        if len(members) < 2:
+            return ""
+        groups = [int(self.found.of[node]) for node in members]
+        most = max(groups.count(group) for group in set(groups) - {-1}) if set(groups) - {-1} else 0
+        return "yes" if most == len(groups) else "partly" if most > 1 else "no"
+
+    # ------------------------------------------------------------ the two beside one another
+
+    @cached_property
+    def _pairs(self) -> tuple[Any, Any, Any, Any]:
+        """Reads of one kernel's tensor by another: row, maker, reader, and whether a compiled kernel has both."""
+        graph, flow = self.graph, self.found.flow
+        rows = np.flatnonzero(flow.reads)
+        maker = graph.value_producer[flow.root[graph.in_value[rows]]]
+        reader = graph.in_node[rows]
+        known = np.zeros(len(graph), dtype=bool)
+        known[list(self._in)] = True
+        keep = (
+            (maker >= 0)
+            & self.found.is_kernel[np.maximum(maker, 0)]
+            & known[np.maximum(maker, 0)]
+            & known[reader]
+        )
+        rows, maker, reader = rows[keep], maker[keep], reader[keep]
+        fused = [bool(self._in[a] & self._in[b]) for a, b in zip(maker.tolist(), reader.tolist())]
+        return rows, maker, reader, np.array(fused, dtype=bool)
+
+    def agreement_of(self, *, products: bool) -> Agreement:
+        """The agreement over all pairs, or without those of a matrix product and what follows it.
+
+        Inductor calls a library for products on the CPU, and by default on a GPU, and can then add nothing to them.
+        """
+        _, maker, reader, fused = self._pairs
+        kept = np.ones(len(maker), dtype=bool) if products else self.found.flow.kind[maker] != Kind.HEAVY
+        pairs: dict[tuple[int, int], bool] = {}
+        for a, b, both in zip(maker[kept].tolist(), reader[kept].tolist(), fused[kept].tolist()):
+            pairs[a, b] = both
+        counts = [0, 0, 0, 0]
+        for (a, b), both in pairs.items():
+            expected = self.found.of[a] >= 0 and self.found.of[a] == self.found.of[b]
+            counts[(0 if both else 1) if expected else (2 if both else 3)] += 1
+        return Agreement(*counts)
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """Over pairs that no library's matrix product stands between."""
+        return self.agreement_of(products=False)
+
+    @property
+    def predicted_bytes(self) -> int:
+        """What all chains together could save."""
+        return int(self.found.saved.sum())
+
+    @property
+    def saved_bytes(self) -> int:
+        """What the compiled kernels save in all, of what was expected and beyond."""
+        return int(self._bytes.of_chains.sum()) + self._bytes.beyond
+
+    @cached_property
+    def chains(self) -> list[ExpectedChain]:
+        """The chains that were expected, in the order of the run."""
+        found, paths = self.found, module_paths(self.graph)
+        made = []
+        for group, verdict in enumerate(self._verdicts()):
+            members = found.members(group)
+            kernels = members[found.is_kernel[members]].tolist()
+            made.append(
+                ExpectedChain(
+                    operations=tuple(members.tolist()),
+                    names=tuple(self.graph.nodes[node].name for node in kernels),
+                    modules=tuple(dict.fromkeys(paths[int(self.graph.node_scope[node])] for node in kernels)),
+                    kind=found.kind(group),
+                    fused=verdict,
+                    could_save=int(found.saved[group]),
+                    saved_bytes=int(self._bytes.of_chains[group]),
+                )
+            )
+        return made
+
+    def _verdicts(self) -> list[str]:
+        _, maker, reader, fused = self._pairs
+        of = self.found.of
+        inner = (of[maker] >= 0) & (of[maker] == of[reader])
+        total = np.bincount(of[maker[inner]], minlength=self.found.count)
+        good = np.bincount(of[maker[inner]], weights=fused[inner], minlength=self.found.count)
+        words = np.select([total == 0, good == total, good == 0], ["unknown", "yes", "no"], "partly")
+        return [str(word) for word in words.tolist()]
+
+    # ------------------------------------------------------------ as a report
+
+    def facts(self) -> Mapping[str, str]:
+        """Kernels, agreement and bytes."""
+        loops = sum(not kernel.extern for kernel in self.kernels)
+        own, every = self.agreement, self.agreement_of(products=True)
+        return {
+            "kernels": f"{len(self.kernels):,}: {loops:,} generated, {len(self.kernels) - loops:,} of libraries",
+            "operations": f"{int(self.found.is_kernel.sum()):,}, of them {self.unmatched:,} in no kernel",
+            "expected pairs that were fused": _share(own.precision, own.both, own.only_predicted),
+            "fused pairs that were expected": _share(own.recall, own.both, own.only_compiled),
+            "… with those of matrix products": f"{_percent(every.precision)} and {_percent(every.recall)}",
+            "bytes saved": self._saved(),
+        }  # fmt: skip
+
+    def _saved(self) -> str:
+        expected, beyond = self.saved_bytes - self._bytes.beyond, self._bytes.beyond
+        more = f", and {size(beyond)} that were not expected" if beyond else ""
+        return f"{size(expected)} of {size(self.predicted_bytes)} that could be{more}"
+
+    def listings(self) -> Sequence[Listing]:
+        """The kernels; then the chains that were expected and not fused."""
+        fields = (
+            Field("operations", "operations"),
+            Field("made_by", "made by"),
+            Field("module", "module"),
+            Field("count", "operations", count),
+            Field("predicted", "expected"),
+        )
+        rows = [
+            (
+                chained(kernel.names) or f"layout for {', '.join(kernel.layout_of)}",
+                "library" if kernel.extern else "Inductor",
+                common_path(kernel.modules) if kernel.modules else "",
+                len(kernel.names),
+                kernel.predicted,
+            )
+            for kernel in self.kernels
+        ]
+        missing = [
+            (
+                chained(chain.names),
+                common_path(chain.modules),
+                chain.kind,
+                chain.fused,
+                *chain[-2:],
+                chain.missing_bytes,
+            )
+            for chain in sorted(self.chains, key=lambda chain: -chain.missing_bytes)
+            if chain.missing_bytes
+        ]
+        fields_missing = (
+            Field("operations", "operations"),
+            Field("module", "module"),
+            Field("kind", "kind"),
+            Field("fused", "fused"),
+            Field("could_save", "could save", size),
+            Field("saved_bytes", "saves", size),
+            Field("missing_bytes", "missing", size),
+        )
+        fields_outside = (
+            Field("reason", "why they are in no kernel"),
+            Field("count", "operations", count),
+            Field("names", "which"),
+        )
+        outside = [
+            (row.reason, len(row.operations), chained(list(dict.fromkeys(row.names)))) for row in self.outside
+        ]
+        return [
+            Listing("Kernels", fields, rows),
+            Listing("Chains expected, not wholly fused", fields_missing, missing),
+            Listing("Operations in no kernel", fields_outside, outside),
+        ]
+
+    def charts(self) -> Mapping[str, Chart]:
+        """What the kernels made save of what each chain could."""
+        return chains_chart(self.chains, self._bytes.beyond)
+
+    def notes(self) -> Sequence[str]:
+        """How the figures are meant."""
+        found = [
+            "a pair is two operations of which one reads what the other makes; without those after a matrix product, "
+            "for which Inductor calls a library",
+        ]
+        for row in self.outside[:NAMED]:
+            names = ", ".join(list(dict.fromkeys(row.names))[:NAMES])
+            found.append(f"in no kernel: {names}: {row.reason}")
+        return found
+
+
+def compiled_kernels(
+    model: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None = None
+) -> CompiledKernels:
+    """Compile a model by ``torch.compile`` on this machine and say which operations it fused, beside what was expected.
+
+    Forward only and without gradients. The model is run twice: once traced through Dynamo, once compiled. Its buffers,
+    the random state, torch's settings and whatever had been compiled before are as they were afterwards. On the CPU a
+    C++ compiler is needed.
+
+    >>> import torch, torch_vis as tv
+    >>> print(tv.compiled_kernels(lambda x: (x + 1).relu(), torch.ones(4)).agreement)  # doctest: +SKIP
+    Agreement(both=1, only_predicted=0, only_compiled=0, neither=0)
+    """
+    if not callable(model):
+        raise NotTraceable(f"compiled_kernels() takes a module or a callable, not {type(model).__name__}")
+    given = dict(kwargs or {})
+    buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
+    before = [buffer.detach().clone() for buffer in buffers]
+    try:
+        with torch.no_grad():
+            with torch.random.fork_rng(), quiet():
+                programs = _compiled(model, args, given)
+            _put_back(buffers, before)
+            with torch.random.fork_rng():
+                traced = trace(model, *args, kwargs=given, via="dynamo", keep=False)
+    finally:
+        _put_back(buffers, before)
+    if not len(traced.graph):
+        raise UsageError("the model ran no operations, so there is nothing to compile")
+    return CompiledKernels(traced, programs)
+
+
+def _compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Compiled]:
+    """The kernels; where the model fails without a compiler too, that is its own error and is raised as it is."""
+    try:
+        return compiled(model, args, kwargs)
+    except CaptureFailed:
+        own = own_error(model, args, kwargs)
+        if own is None:
+            raise
+        if sys.version_info >= (3, 11):
+            own.add_note("the model itself failed with these inputs; without torch.compile it fails as well")
+        raise own from None
+
+
+def _put_back(buffers: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for buffer, old in zip(buffers, before):
+            if not torch.equal(buffer, old):
+                buffer.copy_(old)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
+
+
+def _share(share: float | None, part: int, rest: int) -> str:
+    return f"{_percent(share)} ({part:,} of {part + rest:,})"

@@ -1,0 +1,1 @@
+"""Gradients, NaN and dead units of a run."""

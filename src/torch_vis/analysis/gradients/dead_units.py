@@ -1,0 +1,118 @@
+"""Units that are stuck: what they give is the same for everything that came in, and no gradient gets through."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torch_vis.analysis.gradients.unit_axes import unit_axes, usual_axis
+from torch_vis.graph.call import Call, Slot, short_name
+from torch_vis.graph.schema import Phase
+from torch_vis.replay.stepper import Watched
+
+# Operations that cut to zero, by which units are counted in any run.
+RECTIFIERS = frozenset({"relu", "threshold", "clamp_min", "relu6", "hardtanh"})
+# Others that become flat at one end or both: activations of a run that has gradients.
+FLATTEN = frozenset(
+    "gelu silu mish hardswish hardsigmoid sigmoid tanh elu celu selu softplus clamp clamp_max hardshrink "
+    "softshrink".split()
+)
+
+
+class Stuck(NamedTuple):
+    """Of the units that an operation gives, those that are stuck at zero (dead) and elsewhere (saturated)."""
+
+    units: int
+    dead: list[int]
+    saturated: list[int]
+
+
+class Activations:
+    """The activations of a run that is repeated: which operations they are, and which of their units are stuck."""
+
+    def __init__(self, run: Watched) -> None:
+        self.run, graph = run, run.graph
+        names = [short_name(call.op) for call in graph.calls]
+        rectify = [number for number, name in enumerate(names) if name.rstrip("_") in RECTIFIERS]
+        flatten = [number for number, name in enumerate(names) if name.rstrip("_") in FLATTEN]
+        linked = graph.node_link[graph.node_phase == Phase.BACKWARD]
+        has_gradient = np.zeros(len(graph), dtype=bool)
+        has_gradient[linked[linked >= 0]] = True
+        self.mask: NDArray[np.bool_] = np.isin(graph.node_call, rectify)
+        self.mask |= np.isin(graph.node_call, flatten) & has_gradient
+        writes = [number for number, name in enumerate(names) if name.endswith("_")]
+        self._in_place = self.mask & np.isin(graph.node_call, writes)
+        self._read: torch.Tensor | None = None
+
+    def before(self, node: int) -> None:
+        """Keep what the next operation reads if it will be overwritten."""
+        self._read = self._given(node) if self._in_place[node] else None
+        if self._read is not None:
+            self._read = self._read.clone()
+
+    def stuck(self, node: int, made: torch.Tensor) -> Stuck | None:
+        """The units of what an activation has just made that are stuck, None where that cannot be told."""
+        given = self._read if self._in_place[node] else self._given(node)
+        graph, value = self.run.graph, self.run.graph.out_value[self.run.graph.out_start[node]]
+        whole = made.dim() == len(graph.types[graph.value_type[value]].shape)  # no part of what is nested
+        axis = int(self._axes[value]) if whole else -1
+        return stuck_units(graph.calls[graph.node_call[node]], given, made, axis)
+
+    @cached_property
+    def _axes(self) -> NDArray[np.int8]:
+        return unit_axes(self.run.graph)
+
+    def _given(self, node: int) -> torch.Tensor | None:
+        """What an activation reads, None where it is not all that tells what it gives."""
+        row = self.run.graph.nodes[node]
+        slots = list(row.call.slots())
+        if len(slots) != 1 or not row.call.args or not isinstance(row.call.args[0], Slot):
+            return None
+        return self.run.replay.tensor(row.inputs[slots[0]].index)
+
+
+def stuck_units(call: Call, given: torch.Tensor | None, made: torch.Tensor, axis: int = -1) -> Stuck | None:
+    """The units of what an activation ``made`` of what it was ``given`` that are stuck, None where none can be told.
+
+    Zero alone does not tell: GELU and SiLU of zero are zero, and let gradients through. So the slope is asked for where
+    a unit never changes. Without floating-point numbers that were given, zeros of a rectifier are told.
+    ``axis`` is the dimension of the units, -1 where it is not known (see `unit_axes`).
+
+    >>> call = Call("aten::hardtanh", (Slot(0), 0.0, 6.0), ())
+    >>> x = torch.tensor([[-1.0, 1.0, 7.0], [-2.0, -2.0, 8.0]])
+    >>> stuck_units(call, x, x.clamp(0, 6))
+    Stuck(units=3, dead=[0], saturated=[2])
+    """
+    axis = usual_axis(made.dim()) if axis < 0 else axis
+    rest = [number for number in range(made.dim()) if number != axis]
+    first = made[tuple(slice(None) if number == axis else slice(0, 1) for number in range(made.dim()))]
+    units = (made == first).all(dim=rest).nonzero().flatten()
+    if not len(units):
+        return Stuck(made.shape[axis], [], [])
+    level = first.reshape(-1)[units]
+    if given is not None and _has_slope(given) and given.shape == made.shape:
+        flat = (_slope(call, given.index_select(axis, units)) == 0).all(dim=rest)
+    elif short_name(call.op).rstrip("_") in RECTIFIERS:
+        flat = level == 0
+    else:
+        return None
+    return Stuck(made.shape[axis], units[flat & (level == 0)].tolist(), units[flat & (level != 0)].tolist())
+
+
+def _has_slope(given: torch.Tensor) -> bool:
+    """Whether the slope can be asked for there: integers have none."""
+    return given.is_floating_point() and given.layout is torch.strided
+
+
+def _slope(call: Call, given: torch.Tensor) -> torch.Tensor:
+    """How much each element of what an activation makes changes with the one that it is made of."""
+    operator: Any = getattr(torch.ops.aten, short_name(call.op).rstrip("_")).default
+    with torch.enable_grad():
+        x = given.detach().clone().requires_grad_()
+        made = operator(x, *call.args[1:], **dict(call.kwargs))
+        (slope,) = torch.autograd.grad(made.sum(), x)
+    return slope

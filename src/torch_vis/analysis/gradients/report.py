@@ -1,0 +1,391 @@
+"""How gradients flow: norms layer by layer, where they vanish or explode, dead units, where NaN was born."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
+from torch_vis.analysis.gradients.by_layer import (
+    BEYOND,
+    FAR,
+    Layer,
+    first_reads,
+    judged,
+    parameters_by_layer,
+    places_of,
+)
+from torch_vis.analysis.gradients.nan_origin import Origins, first_with, origins
+from torch_vis.analysis.gradients.source_line import line_to_mend
+from torch_vis.analysis.gradients.tensor_stats import (
+    contents_and_norms,
+    frozen_parameters,
+    outside_faults,
+    parameter_norms,
+)
+from torch_vis.analysis.report import Report
+from torch_vis.errors import UsageError
+from torch_vis.graph.gradients import gradients
+from torch_vis.graph.metrics import Column
+from torch_vis.graph.rows import Node
+from torch_vis.graph.schema import Phase, Role
+from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series
+from torch_vis.views.charts.names import ALL, OTHERS, common_path, families
+from torch_vis.views.text.table import Field, Listing
+
+if TYPE_CHECKING:
+    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.graph.graph import Graph
+
+NEAR = 10.0  # times from such a bound: it is drawn
+ALARM = {"vanishing": "#7a1fa2", "exploding": "#b3001b"}  # no colours of lines
+KINDS = 12  # lines of a chart
+SHOWN = 20  # dead units that a table names
+DETACHED = "the loss does not depend on it"
+GUIDES = 4  # bounds that a chart has room for
+
+
+class Numbers(tuple[int, ...]):
+    """Numbers of which a table shows the first; data has all."""
+
+    def __str__(self) -> str:
+        rest = f" and {len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
+        return ", ".join(map(str, self[:SHOWN])) + rest
+
+
+class Rectifier(NamedTuple):
+    """An activation that can become flat: how many channels it gives, and how many and which are stuck.
+
+    Stuck units give the same for everything that came in, and let no gradient through: dead ones zero, saturated ones
+    another number, as the upper bound of ReLU6.
+    """
+
+    path: str
+    node: int
+    units: int
+    dead: int
+    operator: str
+    line: str | None
+    dead_units: Numbers
+    saturated: int = 0
+    saturated_units: Numbers = Numbers()
+
+
+class GradientFlow(Report):
+    """Gradients layer by layer, in the order in which the layers ran forward.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    >>> flow = tv.trace(model, torch.ones(2, 3), backward=True).gradients()
+    >>> [layer.path for layer in flow.layers], flow.born
+    (['0', '2'], None)
+    """
+
+    title = "Gradient flow"
+
+    def __init__(self, graph: Graph, held: Held | None, unused: Mapping[str, int] | None = None) -> None:
+        """``unused`` are paths of modules that the run did not use, with the number of their parameters."""
+        if not (graph.node_phase == Phase.BACKWARD).any():
+            raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")
+        self.graph = graph
+        self._complete = gradients(graph)
+        self.accumulated = filled_before(graph, held)
+        own = {name: row.own for name, row in self.accumulated.items() if row.own is not None}
+        self._gradients = {**self._complete, **own}
+        self.columns: dict[str, Column]
+        values = {*self._complete.values(), *own.values()}
+        self.columns, self._norms, self._stuck = contents_and_norms(graph, held, values)
+        self.columns["grad_norm"] = self._column()
+        self._weights = parameter_norms(graph, held)
+        self._unused = dict(unused or {})
+        self._frozen = frozen_parameters(held)
+        self._outside = outside_faults(graph, held)
+
+    def _column(self) -> Column:
+        """The norm of each gradient by itself: one operation makes several, and often more than gradients."""
+        values, known = np.zeros(len(self.graph.value_type)), np.zeros(len(self.graph.value_type), dtype=bool)
+        for value, norm in self._norms.items():
+            values[value], known[value] = norm, True
+        return Column("grad_norm", values, along="value", known=known)
+
+    @cached_property
+    def layers(self) -> list[Layer]:
+        """A row for each module that has parameters, also where they have no gradient.
+
+        A module with several matrices, as an LSTM of several layers, has a row for each of its parameters.
+        """
+        graph = self.graph
+        held = parameters_by_layer({name: self._shapes[name] for name in self._weights})
+        reads, rows = first_reads(graph), []
+        for path in sorted(held, key=lambda path: min(reads.get(name, len(graph)) for name in held[path])):
+            given = [name for name in held[path] if name in self._gradients]
+            parts = [(self._gradients[name], self._weights[name]) for name in given]
+            norms = [self._norms.get(value) for value, _ in parts]
+            elements = sum(graph.values[value].type.numel for value, _ in parts)
+            whole = sum(math.prod(self._shapes[name]) for name in held[path])
+            weights = [weight for _, weight in parts] or [self._weights[name] for name in held[path]]
+            reason = "" if given else "frozen" if self._frozen.issuperset(held[path]) else DETACHED
+            rows.append(_layer(path, whole, (norms, elements), weights, reason))
+        ran = {module.path for module in graph.modules}
+        modules = {name.rpartition(".")[0] for name in self._weights}
+        for path, elements in self._unused.items():
+            if path not in modules:
+                reason = "its parameters were not used" if path in ran else "never ran"
+                rows.append(Layer(path, elements, None, None, None, None, "", reason))
+        return judged(rows, places_of(graph, held))
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter that the run was given."""
+        graph = self.graph
+        outside = (graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)
+        values = (graph.values[value] for value in np.flatnonzero(outside).tolist())
+        return {value.name or "": value.type.shape for value in values}
+
+    @cached_property
+    def let_go(self) -> list[str]:
+        """The parameters whose gradient the run itself freed or zeroed, as ``zero_grad()`` does."""
+        kept = {r.value.index for r in self.graph.outcomes if r.kind == "gradient"}
+        return [name for name, value in self._complete.items() if value not in kept]
+
+    @cached_property
+    def rectifiers(self) -> list[Rectifier]:
+        """Operations that cut to zero or become flat, those with most units that are stuck first."""
+        rows = []
+        for number, found in self._stuck.items():
+            node = self.graph.nodes[number]
+            site, dead, saturated = line_to_mend(node), Numbers(found.dead), Numbers(found.saturated)
+            row = Rectifier(
+                *(node.path, number, found.units, len(dead), node.name, None if site is None else site.short),
+                *(dead, len(saturated), saturated),
+            )
+            rows.append(row)
+        return sorted(rows, key=lambda row: -(row.dead + row.saturated) / max(1, row.units))
+
+    @cached_property
+    def born(self) -> Node | None:
+        """The first operation that made NaN out of inputs that had none; None where there is no NaN."""
+        return first_with(self.graph, self.columns["nans"], self.came_in)
+
+    @cached_property
+    def came_in(self) -> list[str]:
+        """The inputs and parameters that had NaN before the run."""
+        return [name for name, (nans, _) in self._outside.items() if nans]
+
+    @cached_property
+    def _infinities(self) -> Origins:
+        """What the infinities came of that NaN was made of or, if none was, that gradients have."""
+        nodes = [] if self.born is None else [self.born.index]
+        if self.born is None:
+            wrong = [value for value, norm in self._norms.items() if math.isinf(norm)]
+            nodes = [maker for value in wrong if (maker := int(self.graph.value_producer[value])) >= 0]
+        outside = [name for name, (_, infs) in self._outside.items() if infs]
+        return origins(self.graph, self.columns["infs"], outside, nodes)
+
+    @property
+    def infinite(self) -> Node | None:
+        """The first operation that made infinity out of finite inputs, of which NaN, or infinite gradients, came."""
+        found = self._infinities.made
+        return None if found is None or (self.born is not None and found.index == self.born.index) else found
+
+    @property
+    def infinite_came_in(self) -> list[str]:
+        """The inputs and parameters with infinities before the run, of which NaN, or infinite gradients, came."""
+        return self._infinities.came_in
+
+    def facts(self) -> dict[str, str]:
+        rows = self.layers
+        norms = [row.gradient_norm for row in rows if row.gradient_norm is not None]
+        total = f"{float(np.sqrt(np.square(norms).sum())):.4g} over all parameters" if norms else "not known"
+        wrong: dict[str, list[str]] = {}
+        for row in rows:
+            if row.verdict:
+                told = f"{row.path or '(root)'} ({row.reason})" if row.reason else row.path or "(root)"
+                wrong.setdefault(row.verdict, []).append(told)
+        found = {"layers": f"{len(rows):,}", "gradient norm": total}
+        if rows and not wrong:
+            found["verdict"] = "no layer vanishes, explodes, or has no gradient"
+        for verdict, paths in wrong.items():
+            found[verdict] = ", ".join(paths[:5]) + (
+                f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
+            )
+        units = sum(row.units for row in self.rectifiers)
+        if self.rectifiers:
+            found["dead units"] = f"{sum(row.dead for row in self.rectifiers):,} of {units:,}"
+        saturated = sum(row.saturated for row in self.rectifiers)
+        if saturated:
+            found["saturated units"] = (
+                f"{saturated:,} of {units:,}: never change, and let no gradient through"
+            )
+        if self.came_in:
+            found["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
+        if self.born is not None:
+            found["NaN born"] = _place(self.born)
+        ways = [f"came in with {', '.join(self.infinite_came_in[:5])}"] if self.infinite_came_in else []
+        ways += [f"was made {_place(self.infinite)}"] if self.infinite is not None else []
+        if ways and self.born is not None:
+            found["NaN came of"] = f"infinity, which {' and '.join(ways)}"
+        elif ways:
+            found["infinity"] = " and ".join(ways)
+        return found
+
+    def listings(self) -> list[Listing]:
+        figure = "{:.3g}".format
+        layers = (
+            Field("path", "layer"),
+            Field("elements", "parameters", "{:,}".format),
+            Field("gradient_norm", "gradient norm", figure),
+            Field("weight_norm", "weight norm", figure),
+            Field("ratio", "gradient/weight", figure),
+            Field("rms", "gradient rms", figure),
+            Field("usual_rms", "usual rms", figure),
+            Field("verdict", "verdict"),
+            Field("reason", "why"),
+        )
+        rectifiers = (
+            Field("path", "module"),
+            Field("node", "number", str),
+            Field("units", "units", "{:,}".format),
+            Field("dead", "dead", "{:,}".format),
+            Field("operator", "operator"),
+            Field("line", "source line"),
+            Field("dead_units", "which are dead"),
+            Field("saturated", "saturated", "{:,}".format, rare=True),
+            Field("saturated_units", "which are saturated"),
+        )
+        stuck = [
+            (
+                row.path or "(root)",
+                *(item if item != () else "" for item in row[1:]),
+            )  # no numbers are no text
+            for row in self.rectifiers
+            if row.dead or row.saturated
+        ]
+        rows = [
+            tuple(getattr(row._replace(path=row.path or "(root)"), field.name) for field in layers)
+            for row in self.layers
+        ]
+        return [
+            Listing("Gradients by layer", layers, rows, most=60, heading="Gradients by layer, first to last"),
+            Listing("Units that are stuck for the whole batch", rectifiers, stuck),
+        ]
+
+    def notes(self) -> list[str]:
+        found = [
+            f"vanishing and exploding: {FAR:,.0f} times under or over the usual rms, which is the median of the last "
+            "quarter of the layers that are called the same but for numbers or, where there are none, of all matrices, "
+            "vectors or look-ups; of all layers for one that goes with what it feeds; exploding too: "
+            f"{BEYOND:,.0f} times the weights"
+        ]
+        if all(row.reason for row in self.layers):
+            found.append("no parameter was given a gradient while this run was recorded")
+        if self.accumulated:
+            found.append(accumulation_note(self.accumulated))
+        if self.let_go:
+            found.append(
+                f"{len(self.let_go):,} gradients were freed or zeroed before the end of the run: shown as they were "
+                "last, when they were complete"
+            )
+        if self.rectifiers:
+            found.append(
+                "dead units are zero, and saturated ones the same other number, for everything in this one batch, and "
+                "let no gradient through; another batch may wake them"
+            )
+        return found
+
+    def charts(self) -> dict[str, Chart]:
+        """Gradients along the layers; of a deep stack of blocks, a line for each kind of layer in them."""
+        names = self._labels()
+        shown = [place for place, row in enumerate(self.layers) if row.rms and np.isfinite(row.rms)]
+        if not shown:
+            return {}
+        kinds = families(names, most=KINDS)
+        groups: dict[str, list[int]] = {}
+        for place in shown:
+            groups.setdefault("gradient" if kinds is None else kinds[names[place]], []).append(place)
+        series = []
+        for kind, places in sorted(groups.items(), key=lambda item: item[0] == OTHERS):
+            heights = [self.layers[place].rms or 0.0 for place in places]
+            told = [names[place] for place in places]
+            loose = kind == OTHERS or (kinds is None and len(names) > ALL)
+            color = QUIET if kind == OTHERS else ""
+            series.append(Series(kind, places, heights, told, color=color, loose=loose))
+        for verdict in ("vanishing", "exploding"):  # over the lines, so that they are seen
+            beyond = [place for place in shown if self.layers[place].verdict == verdict]
+            if beyond:
+                heights = [self.layers[place].rms or 0.0 for place in beyond]
+                told = [names[place] for place in beyond]
+                series.append(Series(verdict, beyond, heights, told, color=ALARM[verdict], loose=True))
+        inside = common_path(names).rstrip(".")
+        along = Axis(f"layer of {inside}, first to last" if inside else "layer, first to last", names=names)
+        title = "Gradient flow: how large the elements of each layer's gradient are"
+        height = Axis("root mean square of the gradient", log=True)
+        return {"layers": Chart("lines", title, along, height, series, self._bounds(shown))}
+
+    def _bounds(self, shown: list[int]) -> list[Series]:
+        """Lines from which layers vanish or explode, along those that they hold for.
+
+        One that no layer comes near would only flatten the rest.
+        """
+        groups: dict[tuple[str, float], list[int]] = {}
+        for place in shown:
+            row = self.layers[place]
+            if row.usual_rms is not None:
+                groups.setdefault((row.like, row.usual_rms), []).append(place)
+        found: list[tuple[float, Series]] = []
+        for (like, usual), members in groups.items():
+            heights = [self.layers[place].rms or 0.0 for place in members]
+            ends = (
+                [-0.6, len(self.layers) - 0.4] if len(groups) == 1 else [members[0] - 0.4, members[-1] + 0.4]
+            )
+            of = "" if len(groups) == 1 else f" ({like})"
+            low, high = usual / FAR, usual * FAR
+            for word, bound, near in (
+                ("vanishing below", low, low / min(heights)),
+                ("exploding above", high, max(heights) / high),
+            ):
+                if near > 1 / NEAR:
+                    color = ALARM[word.partition(" ")[0]]
+                    found.append((near, Series(word + of, ends, [bound] * 2, color=color)))
+        return [line for _, line in sorted(found, key=lambda pair: -pair[0])[:GUIDES]]
+
+    def _labels(self) -> list[str]:
+        """What each layer is called; one that has but a number is told with its class."""
+        types = {module.path: module.type for module in self.graph.modules if module.kind == "module"}
+        return [
+            f"{row.path} {types.get(row.path, '')}".strip() if row.path.isdigit() else row.path or "(root)"
+            for row in self.layers
+        ]
+
+
+def _place(node: Node) -> str:
+    where = f" in {node.path}" if node.path else ""
+    of = node.link if node.phase == "backward" else None
+    phase = node.phase if of is None else f"backward of {of.name}"
+    site = line_to_mend(node)
+    return f"at {node.name} ({phase}){where}" + (f", {site.short}" if site else "")
+
+
+def _layer(
+    path: str,
+    elements: int,
+    gradients: tuple[list[float | None], int],
+    weights: list[float],
+    reason: str,
+) -> Layer:
+    """``gradients`` are their norms and the number of their elements."""
+    norms, given = gradients
+    gradient = _together(norms) if norms else None
+    weight = _together([*weights])
+    ratio = gradient / weight if gradient is not None and weight else None
+    rms = gradient / given**0.5 if gradient is not None and given else None
+    return Layer(path, elements, gradient, weight, ratio, rms, "", reason)
+
+
+def _together(norms: list[float | None]) -> float | None:
+    known = [norm for norm in norms if norm is not None]
+    return float(np.sqrt(np.square(known).sum())) if len(known) == len(norms) else None

@@ -1,0 +1,1 @@
+"""Machines: their peaks, calibration, rooflines and predicted latency."""

@@ -1,0 +1,205 @@
+"""How long the host takes to issue an operation: Python, dispatcher, autograd and the launch of its kernels.
+
+Small programs whose time is the host's alone were timed; each is an equation between the operations that it ran and its
+time. The costs are the most likely ones given these equations and a first guess: one for each kind of operation in each
+mode, and how far single operators are off it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.analysis.machine import host_defaults as host_usual
+from torch_vis.analysis.machine.features import Workload
+from torch_vis.analysis.machine.kernel_model import Estimate, plain_name
+from torch_vis.graph import Graph
+from torch_vis.graph.schema import Flag, Phase
+from torch_vis.ops.families import KINDS
+
+Floats = NDArray[np.float64]
+MODES = ("plain", "grad", "backward", "optimizer")
+"""How an operation is run: without gradients, with a record for backward, in backward, by an optimizer."""
+
+# First guesses in units of what one small operation takes, with how sure they are: of an operation, of a view.
+FIRST = {"plain": (1.0, 0.6), "grad": (1.8, 0.9), "backward": (1.7, 0.9), "optimizer": (2.5, 1.5)}
+FIRST_VIEW = {"plain": (0.22, 0.15), "grad": (0.7, 0.4), "backward": (0.6, 0.4), "optimizer": (0.3, 0.3)}
+EXTRAS = {
+    "scope": (0.35, 0.2),  # a call of a module
+    "launch": (0.5, 0.25),  # every kernel of an operation after its first
+    "recurrent_launch": (0.8, 0.4),
+    "encoder": (20.0, 15.0),  # a whole layer in one operation: operations of its own, all but their Python
+    "heads": (10.0, 8.0),
+    "tensor": (0.1, 0.1),  # every tensor that a list of them holds
+    "backward": (9.0, 7.0),  # once for the start of backward
+    "optimizer": (9.0, 7.0),  # once for the start of a step
+    "run": (0.5, 1.0),  # once
+}
+OPERATOR_SPREAD = 0.5
+NOISE = 0.08  # how far the time of one program is off
+VIEW, LISTED = KINDS.index("view"), KINDS.index("optimizer")
+RECURRENT = KINDS.index("recurrent")
+WHOLE_LAYERS = {"_transformer_encoder_layer_fwd": "encoder", "_native_multi_head_attention": "heads"}
+
+
+class Equation(NamedTuple):
+    """One program that was timed: how often it ran what, and how long its host took."""
+
+    counts: dict[str, float]
+    time_ns: float
+    weight: float = 1.0
+
+
+class HostCosts(NamedTuple):
+    """Nanoseconds on the host by term (``"grad"/"matmul"``, ``"scope"`` …) and the relative error of whole programs."""
+
+    unit_ns: float
+    terms: dict[str, float]
+    error: float
+
+    def per_class(self, work: Workload) -> Floats:
+        """What each class of operation costs in each mode, launches left out."""
+        made = np.zeros((len(work.op), len(MODES)))
+        for row, (op, kind) in enumerate(zip(work.op, work.kind)):
+            for column, mode in enumerate(MODES):
+                of_kind = f"{mode}/{KINDS[kind]}"
+                first = (FIRST_VIEW if kind == VIEW else FIRST)[mode][0] * self.unit_ns
+                cost = self.terms.get(of_kind, first) + self.terms.get(f"{of_kind}/{plain_name(op)}", 0.0)
+                made[row, column] = max(cost, 0.05 * first)
+        return made
+
+    def extra(self, name: str) -> float:
+        """What one of ``EXTRAS`` costs."""
+        return max(self.terms.get(name, EXTRAS[name][0] * self.unit_ns), 0.0)
+
+
+def modes(graph: Graph) -> NDArray[np.int64]:
+    """The mode that each operation was run in, a place in ``MODES``."""
+    recorded = (graph.node_flags & Flag.GRAD_MODE) != 0
+    made = np.where(recorded, 1, 0)
+    made[graph.node_phase == Phase.BACKWARD] = 2
+    made[graph.node_phase == Phase.OPTIMIZER] = 3
+    return np.asarray(made, dtype=np.int64)
+
+
+def per_node(graph: Graph, work: Workload, estimate: Estimate, costs: HostCosts) -> Floats:
+    """What the host spends on each operation; calls of modules are spread over the operations."""
+    mode, group = modes(graph), work.group
+    if not len(group):
+        return np.zeros(0)
+    made = costs.per_class(work)[group, mode]
+    for name, times in _launches(work, estimate).items():
+        made += (costs.extra(name) * times)[group]
+    whole = estimate.host_ns[group]
+    made = np.where(np.isfinite(whole), whole, made)
+    made += np.where(work.kind[group] == LISTED, work.tensors[group], 0) * costs.extra("tensor")
+    made += costs.extra("scope") * len(graph.scope_call) / len(group)
+    made[0] += costs.extra("run")
+    for place, name in ((2, "backward"), (3, "optimizer")):
+        first = np.flatnonzero(mode == place)[:1]
+        made[first] += costs.extra(name)
+    return made
+
+
+def counts(graph: Graph, work: Workload, estimate: Estimate) -> dict[str, float]:
+    """The left side of an equation: how often a run did what the host pays for.
+
+    Operations whose time to issue was measured as a whole are left out: the right side is without them.
+    """
+    mode, group = modes(graph), work.group
+    table = np.bincount(group * len(MODES) + mode, minlength=len(work.op) * len(MODES)).reshape(
+        -1, len(MODES)
+    )
+    found: dict[str, float] = defaultdict(float)
+    parts = ~np.isfinite(estimate.host_ns)
+    for row, column in zip(*np.nonzero(table * parts[:, None])):
+        of_kind = f"{MODES[column]}/{KINDS[work.kind[row]]}"
+        found[of_kind] += table[row, column]
+        found[f"{of_kind}/{plain_name(work.op[row])}"] += table[row, column]
+    calls = np.bincount(group, minlength=len(work.op)) * parts
+    for name, times in _launches(work, estimate).items():
+        found[name] = float(calls @ times)
+    found["tensor"] = float(work.tensors[group][work.kind[group] == LISTED].sum())
+    found["scope"], found["run"] = len(graph.scope_call), 1
+    found["backward"], found["optimizer"] = float((mode == 2).any()), float((mode == 3).any())
+    return {name: float(count) for name, count in found.items() if count}
+
+
+def _launches(work: Workload, estimate: Estimate) -> dict[str, Floats]:
+    """What each class of operation pays for its kernels after the first: how often which of ``EXTRAS``."""
+    more = np.maximum(estimate.kernels - 1.0, 0.0)
+    recurrent = work.kind == RECURRENT
+    made = {"launch": np.where(recurrent, 0.0, more), "recurrent_launch": np.where(recurrent, more, 0.0)}
+    for op, name in WHOLE_LAYERS.items():
+        made[name] = np.minimum(more, 1.0) * np.array([one == op for one in work.op], dtype=np.float64)
+    return made
+
+
+def usual(unit_ns: float, error: float) -> HostCosts:
+    """The costs of a host of a GPU of which only is known what one small operation takes."""
+    return HostCosts(unit_ns, {name: units * unit_ns for name, units in host_usual.TERMS.items()}, error)
+
+
+def fit(
+    equations: Sequence[Equation], unit_ns: float, *, noise: float = NOISE, on_gpu: bool = False
+) -> HostCosts:
+    """The most likely costs. ``unit_ns`` is what one small operation takes on this host.
+
+    The first guess for the host of a GPU is good, and the equations correct it, the less the more ``noise`` they have;
+    for a CPU it is a rough one.
+
+    >>> loops = [Equation({"plain/elementwise": n, "plain/elementwise/add": n, "run": 1}, 900.0 * n) for n in (5, 50)]
+    >>> costs = fit(loops, 1000.0)
+    >>> round(costs.terms["plain/elementwise"] + costs.terms["plain/elementwise/add"], -2)
+    900.0
+    """
+    known = usual(unit_ns, 0.5) if on_gpu else HostCosts(unit_ns, {}, 0.5)
+    if not equations:
+        return known
+    names = sorted({name for equation in equations for name in equation.counts})
+    place = {name: number for number, name in enumerate(names)}
+    left = np.zeros((len(equations), len(names)))
+    for row, equation in enumerate(equations):
+        for name, count in equation.counts.items():
+            left[row, place[name]] = count
+    right = np.array([equation.time_ns for equation in equations])
+    guess, sure = np.array([_first(name, on_gpu) for name in names]).T * unit_ns
+    weight = np.array([equation.weight for equation in equations]) / (noise * right)
+    scaled = left * weight[:, None]
+    normal = np.diag(1 / sure**2) + scaled.T @ scaled
+    found = guess + np.linalg.solve(normal, scaled.T @ ((right - left @ guess) * weight))
+    # how far a program is off whose own equation was not used: its residual over what its equation left free
+    leverage = np.einsum("ij,jk,ik->i", scaled, np.linalg.inv(normal), scaled)
+    off = (right - left @ found) / right / np.maximum(1.0 - leverage, 0.05)
+    error = float(np.sqrt(np.average(np.clip(off, -1.5, 1.5) ** 2, weights=weight * right)))
+    return HostCosts(unit_ns, {**known.terms, **dict(zip(names, found.tolist()))}, error)
+
+
+def _first(name: str, on_gpu: bool) -> tuple[float, float]:
+    """The guess for a term and how sure it is, in units of one small operation."""
+    if on_gpu and name in host_usual.TERMS:
+        units = host_usual.TERMS[name]
+        return units, max(host_usual.SURE * abs(units), host_usual.LEAST)
+    if name in EXTRAS:
+        return EXTRAS[name]
+    mode, kind, *operator = name.split("/")
+    value, sure = (FIRST_VIEW if kind == "view" else FIRST)[mode]
+    if not operator:
+        return value, sure
+    return 0.0, host_usual.LEAST if on_gpu else OPERATOR_SPREAD * value
+
+
+def to_plain(costs: HostCosts) -> dict[str, Any]:
+    """The costs for JSON."""
+    terms = {name: round(cost, 1) for name, cost in costs.terms.items()}
+    return {"unit_ns": round(costs.unit_ns, 1), "error": round(costs.error, 4), "terms": terms}
+
+
+def from_plain(plain: dict[str, Any]) -> HostCosts:
+    """The inverse of ``to_plain``."""
+    terms = {str(name): float(cost) for name, cost in plain["terms"].items()}
+    return HostCosts(float(plain["unit_ns"]), terms, float(plain["error"]))

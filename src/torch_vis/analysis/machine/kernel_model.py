@@ -1,0 +1,301 @@
+"""How long an operation's kernels take on a device, from measurements of operations like it.
+
+The estimate is what a roofline allows, times the factor by which similar measured operations missed it. That factor is
+taken for a smooth function of what describes an operation: known where it was measured, followed in between, and the
+less sure the further off the next measurement is (a Gaussian process on its logarithm). Similar means: of the same
+kind, near in the sizes that matter to it, and rather the same operator and element type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.analysis.machine.features import SIZES, Workload
+from torch_vis.ops.families import KINDS, REAL_DTYPES
+
+Floats = NDArray[np.float64]
+# How far another operator and another element type are, squared: as far as 3, 5 and 4 doublings of a size.
+SIMILAR_OP, OTHER_OP, OTHER_DTYPE = 9.0, 25.0, 16.0
+BASE_WEIGHT = 0.3  # of the time that the roofs allow, next to the sizes themselves
+LENGTH = 10.0  # doublings over which the factor changes by its own size
+SIGMA = 0.8  # how far the factor's logarithm spreads
+NOISE = {
+    "gpu": 0.1,
+    "cpu": 0.25,
+}  # how far one measurement is off: a host has caches, neighbours and a clock of its own
+ALIKE = frozenset(
+    {"matmul", "elementwise", "copy", "optimizer"}
+)  # kinds whose operators take much the same time
+ARITHMETIC = frozenset(
+    {"matmul", "convolution", "attention", "recurrent", "factorization"}
+)  # kinds that peaks can bound
+STEPWISE = frozenset(
+    {"recurrent", "factorization"}
+)  # of them, those where each step waits for the one before
+UNTIMED, UNKNOWN = (
+    0.35,
+    1.0,
+)  # more spread for an element type of which only the peak, or nothing at all, was measured
+REACHED = 0.3  # of the peak, by the largest operations of every kind but the stepwise
+CHUNK = 512
+VIEW, RECURRENT, COPY = KINDS.index("view"), KINDS.index("recurrent"), KINDS.index("copy")
+
+
+FIGURES = ("flops", "moved", "time_ns", "kernels", "host_ns")
+
+
+class Samples(NamedTuple):
+    """Operations whose time on a device was measured, a row each; the columns are those of ``Workload``.
+
+    ``host_ns`` is what the host took to issue the operation, where that was measured too, and NaN elsewhere.
+    """
+
+    op: list[str]
+    kind: NDArray[np.int8]
+    dtype: NDArray[np.int8]
+    flops: Floats
+    moved: Floats
+    sizes: Floats
+    time_ns: Floats
+    kernels: Floats
+    host_ns: Floats
+
+    def to_plain(self) -> dict[str, Any]:
+        """The columns as lists, for JSON; figures with the digits that a measurement has."""
+        plain: dict[str, Any] = {"op": self.op}
+        for name in ("kind", "dtype"):
+            plain[name] = getattr(self, name).tolist()
+        for name in FIGURES:
+            plain[name] = np.nan_to_num(getattr(self, name)).round().astype(np.int64).tolist()
+        return {**plain, "sizes": self.sizes.round(3).tolist()}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Samples:
+        """The inverse of ``to_plain``."""
+        codes = {name: np.array(plain[name], dtype=np.int8) for name in ("kind", "dtype")}
+        figures = {name: np.array(plain[name], dtype=np.float64) for name in FIGURES}
+        figures["host_ns"][figures["host_ns"] == 0] = np.nan
+        sizes = np.array(plain["sizes"], dtype=np.float64).reshape(-1, SIZES)
+        made = cls(
+            [str(op) for op in plain["op"]],
+            codes["kind"],
+            codes["dtype"],
+            figures["flops"],
+            figures["moved"],
+            sizes,
+            figures["time_ns"],
+            figures["kernels"],
+            figures["host_ns"],
+        )
+        if len({len(column) for column in made}) != 1:
+            raise ValueError("the columns differ in length")
+        return made
+
+
+class Estimate(NamedTuple):
+    """What is expected of each class of a workload: time, number of kernels, and the spread of the time's logarithm.
+
+    ``host_ns`` is the time to issue it, for what was measured as a whole: an operation of many kernels; NaN elsewhere.
+    """
+
+    time_ns: Floats
+    kernels: Floats
+    spread: Floats
+    host_ns: Floats
+
+
+class Known(NamedTuple):
+    """What the samples of one kind say: which they are, the inverse of how alike they are, means, and weights."""
+
+    rows: NDArray[np.int64]
+    inverse: Floats
+    means: Floats
+    weights: Floats
+
+
+class Likeness:
+    """The estimator: samples of one device, with its roofs.
+
+    ``bias_apart`` is whether a kernel of its own adds the bias of a convolution.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        *,
+        floor_ns: float,
+        bandwidth: float,
+        peaks: dict[str, float],
+        noise: float,
+        bias_apart: bool = False,
+    ) -> None:
+        self.samples = samples
+        self.bias_apart = bias_apart
+        self.peaks = peaks
+        self.noise = noise
+        self.floor_ns = floor_ns
+        self.bandwidth = bandwidth / 1e9  # bytes per ns
+        self.roofs = self._roofs()
+        self.base = self._base(samples)
+        self.ops = np.array([plain_name(op) for op in samples.op])
+        self._known: dict[tuple[int, bool], Known] = {}
+
+    def _roofs(self) -> Floats:
+        """FLOP per ns that any sample of a kind and element type reached; infinite where there is none.
+
+        Few samples may all be small: what runs on the units of matrix products reaches a part of their peak.
+        """
+        made = np.full((len(KINDS), len(REAL_DTYPES)), np.inf)
+        rates = np.nan_to_num(self.samples.flops) / np.maximum(self.samples.time_ns, 1.0)
+        for kind, name in enumerate(KINDS):
+            if name not in ARITHMETIC:
+                continue
+            for dtype in range(len(REAL_DTYPES)):
+                chosen = rates[(self.samples.kind == kind) & (self.samples.dtype == dtype)]
+                if len(chosen) and chosen.max() > 0:
+                    made[kind, dtype] = max(chosen.max(), self._least(name, dtype))
+            made[kind] = self._like_others(name, made[kind])
+        return made
+
+    def _like_others(self, kind: str, roofs: Floats) -> Floats:
+        """The roofs of one kind, with those of types that were not timed: by their peaks, or the lowest of all."""
+        timed = [code for code in range(len(REAL_DTYPES)) if np.isfinite(roofs[code])]
+        known = [code for code in timed if self._peak(kind, code)]
+        lowest = min((roofs[code] for code in timed), default=np.inf)
+        reached = max((roofs[code] * 1e9 / self._peak(kind, code) for code in known), default=0.0)
+        others = [min(reached, 1.0) * self._peak(kind, code) / 1e9 or lowest for code in range(len(roofs))]
+        return np.where(np.isfinite(roofs), roofs, others)
+
+    def _peak(self, kind: str, dtype: int) -> float:
+        """FLOP/s at most; float32 convolutions use tf32."""
+        name = REAL_DTYPES[dtype]
+        if kind == "convolution" and name == "float32" and "tf32" in self.peaks:
+            name = "tf32"
+        return self.peaks.get(name, 0.0)
+
+    def untimed(self, kind: NDArray[np.int8], dtype: NDArray[np.int8]) -> NDArray[np.bool_]:
+        """Which operations are of a kind that arithmetic bounds and in an element type that it was not timed in."""
+        timed = np.ones((len(KINDS), len(REAL_DTYPES)), dtype=np.bool_)
+        timed[[KINDS.index(name) for name in ARITHMETIC]] = False
+        timed[self.samples.kind, self.samples.dtype] = True
+        return np.asarray(~timed[kind, dtype])
+
+    def _least(self, kind: str, dtype: int) -> float:
+        """FLOP per ns that large operations of a kind reach at the least."""
+        return REACHED * self._peak(kind, dtype) / 1e9 if kind not in STEPWISE else 0.0
+
+    def _base(self, work: Samples | Workload) -> Floats:
+        """The least time by the roofs; what goes step by step takes at least one smallest kernel for each."""
+        compute = np.nan_to_num(work.flops) / self.roofs[work.kind, work.dtype]
+        roof = np.maximum(compute, np.nan_to_num(work.moved) / self.bandwidth)
+        return np.asarray(self.floor_ns * _steps(work) + roof)
+
+    def __call__(self, work: Workload) -> Estimate:
+        """The estimate for each class."""
+        base, steps = self._base(work), _steps(work)
+        found = np.zeros((len(base), 2))
+        spread = np.full(len(base), SIGMA)  # of what is like nothing that was measured
+        host = np.full(len(base), np.nan)
+        for kind in np.unique(work.kind):
+            rows = np.flatnonzero(work.kind == kind)
+            if kind == VIEW or not (self.samples.kind == kind).any():
+                continue
+            known = self._of(int(kind), whole=False)
+            found[rows], spread[rows] = self._followed(known, work, base, rows)
+            if kind == RECURRENT:
+                known = self._of(int(kind), whole=True)
+                if len(known.rows):
+                    logs, _ = self._followed(known, work, base, rows)
+                    host[rows] = np.exp(logs[:, 0]) * self._issue(_steps(work)[rows])
+        more = np.where([name in self.peaks for name in REAL_DTYPES], UNTIMED, UNKNOWN)[work.dtype]
+        spread = np.where(self.untimed(work.kind, work.dtype), np.hypot(spread, more), spread)
+        none = work.kind == VIEW
+        time_ns, count = base * np.exp(found[:, 0]), np.maximum(np.exp(found[:, 1]) * steps, 1.0)
+        if self.bias_apart:  # what was measured has none
+            apart = work.bias > 0
+            time_ns += np.where(apart, self.floor_ns + work.bias / self.bandwidth, 0.0)
+            count += apart
+        return Estimate(np.where(none, 0.0, time_ns), np.where(none, 0.0, count), spread, host)
+
+    def _issue(self, steps: Floats) -> Floats:
+        """About what it takes to issue so many steps; what was measured is a factor to this."""
+        return np.asarray(self.floor_ns * (100.0 + 10.0 * steps))
+
+    def _of(self, kind: int, *, whole: bool) -> Known:
+        """What the samples of a kind say of time and kernels, or as a ``whole`` of the time to issue them."""
+        if (kind, whole) not in self._known:
+            samples = self.samples
+            chosen = samples.kind == kind
+            if whole:
+                chosen = chosen & np.isfinite(samples.host_ns)
+            rows = np.flatnonzero(chosen)
+            steps = _steps(samples)[rows]
+            if whole:
+                goals = np.log(np.maximum(samples.host_ns[rows], 1.0) / self._issue(steps))[:, None]
+            else:
+                missed = np.maximum(samples.time_ns[rows], 1.0) / self.base[rows]
+                goals = np.log(np.stack([missed, np.maximum(samples.kernels[rows], 1.0) / steps], axis=1))
+            if len(rows):
+                self._known[kind, whole] = self._solved(rows, goals)
+            else:
+                self._known[kind, whole] = Known(rows, np.zeros((0, 0)), np.zeros(1), goals)
+        return self._known[kind, whole]
+
+    def _solved(self, rows: NDArray[np.int64], goals: Floats) -> Known:
+        alike = self._alike(self.samples, self.ops[rows], self.base[rows], rows, rows)
+        inverse = np.asarray(np.linalg.inv(alike + self.noise**2 * np.eye(len(rows))), dtype=np.float64)
+        means = (inverse @ goals).sum(axis=0) / inverse.sum()
+        return Known(rows, inverse, means, inverse @ (goals - means))
+
+    def _followed(
+        self, known: Known, work: Workload, base: Floats, rows: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """The goals for some classes of one kind, and how far they may be off."""
+        names = np.array([plain_name(work.op[row]) for row in rows])
+        means, spread = np.empty((len(rows), len(known.means))), np.empty(len(rows))
+        for start in range(0, len(rows), CHUNK):
+            part = slice(start, start + CHUNK)
+            alike = self._alike(work, names[part], base[rows[part]], rows[part], known.rows)
+            means[part] = known.means + alike @ known.weights
+            left = SIGMA**2 - np.einsum("ij,jk,ik->i", alike, known.inverse, alike, optimize=True)
+            spread[part] = np.sqrt(np.maximum(left, 0.0) + self.noise**2)
+        return means, spread
+
+    def _alike(
+        self,
+        work: Samples | Workload,
+        names: NDArray[Any],
+        base: Floats,
+        rows: NDArray[np.int64],
+        near: NDArray[np.int64],
+    ) -> Floats:
+        """How much the factors of some operations say of one another: less with the distance of their descriptions."""
+        samples = self.samples
+        apart = BASE_WEIGHT * (np.log2(base)[:, None] - np.log2(self.base[near])) ** 2
+        for place in range(SIZES):
+            column = samples.sizes[near, place]
+            if column.any() or work.sizes[rows, place].any():
+                apart += (work.sizes[rows, place][:, None] - column) ** 2
+        other = SIMILAR_OP if KINDS[samples.kind[near[0]]] in ALIKE else OTHER_OP
+        apart += np.where(names[:, None] != self.ops[near], other, 0.0)
+        apart += np.where(work.dtype[rows][:, None] != samples.dtype[near], OTHER_DTYPE, 0.0)
+        far = np.sqrt(3.0 * apart) / LENGTH
+        return np.asarray(SIGMA**2 * (1.0 + far) * np.exp(-far))
+
+
+def _steps(work: Samples | Workload) -> Floats:
+    """Time steps times layers of what is recurrent, and 1 of all else."""
+    recurrent = work.kind == RECURRENT
+    return np.asarray(np.where(recurrent, np.exp2(work.sizes[:, 0] + work.sizes[:, 1]), 1.0))
+
+
+def plain_name(op: str) -> str:
+    """An operator's name with its in-place form under the plain one.
+
+    >>> plain_name("relu_"), plain_name("__and__")
+    ('relu', '__and__')
+    """
+    return op[:-1] if op.endswith("_") and not op.endswith("__") else op

@@ -1,0 +1,237 @@
+"""The clocks of a calibration: the host's for programs and CPU operations, the profiler's for kernels on a GPU."""
+
+from __future__ import annotations
+
+import bisect
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_vis.analysis.machine.probes.sizes import Work
+
+MARK = "torch_vis probe"
+COLDNESS = 0.6  # of the way from the time with data in the caches to that with data in memory
+USUAL = 1.15  # times the best pace of the host that still counts as its usual one
+SMALL = 25  # operations that show the pace of the host
+HOST_TIMES = 3
+FLUSH_BYTES, CPU_FLUSH_BYTES = 256 << 20, 32 << 20
+PART = 120  # probes in one session of the profiler
+
+
+class Timed(NamedTuple):
+    """How long one call took on the device, and in how many kernels."""
+
+    time_ns: float
+    kernels: float
+
+
+def synchronize(device: str) -> None:
+    """Wait until a device has done all that it was given."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def wall(call: Work, device: str, times: int) -> list[float]:
+    """Nanoseconds of some runs, waiting for the device at the ends only."""
+    found = []
+    for _ in range(times):
+        synchronize(device)
+        start = time.perf_counter_ns()
+        kept = call()
+        synchronize(device)
+        found.append(float(time.perf_counter_ns() - start))
+        del kept
+    return found
+
+
+class Burst(NamedTuple):
+    """Some runs one after another, and the pace of the host before or after them, whichever was slower."""
+
+    pace_ns: float
+    times: list[float]
+
+
+@cache
+def _small(device: str) -> torch.Tensor:
+    return torch.zeros(16, device=device)
+
+
+def pace_ns(device: str) -> float:
+    """Nanoseconds that the host takes for one small operation: more when others use its core, caches or memory."""
+    data = _small(device)
+    found = []
+    for _ in range(3):  # the first finds its code and data out of the caches
+        synchronize(device)
+        start = time.perf_counter_ns()
+        for _ in range(SMALL):
+            data.add_(1.0)
+        found.append(time.perf_counter_ns() - start)
+    synchronize(device)
+    return min(found) / SMALL
+
+
+def burst(call: Work, device: str, times: int) -> Burst:
+    """Some runs, after one that is not counted, with the pace of the host around them."""
+    call()
+    before = pace_ns(device)
+    found = wall(call, device, times)
+    return Burst(max(before, pace_ns(device)), found)
+
+
+def undisturbed(bursts: Sequence[Burst], best_ns: float) -> list[Burst]:
+    """Those bursts in which the host ran at its usual pace; if those are few, the third that is nearest to it.
+
+    >>> undisturbed([Burst(10.0, [5.0]), Burst(10.5, [5.2]), Burst(17.0, [8.0])], 10.0)
+    [Burst(pace_ns=10.0, times=[5.0]), Burst(pace_ns=10.5, times=[5.2])]
+    """
+    by_pace = sorted(bursts, key=lambda one: one.pace_ns)
+    usual = sum(one.pace_ns <= USUAL * best_ns for one in bursts)
+    return by_pace[: max(usual, 2, len(bursts) // 3)]
+
+
+def host_times(makers: Sequence[Callable[[], Work] | None], device: str) -> list[float | None]:
+    """How long the host takes to issue each call, in small operations; None where there is none to make."""
+    found: list[float | None] = []
+    for make in makers:
+        work = _made(make) if make is not None else None
+        if work is None:
+            found.append(None)
+            continue
+        times = []
+        for _ in range(HOST_TIMES):
+            before = pace_ns(device)
+            start = time.perf_counter_ns()
+            kept = work()
+            took = time.perf_counter_ns() - start
+            del kept
+            synchronize(device)
+            times.append(took / max(before, pace_ns(device)))
+        found.append(median(times))
+    return found
+
+
+def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[Timed | None]:
+    """The time of each operation on the CPU, its call included; None where it cannot be run.
+
+    As on a GPU, it lies between that with data in the caches and that with data in memory.
+    """
+    flush = torch.zeros(CPU_FLUSH_BYTES // 4)
+    for make in makers:
+        work = _made(make)
+        if work is None:
+            yield None
+            continue
+        hot = median(wall(work, "cpu", 3))
+        flush.add_(1.0)
+        cold = wall(work, "cpu", 1)[0]
+        yield Timed((hot * max(hot, cold)) ** 0.5, 1.0)
+
+
+def _made(make: Callable[[], Work]) -> Work | None:
+    """A probe set up and run once; None if this build of torch has no such kernel."""
+    try:
+        work = make()
+        work()
+    except (RuntimeError, NotImplementedError):
+        return None
+    return work
+
+
+def kernel_times(
+    makers: Sequence[tuple[int, Callable[[], Work]]], device: str, mark: Callable[[int], None]
+) -> list[Timed | None]:
+    """The time that the kernels of each numbered operation take on a GPU, by the profiler's device activity.
+
+    One run finds its data in the caches and one does not: in a model, what an operation reads was often, but not
+    always, written just before. ``mark`` is called around one of the runs, with twice the number and one more.
+    """
+    flush = torch.empty(FLUSH_BYTES // 4, device=device)
+    with _profiler() as profile:
+        for number, make in makers:
+            work = _made(make)
+            if work is None:
+                continue
+            mark(2 * number)
+            with torch.profiler.record_function(f"{MARK} {number} 0"):
+                work()
+            mark(2 * number + 1)
+            flush.zero_()
+            with torch.profiler.record_function(f"{MARK} {number} 1"):
+                work()
+        synchronize(device)
+    by_turn = _kernels(profile)
+    return [_combined(by_turn.get((number, 0)), by_turn.get((number, 1))) for number, _ in makers]
+
+
+def _combined(hot: Timed | None, cold: Timed | None) -> Timed | None:
+    if hot is None or cold is None:
+        return None
+    return Timed(hot.time_ns ** (1 - COLDNESS) * cold.time_ns**COLDNESS, cold.kernels)
+
+
+@contextmanager
+def _profiler() -> Iterator[Any]:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.profiler.profile(activities=activities, acc_events=False) as profile:
+            yield profile
+
+
+def _kernels(profile: Any) -> dict[tuple[int, int], Timed]:
+    """Sums over the kernels launched inside each mark: a kernel belongs to the mark that its launch lies in."""
+    marks: list[tuple[int, int, str]] = []
+    launched: dict[int, int] = {}
+    issued: dict[int, int] = {}
+    kernels: list[tuple[int, int, int]] = []
+    on_device = torch.autograd.DeviceType.CUDA
+    for event in profile.profiler.kineto_results.events():
+        name = event.name()
+        if event.device_type() == on_device:
+            if not name.startswith(MARK):
+                kernels.append((event.correlation_id(), event.linked_correlation_id(), event.duration_ns()))
+        elif name.startswith(MARK):
+            marks.append((event.start_ns(), event.start_ns() + event.duration_ns(), name))
+        elif name.startswith("cu"):
+            launched[event.correlation_id()] = event.start_ns()
+        else:
+            issued[event.correlation_id()] = event.start_ns()
+    marks.sort()
+    starts = [mark[0] for mark in marks]
+    sums: dict[tuple[int, int], list[float]] = {}
+    for correlation, linked, took in kernels:
+        at = launched.get(correlation) or issued.get(linked)
+        place = bisect.bisect_right(starts, at) - 1 if at is not None else -1
+        if at is None or place < 0 or at > marks[place][1]:
+            continue
+        number, turn = map(int, marks[place][2].split()[-2:])
+        total = sums.setdefault((number, turn), [0.0, 0.0])
+        total[0] += took
+        total[1] += 1
+    return {key: Timed(*total) for key, total in sums.items()}
+
+
+def gap_ns(device: str, kernel_ns: float) -> float:
+    """Nanoseconds between two kernels of a stream that is never empty."""
+    if not device.startswith("cuda"):
+        return 0.0
+    data = torch.zeros(4096, device=device)
+    heavy = torch.randn(4096, 4096, device=device, dtype=torch.float32)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    found = []
+    for _ in range(5):
+        for _ in range(4):
+            heavy @ heavy  # while these run, the host gets ahead
+        start.record()
+        for _ in range(200):
+            data.add_(1.0)
+        end.record()
+        torch.cuda.synchronize(device)
+        found.append(start.elapsed_time(end) * 1e6 / 200)
+    return float(max(min(found) - kernel_ns, 0.0))

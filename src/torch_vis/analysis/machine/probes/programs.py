@@ -1,0 +1,197 @@
+"""Small programs whose time is the host's: loops of one operation, and towers of blocks, shallow and deep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torch_vis.analysis.machine.probes.parts import (
+    Fused,
+    Gate,
+    Heads,
+    Loop,
+    Residual,
+    Shuffle,
+    Tower,
+    Words,
+    Written,
+    Zoom,
+)
+
+TIMES = 12
+WITH_DEEP = frozenset(
+    {"residual", "residual silu", "residual group", "gate", "zoom", "fused", "written", "encoder"}
+)
+LOOPS: dict[str, tuple[Callable[..., Any], str, tuple[tuple[int, ...], ...]]] = {
+    "add": (lambda x: x + 1.5, "rows", ()),
+    "mul": (lambda x, p: x * p, "rows", ((64,),)),
+    "div": (lambda x: x / 2.0, "rows", ()),
+    "relu": (F.relu, "rows", ()),
+    "gelu": (F.gelu, "rows", ()),
+    "sigmoid": (torch.sigmoid, "rows", ()),
+    "tanh": (torch.tanh, "rows", ()),
+    "pow": (lambda x: x**2, "rows", ()),
+    "dropout": (lambda x: F.dropout(x, 0.1, True), "rows", ()),
+    "softmax": (lambda x: x.softmax(-1), "rows", ()),
+    "linear": (F.linear, "rows", ((64, 64), (64,))),
+    "matmul": (torch.matmul, "rows", ((64, 64),)),
+    "norm": (lambda x, w, b: F.layer_norm(x, (64,), w, b), "rows", ((64,), (64,))),
+    "bmm": (lambda x: x @ x.transpose(-1, -2) @ x, "rows", ()),
+    "views": (
+        lambda x: x.view(2, 16, 4, 16).transpose(1, 2).transpose(1, 2).reshape(2, 16, 64),
+        "rows",
+        (),
+    ),
+    "chunk": (lambda x: torch.cat(x.chunk(2, -1), -1), "rows", ()),
+    "sum": (lambda x: x + x.sum(-1, keepdim=True), "rows", ()),
+    "mean": (lambda x: x - x.mean(-1, keepdim=True), "rows", ()),
+    "attention": (
+        lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]).squeeze(1),
+        "rows",
+        (),
+    ),
+    "where": (lambda x: torch.where(x > 0, x, 0.5), "rows", ()),
+    "cast": (lambda x: x.to(torch.float64).to(x.dtype), "rows", ()),
+    "clone": (lambda x: x.clone().add_(1.0), "rows", ()),
+    "conv": (lambda x, w: F.conv2d(x, w, None, padding=1), "maps", ((16, 16, 3, 3),)),
+    "conv bias": (F.conv2d, "maps", ((16, 16, 1, 1), (16,))),
+    "each channel": (lambda x, w: F.conv2d(x, w, None, padding=1, groups=16), "maps", ((16, 1, 3, 3),)),
+    "group norm": (lambda x, w, b: F.group_norm(x, 4, w, b), "maps", ((16,), (16,))),
+    "pool": (lambda x: F.interpolate(F.max_pool2d(x, 2), scale_factor=2), "maps", ()),
+}
+
+
+class Program(NamedTuple):
+    """A program: how to make the module, what it reads, its weight in the fit, and which element types to run it in."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    reads: str
+    weight: float
+    dtypes: tuple[str, ...]
+
+
+def all_programs(dtypes: tuple[str, ...], *, deep: bool = True) -> Iterator[Program]:
+    """Every program. Towers are most like models, the deep ones above all, and weigh most.
+
+    The deep ones are worth their time where kernels do not run on the host; there they stand for their small forms.
+    """
+    for program in _all(dtypes):
+        if program.name.startswith("deep") <= deep and not (deep and program.name in WITH_DEEP):
+            yield program
+
+
+def _all(dtypes: tuple[str, ...]) -> Iterator[Program]:
+    """What is most like models comes first: when time runs out, the rest is left out."""
+    yield Program("deep words", lambda: Words(384, 8), "words 64", 2.0, dtypes)
+    for name, (block, reads, depth) in _blocks().items():
+        weight = 2.0 if name.startswith("deep") else 0.7
+        yield Program(name, partial(Tower, block, depth), reads, weight, dtypes)
+    yield Program("words", lambda: Words(64, 3), "words 16", 0.7, dtypes)
+    for name, (call, reads, shapes) in LOOPS.items():
+        yield Program(name, _loop(call, shapes), reads, 0.2, dtypes[:1])
+
+
+def _loop(call: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> Callable[[], nn.Module]:
+    return lambda: Loop(call, TIMES, *shapes)
+
+
+def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
+    """Blocks, what they read, and how many stand on one another."""
+
+    def encoder(width: int, **options: Any) -> Callable[[], nn.Module]:
+        return lambda: nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True, **options)
+
+    return {
+        "deep residual": (lambda: Residual(128, nn.BatchNorm2d, nn.ReLU), "wide maps", 14),
+        "deep gate": (
+            lambda: nn.Sequential(Residual(96, nn.BatchNorm2d, nn.SiLU, 96), Gate(96)),
+            "narrow maps",
+            8,
+        ),
+        "deep zoom": (lambda: Zoom(128), "wide maps", 8),
+        "deep fused": (lambda: Fused(384), "wide rows", 10),
+        "deep shuffle": (lambda: Shuffle(96), "narrow maps", 10),
+        "deep group": (
+            lambda: Residual(128, lambda c: nn.GroupNorm(8, c), nn.SiLU),
+            "wide maps",
+            8,
+        ),
+        "deep written": (lambda: Written(384), "wide rows", 8),
+        "deep encoder": (encoder(384, norm_first=True, activation="gelu"), "wide rows", 8),
+        "heads": (lambda: Heads(64), "rows", 6),
+        "identity": (nn.Identity, "rows", 8),
+        "linear relu": (
+            lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True)),
+            "rows",
+            8,
+        ),
+        "perceptron": (
+            lambda: nn.Sequential(
+                nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64)
+            ),
+            "rows",
+            8,
+        ),
+        "batch norm": (lambda: nn.BatchNorm2d(16), "maps", 8),
+        "residual": (lambda: Residual(16, nn.BatchNorm2d, nn.ReLU), "maps", 8),
+        "residual silu": (lambda: Residual(16, nn.BatchNorm2d, nn.SiLU, 16), "maps", 8),
+        "residual group": (lambda: Residual(16, lambda c: nn.GroupNorm(4, c), nn.ReLU), "maps", 6),
+        "gate": (lambda: Gate(16), "maps", 8),
+        "zoom": (lambda: Zoom(16), "maps", 8),
+        "fused": (lambda: Fused(64), "rows", 6),
+        "written": (lambda: Written(64), "rows", 6),
+        "encoder": (encoder(64), "rows", 6),
+    }
+
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "rows": (2, 16, 64),
+    "wide rows": (4, 64, 384),
+    "maps": (2, 16, 8, 8),
+    "wide maps": (4, 128, 28, 28),
+    "narrow maps": (4, 96, 28, 28),
+}
+
+
+def data_for(program: Program, device: str, dtype: str) -> Tensor:
+    """What a program reads."""
+    if program.reads.startswith("words"):
+        return torch.randint(0, 50, (2, int(program.reads.split()[1])), device=device)
+    return torch.randn(*SHAPES[program.reads], device=device, dtype=getattr(torch, dtype), requires_grad=True)
+
+
+def runs(program: Program, number: int, device: str, dtype: str) -> dict[str, Callable[[], Any]]:
+    """A program's inference and its training step, ready to be called."""
+    with torch.device(device):
+        module = program.make().to(getattr(torch, dtype))
+    data = data_for(program, device, dtype)
+    parameters = list(module.parameters())
+    optimizer: Any = None
+    if parameters:
+        optimizer = (
+            torch.optim.SGD(parameters, 0.01, momentum=0.9) if number % 2 else torch.optim.AdamW(parameters)
+        )
+
+    def inference() -> Any:
+        if module.training:
+            module.eval()
+        with torch.no_grad():
+            return module(data)
+
+    def training() -> None:
+        if not module.training:
+            module.train()
+        if optimizer is not None:
+            optimizer.zero_grad()
+        data.grad = None
+        module(data).float().square().mean().backward()
+        if optimizer is not None:
+            optimizer.step()
+
+    return {"inference": inference, "training": training}

@@ -1,0 +1,311 @@
+"""What kernels take for themselves beyond their results: an estimate, by rules found from the allocators' events.
+
+oneDNN computes a convolution on copies in which channels come in blocks of 16, and copies its result back; some other
+kernels keep sums or masks aside. cuDNN copies in a like manner, to put channels last. Kernels without a rule were seen
+to take nothing, or too little to matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from torch_vis.graph.call import Call, Slot
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.lifetimes import Ints
+from torch_vis.graph.rows import TensorType
+
+BLOCK = 16  # channels that oneDNN keeps together, with 512-bit registers
+SMALL = 20480  # elements up to which a convolution of one small image is left to torch's own kernel
+HALVES = ("bfloat16", "float16")
+
+
+class Kernel(NamedTuple):
+    """One operation as a rule sees it."""
+
+    call: Call
+    inputs: Sequence[TensorType]
+    outputs: Sequence[TensorType]
+    threads: int
+
+    def literal(self, place: int) -> object:
+        """An argument that is not a tensor."""
+        return self.call.args[place] if place < len(self.call.args) else None
+
+    def tensor(self, place: int) -> TensorType | None:
+        """The type of an argument that is a tensor, None if it is not there."""
+        found = self.literal(place)
+        return (
+            self.inputs[found.number] if isinstance(found, Slot) and found.number < len(self.inputs) else None
+        )
+
+
+class Scratch(NamedTuple):
+    """Scratch of every operation in bytes, as far as there are rules for it."""
+
+    bytes: Ints
+    ruled: int
+    """Operations that a rule was found for."""
+
+
+Rule = Callable[[Kernel], int]
+
+
+def scratch_bytes(graph: Graph, *, threads: int = 1) -> Scratch:
+    """What each operation of a run takes for itself beyond what it leaves behind.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Conv2d(16, 32, 3, bias=False), torch.ones(2, 16, 8, 8))
+    >>> scratch_bytes(t.graph).bytes.tolist()  # the input and the weights in blocks: 8192 + 18432
+    [26624]
+    """
+    names = [call.op.partition(".")[0] for call in graph.calls]
+    rules = [RULES.get(name) or CUDA_RULES.get(name) for name in names]
+    has = np.array([rule is not None for rule in rules], dtype=bool)
+    found = np.zeros(len(graph), dtype=np.int64)
+    nodes = np.flatnonzero(has[graph.node_call]) if rules else np.zeros(0, dtype=np.int64)
+    known: dict[tuple[int, ...], int] = {}
+    ruled = 0
+    for node in nodes.tolist():
+        device, number = _device(graph, node), int(graph.node_call[node])
+        rule = (RULES if device == "cpu" else CUDA_RULES if device.startswith("cuda") else {}).get(
+            names[number]
+        )
+        if rule is None:
+            continue
+        inputs, outputs = _types(graph, node)
+        key = (number, device == "cpu", len(inputs), *inputs, *outputs)
+        if key not in known:
+            types = graph.types
+            kernel = Kernel(
+                graph.calls[number], [types[i] for i in inputs], [types[i] for i in outputs], threads
+            )
+            known[key] = rule(kernel)
+        found[node] = known[key]
+        ruled += 1
+    return Scratch(found, ruled)
+
+
+def _device(graph: Graph, node: int) -> str:
+    value = int(graph.first_output[node])
+    return graph.devices[int(graph.storage_device[graph.value_storage[value]])] if value >= 0 else ""
+
+
+def _types(graph: Graph, node: int) -> tuple[list[int], list[int]]:
+    first, stop = graph.input_span(node)
+    slots, values = graph.in_slot[first:stop], graph.in_value[first:stop]
+    order = np.argsort(slots[slots >= 0], kind="stable")
+    inputs = graph.value_type[values[slots >= 0][order]]
+    first, stop = graph.output_span(node)
+    outputs = graph.value_type[graph.out_value[first:stop][graph.out_slot[first:stop] >= 0]]
+    return inputs.tolist(), outputs.tolist()
+
+
+# ---------------------------------------------------------------- convolutions
+
+
+def _blocked(type: TensorType, *dims: int) -> int:
+    """Bytes with the sizes of some dimensions filled up to whole blocks."""
+    shape = [-(-size // BLOCK) * BLOCK if dim in dims else size for dim, size in enumerate(type.shape)]
+    return prod(shape) * (type.itemsize or 4)
+
+
+def _data(type: TensorType) -> int:
+    return _blocked(type, 1) if type.shape[1] >= BLOCK else 0  # few channels are read as they lie
+
+
+def _weights(type: TensorType, groups: int) -> int:
+    if groups > 1 and type.shape[1] == 1:
+        return _blocked(type, 0)
+    return _blocked(type, 0, 1) if type.shape[1] >= BLOCK else _blocked(type, 0)
+
+
+def _channels_last(type: TensorType) -> bool:
+    spread = prod(type.shape[2:]) > 1  # else both layouts are the same
+    return len(type.shape) >= 4 and spread and type.stride[1] == 1 and type.shape[1] > 1
+
+
+def _copies(*types: TensorType) -> int:
+    """Bytes of what is laid out anew first: slices, what is turned round, and one number expanded to many."""
+    return sum(type.nbytes or 0 for type in types if not (_is_dense(type) or _channels_last(type)))
+
+
+def _is_dense(type: TensorType) -> bool:
+    step = 1
+    for size, stride in zip(reversed(type.shape), reversed(type.stride), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _by_torch(data: TensorType, weight: TensorType, strided: bool, groups: int, threads: int) -> bool:
+    """Whether torch's own kernel runs in the place of oneDNN's."""
+    if data.dtype != "float32":
+        return data.dtype not in HALVES
+    window = weight.shape[2:]
+    if (
+        all(size == 1 for size in window)
+        and not strided
+        and data.shape[0] < 16
+        and threads == 1
+        and len(window) == 2
+    ):
+        return True
+    small = groups == 1 and data.shape[0] == 1 and data.numel <= SMALL
+    return small and not all(size > 3 for size in window)
+
+
+def _columns(weight: TensorType, result: TensorType) -> int:
+    """The windows of an image written out, which torch's own kernel multiplies by the weights."""
+    if all(size == 1 for size in weight.shape[2:]):
+        return 0
+    return prod(weight.shape[1:]) * prod(result.shape[2:]) * (weight.itemsize or 4)
+
+
+def _convolution(kernel: Kernel) -> int:
+    data, weight, result = kernel.tensor(0), kernel.tensor(1), kernel.outputs[0] if kernel.outputs else None
+    if data is None or weight is None or result is None or len(data.shape) < 3:
+        return 0
+    strided, groups = _strided(kernel.literal(3), kernel.literal(5)), _groups(kernel.literal(8))
+    copies = _copies(data, weight)
+    if _by_torch(data, weight, strided, groups, kernel.threads):
+        return copies + _columns(weight, result)
+    packed = _weights(weight, groups)
+    if _channels_last(data) or _channels_last(weight):
+        return packed
+    blocked, kept = _blocked(result, 1), result.nbytes or 0
+    return copies + max(_data(data) + packed + blocked - kept, blocked)
+
+
+def _convolution_backward(kernel: Kernel) -> int:
+    gradient, data, weight = kernel.tensor(0), kernel.tensor(1), kernel.tensor(2)
+    if gradient is None or data is None or weight is None or len(data.shape) < 3:
+        return 0
+    strided, groups = _strided(kernel.literal(4), kernel.literal(6)), _groups(kernel.literal(9))
+    copies = _copies(gradient, data, weight)
+    if _by_torch(data, weight, strided, groups, kernel.threads):
+        return copies + _columns(weight, gradient)
+    packed, plain = _weights(weight, groups), weight.nbytes or 0
+    if _channels_last(data) or _channels_last(weight):
+        return packed + plain
+    of_weights = _blocked(gradient, 1) + _data(data) + packed - plain
+    return copies + max(of_weights, packed, _of_data(kernel, gradient, data, weight, groups))
+
+
+def _of_data(kernel: Kernel, gradient: TensorType, data: TensorType, weight: TensorType, groups: int) -> int:
+    """What the gradient of the data takes, beyond the two that are kept: it is in blocks of channels as well."""
+    wanted, plain = kernel.literal(10), weight.nbytes or 0
+    if groups != 1 or kernel.literal(7) or (isinstance(wanted, tuple) and not wanted[0]):
+        return 0
+    if not _strided(kernel.literal(4), None):
+        blocked = _blocked(gradient, 1) + _blocked(weight, 0, 1) + _blocked(data, 1)
+        return blocked - (data.nbytes or 0) - plain
+    # windows that leave pixels out write on zeros, and there are three images for a moment
+    return 0 if _strided(kernel.literal(6), None) else 2 * (data.nbytes or 0) - plain
+
+
+def _strided(stride: object, dilation: object) -> bool:
+    return any(isinstance(item, tuple) and any(size != 1 for size in item) for item in (stride, dilation))
+
+
+def _groups(item: object) -> int:
+    return item if isinstance(item, int) else 1
+
+
+# ---------------------------------------------------------------- others
+
+
+def _batch_norm_backward(kernel: Kernel) -> int:
+    return (kernel.inputs[0].nbytes or 0) if kernel.inputs else 0
+
+
+def _layer_norm_backward(kernel: Kernel) -> int:
+    normalized = kernel.literal(2)
+    size = prod(part for part in normalized if isinstance(part, int)) if isinstance(normalized, tuple) else 0
+    return 2 * size * 4 * kernel.threads
+
+
+def _safe_softmax(kernel: Kernel) -> int:
+    """A mask of what is minus infinity, and which rows are nothing else."""
+    scores = kernel.inputs[0]
+    return scores.numel + scores.numel // max(1, scores.shape[-1] if scores.shape else 1)
+
+
+def _attention_backward(kernel: Kernel) -> int:
+    """The gradient laid out like the result, and the scores of one block of queries for each thread."""
+    gradient, keys = kernel.inputs[0], kernel.inputs[2]
+    block = min(keys.shape[2], 256) if keys.shape[2] < 768 else 512
+    return (gradient.nbytes or 0) + kernel.threads * block * min(keys.shape[2], 512) * (keys.itemsize or 4)
+
+
+def _attention(kernel: Kernel) -> int:
+    """The scores of one block of queries and keys, and its results, for each thread."""
+    query, key = kernel.inputs[0], kernel.inputs[1]
+    rows = 32 if query.shape[2] < 192 else 64 if query.shape[2] < 768 else 256
+    return kernel.threads * rows * (min(key.shape[2], 512) + query.shape[3] + 2) * 4
+
+
+def _recurrent(kernel: Kernel) -> int:
+    """The weights of both products with longer rows, all gates of all steps, and a gradient that is laid out anew."""
+    if len(kernel.inputs) < 3 or len(kernel.inputs[0].shape) != 3:
+        return 0
+    steps, batch, _ = kernel.inputs[0].shape
+    gates = -(-kernel.inputs[1].shape[0] // BLOCK) * BLOCK
+    gates += BLOCK if gates % 256 == 0 else 0  # rows that would fall into the same places of a cache
+    weights = sum((part.shape[0] + BLOCK) * part.shape[1] for part in kernel.inputs[1:3])
+    gradient = kernel.tensor(10)  # there is one in the backward pass
+    return 4 * (weights + steps * batch * gates) + (0 if gradient is None else _copies(gradient))
+
+
+def _half_mean(kernel: Kernel) -> int:
+    """All elements once more in single precision, where a whole tensor in half precision is averaged."""
+    if len(kernel.call.args) > 1 or kernel.inputs[0].dtype not in HALVES:
+        return 0
+    return 4 * kernel.inputs[0].numel
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+def _cudnn(kernel: Kernel) -> int:
+    """Input and weights with channels last; the result is written where it belongs."""
+    data, weight = kernel.tensor(0), kernel.tensor(1)
+    if data is None or weight is None or _channels_last(data):
+        return 0
+    return (data.nbytes or 0) + (weight.nbytes or 0)
+
+
+def _cudnn_backward(kernel: Kernel) -> int:
+    types = [kernel.tensor(place) for place in (0, 1, 2)]
+    if any(type is None or _channels_last(type) for type in types[:2]):
+        return 0
+    return sum(type.nbytes or 0 for type in types if type is not None)
+
+
+def _efficient_attention_backward(kernel: Kernel) -> int:
+    """The gradient laid out like the result, and two numbers for each row."""
+    gradient = kernel.inputs[0]
+    return (gradient.nbytes or 0) + 8 * gradient.numel // max(1, gradient.shape[-1])
+
+
+CUDA_RULES: dict[str, Rule] = {
+    "aten::convolution": _cudnn,
+    "aten::convolution_backward": _cudnn_backward,
+    "aten::_scaled_dot_product_efficient_attention_backward": _efficient_attention_backward,
+}
+RULES: dict[str, Rule] = {
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+    "aten::native_batch_norm_backward": _batch_norm_backward,
+    "aten::native_layer_norm_backward": _layer_norm_backward,
+    "aten::_safe_softmax": _safe_softmax,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten::mkldnn_rnn_layer": _recurrent,
+    "aten::mkldnn_rnn_layer_backward": _recurrent,
+    "aten::mean": _half_mean,
+}

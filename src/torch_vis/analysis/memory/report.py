@@ -1,0 +1,343 @@
+"""Where the memory of a run goes: the timeline by use, the peak and what it is made of, checkpointing, allocators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torch_vis.analysis.memory import (
+    Blocks,
+    Caching,
+    Checkpoint,
+    Checkpointing,
+    Tensor,
+    Use,
+    simulate_caching,
+)
+from torch_vis.analysis.memory import scratch_bytes as scratch_of
+from torch_vis.analysis.memory.caching_allocator import WORKSPACE
+from torch_vis.analysis.memory.checkpoint_report import RANDOM, Checkpointed, thinned
+from torch_vis.analysis.memory.checkpointing import paths_of
+from torch_vis.analysis.memory.live_tensors import Alive
+from torch_vis.analysis.memory.untraced_run import plain_live
+from torch_vis.analysis.report import Report, most
+from torch_vis.errors import UsageError
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.rows import Node
+from torch_vis.graph.schema import Flag
+from torch_vis.graph.units import count, duration, size
+from torch_vis.views.charts.chart import INK, Axis, Chart, Series
+from torch_vis.views.charts.stages import stages_of
+from torch_vis.views.text.table import PATH, Field, Listing, cut
+
+BARS = 30
+SCRATCH = "an estimate: 4 of 5 convolutions within 2 %, LSTMs up to 37 % low"
+TRIED = (  # what the rules of analysis/memory/scratch.py were found to be worth on shapes they were not made from
+    "scratch of kernels on the CPU, as tried: in backward, 206 of 260 random convolutions were within 2 % + 2 KiB; "
+    "depthwise windows above 3×3 are far off either way, and LSTMs up to 37 % too low"
+)
+
+
+class Share(NamedTuple):
+    """Bytes at the peak of one module, line or use."""
+
+    name: str
+    size_bytes: int
+    tensors: int
+
+
+class MemoryReport(Report):
+    """The memory of a run. Of a trace with ``fake=True`` it is a prediction: nothing was allocated.
+
+    A figure counts what tensors hold; what kernels and allocators take on top of that is named apart. At the peak
+    counts all that is alive while the operation runs: what it reads, what it makes and what is freed right after it.
+
+    >>> import torch, torch_vis as tv
+    >>> report = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True).memory()
+    >>> report.peak_bytes, report.peak_node.name
+    (92, 'sum')
+    >>> report.peak[0].name, report.peak[0].use, report.peak[0].size_bytes
+    ('weight', 'parameter', 24)
+    """
+
+    title = "Memory"
+
+    def __init__(self, graph: Graph, metrics: Metrics, meta: Mapping[str, Any]) -> None:
+        self.graph, self.metrics, self.meta = graph, metrics, meta
+        self.blocks = Blocks(graph, metrics)
+        self.predicted = bool(meta.get("fake"))
+
+    # ---------------------------------------------------------------- what tensors hold
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that tensors hold at once."""
+        return self.blocks.peak_bytes
+
+    @property
+    def peak_node(self) -> Node | None:
+        """The operation during which they do; None for a run without operations."""
+        node = self.blocks.peak_node
+        return None if node is None else Node(self.graph, node)
+
+    @cached_property
+    def peak(self) -> Alive:
+        """The tensors that make up the peak, the largest first."""
+        return self.at(self.blocks.peak_node)
+
+    def at(self, node: Node | int | None) -> Alive:
+        """The tensors that are alive while an operation runs, the largest first; for None, before the run.
+
+        It is a list, of which ``print`` shows a table.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+        >>> [tensor.name for tensor in t.memory().at(t.graph.nodes[0])]
+        ['weight', 'input', 'bias']
+        """
+        return Alive(self.blocks.tensors(self.blocks.alive(self._number(node))), self.graph)
+
+    def _number(self, node: Node | int | None) -> int | None:
+        """The number of an operation of this run."""
+        if node is None:
+            return None
+        if isinstance(node, Node):
+            if node.graph is not self.graph:
+                raise UsageError(
+                    f"{node} is an operation of another graph than the one that this memory is of"
+                )
+            return node.index
+        try:
+            number = index(node)
+        except TypeError:
+            raise UsageError(f"an operation is told by itself or by its number, not by {node!r}") from None
+        if not 0 <= number < len(self.graph):
+            has = f"operations 0 to {len(self.graph) - 1:,}" if len(self.graph) else "no operations"
+            raise UsageError(f"there is no operation {number:,}: this run has {has}")
+        return number
+
+    @property
+    def lifetimes(self) -> list[Tensor]:
+        """Every block of memory of the run, in the order in which the run met them."""
+        return self.blocks.tensors(range(len(self.blocks.birth)))
+
+    @cached_property
+    def timeline(self) -> dict[str, Any]:
+        """For every use, the bytes alive while each operation runs."""
+        return {use.words: self.blocks.during[use] for use in Use}
+
+    @cached_property
+    def by_use(self) -> list[Share]:
+        """The peak by what memory is for."""
+        return self._shares(
+            use.words for use in (Use(number) for number in self.blocks.use[self._alive].tolist())
+        )
+
+    @cached_property
+    def by_module(self) -> list[Share]:
+        """The peak by the modules that made the tensors or own them, the largest first."""
+        return self._shares(self.blocks.paths[block] for block in self._alive.tolist())
+
+    @cached_property
+    def by_line(self) -> list[Share]:
+        """The peak by source line; what came from outside the run has none."""
+        sites = self.blocks.sites(self._alive)
+        return self._shares("from outside" if site is None else site.short for site in sites)
+
+    @cached_property
+    def _alive(self) -> Any:
+        return self.blocks.alive(self.blocks.peak_node)
+
+    def _shares(self, names: Any) -> list[Share]:
+        total: dict[str, list[int]] = {}
+        for name, amount in zip(names, self.blocks.bytes[self._alive].tolist(), strict=True):
+            entry = total.setdefault(name, [0, 0])
+            entry[0] += amount
+            entry[1] += 1
+        return sorted((Share(name, *entry) for name, entry in total.items()), key=lambda row: -row.size_bytes)
+
+    # ---------------------------------------------------------------- checkpointing
+
+    @cached_property
+    def _checkpointing(self) -> Checkpointing:
+        return Checkpointing(self.graph, self.metrics, self.blocks)
+
+    @cached_property
+    def checkpoints(self) -> list[Checkpoint]:
+        """What checkpointing each call of a module by itself would save and cost; what leaves the lowest peak first."""
+        rows = self._checkpointing.rows()
+        return [row._replace(extra_time_ns=None) for row in rows] if self.predicted else rows
+
+    def checkpoint(self, modules: str | Sequence[str]) -> Checkpointed:
+        """The memory of the run if all calls of these modules (paths or patterns) were checkpointed together.
+
+        ``print`` shows both peaks and what it costs; ``.figure()`` draws the memory along the run, now and then.
+
+        >>> import torch, torch_vis as tv
+        >>> layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(8)]
+        >>> report = tv.trace(torch.nn.Sequential(*layers), torch.ones(512, 64), backward=True).memory()
+        >>> report.peak_bytes, report.checkpoint("?").peak_bytes
+        (2509064, 1591560)
+        """
+        return Checkpointed(self._checkpointing, paths_of(modules), predicted=self.predicted)
+
+    # ---------------------------------------------------------------- allocators
+
+    @cached_property
+    def scratch_bytes(self) -> Any:
+        """For every operation, an estimate of what its kernel takes for itself while it runs."""
+        return scratch_of(self.graph, threads=int(self.meta.get("threads") or 1)).bytes
+
+    @cached_property
+    def allocator_peak_bytes(self) -> int:
+        """An estimate of the CPU allocator's peak in a plain run: tensors and kernel scratch."""
+        live = self._cpu_live()
+        return int((live + self.scratch_bytes * self._on_cpu).max()) if len(live) else self.peak_bytes
+
+    @cached_property
+    def _on_cpu(self) -> Any:
+        """Which operations give their results to the CPU."""
+        values = self.graph.first_output
+        devices = np.array([device == "cpu" for device in self.graph.devices] or [True], dtype=bool)
+        known = values >= 0
+        found = np.zeros(len(values), dtype=bool)
+        found[known] = devices[self.graph.storage_device[self.graph.value_storage[values[known]]]]
+        return found
+
+    def _cpu_live(self) -> Any:
+        live = plain_live(self.graph, self.blocks)
+        elsewhere = np.array([device != "cpu" for device in self.graph.devices], dtype=bool)
+        if not elsewhere[self.graph.storage_device].any():
+            return live
+        there = np.flatnonzero(elsewhere[self.graph.storage_device])
+        change, nodes = np.zeros(len(self.graph) + 1, dtype=np.int64), len(self.graph)
+        np.add.at(change, np.clip(self.blocks.birth[there], 0, nodes), self.blocks.bytes[there])
+        np.subtract.at(change, np.clip(self.blocks.death[there], 0, nodes), self.blocks.bytes[there])
+        return live - np.cumsum(change[:nodes])
+
+    @cached_property
+    def cuda(self) -> tuple[Caching, ...]:
+        """What CUDA's caching allocator would report, device by device: the run played through a model of it."""
+        used = {self.graph.devices[number] for number in np.unique(self.graph.storage_device).tolist()}
+        return tuple(self.caching(device) for device in sorted(used) if device.startswith("cuda"))
+
+    def caching(self, device: str, *, workspace: int = WORKSPACE) -> Caching:
+        """The tensors of one device played through a model of CUDA's caching allocator.
+
+        ``workspace`` is what cuBLAS takes for itself: 32 MiB from compute capability 9.0 on, 8.1 MiB before.
+        """
+        scratch = self.scratch_bytes
+        return simulate_caching(self.graph, self.blocks, device=device, workspace=workspace, scratch=scratch)
+
+    # ---------------------------------------------------------------- as a report
+
+    def facts(self) -> dict[str, str]:
+        """The peaks, in words."""
+        node = self.peak_node
+        where = ""
+        if node is not None:
+            path = cut(node.path, PATH) if node.path else "the run"
+            where = f" at operation {node.index:,}, {node.name} in {path}"
+        found = {"predicted peak" if self.predicted else "peak": f"{size(self.peak_bytes)}{where}"}
+        if self.blocks.live.size:
+            found["at the end"] = size(int(self.blocks.after[:, -1].sum()))
+        if (self.graph.storage_device == 0).any() and "cpu" in self.graph.devices[:1]:
+            bound = f" ({SCRATCH})" if (self.scratch_bytes * self._on_cpu).any() else ""
+            found["CPU allocator"] = (
+                f"about {size(self.allocator_peak_bytes)} with the scratch of kernels{bound}"
+            )
+        for row in self.cuda:
+            found[f"{row.device} allocator"] = (
+                f"about {size(row.peak_bytes)} allocated, {size(row.reserved_bytes)} reserved, of which "
+                f"{size(row.free_at_peak_bytes)} free at the peak; cuBLAS holds {size(row.workspace_bytes)}"
+            )
+        return found
+
+    def listings(self) -> list[Listing]:
+        """The peak by use, tensor, module and line, and what checkpointing would do."""
+        shared = (Field("size_bytes", "at the peak", size), Field("tensors", "tensors", count))
+        modules = [(share.name or "(root)", *share[1:]) for share in self.by_module]
+        of = "At the predicted peak" if self.predicted else "At the peak"
+        listings = [
+            Listing("By use", (Field("name", "use"), *shared), self.by_use, heading=f"{of}, by use"),
+            self.peak.listing("Tensors at the peak", f"{of}, tensor by tensor"),
+            Listing("By module", (Field("name", "module"), *shared), modules, heading=f"{of}, by module"),
+            Listing(
+                "By line",
+                (Field("name", "source line"), *shared),
+                self.by_line,
+                heading=f"{of}, by source line",
+            ),
+        ]
+        if self.checkpoints:
+            calls = [(row.path or "(root)", *row[1:-1]) for row in self.checkpoints]
+            title = "Checkpointing, one call at a time"
+            heading = "What checkpointing one call of a module would free and cost"
+            listings.append(Listing(title, CHECKPOINTS, calls, heading=heading))
+        return listings
+
+    def charts(self) -> dict[str, Chart]:
+        """The timeline by use, and the modules at the peak."""
+        if not len(self.graph):
+            return {}
+        x, chosen = thinned(self.blocks.live)
+        names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
+        series = [
+            Series(use.words, x, self.blocks.during[use][chosen].tolist(), names)
+            for use in Use
+            if self.blocks.during[use].any()
+        ]
+        title = "Predicted memory by use" if self.predicted else "Memory by use"
+        node = self.peak_node
+        title += f", {size(self.peak_bytes)} at the peak" + (f" (operation {node.index:,})" if node else "")
+        peak = Series(
+            "peak", [x[0], x[-1]], [self.peak_bytes] * 2, color=INK
+        )  # often of one operation, hardly seen
+        along = Axis("operation, in the order of the run", "count")
+        held = Axis("held by tensors", "bytes")
+        timeline = Chart("areas", title, along, held, series, [peak], stages_of(self.graph))
+        shares = self.by_module[:BARS]
+        labels, heights = [self._label(row.name) for row in shares], [row.size_bytes for row in shares]
+        bars = [Series("at the peak", labels, heights)]
+        title = f"Memory at the peak by module{most(len(shares), len(self.by_module))}"
+        modules = Chart("bars", title, Axis("module"), Axis("held by tensors", "bytes"), bars)
+        return {"timeline": timeline, "modules": modules}
+
+    def _label(self, path: str) -> str:
+        """What a module is called; one that has but a number is told with its class."""
+        types = (module.type for module in self.graph.modules if module.path == path)
+        return f"{path} {next(types, '')}".strip() if path.isdigit() else path or "(root)"
+
+    def notes(self) -> list[str]:
+        """What the figures are and are not."""
+        found = [
+            "what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it",
+            *([TRIED] if (self.scratch_bytes * self._on_cpu).any() else ()),
+            "made by: the number of the operation that made a tensor, – before the run; freed by: that of the first "
+            "one for which it was gone, – where it outlived the run",
+        ]
+        if self.predicted:
+            found.append("nothing was run: these are the lifetimes of a run by shapes alone")
+        if self.meta.get("packed_bytes"):
+            held = size(int(self.meta["packed_bytes"]))
+            found.append(
+                f"packed weights are opaque to torch: the about {held} that they hold are not counted"
+            )
+        if (self.graph.node_flags & Flag.RECOMPUTE != 0).any():
+            found.append(RANDOM)
+        if not (self.graph.node_phase == 1).any():
+            found.append("no backward pass was recorded, so nothing counts as saved for backward")
+        return found
+
+
+CHECKPOINTS = (
+    Field("path", "module"), Field("type", "class"), Field("call", "call", count),
+    Field("saved_bytes", "frees", size), Field("peak_bytes", "lowers the peak by", size),
+    Field("new_peak_bytes", "new peak", size),
+    Field("extra_flops", "extra FLOPs", count), Field("extra_time_ns", "extra time", duration),
+)  # fmt: skip

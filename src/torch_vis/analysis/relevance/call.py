@@ -1,0 +1,127 @@
+"""One operation of a run as the rules see it: its arguments by name, its result, and which of them carry relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from torch_vis.analysis.relevance.part import Part
+
+Given = Mapping[int, Part]  # of an operation's outputs, by position
+Shares = dict[int, Part]  # of its arguments' leaves, by position
+Rule = Callable[["Call", Given], "Shares | None"]
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for the operators of these names (``add``, ``conv2d``; all their overloads)."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"{name} has a rule already")
+            RULES[name] = function
+        return function
+
+    return register
+
+
+class Leaf(NamedTuple):
+    """One argument, or one entry of a list that is an argument."""
+
+    name: str  # of the argument in the operator's schema
+    value: Any
+    node: fx.Node | None
+    carries: bool
+
+
+class Call:
+    """An operation that has run."""
+
+    def __init__(
+        self, node: fx.Node, read: Callable[[fx.Node], Any], carries: Callable[[fx.Node], bool]
+    ) -> None:
+        self.node = node
+        self.target: Any = node.target
+        self.name = op_name(node)
+        nodes, self.spec = pytree.tree_flatten((tuple(node.args), dict(node.kwargs)))
+        names = self._names()
+        self.leaves = [
+            Leaf(name, read(item), item, carries(item))
+            if isinstance(item, fx.Node)
+            else Leaf(name, item, None, False)
+            for name, item in zip(names, nodes, strict=True)
+        ]
+        self.out = read(node)
+        self.outs: list[Any] = list(self.out) if isinstance(self.out, (tuple, list)) else [self.out]
+
+    def _names(self) -> list[str]:
+        schema = getattr(self.target, "_schema", None)
+        known = [argument.name for argument in schema.arguments] if schema is not None else []
+        names: list[str] = []
+        for place, value in enumerate(self.node.args):
+            name = known[place] if place < len(known) else f"arg{place}"
+            names += [name] * len(pytree.tree_leaves(value))
+        for name, value in self.node.kwargs.items():
+            names += [name] * len(pytree.tree_leaves(value))
+        return names
+
+    @property
+    def carriers(self) -> list[int]:
+        """The positions of the leaves that carry relevance."""
+        return [place for place, leaf in enumerate(self.leaves) if leaf.carries]
+
+    def places(self, *names: str) -> list[int]:
+        """The positions of tensors under these argument names."""
+        return [
+            place
+            for place, leaf in enumerate(self.leaves)
+            if leaf.name in names and isinstance(leaf.value, torch.Tensor)
+        ]
+
+    def value(self, name: str, otherwise: Any = None) -> Any:
+        """An argument that is no list, by name."""
+        return next((leaf.value for leaf in self.leaves if leaf.name == name), otherwise)
+
+    def run(self, replaced: Mapping[int, Any]) -> Any:
+        """The operator's result with some leaves replaced."""
+        values = [replaced.get(place, leaf.value) for place, leaf in enumerate(self.leaves)]
+        args, kwargs = pytree.tree_unflatten(values, self.spec)
+        return self.target(*args, **kwargs)
+
+    def pull(
+        self, moved: Mapping[int, torch.Tensor], fixed: Mapping[int, Any], given: Mapping[int, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """The vector-Jacobian product with ``given`` at the outputs, for the leaves in ``moved``."""
+        with torch.enable_grad():
+            inputs = {place: tensor.detach().requires_grad_() for place, tensor in moved.items()}
+            made = self.run({**fixed, **inputs})
+            outs = list(made) if isinstance(made, (tuple, list)) else [made]
+            chosen = [place for place in given if outs[place].requires_grad]
+            if not chosen:
+                return {place: torch.zeros_like(tensor) for place, tensor in moved.items()}
+            found = torch.autograd.grad(
+                [outs[place] for place in chosen],
+                list(inputs.values()),
+                [given[place].to(outs[place].dtype) for place in chosen],
+                allow_unused=True,
+            )
+        return {
+            place: torch.zeros_like(moved[place]) if gradient is None else gradient
+            for place, gradient in zip(inputs, found)
+        }
+
+
+def op_name(node: fx.Node) -> str:
+    """An operator's name without namespace and overload."""
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target._schema.name.split("::")[1])
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return str(target.name())
+    return str(getattr(target, "__name__", target))

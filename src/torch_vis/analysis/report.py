@@ -1,0 +1,117 @@
+"""What every report has: facts, listings, a table, a figure, plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.errors import UsageError, no_match
+from torch_vis.views.charts.chart import Chart, draw
+from torch_vis.views.text.table import Listing, table
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def most(shown: int, whole: int) -> str:
+    """What a title says where a chart has no room for all.
+
+    >>> most(20, 20), most(20, 147)
+    ('', ': the 20 largest of 147')
+    """
+    return f": the {shown:,} largest of {whole:,}" if shown < whole else ""
+
+
+class Report:
+    """Something found out about a run; ``print`` shows it as tables.
+
+    A kind of report says what it found in ``facts`` (what it comes to, in words), ``listings`` (rows with titles) and
+    ``charts`` (what ``figure`` draws, the first one by default). ``notes`` are sentences on what it leaves out.
+    """
+
+    title = ""
+
+    def facts(self) -> Mapping[str, str]:
+        """What it all comes to, by name, in words."""
+        return {}
+
+    def listings(self) -> Sequence[Listing]:
+        """The rows found, under titles."""
+        return ()
+
+    def printed(self, width: int) -> Sequence[Listing]:
+        """The rows as they are printed in so many columns, where that is not all of them."""
+        return self.listings()
+
+    def charts(self) -> Mapping[str, Chart]:
+        """The charts that can be drawn, by name: ``figure(chart=…)`` takes one of these names."""
+        return {}
+
+    def notes(self) -> Sequence[str]:
+        """What the figures leave out, in sentences."""
+        return ()
+
+    def table(self, *, width: int = 120) -> str:
+        """The report as text."""
+        facts = dict(self.facts())
+        wide = max(map(len, facts), default=0)
+        parts = [[self.title]] if self.title else []
+        parts += [[f"{name.ljust(wide)}  {fact}" for name, fact in facts.items()]] if facts else []
+        parts += [table(listing, width) for listing in self.printed(width) if len(listing.rows)]
+        if self.notes():
+            notes = (wrap(f"• {note}", width, subsequent_indent="  ") for note in self.notes())
+            parts.append([line for lines in notes for line in lines])
+        names = [*self.charts()]
+        if len(names) > 1:
+            told = f"charts: {', '.join(names)}; figure() draws the first, figure(chart={names[1]!r}) another"
+            parts.append(wrap(told, width, subsequent_indent="  "))
+        return "\n\n".join("\n".join(lines) for lines in parts)
+
+    def figure(self, renderer: str = "plotly", *, chart: str | None = None) -> Any:
+        """A chart of it, drawn by ``"plotly"`` or ``"matplotlib"``.
+
+        ``chart`` is one of the names in ``charts()``, which ``print`` shows below the tables; without it, the first.
+
+        >>> import torch, torch_vis as tv
+        >>> report = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).time()
+        >>> [*report.charts()]
+        ['modules', 'operators', 'lines']
+        >>> figure = report.figure("matplotlib", chart="lines")
+        """
+        found = self.charts()
+        if not found:
+            raise UsageError(f"there is nothing to draw: {self.title or type(self).__name__} is empty")
+        name = next(iter(found)) if chart is None else chart
+        if name not in found:
+            raise no_match("chart", str(name), [*found])
+        return draw(found[name], renderer)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        rows = {listing.title: listing.to_plain() for listing in self.listings()}
+        return {"facts": dict(self.facts()), **rows, "notes": list(self.notes())}
+
+    def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:
+        """The rows of a listing (the first one by default) as a pandas ``DataFrame``."""
+        try:
+            import pandas
+        except ImportError as error:
+            from torch_vis.errors import missing_extra
+
+            raise missing_extra("pandas") from error
+        found = {item.title: item for item in self.listings()}
+        name = next(iter(found), "") if listing is None else listing
+        if name not in found:
+            raise no_match("listing", str(name), [*found])
+        chosen = found[name]
+        return pandas.DataFrame(
+            [list(row) for row in chosen.rows], columns=[field.name for field in chosen.fields]
+        )
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}: {fact}" for name, fact in list(self.facts().items())[:3])
+        return f"<{type(self).__name__} {facts}>" if facts else f"<{type(self).__name__}>"

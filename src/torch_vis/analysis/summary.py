@@ -1,0 +1,266 @@
+"""What a trace comes to, as data: the totals and the module tree that ``print`` shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from torch_vis.analysis.report import Report, most
+from torch_vis.graph.module_table import Outline
+from torch_vis.graph.schema import Phase
+from torch_vis.graph.units import count, duration, size
+from torch_vis.ops.cost.compute import why_uncovered
+from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
+from torch_vis.views.text.module_tree import gaps, table, totals
+from torch_vis.views.text.notes import remarks
+from torch_vis.views.text.table import Field, Listing
+
+if TYPE_CHECKING:
+    from torch_vis.api import Trace
+    from torch_vis.graph.metrics import Column, Metrics
+
+BARS = 30
+UNCOVERED = "Operators whose FLOPs are not known"
+
+
+class ModuleSummary(NamedTuple):
+    """All calls of one module from one place, with what it called: figures as in the table, None where not known.
+
+    ``recomputed_ops`` are those of ``backward_ops`` that compute again what was checkpointed. ``incomplete`` names the
+    figures that are too low, since an operation inside has none: ``("flops", "macs")``.
+    """
+
+    path: str
+    type: str
+    kind: str
+    calls: int
+    parameters: int
+    outputs: tuple[str, ...]
+    ops: int
+    backward_ops: int
+    recomputed_ops: int
+    time_ns: int | None
+    self_ns: int | None
+    backward_ns: int | None
+    alloc_bytes: int | None
+    backward_bytes: int | None
+    flops: int | None
+    backward_flops: int | None
+    macs: int | None
+    backward_macs: int | None
+    moved_bytes: int | None
+    backward_moved_bytes: int | None
+    incomplete: tuple[str, ...]
+
+
+class PhaseSummary(NamedTuple):
+    """Forward, backward or optimizer: what its operations come to, None where nothing of it is known.
+
+    ``incomplete`` names the figures that leave out operations of which they are not known.
+    """
+
+    phase: str
+    operations: int
+    time_ns: int | None
+    alloc_bytes: int | None
+    flops: int | None
+    macs: int | None
+    moved_bytes: int | None
+    incomplete: tuple[str, ...]
+
+
+SUMMED = PhaseSummary._fields[2:-1]
+
+
+class Summary(Report):
+    """The totals and the module tree of a trace.
+
+    >>> import torch, torch_vis as tv
+    >>> s = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True).summary()
+    >>> s.operations, s.parameters, s.macs, s.uncovered
+    ({'forward': 3, 'backward': 10}, 8, 12, {})
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._outline = Outline(trace.graph, trace.metrics)
+        self.model: str | None = trace.meta.get("model")
+        self.operations = {
+            Phase(phase).name.lower(): number
+            for phase, number in sorted(Counter(trace.graph.node_phase.tolist()).items())
+        }
+        self.parameters = sum(parameter.type.numel for parameter in self._outline.parameters)
+        self.parameter_bytes = _sum([parameter.type.nbytes for parameter in self._outline.parameters])
+        self.inputs = {v.name or str(v.index): str(v.type) for v in trace.graph.inputs if v.role == "input"}
+        self.outputs = {r.name: str(r.value.type) for r in trace.graph.outcomes if r.kind == "output"}
+        self.flops, self.macs, self.moved_bytes = (
+            self._total(name) for name in ("flops", "macs", "moved_bytes")
+        )
+        self.time_ns = self._total("time_ns")
+        self.wall_ns: int | None = trace.meta.get("wall_ns")
+        self.uncovered = _uncovered(trace)
+        """Operators without a formula, with the number of their calls; the sums leave them out."""
+        self.limits = trace.limits
+
+    def _total(self, name: str) -> int | None:
+        metrics = self._trace.metrics
+        total = metrics[name].total() if name in metrics else None
+        return None if total is None else int(total)
+
+    @cached_property
+    def why_uncovered(self) -> dict[str, str]:
+        """Why the cost of an operator is not known: no formula, one that leaves the case open, or one that failed.
+
+        >>> import torch, torch_vis as tv
+        >>> def by_numpy(x):
+        ...     made = torch.empty(3)
+        ...     made.numpy()[:] = 1
+        ...     return made + x
+        >>> [*tv.trace(by_numpy, torch.zeros(3)).summary().why_uncovered.values()]
+        ['something outside of torch may have filled the memory; what it took is not known']
+        """
+        if not self.uncovered:
+            return {}
+        told = why_uncovered(self._trace.graph, self._trace.metrics.get("stored"))
+        return {op: told.get(op, "it was not known when the file was written") for op in self.uncovered}
+
+    @cached_property
+    def peak_bytes(self) -> int | None:
+        """The most that tensors held at once."""
+        metrics = self._trace.metrics
+        if not {"live_bytes", "free_bytes"} <= set(metrics) or not len(self._trace.graph):
+            return None
+        return int(np.max(metrics["live_bytes"].values + metrics["free_bytes"].values))
+
+    @cached_property
+    def phases(self) -> list[PhaseSummary]:
+        """The totals by phase."""
+        graph, metrics = self._trace.graph, self._trace.metrics
+        found = []
+        for phase, number in self.operations.items():
+            inside = graph.node_phase == Phase[phase.upper()]
+            sums = {name: _total_of(metrics, name, inside) for name in SUMMED}
+            low = tuple(name for name in SUMMED if name in metrics and _has_gaps(metrics[name], inside))
+            found.append(PhaseSummary(phase, number, **sums, incomplete=low))
+        return found
+
+    @cached_property
+    def modules(self) -> list[ModuleSummary]:
+        """The module tree in reading order, one row for each module and place that it was called from.
+
+        The run itself is the first row where it ran operations outside of all modules.
+        """
+        parameters = self._outline.parameters
+        return [
+            ModuleSummary(
+                block.path,
+                block.type,
+                block.kind,
+                block.calls,
+                sum(parameters[row].type.numel for row in block.parameters),
+                tuple(map(str, block.outputs)),
+                **{name: getattr(block.sums, name) for name in block.sums.__slots__},
+            )
+            for number, block in enumerate(self._outline.blocks)
+            if number or block.kind != "run" or block.own.ops or block.own.backward_ops
+        ]
+
+    def facts(self) -> dict[str, str]:
+        trace = self._trace
+        return totals(trace.graph, trace.metrics, trace.meta, self._outline)
+
+    def listings(self) -> list[Listing]:
+        shown = {"ns": duration, "bytes": size, "flops": count, "ops": "{:,}".format}
+        fields = []
+        for name in ModuleSummary._fields:
+            unit = name.rpartition("_")[2]
+            text = name in ("path", "type", "kind", "outputs", "incomplete")
+            show = None if text else shown.get(unit, "{:,}".format)
+            fields.append(Field(name, name.replace("_", " "), show, rare=name == "recomputed_ops"))
+        operators = (
+            Field("operator", "operator"),
+            Field("calls", "calls", "{:,}".format),
+            Field("why", "why"),
+        )
+        uncovered = [(op, calls, self.why_uncovered[op]) for op, calls in self.uncovered.items()]
+        phases = [Field("phase", "phase"), Field("operations", "operations", "{:,}".format)]
+        for name in SUMMED:
+            phases.append(Field(name, name.replace("_", " "), shown.get(name.rpartition("_")[2], count)))
+        phases.append(Field("incomplete", "incomplete"))
+        return [
+            Listing("Modules", tuple(fields), self.modules),
+            Listing("Phases", tuple(phases), self.phases),
+            Listing(UNCOVERED, operators, uncovered),
+        ]
+
+    def notes(self) -> list[str]:
+        """Which sums leave operations out, and what the rest stands for."""
+        return gaps(self._trace.metrics) + remarks(self._trace.graph, self._trace.meta)
+
+    def charts(self) -> dict[str, Chart]:
+        """The time of each module's own operations, where it was measured."""
+        timed = [
+            (block.path or block.type, block.own.time_ns or 0, block.own.backward_ns or 0, block.type)
+            for block in self._outline.blocks
+            if block.kind != "run" and (block.own.time_ns or block.own.backward_ns)
+        ]
+        rows = sorted(timed, key=lambda row: -row[1] - row[2])[:BARS]
+        if not rows:
+            return {}
+        names, forward, backward, types = zip(*rows, strict=True)
+        stepping = any(row.phase == "optimizer" for row in self.phases)
+        own = "forward and optimizer operations" if stepping else "forward operations"
+        series = [Series(own, names, forward, types)]
+        if any(backward):
+            # in the colour that it has where time() shows Python between the two
+            series.append(Series("backward operations", names, backward, types, color=COLORS[2]))
+        title = f"Time by module, without the modules inside it{most(len(rows), len(timed))}"
+        return {"time": Chart("bars", title, Axis("module"), Axis("time", "ns"), series)}
+
+    def table(self, *, width: int = 120) -> str:
+        """As ``print`` shows the trace."""
+        trace = self._trace
+        return table(trace.graph, trace.metrics, trace.limits, trace.meta, width=width)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Totals and modules as plain data, for JSON."""
+        names = (
+            "model operations parameters parameter_bytes inputs outputs flops macs moved_bytes peak_bytes time_ns "
+            "wall_ns uncovered why_uncovered"
+        ).split()
+        found = {name: getattr(self, name) for name in names}
+        modules = [
+            {**row._asdict(), "outputs": list(row.outputs), "incomplete": list(row.incomplete)}
+            for row in self.modules
+        ]
+        phases = [{**row._asdict(), "incomplete": list(row.incomplete)} for row in self.phases]
+        rest = {"notes": self.notes(), "limits": list(self.limits)}
+        return {**found, "phases": phases, "modules": modules, **rest}
+
+
+def _uncovered(trace: Trace) -> dict[str, int]:
+    if "flops" not in trace.metrics or trace.metrics["flops"].known is None:
+        return {}
+    calls = trace.graph.node_call[~trace.metrics["flops"].known].tolist()
+    return dict(Counter(trace.graph.calls[call].op for call in calls).most_common())
+
+
+def _total_of(metrics: Metrics, name: str, inside: Any) -> int | None:
+    """The sum of a metric over some operations; None where nothing of it is known."""
+    if name not in metrics:
+        return None
+    column = metrics[name]
+    known = inside if column.known is None else inside & column.known
+    return int(column.values[known].sum()) if known.any() or not inside.any() else None
+
+
+def _has_gaps(column: Column, inside: Any) -> bool:
+    return column.known is not None and bool((inside & ~column.known).any())
+
+
+def _sum(sizes: list[int | None]) -> int | None:
+    """The sum, None where a part of it is not known."""
+    return None if None in sizes else sum(size for size in sizes if size is not None)

@@ -1,0 +1,1 @@
+"""From the log of a recording to a graph, after the run."""

@@ -1,0 +1,91 @@
+"""What a recording could not see, in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch_vis.capture.recording.packed_weights import Packed
+from torch_vis.capture.recording.recorder import Recorder
+from torch_vis.capture.recording.source_lines import resolve
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Phase
+
+CALLS = {"_local_scalar_dense": "item()"}
+
+
+def describe(rec: Recorder, graph: Graph, guessed: int, packed: Packed) -> tuple[str, ...]:
+    """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
+    limits: list[str] = []
+    left = Counter((name, _where(rec, graph, site, node)) for name, _, site, node in rec.escapes)
+    for (name, where), times in left.items():
+        short = name.rpartition("::")[2].partition(".")[0]
+        call = CALLS.get(short, f"{short}()")
+        often = f", {times:,} times" if times > 1 else ""
+        if name.startswith("higher_order::"):
+            limits.append(f"{short} at {where} went the way that the data of this run decided{often}")
+            continue
+        limits.append(
+            f"{call} took a value to Python at {where}{often}; what was done with it there is not in the graph"
+        )
+        if short in ("numpy", "__array__", "__dlpack__"):
+            limits.append(
+                f"the array made by {call} at {where} shares the tensor's memory; writes through it cannot be seen"
+            )
+    unseen = rec.unseen.get
+    compiled = len(rec.opaque_nodes) - unseen("filled", 0)
+    counted = {
+        "calls of compiled code, shown as one node each (torch_vis::compiled) since what runs inside cannot be seen; "
+        "a replay takes their outputs as recorded": compiled,
+        "operations inside compiled code that were left out": unseen("compiled", 0),
+        "tensors that appeared during backward from code that cannot be seen; a replay takes them as recorded": unseen(
+            "appeared", 0
+        ),
+        "tensors that were read before any operation wrote to them (torch_vis::unseen_write): filled by C++ code, "
+        "or never initialised; a replay takes them as recorded": unseen("filled", 0),
+        "outputs that no recorded operation made: another thread's, or code's that cannot be seen; a replay takes them "
+        "as recorded": unseen("outputs", 0),
+        "fast paths of MultiheadAttention that were not taken because a torch function mode was there to name calls; "
+        "results may differ in the last bits": unseen("fast paths", 0),
+        "functions compiled while calls were being named, with Dynamo loaded by the block itself; they are compiled "
+        "again after it": unseen("compiled under names", 0),
+        "module calls on other threads that were not recorded": unseen("threads", 0),
+        "tensors that were given other memory without an operation (.data = …), which is not in the graph": unseen(
+            "reassigned", 0
+        ),
+        "writes through overlapping or irregular views that were taken to touch all they could": guessed,
+    }
+    limits.extend(f"{count:,} × {what}" for what, count in counted.items() if count)
+    if any(rec.type_opaque):
+        kinds = sorted(
+            {row.layout for row, opaque in zip(rec.type_rows, rec.type_opaque, strict=True) if opaque}
+        )
+        limits.append(
+            f"the memory of {', '.join(kinds)} tensors is not counted, and views into them are not followed"
+        )
+    limits.extend(_packed(packed))
+    if any(device.startswith("cuda") for device in graph.devices):
+        limits.append(
+            "times of CUDA operations are those of the host: they do not include the kernels' own run time"
+        )
+    return tuple(limits)
+
+
+def _packed(found: Packed) -> list[str]:
+    """What packed weights hold, which operations are given as objects."""
+    opaque, limits = "× packed weights, which are opaque to torch", []
+    if found.objects:
+        limits.append(
+            f"{found.objects:,} {opaque}: the about {found.size_bytes:,} bytes ({found.elements:,} elements) that they "
+            "hold are neither in the figures of memory nor among the parameters"
+        )
+    if found.unknown:
+        limits.append(f"{found.unknown:,} {opaque}: what they hold is not known and not counted")
+    return limits
+
+
+def _where(rec: Recorder, graph: Graph, site: int, node: int) -> str:
+    """The user's line that a value left at; of an optimizer's own reading, the line of its step."""
+    line = str(resolve(*rec.sites[site])) if site >= 0 else "an unknown line"
+    if node >= 0 and graph.node_phase[node] == Phase.OPTIMIZER:
+        return f"{line}, by {graph.nodes[node].scope.type} itself"
+    return line

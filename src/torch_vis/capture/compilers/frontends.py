@@ -1,0 +1,376 @@
+"""The compilers' front-ends: what each takes a program through, and how what it gives is run under the recorder."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.nn.modules import module as module_file
+from torch.utils import _pytree as pytree
+
+from torch_vis.capture.compilers import diagnose as failures
+from torch_vis.capture.compilers.diagnose import ANY, as_far_as_it_goes, blamed, blaming, own_error, quiet
+from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
+from torch_vis.capture.compilers.graph_breaks import Log, listening, with_ends, with_losses
+from torch_vis.capture.compilers.hop_bodies import with_untaken
+from torch_vis.capture.compilers.partition_meta import describe, remember
+from torch_vis.capture.compilers.program import Program, Stage, count_nodes
+from torch_vis.capture.compilers.symbolic_sizes import (
+    bounds_of,
+    constrained,
+    given_names,
+    marked_sizes,
+    marks_kept,
+    open_sizes,
+    with_symbols,
+)
+from torch_vis.capture.recording.module_calls import aside_while_compiling
+from torch_vis.capture.recording.recorder import Recorder, get_ident
+from torch_vis.capture.session import Capture
+from torch_vis.errors import CaptureFailed, UsageError
+from torch_vis.graph.graph import Graph
+
+Runner = Callable[[], Any]
+failed = failures.failed
+
+
+class Options(NamedTuple):
+    """What a front-end is asked for beside the model."""
+
+    dynamic: bool | None = None
+    dynamic_shapes: Any = None
+    fullgraph: bool = False
+
+
+class Asked(NamedTuple):
+    """What a front-end is to capture, and where it puts what it finds."""
+
+    program: Program
+    stage: Stage
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: Options
+    clean_up: ExitStack
+
+
+@dataclass
+class Captured:
+    """A program that a front-end gave, and what runs it under the recorder."""
+
+    program: Program
+    stage: Stage
+    run: Runner
+    forget: Callable[[], None]
+    limits: tuple[str, ...] = ()
+
+    def named(self, graph: Graph) -> Graph:
+        """The recorded graph with the open sizes of the program named; the program learns what the graph knows."""
+        program, stage = self.program, self.stage
+        program.subgraphs = tuple(stage.subgraphs.values())
+        if any(not found.ran for found in program.subgraphs):
+            graph = with_untaken(graph)
+        if stage.log is not None:
+            sizes = [count_nodes(module) for module in program.modules]
+            program.breaks, program.lost = with_losses(stage.log.breaks(sizes), graph)
+            graph = with_ends(graph, program.breaks, sizes)
+        if not program.bounds:
+            program.bounds = bounds_of(program.modules, program.names)
+        return with_symbols(graph, stage.symbols, stage.capture.numbers, program.names)
+
+
+def prepare(
+    via: str,
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    capture: Capture,
+    options: Options,
+    *,
+    partial: bool = False,
+) -> Captured:
+    """A program, and what runs it: called inside the capture, it gives the model's output.
+
+    With ``partial``, a model that raises while it is captured is run without the compiler, as far as it goes.
+    """
+    _check(via, options)
+    stage = Stage(capture)
+    program = Program(via)
+    clean_up = ExitStack()
+    limits: tuple[str, ...] = ()
+    make = {"fx": _fx, "export": _export, "dynamo": _dynamo, "aot": _dynamo}[via]
+    started = time.perf_counter_ns()
+    try:
+        with quiet():
+            run = make(Asked(program, stage, model, args, dict(kwargs), options, clean_up))
+    except CaptureFailed:
+        own = own_error(model, args, kwargs)
+        if own is None:
+            raise
+        if not partial:
+            raise own from None
+        run = as_far_as_it_goes(model, args, kwargs, own)
+        limits = (f"the model raised while {via} captured it: this is what ran of it without {via}",)
+    program.compile_ns = time.perf_counter_ns() - started
+    return Captured(program, stage, run, clean_up.close, limits)
+
+
+# ---------------------------------------------------------------- fx
+
+
+def _fx(asked: Asked) -> Runner:
+    """Symbolic tracing: the forward is run once with stand-ins for its inputs."""
+    program, stage, model, args, kwargs, *_ = asked
+    signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    try:
+        given = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise failed("fx", error, ANY) from error
+    fixed = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if name not in given.arguments and parameter.default is not inspect.Parameter.empty
+    }
+    try:
+        module = fx.symbolic_trace(model, concrete_args=fixed or None)
+    except Exception as error:
+        raise failed("fx", error, "via='export' or via='dynamo' can take control flow and shapes") from error
+    program.modules.append(module)
+    names = [node.target for node in module.graph.nodes if node.op == "placeholder"]
+    flat = _placeholders(names, given.arguments, fixed)
+
+    def run() -> Any:
+        with _inside(stage.capture.recorder, model):
+            return stage.player(module).play(*flat)
+
+    return blaming(run, program.via, model, args, kwargs, stage.capture.recorder)
+
+
+def _placeholders(names: list[Any], given: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[Any]:
+    """The inputs of an fx program in the order of its placeholders."""
+    found = []
+    for name in names:
+        bare = str(name).lstrip("*")
+        if bare in given:
+            found.append(given[bare])
+        else:
+            stem = re.sub(r"_\d+$", "", bare)
+            found.append(given.get(stem, fixed.get(stem)))
+    return found
+
+
+class _Called(torch.nn.Module):
+    """A plain function as a module, for front-ends that take nothing else."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        return self.function(*args, **kwargs)
+
+
+def _as_module(function: Callable[..., Any]) -> torch.nn.Module:
+    module = _Called(function)
+    module.forward = function  # type: ignore[method-assign]  # so that its own signature is seen
+    return module
+
+
+# ---------------------------------------------------------------- export
+
+
+def _export(asked: Asked) -> Runner:
+    """``torch.export``: one graph of aten operators, with parameters and buffers as inputs."""
+    program, stage, model, args, kwargs, options, _ = asked
+    target = model if isinstance(model, torch.nn.Module) else _as_module(model)
+    shapes = options.dynamic_shapes
+    hooks: Any = module_file._global_buffer_registration_hooks
+    before = set(hooks)
+    try:
+        with marks_kept(args, kwargs):
+            if shapes is None:
+                shapes = (open_sizes if options.dynamic else marked_sizes)(target, args, kwargs)
+            exported = torch.export.export(target, args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        for hook in set(hooks) - before:  # torch 2.11 leaves one behind when it fails
+            del hooks[hook]
+        raise failed("export", error, f"via='dynamo' takes programs with graph breaks, and {ANY}") from error
+    program.exported = exported
+    program.modules.append(exported.graph_module)
+    flat = export_inputs(exported, target, args, kwargs)
+    if shapes is not None:
+        program.names = given_names(exported.graph_module, flat, target, args, kwargs, shapes)
+    program.bounds = constrained(exported.range_constraints, program.names)
+
+    def run() -> Any:
+        made = stage.player(exported.graph_module).play(*flat)
+        return export_outputs(exported, target, made)
+
+    return blaming(run, program.via, model, args, kwargs, stage.capture.recorder)
+
+
+def export_inputs(
+    exported: Any, target: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The inputs of an exported graph, in its order: parameters, buffers, constants and the user's, flattened."""
+    held: dict[str, Any] = dict(target.named_parameters(remove_duplicate=False))
+    held |= dict(target.named_buffers(remove_duplicate=False))
+    names = exported.call_spec.in_spec.children()[1].context or ()
+    ordered = {name: kwargs[name] for name in names if name in kwargs}
+    users = iter(pytree.tree_leaves((tuple(args), ordered), is_leaf=lambda leaf: leaf is None))
+    found = []
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind.name == "USER_INPUT":
+            found.append(next(users))
+        elif spec.target in held:
+            found.append(held[spec.target])
+        else:
+            found.append(exported.state_dict.get(spec.target, exported.constants.get(spec.target)))
+    return found
+
+
+def export_outputs(exported: Any, target: torch.nn.Module, made: Any) -> Any:
+    """The user's outputs in their own shape, after new states of buffers are written where they belong."""
+    outputs = []
+    buffers = {**dict(target.named_buffers()), **dict(target.named_parameters())}
+    for spec, value in zip(exported.graph_signature.output_specs, made):
+        kind = spec.kind.name
+        if kind in ("BUFFER_MUTATION", "PARAMETER_MUTATION") and spec.target in buffers:
+            with torch.no_grad():
+                buffers[spec.target].copy_(value)
+        elif kind == "USER_OUTPUT":
+            outputs.append(value)
+    return pytree.tree_unflatten(outputs, exported.call_spec.out_spec)
+
+
+# ---------------------------------------------------------------- Dynamo, with and without AOT
+
+
+def _dynamo(asked: Asked) -> Runner:
+    """Dynamo compiles while the model runs: each partition is played in a scope, the code between runs as it is."""
+    program, stage, model, args, kwargs, options, clean_up = asked
+    rec = stage.capture.recorder
+    log = stage.log = Log(rec)
+    program.signature = _signature(model)
+
+    def played(module: fx.GraphModule, name: str) -> Callable[..., Any]:
+        def partition(*inputs: Any) -> Any:
+            if rec.closed:
+                return module(*inputs)
+            thread = get_ident()
+            number = rec.module_number(module, name, name, "compiled")
+            scope = rec.enter(number, thread)
+            try:
+                made = stage.player(module).play(*inputs)
+            finally:
+                rec.leave(scope, thread)
+            remember(module, made)
+            return made
+
+        return partition
+
+    def keep(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        describe(module, inputs)
+        program.modules.append(module)
+        log.compiled(len(program.modules) - 1)
+        return played(module, f"partition {len(program.modules) - 1}")
+
+    backend: Any = keep if program.via == "dynamo" else _aot(program, played, log)
+    optimized = torch._dynamo.optimize(
+        backend,
+        nopython=options.fullgraph,
+        dynamic=options.dynamic,
+        guard_export_fn=log.export_guards,
+        guard_fail_fn=log.guard_failed,
+        **isolated(),
+    )(model)
+
+    called = optimized.forward if isinstance(optimized, torch.nn.Module) else optimized
+
+    def run() -> Any:
+        marks = marks_kept(args, kwargs)
+        with quiet(), marks, listening(log), aside_while_compiling(), _inside(rec, model):
+            try:
+                return called(*args, **kwargs)
+            except Exception as error:
+                raised = blamed(program.via, error, model, args, kwargs, rec)
+                if raised is error:
+                    raise
+                raise raised from (error if isinstance(raised, CaptureFailed) else None)
+            finally:
+                program.compile_ns += log.compile_ns
+                program.guards = tuple(log.guards)
+                program.recompilations = tuple(log.recompilations)
+
+    clean_up.enter_context(forgetting())
+    return run
+
+
+@contextmanager
+def _inside(rec: Recorder, model: Any) -> Iterator[None]:
+    """A scope of the model itself, where it is a module."""
+    if not isinstance(model, torch.nn.Module):
+        yield
+        return
+    thread = get_ident()
+    scope = rec.enter(rec.module_number(model, "", type(model).__name__, "module"), thread)
+    try:
+        yield
+    finally:
+        rec.leave(scope, thread)
+
+
+def _signature(model: Any) -> inspect.Signature | None:
+    """The arguments as the function that Dynamo takes has them, decorators not looked through."""
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    function = getattr(called, "__func__", called)
+    try:
+        raw = inspect.signature(function, follow_wrapped=False)
+        found = inspect.signature(called, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+    # A method that takes itself as one of *args: its positions are not those of the caller.
+    is_loose = function is not called and len(raw.parameters) == len(found.parameters)
+    return None if is_loose else found
+
+
+def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[..., Any]], log: Log) -> Any:
+    """AOT autograd: forward and backward as graphs of aten operators."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def compiler(phase: str) -> Callable[..., Any]:
+        def compile_(module: fx.GraphModule, inputs: Any) -> Any:
+            program.modules.append(module)
+            if phase == "forward":
+                log.compiled(len(program.modules) - 1)
+            return make_boxed_func(played(module, f"{phase} {len(program.modules) - 1}"))
+
+        return compile_
+
+    forward, backward = compiler("forward"), compiler("backward")
+    return aot_autograd(fw_compiler=forward, bw_compiler=backward, inference_compiler=forward)
+
+
+def _check(via: str, options: Options) -> None:
+    """Refuse options that a front-end does not have."""
+    if via == "eager":
+        raise UsageError(
+            "dynamic, dynamic_shapes and fullgraph are for captures through a compiler: name one with via="
+        )
+    if options.fullgraph and via not in ("dynamo", "aot"):
+        raise UsageError(f"fullgraph=True is for via='dynamo' and via='aot'; {via} always gives one graph")
+    if options.dynamic and via == "fx":
+        raise UsageError("dynamic=True is for via='export', 'dynamo' and 'aot'; fx knows no sizes")
+    if options.dynamic_shapes is not None and via != "export":
+        raise UsageError(
+            f"dynamic_shapes is for via='export'; with via={via!r} use dynamic=True or mark_dynamic"
+        )

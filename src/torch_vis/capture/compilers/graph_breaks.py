@@ -1,0 +1,277 @@
+"""Graph breaks, guards and recompilations, as Dynamo meets them: heard of while it works, kept as plain data."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_vis.capture.compilers.hop_bodies import with_modules
+from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, leave_alone, resolve, resumed
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.rows import Site
+
+PARTITION = re.compile(r"(partition|forward|backward) \d+")
+
+
+class Lost(NamedTuple):
+    """An operator that ran outside of all partitions, and how often at that line."""
+
+    op: str
+    times: int
+    file: str
+    line: int
+
+
+class Break(NamedTuple):
+    """One graph break: why, what torch advises, the user's line, and what it cost."""
+
+    reason: str
+    explanation: str
+    hints: tuple[str, ...]
+    context: str
+    id: str
+    file: str
+    line: int
+    function: str
+    code: str
+    partition: int | None = None  # the partition that it ended; None where it ended none
+    nodes: int | None = None  # how many nodes that one holds
+    partitions: tuple[
+        int, ...
+    ] = ()  # all that it ended: a break in a function that was called is met in both
+    times: int = 1  # how often the same break was met
+    lost: tuple[Lost, ...] = ()  # what ran in eager mode because of it
+
+
+class Recompilation(NamedTuple):
+    """A function that was compiled again, and the guard that failed."""
+
+    function: str
+    file: str
+    line: int
+    guard: str
+
+
+class Heard(NamedTuple):
+    """What was said of a break, the user's stack, the compilation that met it, operations recorded so far."""
+
+    text: str
+    stack: Any
+    compilation: str
+    operations: int
+
+
+class Log:
+    """What Dynamo said while a program was captured."""
+
+    def __init__(self, recorder: Any = None) -> None:
+        self.recorder = recorder
+        self.raw: list[Heard] = []
+        self.partitions: dict[str, int] = {}  # by compilation: the partition that came out of it
+        self.guards: dict[str, None] = {}
+        self.recompilations: list[Recompilation] = []
+        self.compile_ns = 0
+
+    def export_guards(self, guards: Any) -> None:
+        """Dynamo's hook for the guards of one frame."""
+        for guard in guards:
+            for code in guard.code_list or ():
+                self.guards[code] = None
+
+    def guard_failed(self, failure: Any) -> None:
+        """Dynamo's hook for a guard that does not hold any more."""
+        code = failure.orig_code
+        place = Site(
+            code.co_filename, code.co_firstlineno, resumed(getattr(code, "co_qualname", code.co_name))
+        )
+        if place.file.startswith(
+            OURS
+        ):  # the recorder's way of calling a module, which the user's line called
+            found = _users_line()
+            if found is None:
+                return
+            place = found
+        self.recompilations.append(
+            Recompilation(place.function, place.file, place.line, failure.reason.strip())
+        )
+
+    def compiled(self, partition: int) -> None:
+        """A compilation has given a partition."""
+        self.partitions.setdefault(compilation(), partition)
+
+    def breaks(self, sizes: list[int]) -> list[tuple[Break, list[int]]]:
+        """The breaks, each once, and how many operations were recorded each time it was met.
+
+        A compilation goes on until one break ends it, so of those that it met the last one ended its partition.
+        """
+        last = {row.compilation: place for place, row in enumerate(self.raw)}
+        found: dict[tuple[str, str, int], tuple[Break, list[int]]] = {}
+        for place, row in enumerate(self.raw):
+            theirs = [frame for frame in row.stack or () if not frame.filename.startswith(OURS)]
+            if row.stack and not theirs:
+                continue  # the same one again, met while Dynamo looked at the recorder's way of calling modules
+            users = [frame for frame in theirs if not frame.filename.startswith(TORCH)] or theirs
+            told = parsed(row.text, users[-1] if users else None)
+            partition = self.partitions.get(row.compilation) if last[row.compilation] == place else None
+            key = (told.reason, told.file, told.line)
+            if key in found:
+                known, met = found[key]
+                told, before = known._replace(times=known.times + 1), met
+            else:
+                before = []
+            ended = told.partitions if partition is None else (*told.partitions, partition)
+            found[key] = (told._replace(partitions=ended), [*before, row.operations])
+        return [(_sized(told, sizes), met) for told, met in found.values()]
+
+
+def _users_line() -> Site | None:
+    """The user's line that runs."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and not kind_of(frame.f_code).user:
+        frame = frame.f_back
+    return resolve(frame.f_code, frame.f_lasti) if kind_of(frame.f_code).user else None
+
+
+def _sized(row: Break, sizes: Sequence[int]) -> Break:
+    ended = tuple(number for number in row.partitions if number < len(sizes))
+    if not ended:
+        return row._replace(partitions=())
+    return row._replace(partition=ended[0], nodes=sizes[ended[0]], partitions=ended)
+
+
+def compilation() -> str:
+    """The compilation that Dynamo is at, "" outside of any."""
+    return str(torch._guards.CompileContext.current_compile_id() or "")
+
+
+def with_losses(
+    rows: list[tuple[Break, list[int]]], graph: Graph
+) -> tuple[tuple[Break, ...], tuple[Lost, ...]]:
+    """The breaks with the operations that ran outside of partitions, and those that no break accounts for.
+
+    An operation belongs to the break at its own line, or else to the one that was met last before it ran.
+    """
+    by_line = {(row.file, row.line): place for place, (row, _) in enumerate(rows)}
+    met = sorted((count, place) for place, (_, counts) in enumerate(rows) for count in counts)
+    starts = [count for count, _ in met]
+    taken: list[Counter[tuple[str, str, int]]] = [Counter() for _ in range(len(rows) + 1)]
+    for node in outside(graph):
+        row = graph.nodes[node]
+        file, line = (row.site.file, row.site.line) if row.site is not None else ("", 0)
+        place = by_line.get((file, line), -1)
+        if place < 0 and (before := bisect_right(starts, node)):
+            place = met[before - 1][1]
+        taken[place][(row.op, file, line)] += 1
+    lost = [
+        tuple(Lost(op, times, file, line) for (op, file, line), times in counter.items()) for counter in taken
+    ]
+    return tuple(row._replace(lost=lost[place]) for place, (row, _) in enumerate(rows)), lost[-1]
+
+
+def with_ends(graph: Graph, breaks: Sequence[Break], sizes: Sequence[int]) -> Graph:
+    """The graph with each partition's scope saying how large it is and what ended it, so that every view does."""
+    ended = {number: row for row in breaks for number in row.partitions}
+    modules = list(graph.modules)
+    for place, module in enumerate(modules):
+        if module.kind == "compiled" and PARTITION.fullmatch(module.path):
+            number = int(module.path.rpartition(" ")[2])
+            told = counted(sizes[number], "node") if number < len(sizes) else module.type
+            if number in ended:
+                row = ended[number]
+                told += f", ended by {row.reason} at {os.path.basename(row.file) or '?'}:{row.line}"
+            modules[place] = module._replace(type=told)
+    return with_modules(graph, modules)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "node"), counted(0, "node")
+    ('1 node', '0 nodes')
+    """
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def outside(graph: Graph) -> list[int]:
+    """The forward operations that ran in no partition."""
+    inside = [PARTITION.fullmatch(module.path) is not None for module in graph.modules]
+    within: list[bool] = []
+    for module, parent in zip(graph.scope_module.tolist(), graph.scope_parent.tolist()):
+        within.append(inside[module] or (parent >= 0 and within[parent]))
+    scopes, phases = graph.node_scope.tolist(), graph.node_phase.tolist()
+    return [node for node, scope in enumerate(scopes) if not within[scope] and not phases[node]]
+
+
+def parsed(text: str, frame: Any) -> Break:
+    """A break from what torch says of it: a title, then explanation, hints, context and the page that explains it."""
+    told = text.strip().split("\n")
+    # Where the break was met on the way, a sentence on that comes before the title.
+    title = next((line.strip() for line in told if line.strip() and not line.strip().endswith(":")), told[0])
+    ends = r"(?=\n\s*Hint:|\n\s*Developer debug context:|\n\s*from user code:|\Z)"
+    explanation = re.search(rf"Explanation:\s*(.*?){ends}", text, re.DOTALL)
+    hints = re.findall(rf"Hint:\s*(.*?){ends}", text, re.DOTALL)
+    context = re.search(r"Developer debug context:\s*(.*?)(?=\n\s*For more details|\Z)", text, re.DOTALL)
+    page = re.search(r"/gb/(gb\d+)\.html", text)
+    return Break(
+        title,
+        _one_line(explanation[1]) if explanation else "",
+        tuple(_one_line(hint) for hint in hints),
+        _one_line(context[1]) if context else "",
+        page[1].upper() if page else "",
+        frame.filename if frame is not None else "",
+        int(frame.lineno or 0) if frame is not None else 0,
+        resumed(frame.name) if frame is not None else "",
+        (frame.line or "").strip() if frame is not None else "",
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+@contextmanager
+def listening(log: Log) -> Iterator[None]:
+    """Hear of every graph break that Dynamo meets inside; there is no hook for it, so its method is wrapped."""
+    from torch._dynamo.callback import callback_handler
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+    before = InstructionTranslatorBase.log_graph_break
+    begun: list[int] = []
+
+    def heard(self: Any, code_options: Any, reason: str, exc: Any, *rest: Any, **named: Any) -> Any:
+        if not getattr(exc, "logged", False):
+            stack = getattr(exc, "real_stack", None)
+            if stack is None:
+                stack = torch._guards.TracingContext.extract_stack()
+            count = 0 if log.recorder is None else log.recorder.count
+            log.raw.append(Heard(reason or str(exc), stack, compilation(), count))
+        return before(self, code_options, reason, exc, *rest, **named)
+
+    @leave_alone  # they are called under Dynamo's lock, which it would wait for itself
+    def begins(_: Any) -> None:
+        begun.append(time.perf_counter_ns())
+
+    @leave_alone
+    def ends(_: Any) -> None:
+        if begun:
+            log.compile_ns += time.perf_counter_ns() - begun.pop()
+
+    InstructionTranslatorBase.log_graph_break = heard  # type: ignore[method-assign]
+    callback_handler.register_start_callback(begins)
+    callback_handler.register_end_callback(ends)
+    try:
+        yield
+    finally:
+        InstructionTranslatorBase.log_graph_break = before  # type: ignore[method-assign]
+        with suppress(ValueError):  # a reset of Dynamo inside has dropped them
+            callback_handler.remove_start_callback(begins)
+            callback_handler.remove_end_callback(ends)

@@ -1,0 +1,201 @@
+"""What ``torch.compile`` in fact puts into one kernel: a model is compiled by Inductor, whose scheduler is listened to.
+
+Inductor has a hook that is handed the scheduled kernels after fusion, ``_post_fusion_custom_pass``; it is private to
+torch and may change, so all that is taken from there is read in this file. Each piece of a kernel knows the nodes that
+it came from, and each of these the operator that it was before it was decomposed and the node of Dynamo's graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
+from torch_vis.capture.compilers.frontends import failed
+from torch_vis.capture.compilers.interpreter import PASSIVE, target_name
+from torch_vis.errors import CaptureFailed
+from torch_vis.graph.call import short_name
+
+
+class Origin(NamedTuple):
+    """What a piece of a kernel was: Inductor's node, the operator before decomposition, the node of Dynamo's graph.
+
+    ``place`` is where Inductor's node stands in its graph.
+    """
+
+    node: str
+    op: str
+    source: str
+    place: int
+
+
+class Kernel(NamedTuple):
+    """One thing that the compiled program runs: a generated loop, or a call of a library (``extern``)."""
+
+    name: str
+    extern: bool
+    origins: tuple[Origin, ...]
+
+
+class CallNode(NamedTuple):
+    """A node of Dynamo's graph that runs something: its name, and the scope that a trace has for it."""
+
+    name: str
+    path: str
+    type: str
+
+
+class Compiled(NamedTuple):
+    """One graph that Dynamo handed over: the nodes that run something, and the kernels that Inductor made of them."""
+
+    nodes: tuple[CallNode, ...]
+    kernels: tuple[Kernel, ...]
+
+
+def compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Compiled]:
+    """Compile a model by Inductor, run it once, and say which kernels it consists of.
+
+    Code that was compiled is forgotten afterwards, what the user had compiled stays, and no setting is left changed.
+    """
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.exc import InductorError
+
+    _require_compiler(model, args, kwargs)
+    found: list[Compiled] = []
+
+    def compile_(module: fx.GraphModule, inputs: Any) -> Any:
+        kernels: list[Kernel] = []
+        names = call_nodes(module)
+        with _listening(kernels):
+            made = compile_fx(module, inputs)
+        found.append(Compiled(names, tuple(kernels)))
+        return made
+
+    with forgetting():
+        run = torch._dynamo.optimize(compile_, **isolated())(model)
+        try:
+            run(*args, **kwargs)
+        except (TorchDynamoException, InductorError) as error:
+            raise failed(
+                "torch.compile", error, "t.fusion() says what could be fused without compiling"
+            ) from error
+    return found
+
+
+def call_nodes(module: fx.GraphModule) -> tuple[CallNode, ...]:
+    """A graph's nodes that run something of their own, in order."""
+    calls = [node for node in module.graph.nodes if node.op not in (*PASSIVE, "call_module")]
+    return tuple(CallNode(node.name, re.sub(r"_\d+$", "", node.name), target_name(node)) for node in calls)
+
+
+@contextmanager
+def _listening(kernels: list[Kernel]) -> Iterator[None]:
+    """Note what the scheduler has fused in every graph that is compiled inside; what it did is not changed."""
+    from torch._inductor import config
+
+    theirs = config._post_fusion_custom_pass
+
+    def listen(scheduled: list[Any]) -> list[Any]:
+        if theirs is not None:
+            scheduled = theirs(scheduled)
+        kernels.extend(_read(scheduled))
+        return scheduled
+
+    # With such a pass set, Inductor neither takes a graph from its cache nor puts one there.
+    with config.patch(_post_fusion_custom_pass=listen):
+        yield
+
+
+def _read(scheduled: list[Any]) -> Iterator[Kernel]:
+    """The kernels of one graph, from what the scheduler knows of them."""
+    from torch._inductor.ir import MultiOutput
+    from torch._inductor.scheduler import NopKernelSchedulerNode
+
+    kept = [item for item in scheduled if not isinstance(item, NopKernelSchedulerNode)]
+    kept = [item for item in kept if not all(isinstance(part.node, MultiOutput) for part in item.get_nodes())]
+    holds = {  # for each buffer the node whose value it is
+        buffer.get_name(): getattr(part.node, "origin_node", None)
+        for item in scheduled
+        for part in item.get_nodes()
+        if part.node is not None
+        for buffer in part.get_outputs()
+    }
+    places: dict[fx.Node, int] = {}
+    for item in kept:
+        for part in item.get_nodes():
+            for node in part.node.get_origins() if part.node is not None else ():
+                if node not in places:
+                    places.update({other: place for place, other in enumerate(node.graph.nodes)})
+        extern = bool(item.is_extern())
+        nodes = _library_call(item, places) if extern else _computed(item, holds)
+        yield Kernel(
+            str(item.get_name()), extern, tuple(_origin(node, places.get(node, 0)) for node in nodes)
+        )
+
+
+def _library_call(item: Any, places: Mapping[fx.Node, int]) -> list[fx.Node]:
+    """What a call of a library stands for; its origins also name its arguments, which stand before it."""
+    found: dict[fx.Node, None] = {}
+    for part in item.get_nodes():
+        own = getattr(part.node, "origin_node", None)
+        if own is None:
+            own = max(part.node.get_origins(), key=lambda node: places.get(node, 0), default=None)
+        if own is not None:
+            found[own] = None
+    return list(found)
+
+
+def _computed(item: Any, holds: Mapping[str, fx.Node | None]) -> list[fx.Node]:
+    """The nodes that a generated loop computes: its origins, as far back as the buffers that it reads."""
+    parts = [part for part in item.get_nodes() if part.node is not None]
+    origins = {node for part in parts for node in part.node.get_origins()}
+    made = {buffer.get_name() for part in parts for buffer in part.get_outputs()}
+    read = {dep.name for part in parts for dep in part.read_writes.reads} - made
+    given = {node for name in read if (node := holds.get(name)) is not None}
+    own = [getattr(part.node, "origin_node", None) for part in parts]
+    stack = [node for node in own if node is not None]
+    if len(stack) < len(own):
+        stack = list(origins)  # it is not said what a part gives
+        given = set()
+    ends = set(stack)
+    found: dict[fx.Node, None] = {}
+    while stack:
+        node = stack.pop()
+        if node in found or (node not in ends and (node in given or node not in origins)):
+            continue
+        found[node] = None
+        stack.extend(node.all_input_nodes)
+    return list(found)
+
+
+def _origin(node: fx.Node, place: int) -> Origin:
+    aten = node.meta.get("original_aten", node.target)
+    name = str(aten._schema.name) if isinstance(aten, torch._ops.OpOverload) else str(aten)
+    chain = node.meta.get("from_node") or []
+    return Origin(node.name, short_name(name), chain[0].name if chain else "", place)
+
+
+def _require_compiler(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise at once where there is no C++ compiler, which Inductor needs for all that runs on the CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+    from torch.utils import _pytree as pytree
+
+    tensors = [item for item in pytree.tree_leaves((args, dict(kwargs))) if isinstance(item, torch.Tensor)]
+    if isinstance(model, torch.nn.Module):
+        tensors += [*model.parameters(), *model.buffers()]
+    if tensors and all(tensor.device.type != "cpu" for tensor in tensors):
+        return
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise CaptureFailed(
+            "torch.compile needs a C++ compiler for what runs on the CPU, and none was found; "
+            "install g++ or clang++, or name one in the environment variable CXX"
+        ) from error

@@ -1,0 +1,49 @@
+"""A subgraph of a captured program as a graph of its own, run on shapes: what a branch that was not taken would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_vis.capture.compilers.hop_bodies import Subgraph
+from torch_vis.capture.compilers.program import Stage
+from torch_vis.capture.fake.run import Faking
+from torch_vis.capture.session import Capture
+from torch_vis.errors import CaptureFailed, UsageError
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Metrics
+
+SHAPES = "a subgraph of a captured program, worked out on shapes: no numbers were computed, and the times mean nothing"
+
+WAYS = {
+    "cond": "a cond in it shows both of its branches: no number says which it would take",
+    "while_loop": "a while_loop in it shows one turn: no number says how many there would be",
+}
+
+
+def run_on_shapes(
+    subgraph: Subgraph,
+) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any], Any]:
+    """The graph, metrics, limits, circumstances and output of a subgraph by itself."""
+    module = subgraph.module
+    assert module is not None
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    try:
+        with Faking() as faking:
+            capture = Capture(keep=False, faking=faking)
+            capture.inputs = [(n, i) for n, i in zip(names, subgraph.inputs) if isinstance(i, torch.Tensor)]
+            capture.has_output = True
+            with capture:
+                player = Stage(capture).player(module)
+                player.on_shapes = True
+                capture.output = player.play(*subgraph.inputs)
+            graph, metrics, _, limits, meta = capture.finish()
+    except CaptureFailed as error:
+        raise UsageError(
+            f"{subgraph.name} goes its way by numbers, and a subgraph is worked out on shapes, which have none"
+        ) from error
+    meta.update(fake=True, model=subgraph.name)
+    held = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
+    ways = tuple(told for name, told in WAYS.items() if name in held)
+    return graph, metrics, (*limits, SHAPES, *ways), meta, capture.output

@@ -1,0 +1,232 @@
+"""The calls of modules alone: what goes into each and comes out of it, and whose result the next one takes.
+
+No operation is looked at here. With a mode beside it, ``Borders`` adds the shapes at the borders of each call to what
+the mode records; ``LayerCapture`` is the capture that has nothing but these calls.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+
+from torch_vis.capture.assembling.assemble import Finding
+from torch_vis.capture.containers import named_tensors
+from torch_vis.capture.kept_tensors import Held
+from torch_vis.capture.recording.recorder import Recorder, clock
+from torch_vis.capture.session import Capture
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.schema import Role
+
+Shape = tuple[int, ...] | None  # None: a tensor without one shape, such as a nested one
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Passing(NamedTuple):
+    """A tensor that one call returned and another took, as the very same object."""
+
+    maker: int
+    taker: int
+    shape: Shape
+
+
+class _Made(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to a tensor that knows which call returned it."""
+
+    __slots__ = ("scope",)
+    scope: int
+
+
+class Borders:
+    """Notes the tensors that go into and come out of module calls.
+
+    ``follow`` matches what a call takes with what another returned, by weak references and never by ``id`` alone.
+    ``memory`` adds up the memory that the results of a call have for themselves.
+    """
+
+    def __init__(self, recorder: Recorder, *, follow: bool = False, memory: bool = False) -> None:
+        self.recorder = recorder
+        self.follow = follow
+        self.memory = memory
+        self.taken: dict[int, list[Shape]] = {}
+        self.given: dict[int, list[Shape]] = {}
+        self.own_bytes: dict[int, int | None] = {}
+        self.made_bytes = 0  # the same over all calls, what one only passes on not counted again
+        self.passed: list[Passing] = []
+        self.unknown: dict[int, int] = {}
+        """By call: how many of the tensors it took came from no other call, and were not handed down to it."""
+        self.backwards: list[list[int]] = []
+        """When backward reached the results of the outermost calls, and when it was done."""
+        self.fixed: set[int] = set()  # addresses of memory that no call makes: parameters and buffers
+        self._made: dict[int, _Made] = {}
+        self._handed: dict[int, dict[int, Any]] = {}  # by open call: what it took
+        self._addresses: dict[int, set[int]] = {}
+        self._hooks: list[Any] = []
+        self._pass = -1  # the number that the engine gave to the backward pass that was noticed last
+
+    def take(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call begins."""
+        begun = self.recorder.clock()
+        tensors = list(_tensors((*args, *kwargs.values())))
+        self.taken[scope] = [shape_of(tensor) for tensor in tensors]
+        if self.follow:
+            self._follow(scope, tensors)
+        if self.memory:
+            self._addresses[scope] = {address for address, _ in _blocks(tensors)}
+        self.recorder.overhead += self.recorder.clock() - begun
+
+    def give(self, scope: int, result: Any) -> None:
+        """A call has returned."""
+        begun = self.recorder.clock()
+        tensors = list(_tensors((result,)))
+        passed_on: list[torch.Tensor] = []
+        self.given[scope] = [shape_of(tensor) for tensor in tensors]
+        if self.follow:
+            self._handed.pop(scope, None)
+            passed_on = [tensor for tensor in tensors if not self._is_new(tensor, scope)]
+            _, above, _, _, _, again = self.recorder.scopes[scope]
+            if not above and not again:
+                self._await_backward(tensors)
+        if self.memory:
+            others = self._addresses.pop(scope, set()) | self.fixed
+            blocks = dict(_blocks(tensors))
+            own = {at: size for at, size in blocks.items() if at not in others}
+            self.own_bytes[scope] = sum(own.values()) if 0 not in blocks else None
+            for at, _ in _blocks(passed_on):
+                own.pop(at, None)
+            self.made_bytes += sum(own.values())
+        self.recorder.overhead += self.recorder.clock() - begun
+
+    def hand(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Make known what the run itself was given."""
+        self._handed[0] = {id(tensor): weakref.ref(tensor) for tensor in tensors}
+
+    def close(self) -> None:
+        """Let go of every hook and reference."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._made.clear()
+        self._handed.clear()
+        self._addresses.clear()
+
+    def _follow(self, scope: int, tensors: list[torch.Tensor]) -> None:
+        above = self._handed.get(self.recorder.scopes[scope][1], {})
+        unknown = 0
+        for tensor in tensors:
+            made = self._made.get(id(tensor))
+            if made is not None and made() is tensor:
+                self.passed.append(Passing(made.scope, scope, shape_of(tensor)))
+                continue
+            handed = above.get(id(tensor))
+            if handed is None or handed() is not tensor:
+                unknown += 1
+        self.unknown[scope] = unknown
+        self._handed[scope] = {id(tensor): weakref.ref(tensor) for tensor in tensors}
+
+    def _is_new(self, tensor: torch.Tensor, scope: int) -> bool:
+        """Note who returned a tensor; False if a call inside this one did."""
+        found = self._made.get(id(tensor))
+        if found is not None and found() is tensor and found.scope > scope:
+            return False
+        made = self._made[id(tensor)] = _Made(tensor)
+        made.scope = scope
+        return True
+
+    def _await_backward(self, tensors: list[torch.Tensor]) -> None:
+        """Notice when a backward pass reaches the results of an outermost call; nothing in it is changed by that."""
+        for tensor in tensors:
+            if tensor.grad_fn is not None:
+                self._hooks.append(tensor.grad_fn.register_prehook(self._backward_begins))
+
+    def _backward_begins(self, _: Any) -> None:
+        if self.recorder.closed or self._pass == torch._C._current_graph_task_id():
+            return
+        self._pass = torch._C._current_graph_task_id()
+        self.backwards.append([clock(), 0])
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self._backward_ends)
+
+    def _backward_ends(self) -> None:
+        self.backwards[-1][1] = clock()
+
+
+class LayerCapture(Capture):
+    """A capture of the calls of modules and optimizers alone: no mode is there, and no operation is seen."""
+
+    def __init__(self, *modules: torch.nn.Module, timing: bool = True, memory: bool = True) -> None:
+        super().__init__(*modules, keep=False, timing=timing, memory=False)
+        self.recorder.operations = False
+        self.has_output = True  # or what is alive at the end would be taken for it
+        self.borders = self.recorder.borders = Borders(self.recorder, follow=True, memory=memory)
+        if memory:
+            held = (t for m in modules for t in (*m.parameters(), *m.buffers()))
+            known = [tensor for tensor in held if not isinstance(tensor, UninitializedTensorMixin)]
+            self.borders.fixed = {address for address, _ in _blocks(known)}
+
+    def __enter__(self) -> LayerCapture:
+        self._following.__enter__()
+        self.recorder.scopes[0][2] = clock()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.ended = clock()
+        self.recorder.closed = True
+        self._following.__exit__()
+        self.borders.close()
+
+    def _named(self) -> list[tuple[str, torch.Tensor, Role]]:
+        return []  # there is no value that could have a name
+
+    def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:
+        return []
+
+    def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:
+        """A graph of calls without operations, and in ``borders`` what passed between them."""
+        rec = self.recorder
+        rec.escapes.clear()  # they are about operations
+        graph, metrics, held, limits, meta = super().finish()
+        limits += ("operations were not followed: only calls of modules and optimizers are in the graph",)
+        unknown = sum(self.borders.unknown.values())
+        if unknown:
+            limits += (f"{unknown:,} × tensors that a layer took and that no other layer had returned",)
+        if self.borders.memory:
+            limits += (
+                "the memory of a layer is that of its results; what it frees again inside is not seen",
+            )
+        return graph, metrics, held, limits, meta
+
+
+def shape_of(tensor: torch.Tensor) -> Shape:
+    """A tensor's shape; None where it has no one shape."""
+    if type(tensor) in PLAIN and not tensor.is_nested:
+        return tuple(tensor.shape)
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return tuple(int(size) for size in tensor.shape)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def _tensors(items: Iterable[Any]) -> Iterable[torch.Tensor]:
+    for item in items:
+        if type(item) in PLAIN:
+            yield item
+        elif item is not None:
+            yield from (tensor for _, tensor in named_tensors(item))
+
+
+def _blocks(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """Address and size of the memory of each tensor; address 0 where it has no plain memory."""
+    found = []
+    for tensor in tensors:
+        try:
+            storage = tensor.untyped_storage()
+            found.append((storage._cdata, storage.nbytes()))
+        except (RuntimeError, NotImplementedError):
+            found.append((0, 0))
+    return found

@@ -1,0 +1,246 @@
+"""What a run has done so far: the log of operations, and the tables of calls, lines, scopes and tensors it refers to.
+
+Much of this runs once per operation, so it only looks things up and appends. What is appended holds no tensor and, but
+for a few interned tables, nothing the garbage collector has to visit. ``assemble`` makes a graph of it afterwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from torch_vis.capture.recording.call_templates import encode
+from torch_vis.capture.recording.grad_writes import Accumulated
+from torch_vis.capture.recording.op_plan import Plan
+from torch_vis.capture.recording.source_lines import Code
+from torch_vis.capture.recording.tensors import Tensor, Tensors
+from torch_vis.graph.call import Call
+from torch_vis.graph.rows import Site
+
+if TYPE_CHECKING:
+    from torch_vis.capture.modules_only.recorder import Borders
+
+current_autograd_node = torch._C._current_autograd_node
+sequence_number = torch._C._autograd._get_sequence_nr
+
+get_ident = threading.get_ident
+clock = time.perf_counter_ns
+stopped = itertools.repeat(0).__next__  # a clock for runs that are not timed; no call is cheaper
+
+FORWARD, ACCUMULATE, SEED = -1, -2, -3  # in a row of the log, in the place of a backward sequence number
+UNNUMBERED = 1 << 62  # from here on, a backward node has no number: it accumulates into .grad
+_schemas: dict[int, Plan] = {}  # read once per process; a recorder takes copies, to number its own calls
+
+
+class CallInfo(NamedTuple):
+    """A call template and what it means for the dataflow."""
+
+    call: Call
+    slots: int
+    writes: tuple[int, ...]
+    overwrites: frozenset[int]
+    shape_only: frozenset[int]
+    plan: Plan
+
+
+class Recorder(Tensors):
+    """What a run has done so far: the log of operations and the tables that the log refers to."""
+
+    def __init__(self, *, keep: bool, timing: bool = True, memory: bool = True) -> None:
+        super().__init__(keep=keep, memory=memory)
+        self.timing = timing
+        self.operations = True  # False where only the calls of modules are followed, without a mode
+        self.borders: Borders | None = None  # sees what goes into and comes out of module calls
+        self.clock: Callable[[], int] = clock if timing else stopped
+        self.log: list[int] = []  # rows on end, each headed by its length and its number
+        self.node_numbers = itertools.count()
+        self.plans: dict[int, Plan] = {}
+        self.calls: list[CallInfo] = []
+        self.codes: dict[int, Code] = {}
+        self.boring: set[int] = set()  # ids of code that is torch's or ours, and nothing special
+        self.sites: list[tuple[CodeType | Site, int]] = []
+        self.scopes: list[Any] = [[0, -1, clock(), 0, 0, 0]]
+        self.current: dict[int, int] = {}
+        self.modules: list[tuple[Any, str, str, str]] = [(None, "", "run", "run")]
+        self.function_scopes: dict[tuple[int, int, int], int] = {}
+        self.random_states: dict[Any, bytes] = {}
+        self.escapes: list[tuple[str, int, int, int]] = []
+        self.opaque_nodes: list[int] = []
+        self.blank: dict[int, int] = {}
+        self.gradients = Accumulated()
+        self.fill_call = -1
+        self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
+        self.wrapper_types: dict[type, bool] = {}
+        self.overhead = 0
+        self.steps: dict[
+            int, tuple[int, Any]
+        ] = {}  # by thread: an open optimizer step and the frame it runs in
+        self.shared = False  # operations of other threads are recorded as well
+        self.older_threads = frozenset(thread.ident for thread in threading.enumerate())
+        self.foreign = False  # a tensor type with a __torch_function__ of its own has been seen
+        self.module_numbers: dict[int, int] = {}
+        self.naming: Any = None  # the mode that names calls of public functions, where names were asked for
+        self.declared: Any = None  # what recognises the user's own functions, where some were named
+        self.codes_before: frozenset[int] = frozenset()  # ids of the code that ran when the recording began
+        self.api_modules: set[int] = set()  # numbers of public functions among the modules
+
+    # ---------------------------------------------------------------- nodes
+
+    def next_node(self) -> int:
+        """The number of the operation that is about to be noted."""
+        number = next(self.node_numbers)
+        self.count = number + 1
+        return number
+
+    def settle(self) -> None:
+        """After closing: wait for an operation that another thread is just noting."""
+        waits = 1000 if self.shared else 0
+        while waits and len(self.row_places()) < self.count:
+            time.sleep(0.001)
+            waits -= 1
+
+    def row_places(self) -> list[int]:
+        """Where each row of the log begins."""
+        places, place = [], 0
+        while place < len(self.log):
+            places.append(place)
+            place += self.log[place]
+        return places
+
+    def write(self, number: int, *row: int) -> None:
+        """Append a row to the log."""
+        self.log += (len(row) + 2, number, *row)
+
+    # ---------------------------------------------------------------- calls and sites
+
+    def plan(self, func: Any) -> Plan:
+        """The plan of an operator, made at its first call."""
+        schema = _schemas.get(id(func))
+        if schema is None:
+            schema = _schemas[id(func)] = Plan(func)
+        plan = self.plans[id(func)] = schema.fresh()
+        self.flips = self.flips or plan.flips
+        return plan
+
+    def new_call(self, plan: Plan, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Number a call template that was not seen before."""
+        template, slots_of = encode(plan.name, args, kwargs, self.held.objects)
+        writes = plan.written(args, kwargs)
+        written = tuple(slot for argument in writes for slot in slots_of.get(argument, ()))
+        over = frozenset(slot for argument in plan.overwrites for slot in slots_of.get(argument, ()))
+        shape = frozenset(slot for argument in plan.shape_only for slot in slots_of.get(argument, ()))
+        slots = sum(1 for _ in template.slots())
+        number = len(self.calls)
+        self.calls.append(CallInfo(template, slots, written, over, shape, plan))
+        if key is not None:
+            plan.calls[key] = number
+        return number
+
+    def new_site(self, info: Code, instruction: int) -> int:
+        """Number a source position that was not seen before."""
+        number = info.sites[instruction] = len(self.sites)
+        self.sites.append((info.code, instruction))
+        return number
+
+    def site_of(self, frame: Any) -> int:
+        """The number of the user's source line that a frame was called from, -1 if there is none."""
+        while frame is not None:
+            info = self.codes.get(id(frame.f_code)) or self.new_code(frame.f_code)
+            if info.user:
+                found = info.sites.get(frame.f_lasti)
+                return self.new_site(info, frame.f_lasti) if found is None else found
+            frame = frame.f_back
+        return -1
+
+    def new_code(self, code: CodeType) -> Code:
+        """What a code object is, at its first appearance."""
+        info = self.codes[id(code)] = Code(code)
+        if not info.notable:
+            self.boring.add(id(code))
+        return info
+
+    # ---------------------------------------------------------------- scopes
+
+    def enter(self, module: int, thread: int) -> int:
+        """Open a scope on this thread and return its number."""
+        number = len(self.scopes)
+        again = 0 if current_autograd_node() is None else 1
+        self.scopes.append([module, self.current.get(thread, 0), self.clock(), 0, self.overhead, again])
+        self.current[thread] = number
+        return number
+
+    def leave(self, number: int, thread: int) -> None:
+        """Close a scope, with any left open inside it by an exception."""
+        module, parent, began, _, before, again = self.scopes[number]
+        # a tuple of numbers is nothing that the garbage collector comes back to
+        self.scopes[number] = (module, parent, began, self.clock(), self.overhead - before, again)
+        self.current[thread] = parent
+
+    def end_lost_step(self, thread: int, frame: Any) -> None:
+        """Close an optimizer step that an exception ended: its frame is no longer below the one that runs now."""
+        scope, step = self.steps[thread]
+        while frame is not None and frame is not step:
+            frame = frame.f_back
+        if frame is None:
+            del self.steps[thread]
+            self.leave(scope, thread)
+
+    def function_scope(self, info: Code, sequence: int, thread: int) -> int:
+        """The scope of the running call of an autograd.Function: one per class and sequence number."""
+        parent = self.current.get(thread, 0)
+        if (
+            self.scopes[parent][0] in self.api_modules
+        ):  # a call in its forward, whose scope is inside this one's
+            return parent
+        key = (id(info), sequence, parent)
+        number = self.function_scopes.get(key)
+        if number is None:
+            assert info.function is not None
+            name = info.function.__name__
+            module = self.module_number(info.function, name, name, "function")
+            number = self.function_scopes[key] = len(self.scopes)
+            self.scopes.append([module, parent, 0, 0, 0, 0])
+        return number
+
+    def module_number(self, owner: Any, path: str, type_name: str, kind: str) -> int:
+        """The number of what a scope is a call of."""
+        number = self.module_numbers.get(id(owner))
+        if number is None:
+            number = self.module_numbers[id(owner)] = len(self.modules)
+            self.modules.append((owner, path, type_name, kind))
+        return number
+
+    # ---------------------------------------------------------------- writes
+
+    def was_written(self, tensor: Tensor) -> bool:
+        """Whether an operation wrote to the memory of this tensor."""
+        entry = self.seen.get(id(tensor))
+        if entry is None or entry() is not tensor:
+            return False
+        if entry.address is None:
+            return any(info.writes for info in self.calls)
+        known = self.storages.get(entry.address)
+        return known is not None and known.number in self.dirty
+
+
+def backward_number(node: Any) -> int:
+    """The sequence number of a backward node; ``ACCUMULATE`` for the ones that accumulate into ``.grad``."""
+    number: int = node._sequence_nr()
+    return number if number < UNNUMBERED else ACCUMULATE
+
+
+def flat_tensors(items: Any) -> Any:
+    """The tensors in nested tuples, lists and dictionaries, in order."""
+    for item in items:
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (tuple, list)):
+            yield from flat_tensors(item)
+        elif isinstance(item, dict):
+            yield from flat_tensors(item.values())

@@ -1,0 +1,134 @@
+"""Python functions that the user wants to see as one operation each, recognised by the frames they run in.
+
+Nothing of theirs is wrapped or replaced: before a scope is opened and at each operation, the frames on the stack tell
+which of the functions are running. A frame is held from there to the next look, so that it cannot be mistaken for
+another; that is before the next operation allocates anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from torch_vis.capture.recording.function_calls import api_name, last_part
+from torch_vis.capture.recording.recorder import Recorder, current_autograd_node
+from torch_vis.errors import UsageError
+
+CUSTOM_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.library.CustomOpDef)
+
+
+class Declared:
+    """Keeps the scopes of declared functions in step with the frames on the stack."""
+
+    def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]]) -> None:
+        self.recorder = recorder
+        self.modules: dict[
+            int, int
+        ] = {}  # by id of the code, which the recorder's table of modules keeps alive
+        self.methods: dict[int, tuple[CodeType, int, Callable[[FrameType], Any]]] = {}
+        """Methods of modules, by id of their code: the usual module's number, and what finds that of a frame."""
+        self.open: dict[int, list[tuple[FrameType, int]]] = {}
+        self.again: dict[int, int] = {}
+        """By thread, how many scopes were open when one was opened inside a backward; that one ends there as well."""
+        for function in functions:
+            code = code_of(function)
+            if code is not None:
+                name = name_of(function)
+                self.modules[id(code)] = recorder.module_number(code, name, last_part(name), "function")
+
+    def follow(self, thread: int) -> None:
+        """Close the scopes of functions that have returned, and open those of functions that run now."""
+        running = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if id(frame.f_code) in self.modules or id(frame.f_code) in self.methods:
+                running.append(frame)
+            frame = frame.f_back
+        still = self.open.get(thread)
+        if not running and not still:
+            return
+        running.reverse()
+        still = self.open.setdefault(thread, [])
+        same = 0
+        while same < min(len(still), len(running)) and still[same][0] is running[same]:
+            same += 1
+        for _, scope in reversed(still[same:]):
+            self._close(scope, thread)
+        del still[same:]
+        if self.again.get(thread, -1) >= same:
+            del self.again[thread]
+        if running[same:] and thread not in self.again and current_autograd_node() is not None:
+            self.again[thread] = same
+        for frame in running[same:]:
+            still.append((frame, self.recorder.enter(self._number(frame), thread)))
+
+    def _number(self, frame: FrameType) -> int:
+        number = self.modules.get(id(frame.f_code))
+        if number is not None:
+            return number
+        _, number, owner_of = self.methods[id(frame.f_code)]
+        owner = owner_of(frame)
+        if owner is None or owner is self.recorder.modules[number][0]:
+            return number
+        return self.recorder.module_number(owner, "", type(owner).__name__, "module")
+
+    def end(self) -> None:
+        """Let go of every frame."""
+        for thread, still in self.open.items():
+            for _, scope in reversed(still):
+                self._close(scope, thread)
+        self.open.clear()
+
+    def _close(self, scope: int, thread: int) -> None:
+        rec = self.recorder
+        if rec.current.get(thread) == scope:
+            rec.leave(scope, thread)
+        elif not rec.scopes[scope][3]:  # the call around it has ended already
+            rec.scopes[scope][3] = rec.clock()
+            rec.scopes[scope][4] = rec.overhead - rec.scopes[scope][4]
+
+
+def code_of(function: Any) -> CodeType | None:
+    """The code by which a function is recognised; None for what is an operation anyway.
+
+    >>> def double(x): return x * 2
+    >>> code_of(torch.no_grad()(double)) is double.__code__, code_of(torch.matmul)
+    (True, None)
+    """
+    if isinstance(function, torch.nn.Module) or not callable(function):
+        raise UsageError(
+            f"functions= takes Python functions, not {type(function).__name__} {function!r:.60}; "
+            "modules have scopes of their own"
+        )
+    if isinstance(function, CUSTOM_OPERATORS):
+        return None
+    if isinstance(function, type) and issubclass(function, torch.autograd.Function):
+        return None
+    plain = function
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    plain = inspect.unwrap(plain)
+    plain = getattr(plain, "__func__", plain)
+    code = getattr(plain, "__code__", None) or getattr(type(plain).__call__, "__code__", None)
+    if torch.overrides.resolve_name(plain) is not None:
+        return None
+    if not isinstance(code, CodeType):
+        raise UsageError(
+            f"functions= cannot recognise {function!r:.80}: it is not written in Python; "
+            "call it in a function of yours and give that"
+        )
+    return code
+
+
+def name_of(function: Any) -> str:
+    """What a function is shown as: its module and qualified name."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    return api_name(getattr(function, "__func__", function)).removeprefix("__main__.")

@@ -1,0 +1,239 @@
+"""What the allocators themselves report of a run: every block taken and given back, kernel scratch included.
+
+The run is not recorded by us: torch's profiler listens to the CPU allocator, and CUDA's caching allocator counts for
+itself. Scratch is memory that a kernel takes for itself and gives back before it ends, so no tensor ever holds it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch._C._profiler import _EventType
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from torch_vis.capture.timing.profiler_run import quiet_profiler
+
+MARK = "torch_vis: measured run"
+Ints = NDArray[Any]
+
+
+class Kernel(NamedTuple):
+    """One operation that took memory: its name, what it took beyond what it left behind, and what it left."""
+
+    op: str
+    scratch_bytes: int
+    kept_bytes: int
+
+
+class Events(NamedTuple):
+    """An allocator during one run: every change in bytes, the operation it came from, and what was there before."""
+
+    change: Ints
+    kernel: Ints  # number of the operation in ``kernels``, -1 outside of any
+    kernels: list[Kernel]
+    start_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was allocated at once."""
+        return self.start_bytes + max(0, int(np.cumsum(self.change).max(initial=0)))
+
+    @property
+    def peak_op(self) -> str | None:
+        """The operation that was running then."""
+        if not len(self.change):
+            return None
+        number = int(self.kernel[int(np.cumsum(self.change).argmax())])
+        return self.kernels[number].op if number >= 0 else None
+
+
+class CudaFigures(NamedTuple):
+    """The caching allocator's own figures during one run, for one device, in bytes."""
+
+    device: str
+    start_bytes: int
+    peak_bytes: int
+    reserved_bytes: int
+    """The most that was reserved from the driver."""
+    requested_bytes: int
+    """The most that tensors and kernels asked for, before rounding."""
+    free_at_peak_bytes: int | None
+    """Reserved, and not allocated, at the moment of the peak: fragmentation and cache; None without a history."""
+    kernels: list[Kernel]
+    """The operations that ran, with what each took for itself."""
+
+
+class Measured(NamedTuple):
+    """What one run took from the allocators."""
+
+    output: Any
+    cpu: Events
+    cuda: tuple[CudaFigures, ...]
+
+
+def measure(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], warmup: int
+) -> Measured:
+    """Run a function and listen to the allocators; the ``warmup`` runs before it are listened to, but not counted.
+
+    The allocator reports the end of a block only if it has reported its beginning, so what an unheard run left
+    behind (gradients, say) would seem to stay. What is there at the start is what tensors hold then.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as listening:
+        for _ in range(warmup):
+            function(*args, **kwargs)
+        gc.collect()
+        before = tensor_bytes()
+        marks = [_cuda_start(device) for device in devices]
+        with record_function(MARK):
+            output = function(*args, **kwargs)
+        found = [_cuda_figures(device, start) for device, start in zip(devices, marks)]
+    profiler: Any = listening.profiler
+    roots = profiler.kineto_results.experimental_event_tree()
+    cuda = tuple(
+        row._replace(kernels=_events(roots, row.start_bytes, torch.device(row.device)).kernels)
+        for row in found
+    )
+    return Measured(output, _events(roots, before, torch.device("cpu")), cuda)
+
+
+def tensor_bytes() -> int:
+    """Bytes of CPU memory that the tensors of this process hold."""
+    storages: dict[int, int] = {}
+    for item in gc.get_objects():
+        if issubclass(type(item), torch.Tensor):
+            try:
+                if item.device.type == "cpu":
+                    memory = item.untyped_storage()
+                    if memory.device.type == "cpu":
+                        storages[memory._cdata] = memory.nbytes()
+            except (RuntimeError, NotImplementedError, AttributeError):
+                continue  # a tensor without plain memory
+    return sum(storages.values())
+
+
+# ---------------------------------------------------------------- events
+
+
+def _events(roots: list[Any], before: int, device: torch.device) -> Events:
+    """The allocator's events within the marked run, in the order of time, each with the operation around it."""
+    inside = _marked(roots)
+    rows: list[tuple[int, int, int]] = []
+    kernels: list[tuple[str, list[int]]] = []
+    stack: list[tuple[Any, int]] = [(root, -1) for root in reversed(roots)]
+    while stack:
+        event, kernel = stack.pop()
+        if event.tag == _EventType.Allocation:
+            fields = event.extra_fields
+            if fields.device != device and (fields.device.type, device.type) != ("cpu", "cpu"):
+                continue
+            if inside is None or inside[0] <= event.start_time_ns <= inside[1]:
+                rows.append((event.start_time_ns, fields.alloc_size, kernel))
+            continue
+        counts = inside is None or event.start_time_ns >= inside[0]
+        if kernel < 0 and counts and event.tag == _EventType.TorchOp and is_operation(event.name):
+            kernel = len(kernels)
+            kernels.append((event.name, []))
+        stack.extend((child, kernel) for child in reversed(event.children))
+    rows.sort(key=lambda row: row[0])
+    for _, change, kernel in rows:
+        if kernel >= 0:
+            kernels[kernel][1].append(change)
+    table = np.array([row[1:] for row in rows], dtype=np.int64).reshape(-1, 2)
+    return Events(
+        table[:, 0], table[:, 1], [Kernel(name, *_scratch(found)) for name, found in kernels], before
+    )
+
+
+def _marked(roots: list[Any]) -> tuple[int, int] | None:
+    stack = list(roots)
+    while stack:
+        event = stack.pop()
+        if event.name == MARK:
+            return event.start_time_ns, event.start_time_ns + event.duration_time_ns
+        stack.extend(event.children)
+    return None
+
+
+def _scratch(changes: list[int]) -> tuple[int, int]:
+    level = np.cumsum(np.array(changes, dtype=np.int64))
+    kept = max(int(level[-1]), 0) if len(level) else 0
+    return max(int(level.max(initial=0)) - kept, 0), kept
+
+
+@cache
+def is_operation(name: str) -> bool:
+    """Whether a name is that of an operation with a kernel of its own, not of one that is made of others."""
+    space, _, short = name.partition("::")
+    packet = getattr(getattr(torch.ops, space, None), short, None) if short else None
+    if packet is None:
+        return False
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    full = [name if overload == "default" else f"{name}.{overload}" for overload in packet.overloads()]
+    return not any(
+        torch._C._dispatch_has_kernel(one) and has(one, "CompositeImplicitAutograd") for one in full
+    )
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+def _cuda_start(device: int) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    torch.cuda.memory._record_memory_history("all", context=None, device=device, clear_history=True)
+    return torch.cuda.memory_allocated(device)
+
+
+def _cuda_figures(device: int, start: int) -> CudaFigures:
+    torch.cuda.synchronize(device)
+    stats = torch.cuda.memory_stats(device)
+    snapshot = torch.cuda.memory._snapshot(device)
+    torch.cuda.memory._record_memory_history(None, device=device)
+    return CudaFigures(
+        f"cuda:{device}",
+        start,
+        stats["allocated_bytes.all.peak"],
+        stats["reserved_bytes.all.peak"],
+        stats["requested_bytes.all.peak"],
+        _free_at_peak(snapshot, device, start, stats["reserved_bytes.all.current"]),
+        [],
+    )
+
+
+def _free_at_peak(snapshot: Any, device: int, start: int, reserved_now: int) -> int | None:
+    """Reserved less allocated at the moment of the highest allocation, from the allocator's own history."""
+    history = snapshot.get("device_traces", [])
+    if device >= len(history) or not history[device]:
+        return None
+    grown = sum(change for change, kind in _history(history[device]) if kind == "segment")
+    allocated, reserved = start, reserved_now - grown
+    highest, free = allocated, reserved - allocated
+    for change, kind in _history(history[device]):
+        if kind == "segment":
+            reserved += change
+        else:
+            allocated += change
+            if allocated > highest:
+                highest, free = allocated, reserved - allocated
+    return free
+
+
+def _history(entries: list[Any]) -> Iterator[tuple[int, str]]:
+    for entry in entries:
+        action, size = entry["action"], entry["size"]
+        if action == "alloc":
+            yield size, "block"
+        elif action == "free_completed":
+            yield -size, "block"
+        elif action in ("segment_alloc", "segment_map"):
+            yield size, "segment"
+        elif action in ("segment_free", "segment_unmap"):
+            yield -size, "segment"

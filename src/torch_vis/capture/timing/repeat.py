@@ -1,0 +1,406 @@
+"""A recorded run, timed several times more: medians and spread, and no more left behind than one run leaves.
+
+Several kinds of run take turns, each from where the first one began. A plain one gives the time of the whole. One that
+only follows the calls of modules gives theirs: a wrapper per call, nothing per operation. One under torch's profiler
+gives the operations', taken in C++ and found again by ``aligning``; ``adding_up`` makes one account of both. The
+recorder's own clock would not do: it adds the call from Python to each operation, and what a mode costs to each module;
+of small operations that is most of the time.
+A few runs are recorded as well, under the profiler: they show that the operations are the same every time, time those
+few that torch does not run without a recorder, and say which kernel on a device is whose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torch_vis.capture.assembling.log import Rows, rows_of
+from torch_vis.capture.assembling.sorted_columns import Ints, table
+from torch_vis.capture.kept_tensors import Held, copy_of, version_of
+from torch_vis.capture.recording.module_calls import Following
+from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number
+from torch_vis.capture.session import Capture, run_backward
+from torch_vis.capture.state import Standing, geometry, refuse_iterators, tensors_of
+from torch_vis.capture.timing.device_kernels import Kernels
+from torch_vis.capture.timing.host_gaps import Between, between
+from torch_vis.capture.timing.match_events import Pieces, align, ends, pieces_of_events
+from torch_vis.capture.timing.profiler_run import Timeline, event_ns, match, profiling, refuse_nested
+from torch_vis.capture.timing.reconcile_times import agreed, divided, scope_columns, with_functions
+from torch_vis.errors import UsageError
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.schema import Phase
+from torch_vis.progress import progress
+
+UNSEEN = "torch_vis::unseen_write"
+FOLLOWED = (torch.nn.Module, torch.optim.Optimizer)
+RECORDED = 3  # runs under recorder and profiler; kernels vary little
+
+
+class Stopped(Exception):
+    """Why no more runs can be made, in words."""
+
+
+class Call(NamedTuple):
+    """What is run, and how."""
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    backward: bool
+    loss: Callable[[Any], Any] | None
+
+    def __call__(self) -> None:
+        output = self.target(*self.args, **self.kwargs)
+        if self.backward or self.loss is not None:
+            run_backward(output, self.loss)
+
+
+class Repeats:
+    """The further runs of one trace: made before the first run, asked for ``columns`` after it."""
+
+    def __init__(self, call: Call, repeat: Any, capture: Capture, *, functions: bool) -> None:
+        if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
+            raise UsageError(f"repeat is a number of runs, 0 for none, not {repeat!r}")
+        refuse_nested()
+        refuse_iterators(call.target, (call.args, call.kwargs, call.loss))
+        self.call, self.repeat, self.capture, self.functions = call, repeat, capture, functions
+        self.before = self._standing(hold=False)
+        self.limits: list[str] = []
+        self.walls: list[int] = []
+        self.operations: list[Ints] = []
+        self.calls: list[Ints] = []
+        self.recorded: list[Ints] = []
+        self.between: list[Between] = []
+        self.nested: Ints | None = None  # how many events lie inside each operation's
+        self.skipped = 0
+        self.first_number = sequence_number()
+
+    def measure(
+        self, graph: Graph, metrics: Metrics, held: Held, error: BaseException | None
+    ) -> tuple[Metrics, tuple[str, ...], dict[str, Any]]:
+        """Run again and again: the metrics with medians in their place, limits, and what is to be added to ``meta``."""
+        self.graph, self.held = graph, held
+        rows = rows_of(self.capture.recorder)
+        self._rows = Rows(*(column[self._seen_nodes()] for column in rows))
+        self._aligned: tuple[Any, Ints] | None = None
+        self.kernels = Kernels(graph) if _uses_cuda(graph) else None
+        after = self._standing(hold=True)
+        reason = f"the run raised {type(error).__name__}" if error is not None else self._obstacle(after)
+        if reason is None:
+            self._share_memory(after)
+            reason = self._run(after)
+        if reason is not None:
+            self.limits.append(
+                f"{reason}; times are those of {len(self.operations) or 'the recorded'} run(s)"
+            )
+        return self._columns(metrics), tuple(self.limits), self._meta()
+
+    # ---------------------------------------------------------------- from where, and back to where
+
+    def _standing(self, *, hold: bool) -> Standing:
+        call = self.call
+        return Standing(call.target, (call.args, call.kwargs, call.loss), hold=hold)
+
+    def _obstacle(self, after: Standing) -> str | None:
+        """Why the first run cannot be undone, in words; None where it can."""
+        rec, held = self.capture.recorder, self.held
+        self.touched = {storage._cdata for storage in held.storages.values()}
+        roots = [owner for owner, *_ in rec.modules if isinstance(owner, torch.nn.Module)]
+        modules = {id(part) for root in roots for part in root.modules()} | {
+            id(row[0]) for row in rec.modules
+        }
+        for standing in (self.before, after):
+            standing.keep_only(self.touched, modules)
+        copied = {held.storages[number]._cdata for number in held.originals}
+        resized = {number for number, _, _ in rec.resizes if number in rec.outside}
+        if resized:
+            return "not repeated: the run changes the size of memory from outside"
+        for state, tensor in self.before.changes():
+            if tensor.grad_fn is not None and version_of(tensor)[0] != state.version:
+                return "not repeated: the run writes in place to a tensor with a gradient history"
+            if state.geometry != geometry(tensor):
+                return "not repeated: the run gives a tensor from outside other memory or another shape"
+            if state.geometry[0] not in copied:
+                return "not repeated: the run writes to memory of which there is no copy from before"
+        return None
+
+    def _share_memory(self, after: Standing) -> None:
+        """What is to be written back: before each run, and at the end."""
+        held, rec = self.held, self.capture.recorder
+        real = {n: s for n, s in held.storages.items() if s.device.type != "meta"}
+        self.before.memory = [(real[n], original) for n, original in held.originals.items() if n in real]
+        after.memory = [(storage, copy_of(storage)) for storage, _ in self.before.memory]
+        known = {storage._cdata for storage, _ in after.memory}
+        more = {
+            storage._cdata: storage
+            for owner in after.owners
+            if isinstance(owner, torch.optim.Optimizer)  # one that steps in every fourth run only
+            for tensor in tensors_of(owner)
+            if (storage := tensor.untyped_storage()).device.type != "meta"
+        }
+        left = [number for name, number, _, _ in rec.escapes if "numpy" in name or "array" in name]
+        if left:  # writes through an array are not seen
+            more |= {storage._cdata: storage for storage in real.values()}
+        extra = [(s, copy_of(s)) for address, s in more.items() if address not in known]
+        self.before.memory += extra
+        after.memory += extra
+        self.safe = {storage._cdata for storage, _ in after.memory}
+        first: dict[Any, torch.Tensor] = {}
+        for number in sorted(held.seeds):
+            seed = held.seeds[number]
+            if seed.generator is not None:
+                first.setdefault(seed.generator, seed.state)
+        self.before.generators = first
+        after.generators = {generator: generator.get_state() for generator in first}
+
+    def _run(self, after: Standing) -> str | None:
+        """All the runs; why they ended early, in words, where they did."""
+        try:
+            if self.kernels is not None:  # the first block of a process sets the device's profiler up
+                self._again(after, self._on_device)
+                self.kernels.forget()
+            for turn in progress(range(self.repeat), "timing"):
+                if turn < RECORDED:
+                    self._again(after, self._recorded)
+                    if self.kernels is not None:
+                        self._again(after, self._on_device)
+                kinds = (self._plain, self._followed, self._profiled)
+                for place in range(
+                    len(kinds)
+                ):  # each comes after each other one: a run is faster after its like
+                    self._again(after, kinds[(turn + place) % len(kinds)])
+        except Stopped as stopped:
+            return str(stopped)
+        finally:
+            after.put_back()
+        return None
+
+    def _again(self, after: Standing, turn: Callable[[], None]) -> None:
+        self.before.put_back()
+        torch.ones(8).add_(1)  # wakes what slept while state was put back
+        if self.kernels is not None:
+            torch.ones(8, device="cuda").add_(1)
+        _settle(self.kernels)
+        turn()
+        for state, _ in after.changes():
+            if state.geometry[0] not in self.safe:
+                raise Stopped(
+                    "a repeated run wrote to memory that the first did not write to, and stayed the last"
+                )
+
+    # ---------------------------------------------------------------- the kinds of run
+
+    def _go(self) -> None:
+        try:
+            self.call()
+        except Exception as error:  # the program's own; it did not raise in the first run
+            raise Stopped(f"a repeated run raised {type(error).__name__}: {error}") from error
+
+    def _plain(self) -> None:
+        start = clock()
+        self._go()
+        _settle(self.kernels)
+        self.walls.append(clock() - start)
+
+    def _followed(self) -> None:
+        found = self._follow()
+        if found is not None:
+            self.calls.append(np.maximum(found[:, 2] - found[:, 1], 0))
+
+    def _follow(self) -> Ints | None:
+        """Parent, begin and end of each call of a module; None where others are called than in the first run."""
+        rec = Recorder(keep=False, memory=False)
+        rec.operations = False
+        with Following(rec, frozenset(id(part) for _, root in self.capture.roots for part in root.modules())):
+            start = clock()
+            self._go()
+            ended = clock()
+        rec.closed = True
+        rows = table(rec.scopes, 6)
+        rows[0, 2], rows[0, 3] = start, ended
+        # by name: some programs make modules, and even their classes, anew in each run
+        called = [type(rec.modules[module][0]).__name__ for module in rows[1:, 0].tolist()]
+        first = [type(owner).__name__ for owner in self._owners() if owner is not None]
+        return rows[:, 1:4] if called == first else None
+
+    def _owners(self) -> list[Any]:
+        """What each scope of the first run is a call of, where that is followed without a mode too; else None."""
+        rec = self.capture.recorder
+        owners = [rec.modules[row[0]][0] for row in rec.scopes[1:]]
+        return [owner if isinstance(owner, FOLLOWED) else None for owner in owners]
+
+    def _profiled(self) -> None:
+        """The profiler without the recorder and without the device, each of which slows the host down."""
+        timeline, places, _ = self._profile(cuda=False, within=self.between)
+        spent = np.full(len(places), np.nan)
+        has = places >= 0
+        spent[has] = (timeline.stop - timeline.start)[places[has]]
+        self.operations.append(spent)
+
+    def _on_device(self) -> None:
+        """What a device does at about the run's own pace."""
+        assert self.kernels is not None
+        timeline, places, (start, ended) = self._profile(cuda=True)
+        self.kernels.add_alone(start, timeline.until(ended), places, self._seen_nodes())
+
+    def _profile(
+        self, *, cuda: bool, within: list[Between] | None = None
+    ) -> tuple[Timeline, Ints, tuple[int, int]]:
+        """A run under the profiler: what it saw, the event of each operation, and when the run began and ended."""
+        first_number = sequence_number()
+        with profiling(cuda=cuda) as found:
+            start = clock()
+            scopes = self._follow()
+            ended = clock()
+        places = np.full(len(self._rows.call), -1, dtype=np.int64)
+        if scopes is not None:
+            events = pieces_of_events(found.timeline, scopes, first_number)
+            places, self.nested = self._align(found.timeline, events)
+            if within is not None:
+                within.append(between(found.timeline, places, scopes))
+        return found.timeline, places, (start, ended)
+
+    def _align(self, timeline: Timeline, events: Pieces) -> tuple[Ints, Ints]:
+        """The event of each operation, -1 for none, and how many events lie inside it."""
+        after = ends(timeline)
+        key = (after.tolist(), events.names, events.scope.tolist(), events.backward.tolist())
+        if self._aligned is None or self._aligned[0] != key:  # most runs are like the one before
+            self._aligned = key, align(self._pieces(), events, after)
+        places = self._aligned[1]
+        return places, (after - np.arange(1, len(after) + 1))[places] if len(after) else places
+
+    def _pieces(self) -> Pieces:
+        """The pieces that the first run's operations lie in."""
+        rows = self._rows
+        backward = np.where(rows.backward >= 0, rows.backward - self.first_number, rows.backward)
+        names = [call.op.partition(".")[0] for call in self.graph.calls]
+        return Pieces(
+            self._followed_scopes()[rows.scope],
+            backward,
+            [names[call] for call in rows.call.tolist()],
+        )
+
+    def _recorded(self) -> None:
+        modules = [root for _, root in self.capture.roots]
+        capture = Capture(*modules, keep=False, memory=False, functions=self.functions)
+        with profiling(cuda=self.kernels is not None) as found, capture:
+            self._go()
+        rec, rows = capture.recorder, rows_of(capture.recorder)
+        ops, names = [info.call.op for info in rec.calls], [call.op for call in self.graph.calls]
+        if [ops[call] for call in rows.call] != [names[call] for call in self._rows.call]:
+            self.skipped += 1
+            return
+        timeline = found.timeline
+        matched = match(rows, [op.partition(".")[0] for op in ops], timeline)
+        spent, has = rows.ended - rows.begun, matched.event >= 0
+        spent[has] = (timeline.stop - timeline.start)[matched.event[has]]
+        self.recorded.append(spent)
+        if self.kernels is not None:
+            self.kernels.add(timeline.until(capture.ended), matched, self._seen_nodes())
+
+    def _seen_nodes(self) -> Ints:
+        """The operations that a recording has in any case; writes that only a replay needs are not among them."""
+        unseen = np.array([call.op == UNSEEN for call in self.graph.calls] or [False], dtype=bool)
+        return np.flatnonzero(~unseen[self.graph.node_call] if len(self.graph) else np.zeros(0, dtype=bool))
+
+    # ---------------------------------------------------------------- what came of it
+
+    def _columns(self, metrics: Metrics) -> Metrics:
+        for column in self._found(metrics):
+            metrics = metrics.with_column(column)
+        return metrics
+
+    def _found(self, metrics: Metrics) -> Iterator[Column]:
+        if self.skipped:
+            self.limits.append(
+                f"{self.skipped:,} of {self.skipped + len(self.recorded):,} repeated runs did other operations than "
+                "the first; times are the first run's"
+            )
+        elif self.operations and not (self.calls and self.between):
+            self.limits.append("the repeated runs called other modules; times are the first run's")
+        if self.skipped or not (self.operations and self.recorded and self.calls and self.between):
+            self.operations.clear()
+            return
+        yield from self._added_up(metrics["time_ns"].values, *self._spread())
+        if self.kernels is not None:
+            yield from self.kernels.columns()
+            self.limits += self.kernels.limits()
+
+    def _spread(self) -> tuple[Any, Any]:
+        """Median and quartiles of each operation, of the profiled runs; and those that only recorded runs have."""
+        profiled = np.stack(self.operations)
+        if self.nested is not None:  # half of an event's cost falls before or after its own time
+            profiled = np.maximum(profiled - event_ns() * (self.nested + 0.5), 0)
+        alike: Any = np.isfinite(profiled).all(axis=0)
+        loose = int((~alike).sum())
+        if loose:
+            self.limits.append(
+                f"{loose:,} operations that torch runs in another form where nothing records; their times are "
+                "those under the recorder"
+            )
+        rows = np.where(alike, _quartiles(np.where(alike, profiled, 0)), _quartiles(np.stack(self.recorded)))
+        return rows, ~alike
+
+    def _added_up(self, first: Ints, spread: Any, unlike: Any) -> Iterator[Column]:
+        """Times of operations and of scopes: of calls as measured, of functions by the operations in them."""
+        graph, nodes = self.graph, self._seen_nodes()
+        followed = self._followed_scopes()
+        rows = np.flatnonzero([True, *(owner is not None for owner in self._owners())])
+        parent = np.where(rows > 0, followed[graph.scope_parent[rows]], -1)
+        runs = np.stack(self.calls)
+        own = agreed(runs, parent)
+        where = np.where(self.between[-1].where >= 0, self.between[-1].where, followed[self._rows.scope])
+        host = np.median([run.host for run in self.between], axis=0)
+        host = np.maximum(host - np.bincount(where[unlike], weights=spread[0][unlike], minlength=len(own)), 0)
+        rate = divided(own, where, spread[0], host)
+        times = [np.floor(row * rate).astype(np.int64) for row in spread]
+        for name, time in zip(("time_ns", "time_low_ns", "time_high_ns"), times):
+            yield Column(name, _placed(np.zeros_like(first), nodes, time))
+        here = (graph.node_phase[nodes] != Phase.BACKWARD) & (where == followed[graph.node_scope[nodes]])
+        inclusive = with_functions(
+            own, rows, graph.scope_parent, graph.node_scope[nodes], np.where(here, times[0], 0)
+        )
+        yield from scope_columns(inclusive, rows, graph.scope_parent, _quartiles(runs))
+
+    def _followed_scopes(self) -> Ints:
+        """For each scope of the first run the number that it has, or the one around it, among those followed."""
+        followed, number = [0], 0
+        for row, owner in zip(self.capture.recorder.scopes[1:], self._owners()):
+            number += owner is not None
+            followed.append(number if owner is not None else followed[row[1]])
+        return np.array(followed, dtype=np.int64)
+
+    def _meta(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"repeat": len(self.operations)}
+        if self.walls:
+            middle, low, high = _quartiles(np.array(self.walls)).tolist()
+            found |= {"plain_wall_ns": middle, "plain_wall_low_ns": low, "plain_wall_high_ns": high}
+        if self.kernels is not None and self.operations:
+            found["device_time"] = self.kernels.meta()
+        return found
+
+
+def _uses_cuda(graph: Graph) -> bool:
+    return torch.cuda.is_available() and any(device.startswith("cuda") for device in graph.devices)
+
+
+def _settle(kernels: Kernels | None) -> None:
+    if kernels is not None:
+        torch.cuda.synchronize()
+
+
+def _placed(base: Ints, rows: Ints, found: Ints) -> Ints:
+    """A copy of a column with what was found in its rows."""
+    column = base.copy()
+    column[rows] = found
+    return column
+
+
+def _quartiles(runs: Any) -> Ints:
+    """Median, lower and upper quartile over runs."""
+    quartiles: Ints = np.quantile(runs, (0.5, 0.25, 0.75), axis=0).round().astype(np.int64)
+    return quartiles

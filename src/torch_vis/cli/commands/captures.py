@@ -1,0 +1,43 @@
+"""Put the ways to capture a model side by side: what each gives, what it costs, and how far its results are off.
+
+The exit code is 1 if one of them cannot capture the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.models.user_errors import users_code
+from torch_vis.cli.output import Output
+from torch_vis.cli.parser import Parser
+
+EXAMPLES = (
+    ("of a model of yours", "torch-vis captures net.py:make_model --input 2x8"),
+    (
+        "two of them, as data",
+        "torch-vis captures net.py:make_model --input 2x8 --capture eager --capture fx --json",
+    ),
+)
+CAPTURES = ("eager", "fx", "export", "dynamo", "aot", "onnx", "stablehlo")
+
+
+def add_options(parser: Parser) -> None:
+    """Its options."""
+    models.add_model_options(parser)
+    parser.add_argument(
+        "--capture", action="append", choices=CAPTURES, help="only this one; may be given several times"
+    )
+
+
+def run(options: Any, out: Output) -> int:
+    """Capture in every way, and print the comparison."""
+    import torch_vis as tv
+
+    found = models.subject(options)
+    with users_code(f"{found.label} failed on {found.given}"):
+        which = options.capture or CAPTURES
+        compared = tv.compare_captures(found.model, *found.args, kwargs=found.kwargs, captures=which)
+    rows = [row._asdict() for row in compared]
+    out.give({"model": found.label, "captures": rows}, str(compared))
+    return int(not all(row["succeeded"] for row in rows))

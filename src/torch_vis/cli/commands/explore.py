@@ -1,0 +1,68 @@
+"""Walk through a trace or a model in the terminal: the module tree, its figures, source, operations."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.cli.commands import summary
+from torch_vis.cli.commands.table import PROGRAM
+from torch_vis.cli.models import files, weights
+from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.output import Output
+from torch_vis.cli.parser import Parser
+from torch_vis.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch_vis.views.terminal.source import Subject
+
+EXAMPLES = (
+    ("a trace that was saved", "torch-vis explore net.tvz"),
+    ("a model, traced forward and backward", "torch-vis explore net.py:make_model --input 2x8 --backward"),
+    ("the weights of a model, of which nothing has to run", "torch-vis explore net.pth"),
+)
+
+
+def add_options(parser: Parser) -> None:
+    """Its options."""
+    models.add_model_options(parser, positional="FILE|MODEL")
+    models.add_trace_options(parser)
+    parser.add_argument("--against", metavar="FILE|MODEL", help="a second one, to compare with")
+    weights.add_trust_option(parser)
+
+
+def run(options: Any, out: Output) -> int:
+    """Open the explorer; as data, or where there is no terminal, the summary says the same."""
+    if options.json:
+        options.depth, options.width = "auto", None
+        return summary.run(options, out)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            f"the explorer needs a terminal; {PROGRAM} summary {options.target or '…'} prints the tree anywhere"
+        )
+    out.say(f"opening {options.target or 'the model'} …")  # torch alone may take seconds
+    from torch_vis.interfaces.explorer.open import program
+    from torch_vis.interfaces.explorer.open import run as show
+
+    against = _opened(options.against, options) if options.against else None
+    show(program(_opened(options.target, options), against=against))
+    return 0
+
+
+def _opened(word: str | None, options: Any) -> Subject:
+    """What the explorer shows: what is in a file, or a model, with its run if one was asked for."""
+    if weights.is_weights(word):
+        return weights.opened(str(word), trust=options.trust)
+    if files.is_trace(word):
+        from torch_vis.interfaces.explorer.trace_source import TraceSubject
+
+        return TraceSubject(files.load(str(word)))
+    found = models.subject(options, word, needs_inputs=False)
+    asked = options.input or options.backward or options.loss or options.via
+    trace = models.traced(found, options) if asked else None
+    from torch_vis.interfaces.explorer.explorer import subject_of
+
+    subject = subject_of(found.model, trace=trace)
+    if options.against:
+        subject.title = found.label
+    return subject

@@ -1,0 +1,34 @@
+"""Write a trace, or a model that is traced for it, as a file for another tool; the ending says which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_vis.cli.models import files
+from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.output import Output
+from torch_vis.cli.parser import Parser
+from torch_vis.errors import UsageError
+
+EXAMPLES = (
+    ("for Netron and for Perfetto", "torch-vis export net.tvz -o net.onnx -o net.perfetto.json"),
+    ("a report of a model in one file of text", "torch-vis export net.py:make_model --input 2x8 -o net.md"),
+)
+
+
+def add_options(parser: Parser) -> None:
+    """Its options."""
+    models.add_model_options(parser, positional="FILE|MODEL")
+    models.add_trace_options(parser)
+    files.add_output_option(parser)
+
+
+def run(options: Any, out: Output) -> int:
+    """Load or trace, then write."""
+    if not options.output:
+        raise UsageError("where to? name a file: -o model.onnx")
+    files.can_write(options.output, options.format)
+    written = files.write(trace_of(options, "export"), options.output, options.format, out)
+    out.give({"files": written}, "")
+    return 0

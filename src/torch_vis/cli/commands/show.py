@@ -1,0 +1,69 @@
+"""Open the page of a trace, or of a model that is traced for it, in the browser."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch_vis.cli.models import files
+from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.output import Output
+from torch_vis.cli.parser import Parser
+from torch_vis.errors import FileError
+
+EXAMPLES = (
+    ("a trace that was saved", "torch-vis show net.tvz"),
+    (
+        "a model; the page stays where -o says",
+        "torch-vis show net.py:make_model --input 2x8 -o net.html --no-browser",
+    ),
+)
+
+
+def add_options(parser: Parser) -> None:
+    """Its options."""
+    models.add_model_options(parser, positional="FILE|MODEL")
+    models.add_trace_options(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where the page is written (default: a temporary folder)"
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="write the page and say where, but do not open it"
+    )
+
+
+def run(options: Any, out: Output) -> int:
+    """Write the page and open it."""
+    word = options.target
+    if word and word.lower().endswith((".html", ".htm")):
+        if not os.path.isfile(word):
+            raise FileError(f"there is no file {word!r}")
+        path = os.path.abspath(word)
+    else:
+        path = os.path.abspath(options.output or _temporary(word))
+        files.can_write([path], None)
+        trace_of(options, "show").save(path)
+    opened = not options.no_browser and _open(path)
+    out.give(
+        {"page": path, "opened": opened},
+        path if opened or options.no_browser else f"{path}\nopen it in a browser: there is none here",
+    )
+    return 0
+
+
+def _temporary(word: str | None) -> str:
+    import tempfile
+
+    stem = os.path.basename(word or "model").replace(":", "-")
+    return os.path.join(tempfile.mkdtemp(prefix="torch-vis-"), f"{stem}.html")
+
+
+def _open(path: str) -> bool:
+    import webbrowser
+    from pathlib import Path
+
+    try:
+        return webbrowser.open(Path(path).as_uri())
+    except webbrowser.Error:
+        return False

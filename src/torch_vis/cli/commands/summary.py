@@ -1,0 +1,93 @@
+"""Print the module tree of a saved trace, or of a model that is traced for it: shapes, parameters, time, memory.
+
+Of a file of weights (.pt, .pth, .safetensors, .pt2, .onnx …) it is the tree of the tensors.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from typing import Any
+
+from torch_vis.cli.models import files, weights
+from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.output import Output
+from torch_vis.cli.parser import Parser
+
+EXAMPLES = (
+    ("a trace that was saved", "torch-vis summary net.tvz"),
+    ("what is in a file of weights", "torch-vis summary net.pth"),
+    ("a model, as data for another program", "torch-vis summary net.py:make_model --input 2x8 --json"),
+)
+
+
+def add_options(parser: Parser) -> None:
+    """Its options."""
+    models.add_model_options(parser, positional="FILE|MODEL")
+    models.add_trace_options(parser)
+    add_table_options(parser)
+    weights.add_trust_option(parser)
+
+
+def add_table_options(parser: Parser) -> None:
+    """The options of the table."""
+    parser.add_argument(
+        "--depth", type=_depth, default="auto", help="levels of modules, or all (default: what fits)"
+    )
+    parser.add_argument("--width", type=int, help="of the lines (default: the terminal's)")
+
+
+def _depth(text: str) -> int | str | None:
+    if text in ("auto", "all"):
+        return None if text == "all" else text
+    if not text.isdigit() or not int(text):
+        raise ArgumentTypeError(f"levels are a number from 1 up, or all, not {text!r}")
+    return int(text)
+
+
+def run(options: Any, out: Output) -> int:
+    """Print the tree."""
+    if weights.is_weights(options.target):
+        return weights.give(weights.opened(options.target, trust=options.trust), options, out)
+    if not files.is_trace(options.target):
+        found = models.subject(options, needs_inputs=False)
+        if not found.can_run:
+            return _without_run(found, out)
+        trace = models.traced(found, options, keep=False)
+    else:
+        trace = trace_of(options, "summary")
+    document = {**files.facts(trace), "modules": _modules(trace)} if options.json else None
+    out.give(document, "" if options.json else trace.table(depth=options.depth, width=options.width))
+    return 0
+
+
+def _without_run(found: models.Subject, out: Output) -> int:
+    """The tree of a model that cannot run for want of inputs."""
+    import json
+
+    import torch_vis as tv
+
+    if out.as_json:
+        out.give(json.loads(tv.export_model_summary(found.model, format="json")), "")
+    else:
+        out.give(None, tv.export_model_summary(found.model, format="text"))
+    return 0
+
+
+def _modules(trace: Any) -> list[dict[str, Any]]:
+    """The module tree as flat records, in reading order."""
+    from torch_vis.graph.module_table import Outline
+
+    outline = Outline(trace.graph, trace.metrics)
+    return [
+        {
+            "path": block.path,
+            "type": block.type,
+            "kind": block.kind,
+            "calls": block.calls,
+            "parameters": sum(outline.parameters[number].type.numel for number in block.parameters),
+            "outputs": [str(kind) for kind in block.outputs],
+            **{name: getattr(block.sums, name) for name in block.sums.__slots__},
+        }
+        for block in outline.blocks
+    ]

@@ -1,0 +1,1 @@
+"""What a command is about: a model, a trace, a file of weights."""

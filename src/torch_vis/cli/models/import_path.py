@@ -1,0 +1,77 @@
+"""What ``package.module:thing`` or ``path/to/file.py:thing`` names: imported as Python itself would import it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module, util
+from typing import Any
+
+from torch_vis.cli.models.user_errors import users_code
+from torch_vis.errors import NoMatch, UsageError, no_match
+
+MOST = 24  # names that a line lists
+
+
+def find(target: str, kind: str) -> Any:
+    """The thing that a target names."""
+    place, separator, attribute = target.rpartition(":")
+    if not separator or not place or not attribute:
+        place, attribute = (target, "") if not separator else (place, attribute)
+    module = _file(place) if place.endswith(".py") else _module(place, target)
+    if not attribute:
+        names = candidates(module)
+        more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+        there = f"; there are {', '.join(names[:MOST])}{more}" if names else ""
+        raise UsageError(f"{target!r} names no {kind}: write {place}:NAME{there}")
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise no_match(f"{kind} in {place}", attribute, candidates(module))
+        found = getattr(found, part)
+    return found
+
+
+def candidates(module: Any) -> list[str]:
+    """What a module has that could make a model or be one: functions and classes of its own, and models."""
+    return [name for name, item in vars(module).items() if not name.startswith("_") and _is_own(item, module)]
+
+
+def _is_own(item: Any, module: Any) -> bool:
+    if not callable(item):
+        return False
+    if isinstance(item, type) or hasattr(item, "__code__"):
+        return getattr(item, "__module__", None) == module.__name__
+    return hasattr(item, "forward")  # a model that is made already
+
+
+def _file(path: str) -> Any:
+    if not os.path.isfile(path):
+        raise NoMatch(f"there is no file {path!r}")
+    path = os.path.abspath(path)
+    name = os.path.splitext(os.path.basename(path))[0]
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == path:
+        return known
+    sys.path.insert(0, os.path.dirname(path))  # so that it finds its neighbours
+    spec = util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.modules[name] = module
+    with users_code(f"{path} cannot be imported"):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _module(name: str, target: str) -> Any:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise NoMatch(f"{target!r} is neither a file nor package.module:factory")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        with users_code(f"{name} cannot be imported", leave=(ModuleNotFoundError,)):
+            return import_module(name)
+    except ModuleNotFoundError as error:
+        if name == error.name or name.startswith(f"{error.name}."):
+            raise NoMatch(f"there is no module {error.name!r} (looked for {target!r})") from error
+        raise UsageError(f"{name} cannot be imported: {error}") from error

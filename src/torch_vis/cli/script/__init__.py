@@ -1,0 +1,1 @@
+"""What ``torch-vis run`` does with a script."""

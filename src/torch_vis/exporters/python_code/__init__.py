@@ -1,0 +1,1 @@
+"""A captured program as Python code that runs."""

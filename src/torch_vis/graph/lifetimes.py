@@ -1,0 +1,323 @@
+"""The blocks of memory of a run: what each is for, when it is alive, and who made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.errors import UsageError
+from torch_vis.graph.gradients import gradients
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.rows import Site, TensorType, Value
+from torch_vis.graph.schema import Flag, Phase, Role
+from torch_vis.graph.storage_births import block_births
+
+Ints = NDArray[Any]
+COLUMNS = ("alloc_bytes", "free_bytes", "live_bytes")
+
+
+class Use(IntEnum):
+    """What a block of memory is for, at any one time.
+
+    ``SAVED`` was made by a forward operation and is read by a backward one later; ``ACTIVATION`` was made forward and
+    is not. ``GRADIENT`` is a ``.grad`` at some time; whatever else backward or the optimizer make is ``TEMPORARY``.
+    ``BUFFER`` is all that comes from outside and is neither parameter, gradient nor optimizer state: buffers, inputs,
+    constants.
+    """
+
+    PARAMETER = 0
+    OPTIMIZER_STATE = 1
+    BUFFER = 2
+    GRADIENT = 3
+    SAVED = 4
+    ACTIVATION = 5
+    TEMPORARY = 6
+
+    @property
+    def words(self) -> str:
+        """The use as a reader says it."""
+        return WORDS[self]
+
+
+WORDS = {
+    Use.PARAMETER: "parameter",
+    Use.OPTIMIZER_STATE: "optimizer state",
+    Use.BUFFER: "buffer or input",
+    Use.GRADIENT: "gradient",
+    Use.SAVED: "saved for backward",
+    Use.ACTIVATION: "activation",
+    Use.TEMPORARY: "temporary",
+}
+ROLES = {
+    Use.PARAMETER: Role.PARAMETER,
+    Use.OPTIMIZER_STATE: Role.OPTIMIZER_STATE,
+    Use.BUFFER: Role.BUFFER,
+}
+
+
+class Tensor(NamedTuple):
+    """One block of memory by the tensor that it is for: the parameter, the gradient, or what it was made as.
+
+    ``born`` is the operation that made it, None for what came from outside; ``dies`` the operation before which it was
+    freed, None for what outlived the run.
+    """
+
+    size_bytes: int
+    name: str
+    type: TensorType
+    use: str
+    path: str
+    site: Site | None
+    born: int | None
+    dies: int | None
+    storage: int
+
+
+class Blocks:
+    """Every block of memory of a run, as columns: its size, use, birth and death.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
+    >>> blocks = Blocks(t.graph, t.metrics)
+    >>> [use.words for use in Use if (blocks.use == use).any()]
+    ['parameter', 'buffer or input', 'gradient', 'saved for backward', 'activation', 'temporary']
+    """
+
+    def __init__(self, graph: Graph, metrics: Metrics) -> None:
+        if any(name not in metrics for name in COLUMNS):
+            raise UsageError(
+                "this trace has no memory columns: it was recorded without memory, or saved without its metrics; "
+                "record it again with tv.trace(model, x) or tv.record()"
+            )
+        self.graph = graph
+        self.bytes = graph.storage_bytes
+        self.birth = block_births(graph)
+        self.death = graph.storage_death.astype(np.int64)
+        self._columns = {name: metrics[name].values for name in COLUMNS}
+
+    # ---------------------------------------------------------------- what for
+
+    @cached_property
+    def readers(self) -> tuple[Ints, Ints]:
+        """Every read of a block by an operation, as two columns: the block and the operation."""
+        graph = self.graph
+        return graph.value_storage[graph.in_value].astype(np.int64), graph.in_node.astype(np.int64)
+
+    @cached_property
+    def use(self) -> Ints:
+        """What each block is for, as numbers of ``Use``."""
+        graph, birth = self.graph, self.birth
+        phase = np.full(len(birth), -1, dtype=np.int64)
+        born = birth >= 0
+        phase[born] = graph.node_phase[birth[born]]
+        again = np.zeros(len(birth), dtype=bool)
+        again[born] = graph.node_flags[birth[born]] & Flag.RECOMPUTE != 0
+        forward = (phase == Phase.FORWARD) | again
+        use = np.full(len(birth), Use.TEMPORARY, dtype=np.int64)
+        use[~born] = Use.BUFFER
+        use[forward] = Use.ACTIVATION
+        block, node = self.readers
+        backward = (graph.node_phase[node] == Phase.BACKWARD) & (node > birth[block])
+        backward &= ~again[block] | (graph.node_flags[node] & Flag.RECOMPUTE == 0)
+        saved = np.zeros(len(birth), dtype=bool)
+        saved[block[backward]] = True
+        use[forward & saved] = Use.SAVED
+        for role, meaning in ((Role.BUFFER, Use.BUFFER), (Role.OPTIMIZER_STATE, Use.OPTIMIZER_STATE)):
+            use[self._has(graph.value_role == role)] = meaning
+        kept = (graph.value_role == Role.GRADIENT) & (graph.value_name >= 0)
+        kept[self._results("gradient")] = True
+        use[self._has(kept)] = Use.GRADIENT
+        use[self._has(graph.value_role == Role.PARAMETER)] = Use.PARAMETER
+        return use
+
+    def _has(self, values: Ints) -> Ints:
+        found = np.zeros(len(self.birth), dtype=bool)
+        found[self.graph.value_storage[values]] = True
+        return found
+
+    def _results(self, kind: str) -> Ints:
+        graph = self.graph
+        wanted = np.array([row.kind == kind for row in graph.results], dtype=bool)
+        rows = np.repeat(wanted, np.diff(graph.result_start)) if len(wanted) else np.zeros(0, dtype=bool)
+        return graph.result_value[rows]
+
+    # ---------------------------------------------------------------- when
+
+    @cached_property
+    def _flows(self) -> tuple[Ints, Ints, Ints]:
+        """By use: bytes there at the start, allocated by each operation, and freed after each."""
+        count, kinds = len(self.graph), len(Use)
+        outside = (self.birth < 0) & (self.death > 0)
+        start = np.bincount(self.use[outside], weights=self.bytes[outside], minlength=kinds).astype(np.int64)
+        born = self.birth >= 0
+        made = self._sums(born, self.birth)
+        freed = self._sums((self.death > 0) & (self.death <= count), self.death - 1)
+        if count:
+            self._resized(start, made, freed)
+        return start, made, freed
+
+    def _sums(self, chosen: Ints, when: Ints) -> Ints:
+        count, kinds = len(self.graph), len(Use)
+        place = self.use[chosen] * count + when[chosen]
+        return (
+            np.bincount(place, weights=self.bytes[chosen], minlength=kinds * count)
+            .astype(np.int64)
+            .reshape(kinds, count)
+        )
+
+    def _resized(self, start: Ints, made: Ints, freed: Ints) -> None:
+        """Account for blocks that were resized: the graph knows their largest size, the columns what they had when."""
+        extra = self._columns["alloc_bytes"] - made.sum(0)
+        more = self._columns["free_bytes"] - freed.sum(0)
+        for node in np.flatnonzero((extra != 0) | (more != 0)).tolist():
+            use = self._use_written(node)
+            made[use, node] += extra[node]
+            freed[use, node] += more[node]
+        missing = int(self._columns["live_bytes"][0]) - int(
+            start.sum() + made[:, 0].sum() - freed[:, 0].sum()
+        )
+        if missing:
+            start[Use.BUFFER] += missing
+
+    def _use_written(self, node: int) -> int:
+        """The use of the largest block that an operation wrote to or made."""
+        graph = self.graph
+        first, stop = graph.output_span(node)
+        blocks = graph.value_storage[graph.out_value[first:stop]]
+        return int(self.use[blocks[np.argmax(self.bytes[blocks])]]) if len(blocks) else int(Use.TEMPORARY)
+
+    @cached_property
+    def after(self) -> Ints:
+        """Bytes alive after each operation, when what it freed is gone: a row for each ``Use``.
+
+        Their sum is the column ``live_bytes``.
+        """
+        start, made, freed = self._flows
+        return start[:, None] + np.cumsum(made - freed, axis=1)
+
+    @cached_property
+    def during(self) -> Ints:
+        """Bytes alive while each operation runs, with what it makes and what is freed right after it, by ``Use``."""
+        return self.after + self._flows[2]
+
+    @cached_property
+    def live(self) -> Ints:
+        """All bytes alive while each operation runs."""
+        found: Ints = self.during.sum(axis=0)
+        return found
+
+    @cached_property
+    def peak_node(self) -> int | None:
+        """The operation during which most is alive; None for a run without operations."""
+        return int(self.live.argmax()) if len(self.live) else None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that are alive at once."""
+        return int(self.live.max()) if len(self.live) else int(self._flows[0].sum())
+
+    def alive(self, node: int | None) -> Ints:
+        """The blocks that are alive while an operation runs, the largest first."""
+        at = -1 if node is None else node
+        found = np.flatnonzero((self.birth <= at) & (self.death > max(at, 0)) & (self.bytes > 0))
+        return found[np.argsort(-self.bytes[found], kind="stable")]
+
+    # ---------------------------------------------------------------- whose
+
+    @cached_property
+    def first_value(self) -> Ints:
+        """For each block the first value that lay in it, or the first of those with a name; -1 where there is none."""
+        graph = self.graph
+        found = np.full(len(self.birth), -1, dtype=np.int64)
+        values = np.arange(len(graph.value_storage))[::-1]
+        found[graph.value_storage[values]] = values  # the last write counts: the first value
+        named = values[graph.value_name[values] >= 0]
+        found[graph.value_storage[named]] = named
+        return found
+
+    @cached_property
+    def told_value(self) -> Ints:
+        """For each block the value that its use is about; -1 where there is none.
+
+        Of a gradient that is what ``.grad`` is at last: a bias's gradient is a sum that keeps its dimensions and a
+        view of it. Of a parameter, a buffer or a state it is that itself, of all else the first value.
+        """
+        graph, found = self.graph, self.first_value.copy()
+        for use, role in ROLES.items():
+            values = np.flatnonzero(graph.value_role == role)[::-1]
+            values = values[self.use[graph.value_storage[values]] == use]
+            found[graph.value_storage[values]] = values
+        kept = np.array([*gradients(graph).values(), *self._results("gradient")], dtype=np.int64)
+        kept = kept[self.use[graph.value_storage[kept]] == Use.GRADIENT]
+        found[graph.value_storage[kept]] = kept
+        return found
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The module that each block belongs to: where it was made, or whose parameter or buffer it is."""
+        graph = self.graph
+        scopes = graph.scope_paths
+        born = np.where(self.birth >= 0, graph.node_scope[np.maximum(self.birth, 0)] if len(graph) else 0, -1)
+        found = [scopes[scope] if scope >= 0 else "" for scope in born.tolist()]
+        modules = {module.path for module in graph.modules if module.kind == "module"}
+        outside = np.flatnonzero((self.birth < 0) | np.isin(self.use, (Use.GRADIENT, Use.OPTIMIZER_STATE)))
+        for block in outside.tolist():
+            name = self._name(block)
+            owner = _owner(name, modules)
+            if owner is not None:
+                found[block] = owner
+        return found
+
+    def _name(self, block: int) -> str:
+        value = int(self.told_value[block])
+        number = -1 if value < 0 else int(self.graph.value_name[value])
+        return self.graph.names[number] if number >= 0 else ""
+
+    def sites(self, chosen: Ints) -> list[Site | None]:
+        """The source lines that blocks were made at."""
+        graph = self.graph
+        births = self.birth[chosen].tolist()
+        numbers = [int(graph.node_site[birth]) if birth >= 0 else -1 for birth in births]
+        return [graph.sites[number] if number >= 0 else None for number in numbers]
+
+    def tensors(self, chosen: Iterable[int]) -> list[Tensor]:
+        """Blocks as rows to read."""
+        blocks = np.asarray(list(chosen), dtype=np.int64)
+        count, found = len(self.graph), []
+        for block, site in zip(blocks.tolist(), self.sites(blocks)):
+            number = int(self.told_value[block])
+            if number < 0:
+                continue
+            value = Value(self.graph, number)
+            birth, death = int(self.birth[block]), int(self.death[block])
+            found.append(
+                Tensor(
+                    int(self.bytes[block]),
+                    self._name(block) or f"%{number}",
+                    value.type,
+                    Use(self.use[block]).words,
+                    self.paths[block],
+                    site,
+                    birth if birth >= 0 else None,
+                    death if death <= count else None,
+                    block,
+                )
+            )
+        return found
+
+
+def _owner(name: str, modules: set[str]) -> str | None:
+    """The module that a named tensor belongs to: of ``AdamW.head.weight.exp_avg`` it is ``head``."""
+    for text in (name, name.partition(".")[2]):
+        parts = text.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            path = ".".join(parts[:end])
+            if path in modules:
+                return path
+    return None

@@ -1,0 +1,372 @@
+"""The module tree of a run: calls of one module merged, sums carried up, repeated blocks folded.
+
+A *block* stands for all calls of one module from one place; a *line* is what a view shows: one block, or several
+neighbours that do the same (``0-11 × 12``), with the sums over all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torch_vis.graph import Graph, Metrics, TensorType
+from torch_vis.graph.call import short_name
+from torch_vis.graph.module_totals import SUMMED, Block, Sums, merge_calls
+from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.graph.schema import Flag, Kind, Phase, Role
+
+
+@dataclass(slots=True)
+class Line:
+    """One block, or neighbours that do the same, as a view shows them."""
+
+    members: list[Block]
+    label: str
+    depth: int
+    sums: Sums
+    own: Sums
+    parameters: set[int]
+
+    @property
+    def block(self) -> Block:
+        """The first of the blocks; but for their figures, they are alike."""
+        return self.members[0]
+
+
+@dataclass(slots=True)
+class Parameter:
+    """One parameter, whatever names and versions it has."""
+
+    name: str
+    type: TensorType
+
+
+class Outline:
+    """The module tree of a graph, ready to be shown."""
+
+    def __init__(self, graph: Graph, metrics: Metrics) -> None:
+        self.graph = graph
+        self.metrics = metrics
+        self.parameters, self._parameter_of_value = _parameters(graph)
+        self.again = recomputed_scopes(graph)
+        self.blocks, self._block_of_scope = merge_calls(graph, self.again)
+        self._block_of_node = self._block_of_scope[graph.node_scope]
+        self._repeated = graph.node_flags & Flag.RECOMPUTE != 0
+        self._measure()
+        for number in {
+            *self._block_of_scope[self.again].tolist(),
+            *self._block_of_node[self._repeated].tolist(),
+        }:
+            self.blocks[number].again = True
+        for scope, number in sorted(output_values(graph).items()):
+            self.blocks[self._block_of_scope[scope]].outputs[graph.types[graph.value_type[number]]] = None
+        self._attribute_parameters()
+        _sign(self.blocks)
+
+    @property
+    def run(self) -> Block:
+        """The whole run: what is above all lines, or itself the only one where it was one call of a module."""
+        return self.blocks[0]
+
+    def children(self, line: Line | None) -> list[Line]:
+        """The lines inside a line, or for None the outermost ones."""
+        blocks = self.blocks
+        if line is None and self.run.kind != "run":  # the whole run was one call of a module
+            return [_line([self.run], _label(self.run, ""), 0)]
+        members = [self.run] if line is None else line.members
+        above = members[0].path
+        columns = zip(*([blocks[child] for child in member.children] for member in members), strict=True)
+        found: list[tuple[str, list[Block]]] = []
+        last: tuple[str, int, int] | None = None
+        counts: list[int] = []
+        for column in columns:
+            label = _label(column[0], above)
+            stem, number = _split_number(label)
+            if last is not None and last == (stem, number - 1, column[0].signature) and number > 0:
+                found[-1][1].extend(column)
+                counts[-1] += 1
+            else:
+                found.append((label, list(column)))
+                counts.append(1)
+            last = (stem, number, column[0].signature)
+        depth = 0 if line is None else line.depth + 1
+        return [_line(group, _folded(label, count), depth) for (label, group), count in zip(found, counts)]
+
+    def by_operator(self) -> list[tuple[str, Sums]]:
+        """The run's own operations (those outside of all modules), summed up for each operator."""
+        graph = self.graph
+        ran = dict.fromkeys([*self.run.own_ops, *self.run.own_backward_ops])  # both ways, some of them
+        names = {name: number for number, name in enumerate(ran)}
+        of_call = np.array([names.get(short_name(call.op), -1) for call in graph.calls], dtype=np.int64)
+        here = np.flatnonzero(self._block_of_node == 0)
+        found = self._sums_by(of_call[graph.node_call[here]], here, len(names))
+        return list(zip(names, found, strict=True))
+
+    def _measure(self) -> None:
+        """Fill ``own`` from the nodes, ``sums`` from the nodes of all blocks below, and time from the scopes."""
+        graph, blocks = self.graph, self.blocks
+        everywhere = np.arange(len(graph))
+        for block, own in zip(blocks, self._sums_by(self._block_of_node, everywhere, len(blocks))):
+            block.own = own
+        self._count_operators()
+        for block in reversed(blocks):  # a block comes after the one it is called from
+            block.sums.add(block.own)
+            if block.parent >= 0:
+                blocks[block.parent].sums.add(block.sums)
+        for name, metric in (("time_ns", "scope_time_ns"), ("self_ns", "scope_self_ns")):
+            values = _known_or_zero(self.metrics, metric)
+            if values is None:
+                continue
+            where, values = self._called(name, values)
+            for block, total in zip(blocks, _sum_by(where, values, len(blocks)).tolist()):
+                setattr(block.sums, name, int(total))
+                block.sums.incomplete = tuple(part for part in block.sums.incomplete if part != name)
+
+    def _called(self, name: str, values: Any) -> tuple[Any, Any]:
+        """The block that each call's time counts for, and the time.
+
+        A call that backward runs again is no part of its module's forward time. What it takes for itself is of those
+        who ran backward, as is all that backward does besides operations.
+        """
+        if not self.again.any():
+            return self._block_of_scope, values
+        if name == "time_ns":  # the call around backward has it already
+            return self._block_of_scope, np.where(self.again, 0, values)
+        around = np.arange(len(self.again))
+        parents = self.graph.scope_parent
+        for scope in np.flatnonzero(self.again).tolist():
+            around[scope] = around[parents[scope]]
+        return self._block_of_scope[around], values
+
+    def _sums_by(self, group: Any, nodes: Any, count: int) -> list[Sums]:
+        """The sums over some nodes, for each of ``count`` groups that ``group`` puts them into."""
+        backward = self.graph.node_phase[nodes] == Phase.BACKWARD
+        columns = {
+            "ops": np.bincount(group[~backward], minlength=count),
+            "backward_ops": np.bincount(group[backward], minlength=count),
+            "recomputed_ops": np.bincount(group[self._repeated[nodes]], minlength=count),
+        }
+        cells = {name: column.tolist() for name, column in columns.items()}
+        cells["incomplete"] = self._incomplete(group, nodes, count)
+        for name, behind in SUMMED.items():
+            values = _known_or_zero(self.metrics, name)
+            if values is None:
+                continue
+            known = self.metrics[name].known
+            for column, chosen in ((name, ~backward), (behind, backward)):
+                part, place = nodes[chosen], group[chosen]
+                cells[column] = _sum_by(place, values[part], count).tolist()
+                if known is not None:  # a group of which nothing is known has no sum
+                    some = np.bincount(place[known[part]], minlength=count)
+                    none = (np.bincount(place, minlength=count) > 0) & (some == 0)
+                    cells[column] = [None if n else cell for cell, n in zip(cells[column], none.tolist())]
+        return [Sums(**{name: column[row] for name, column in cells.items()}) for row in range(count)]
+
+    def _incomplete(self, group: Any, nodes: Any, count: int) -> list[tuple[str, ...]]:
+        """For each group, the figures that are not known of one of its nodes."""
+        backward = self.graph.node_phase[nodes] == Phase.BACKWARD
+        found: list[tuple[str, ...]] = [()] * count
+        for name, behind in SUMMED.items():
+            known = self.metrics[name].known if name in self.metrics else None
+            if known is None:
+                continue
+            for column, chosen in ((name, ~backward), (behind, backward)):
+                for row in np.unique(group[chosen & ~known[nodes]]).tolist():
+                    found[row] = (*found[row], column)
+        return found
+
+    def _count_operators(self) -> None:
+        """Count each block's own operators, in the order in which it first ran them."""
+        graph, names = self.graph, [short_name(call.op) for call in self.graph.calls]
+        keys = (self._block_of_node * 2 + (graph.node_phase == Phase.BACKWARD)) * max(
+            1, len(names)
+        ) + graph.node_call
+        pairs, first, counts = np.unique(keys, return_index=True, return_counts=True)
+        for place in np.argsort(first).tolist():
+            number, call = divmod(int(pairs[place]), len(names))
+            block = self.blocks[number // 2]
+            ops = block.own_backward_ops if number % 2 else block.own_ops
+            ops[names[call]] += int(counts[place])
+
+    def _attribute_parameters(self) -> None:
+        """A block has the parameters that its module holds by name and those that its operations read."""
+        graph, blocks = self.graph, self.blocks
+        reads = graph.node_phase[graph.in_node] == Phase.FORWARD
+        used = self._parameter_of_value[graph.in_value]
+        reads &= used >= 0
+        count = max(1, len(self.parameters))
+        for key in np.unique(self._block_of_node[graph.in_node[reads]] * count + used[reads]).tolist():
+            blocks[key // count].parameters.add(key % count)
+        holders: dict[str, list[Block]] = {}
+        for block in blocks:
+            if block.kind == "module":
+                holders.setdefault(block.path, []).append(block)
+        for number, held in enumerate(self.parameters):
+            path = held.name
+            while path:
+                path = path.rpartition(".")[0]
+                for block in holders.get(path, ()):
+                    block.parameters.add(number)
+        for block in reversed(blocks):
+            if block.parent >= 0:
+                blocks[block.parent].parameters |= block.parameters
+
+
+def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:
+    """Every parameter once, however often it is tied or updated, and for each value the one that it is."""
+    found: list[Parameter] = []
+    numbers: dict[tuple[int, int, int], int] = {}
+    of_value = np.full(len(graph.value_type), -1, dtype=np.int64)
+    for value in np.flatnonzero(graph.value_role == Role.PARAMETER).tolist():
+        name = int(graph.value_name[value])
+        type_ = int(graph.value_type[value])
+        key = (int(graph.value_storage[value]), int(graph.value_offset[value]), type_)
+        number = numbers.get(key)
+        if number is None:
+            if name < 0 and graph.value_producer[value] >= 0:
+                continue  # a view of a parameter, not one itself
+            number = numbers[key] = len(found)
+            found.append(Parameter(graph.names[name] if name >= 0 else "", graph.types[type_]))
+        of_value[value] = number
+    return found, of_value
+
+
+def output_values(graph: Graph) -> dict[int, int]:
+    """For each scope, the value that it hands out: read by operations outside it, or given back by the run.
+
+    Of several, the one that was made last; the run's first output comes before all others. A scope whose values nobody
+    reads hands out the last one it makes. A gradient is nothing that the module hands out whose operations it is of:
+    where the run gives one back, it is the run's output, and that of a model which is all of the run.
+    """
+    if not len(graph):
+        return {}
+    enter, leave = intervals(graph)
+    forward = graph.node_phase != Phase.BACKWARD
+    taken = (
+        forward[graph.in_node] & (graph.in_kind != Kind.SHAPE) & (graph.value_producer[graph.in_value] >= 0)
+    )
+    value, reader = graph.in_value[taken], enter[graph.node_scope[graph.in_node[taken]]]
+    given = [source for row in graph.outcomes if row.kind == "output" for source, _ in row.sources()[:1]]
+    given = [source for source in given if graph.value_producer[source] >= 0]
+    value = np.concatenate([value, np.array(given, dtype=value.dtype)])
+    reader = np.concatenate([reader, np.full(len(given), -1, dtype=reader.dtype)])  # outside of every scope
+    keep = forward[graph.value_producer[value]]
+    handed = _latest_leaving(graph, value[keep], reader[keep], enter, leave)
+    fallback = graph.out_value[forward[graph.value_producer[graph.out_value]]]
+    nowhere = np.full(len(fallback), -1, dtype=reader.dtype)
+    made = _latest_leaving(graph, fallback, nowhere, enter, leave)
+    if given and not forward[graph.value_producer[given[0]]]:
+        return {**made, **handed, **dict.fromkeys(_whole_run(graph, forward), given[0])}
+    first = np.array(given[:1], dtype=value.dtype)
+    main = _latest_leaving(graph, first, np.full(len(first), -1, dtype=reader.dtype), enter, leave)
+    return {**made, **handed, **main}
+
+
+def _whole_run(graph: Graph, forward: Any) -> list[int]:
+    """The run itself, and the call in which all of its forward ran, if there is one."""
+    enter, leave = intervals(graph)
+    within = enter[graph.node_scope[forward]]
+    first, last = within.min(initial=len(enter)), within.max(initial=-1)
+    alone = (graph.scope_parent == 0) & (enter <= first) & (last < leave)
+    return [0, *np.flatnonzero(alone).tolist()]
+
+
+def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: Any) -> dict[int, int]:
+    """For each scope, the last made of the values that are read outside it; ``reader`` is in ``enter``'s numbers."""
+    producer = graph.value_producer[value]
+    place = value - graph.out_value[graph.out_start[producer]]  # 0 for the first output of its operation
+    order = np.lexsort((-place, producer))
+    value, reader = value[order], reader[order]
+    scope, rank = graph.node_scope[producer[order]], np.arange(len(value))
+    latest = np.full(len(graph.scope_call), -1, dtype=np.int64)
+    while len(rank):
+        outside = (scope >= 0) & ~((enter[scope] <= reader) & (reader < leave[scope]))
+        reader, scope, rank = reader[outside], scope[outside], rank[outside]
+        np.maximum.at(latest, scope, rank)
+        scope = graph.scope_parent[scope]
+    return {int(row): int(value[latest[row]]) for row in np.flatnonzero(latest >= 0)}
+
+
+def intervals(graph: Graph) -> tuple[Any, Any]:
+    """Numbers that make ``enter[a] <= enter[b] < leave[a]`` true exactly when scope b is a, or inside it."""
+    parents = graph.scope_parent.tolist()
+    size = [1] * len(parents)
+    for scope in range(len(parents) - 1, 0, -1):
+        size[parents[scope]] += size[scope]
+    enter, free = [0] * len(parents), [1] * len(parents)
+    for scope in range(1, len(parents)):
+        parent = parents[scope]
+        enter[scope] = free[parent]
+        free[parent] += size[scope]
+        free[scope] = enter[scope] + 1
+    first = np.array(enter, dtype=np.int64)
+    return first, first + np.array(size, dtype=np.int64)
+
+
+def _sign(blocks: Sequence[Block]) -> None:
+    """Give blocks that are alike (class, counts, shapes, and so on down) the same signature."""
+    known: dict[Any, int] = {}
+    for block in reversed(blocks):
+        inside = tuple(
+            (_label(blocks[child], block.path), blocks[child].signature) for child in block.children
+        )
+        key = (
+            block.type,
+            block.kind,
+            block.calls,
+            block.sums.ops,
+            block.sums.backward_ops,
+            block.again,
+            tuple(block.own_ops.items()),
+            tuple(block.own_backward_ops.items()),
+            tuple(block.outputs),
+            len(block.parameters),
+            inside,
+        )
+        block.signature = known.setdefault(key, len(known))
+
+
+def _line(members: list[Block], label: str, depth: int) -> Line:
+    if len(members) == 1:
+        return Line(members, label, depth, members[0].sums, members[0].own, members[0].parameters)
+    sums, own, parameters = Sums(), Sums(), set[int]()
+    for member in members:
+        sums.add(member.sums)
+        own.add(member.own)
+        parameters |= member.parameters
+    return Line(members, label, depth, sums, own, parameters)
+
+
+def _label(block: Block, above: str) -> str:
+    """What distinguishes a block from its siblings: its path, without the part that the parent shows."""
+    if not block.path:
+        return block.type
+    return block.path[len(above) + 1 :] if above and block.path.startswith(above + ".") else block.path
+
+
+def _split_number(label: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(.*?)(\d+)", label)
+    return (match[1], int(match[2])) if match else (label, -1)
+
+
+def _folded(label: str, count: int) -> str:
+    if count == 1:
+        return label
+    stem, number = _split_number(label)
+    return f"{stem}{number}-{number + count - 1} × {count}"
+
+
+def _known_or_zero(metrics: Metrics, name: str) -> Any:
+    """A metric to be summed over what is known of it; None where nothing is."""
+    if name not in metrics or metrics[name].uncovered == len(metrics[name]) > 0:
+        return None
+    column = metrics[name]
+    return column.values if column.known is None else np.where(column.known, column.values, 0)
+
+
+def _sum_by(where: Any, values: Any, count: int) -> Any:
+    return np.bincount(where, weights=values, minlength=count).astype(np.int64)

@@ -1,0 +1,109 @@
+"""A part of a trace as a trace of its own: some calls with all that ran in them, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.api import Trace
+from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph.schema import COLUMNS, Flag, Phase, Role
+
+Mask = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+def calls_alone(trace: Trace, calls: list[int]) -> Trace:
+    """The trace without whatever ran outside of these calls; the run is then as long as they and their backward."""
+    graph = trace.graph
+    keep = _kept(graph, calls)
+    columns = _columns(graph, keep)
+    tables = {
+        name: getattr(graph, name) for name in ("calls", "types", "sites", "modules", "names", "devices")
+    }
+    results = [row for row, kept in zip(graph.results, keep["result"].tolist()) if kept]
+    part = Graph(columns, {**tables, "results": results})
+    part.check()
+    metrics = {
+        name: Column(
+            name, column.values[keep[column.along]], along=column.along,
+            known=None if column.known is None else column.known[keep[column.along]],
+        )
+        for name, column in trace.metrics.at_hand().items()
+    }  # fmt: skip
+    wall = _took(part, metrics)
+    meta = {**trace.meta, "wall_ns": wall, "overhead_ns": 0, "compile_ns": 0}
+    limits = trace.limits
+    if not (part.node_flags & Flag.ESCAPE).any():  # the values left elsewhere
+        limits = tuple(one for one in limits if " took a value to Python " not in one)
+    return Trace(part, Metrics(metrics), limits, meta, error=trace.error)
+
+
+def _kept(graph: Graph, calls: list[int]) -> dict[str, Mask]:
+    """For each table, the rows that stay."""
+    inside = np.zeros(len(graph.scope_call), dtype=bool)
+    inside[calls] = True
+    for scope in range(1, len(inside)):  # parents come first
+        inside[scope] |= inside[graph.scope_parent[scope]]
+    node = inside[graph.node_scope]
+    value = np.zeros(len(graph.value_type), dtype=bool)
+    inputs = node[graph.in_node]
+    outputs = np.repeat(node, np.diff(graph.out_start))
+    value[graph.in_value[inputs]] = value[graph.out_value[outputs]] = True
+    for one in range(len(value) - 1, -1, -1):  # what a kept value carries along is an earlier one
+        if value[one] and graph.value_carries[one] >= 0:
+            value[graph.value_carries[one]] = True
+    of_result = np.repeat(np.arange(len(graph.results)), np.diff(graph.result_start))
+    result = np.ones(len(graph.results), dtype=bool)
+    result[of_result[~value[graph.result_value]]] = False
+    storage = np.zeros(len(graph.storage_bytes), dtype=bool)
+    storage[graph.value_storage[value]] = True
+    inside[0] = True
+    return {
+        "node": node, "input": inputs, "output": outputs, "value": value, "storage": storage, "scope": inside,
+        "result": result, "result_input": result[of_result],
+    }  # fmt: skip
+
+
+def _columns(graph: Graph, keep: dict[str, Mask]) -> dict[str, Any]:
+    """Every column with the rows that stay, and its numbers as they are then."""
+    number = {table: np.where(mask, np.cumsum(mask) - 1, -1) for table, mask in keep.items()}
+    found: dict[str, Any] = {}
+    for name, spec in COLUMNS.items():
+        if spec.along.endswith("+1"):
+            continue
+        column = getattr(graph, name)[keep[spec.along]].astype(np.int64)
+        if spec.refers in number:
+            column = np.where(column >= 0, number[spec.refers][column], -1)
+        found[name] = column
+    count = int(keep["node"].sum())
+    places = np.append(np.cumsum(keep["node"]), [count, count + 1])  # operations that stay, up to each
+    death = graph.storage_death[keep["storage"]].astype(np.int64)
+    ends = np.where(death > len(graph), count + 1, places[np.maximum(death - 1, 0)])
+    found["storage_death"] = np.maximum(ends, found["storage_birth"] + 1)
+    found["scope_parent"][1:] = np.maximum(found["scope_parent"][1:], 0)
+    orphans = (found["value_producer"] < 0) & (graph.value_producer[keep["value"]] >= 0)
+    found["value_role"][orphans & (found["value_role"] == Role.ACTIVATION)] = Role.INPUT
+    for name, rows, table in (
+        ("in_start", graph.in_start, "node"), ("out_start", graph.out_start, "node"),
+        ("result_start", graph.result_start, "result"),
+    ):  # fmt: skip
+        found[name] = np.concatenate([[0], np.cumsum(np.diff(rows)[keep[table]])])
+    return {name: column.astype(COLUMNS[name].dtype) for name, column in found.items()}
+
+
+def _took(graph: Graph, metrics: dict[str, Column]) -> int:
+    """How long the calls and their backward took together; the run's own columns say the same."""
+    if "scope_time_ns" not in metrics:
+        return 0
+    backward = graph.node_phase == Phase.BACKWARD
+    outer = graph.scope_parent == 0
+    spent = int(metrics["time_ns"].values[backward].sum())
+    wall = int(metrics["scope_time_ns"].values[outer].sum()) + spent
+    for name, figure in (("scope_time_ns", wall), ("scope_self_ns", spent)):
+        values = metrics[name].values.copy()
+        values[0] = figure
+        metrics[name] = Column(name, values, along="scope")
+    return wall

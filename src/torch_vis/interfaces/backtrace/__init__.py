@@ -1,0 +1,1 @@
+"""``DLBacktrace``: tracing through torch.export for explanation."""

@@ -1,0 +1,235 @@
+"""Model tracing for explanation: one exported graph, run again on new inputs, with relevance traced back through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_vis.analysis.relevance.fx_steps import Steps
+from torch_vis.capture.compilers.frontends import export_inputs, export_outputs
+from torch_vis.errors import TensorsMissing, UsageError
+from torch_vis.interfaces.backtrace.export import bind, check_model, export, named_leaves, same_device
+from torch_vis.interfaces.backtrace.graph import facts, to_networkx
+from torch_vis.interfaces.backtrace.inputs import Contract
+from torch_vis.interfaces.backtrace.memory import highest
+from torch_vis.interfaces.backtrace.node_io import NodeIO, needed, selected
+
+if TYPE_CHECKING:
+    import networkx
+
+    from torch_vis.analysis.relevance.result import Relevance
+    from torch_vis.api import Trace
+
+
+class DLBacktrace:
+    """A model in eval mode as an exported graph that is traced once and then run on as many inputs as wanted.
+
+    ``input_for_graph`` is a tuple of inputs (or a dictionary, for a model that takes them by name) of the right types;
+    sizes that the model leaves open may differ later. ``dynamic_shapes`` is that of ``torch.export`` and says which
+    ones those are. Without it, the sizes of batches and sequences are left open where the program allows it (not the
+    sides of images, which torch would reason about for minutes), and ``limits`` says if none could be. The weights are
+    the model's own: after a change to them, the graph runs with the new ones.
+
+    >>> import torch
+    >>> from torch_vis import DLBacktrace
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).eval()
+    >>> dlb = DLBacktrace(model=model, input_for_graph=(torch.ones(1, 3),))
+    >>> dlb.topological_order
+    ['input', 'linear', 'relu', 'linear_1', 'output']
+    >>> dlb.graph.nodes["linear"]["hyperparameters"]["weight"].shape
+    torch.Size([4, 3])
+    >>> node_io = dlb.predict(torch.ones(5, 3))
+    >>> node_io["relu"]["output"].shape
+    torch.Size([5, 4])
+    >>> dlb.evaluation(node_io, target=1).error < 1e-3
+    True
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        input_for_graph: Any,
+        device: str | torch.device | None = None,
+        dynamic_shapes: Any = None,
+    ) -> None:
+        check_model(model, device)
+        args, kwargs = _as_inputs(input_for_graph)
+        bind(model, args, kwargs, "the inputs of input_for_graph")
+        _check_devices(model, args, kwargs, device)
+        self.model = model
+
+        def contract(program: Any) -> Contract:
+            return Contract(program, model, args, kwargs, dynamic_shapes is not None)
+
+        def fits(program: Any) -> bool:
+            try:
+                return bool(contract(program).arrange(args, kwargs))
+            except UsageError:
+                return False
+
+        self.program, self.limits = export(model, args, kwargs, dynamic_shapes, fits)
+        self._contract = contract(self.program)
+        self._steps = Steps(self.program.graph_module)
+        self._held = self._state(args, kwargs)
+        self.nodes = facts(self.program, {self._steps.nodes[place]: v for place, v in self._held.items()})
+        self._graph: Any = None
+        self._anchor: torch.Tensor | None = None
+        self._evaluated: tuple[list[Any], Relevance] | None = None
+
+    def _state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
+        """The model's own tensors by the place of their placeholder."""
+        flat = export_inputs(self.program, self.model, args, kwargs)
+        specs = self.program.graph_signature.input_specs
+        return {
+            place: value
+            for place, value, spec in zip(self._steps.inputs, flat, specs, strict=True)
+            if spec.kind.name != "USER_INPUT"
+        }
+
+    @property
+    def graph(self) -> networkx.DiGraph[str]:
+        """The nodes and the data flow between them as a networkx graph.
+
+        A node has ``type`` (placeholder, call_function, output), ``op``, ``target``, ``module``, ``module_type``,
+        ``inputs``, ``hyperparameters``, ``shape`` and ``dtype``.
+
+        >>> import torch
+        >>> from torch_vis import DLBacktrace
+        >>> dlb = DLBacktrace(torch.nn.ReLU().eval(), (torch.ones(2, 3),))
+        >>> list(dlb.graph.edges)
+        [('input', 'relu'), ('relu', 'output')]
+        """
+        if self._graph is None:
+            self._graph = to_networkx(self.nodes)
+        return self._graph
+
+    @property
+    def topological_order(self) -> list[str]:
+        """The names of the nodes, each after those whose outputs it takes."""
+        return list(self.nodes)
+
+    @property
+    def module_map(self) -> dict[str, str]:
+        """For every node, the path of the module whose call made it; ``""`` is the model itself."""
+        return {name: row.module for name, row in self.nodes.items()}
+
+    def predict(self, *inputs: Any, kwargs: Mapping[str, Any] | None = None, keep: Any = "all") -> NodeIO:
+        """Run the graph on new inputs: for every node its inputs and its output.
+
+        The operators are torch's own, called as the exported graph says, without gradients. ``keep`` bounds what is
+        held: ``"outputs"`` for what the model returns alone, or names of nodes and modules (``"layer1.*"``).
+
+        >>> import torch
+        >>> from torch_vis import DLBacktrace
+        >>> dlb = DLBacktrace(torch.nn.ReLU().eval(), (torch.ones(2, 3),))
+        >>> dlb.predict(-torch.ones(4, 3), keep="outputs").output.sum()
+        tensor(0.)
+        """
+        if len(inputs) == 1 and not kwargs and isinstance(inputs[0], Mapping) and self._contract.keywords:
+            kwargs, inputs = inputs[0], ()
+        inputs = self._contract.spread(inputs)
+        users = iter(self._contract.arrange(inputs, kwargs or {}))
+        steps, held = self._steps, self._held
+        flat = [held[place] if place in held else next(users) for place in steps.inputs]
+        names = selected(keep, self.nodes)
+        with torch.no_grad():
+            values = steps.run(flat, None if names is None else needed(steps, names))
+            output = export_outputs(self.program, self.model, steps.outputs(values))
+        self._anchor = highest((values[step.place] for step in steps.calls), self._anchor)
+        return NodeIO(steps, self.nodes, values, output, names)
+
+    def evaluation(
+        self,
+        node_io: NodeIO,
+        *,
+        mode: str = "default",
+        target: Any = None,
+        against: Any = None,
+        output: int = 0,
+        relevance: torch.Tensor | None = None,
+        multiplier: float = 1.0,
+        tensors: bool | str | list[str] = False,
+    ) -> Relevance:
+        """Trace relevance from a chosen output back to the inputs: what each node has part in it.
+
+        The start is ``relevance``, a tensor like the model's ``output``-th output, or else ``multiplier`` at the index
+        ``target`` of its last dimension (for every sample; by default where the output is greatest). In mode
+        ``"contrastive"`` what speaks for the start and what speaks against it are followed apart; ``against`` names an
+        index from which counter-evidence starts as well. ``tensors=True`` (or names) keeps the relevance of nodes
+        element by element; that of the inputs is always kept.
+
+        >>> import torch
+        >>> from torch_vis import DLBacktrace
+        >>> dlb = DLBacktrace(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
+        >>> found = dlb.evaluation(dlb.predict(torch.ones(1, 3)), target=0)
+        >>> round(found["input"], 6), found.tensors["input"].shape
+        (1.0, torch.Size([1, 3]))
+        """
+        from torch_vis.analysis.relevance import relevance_of
+        from torch_vis.analysis.relevance.start import Start
+
+        if not isinstance(node_io, NodeIO):
+            raise UsageError("evaluation takes what predict() returned: node_io = dlb.predict(x)")
+        if not node_io.is_whole:
+            raise TensorsMissing("relevance needs every node; run predict(..., keep='all')")
+        users = [place for place in self._steps.inputs if place not in self._held]
+        start = Start(self._returned(), output, target, against, relevance, multiplier)
+        rows = {name: (row.op, row.module) for name, row in self.nodes.items()}
+        values = node_io.raw()
+        found = relevance_of(self._steps, values, users, start, mode=mode, tensors=tensors, rows=rows)
+        self._evaluated = [values[place] for place in self._steps.inputs], found
+        return found
+
+    @property
+    def trace(self) -> Trace:
+        """The run that was last evaluated as a trace with the metric ``relevance``: ``save("x.html")`` colours by it.
+
+        >>> import torch
+        >>> from torch_vis import DLBacktrace
+        >>> dlb = DLBacktrace(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
+        >>> found = dlb.evaluation(dlb.predict(torch.ones(1, 3)), target=0)
+        >>> dlb.trace.metrics["relevance"][-1] == found["linear"]
+        True
+        """
+        from torch_vis.interfaces.backtrace.trace_columns import trace_of
+
+        if self._evaluated is None:
+            raise UsageError("there is no relevance to show yet; call dlb.evaluation(dlb.predict(x)) first")
+        return trace_of(self.program, self.model, *self._evaluated, list(self.limits))
+
+    def _returned(self) -> list[Any]:
+        """The nodes whose values the model returns, in order."""
+        specs = self.program.graph_signature.output_specs
+        flat = list(pytree.tree_leaves(self._steps.output))
+        return [node for node, spec in zip(flat, specs) if spec.kind.name == "USER_OUTPUT"]
+
+    def __repr__(self) -> str:
+        return f"<DLBacktrace of {type(self.model).__name__}: {len(self.nodes)} nodes>"
+
+
+def _as_inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, torch.Tensor):
+        return (given,), {}
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    if isinstance(given, (tuple, list)) and given:
+        return tuple(given), {}
+    raise UsageError(
+        f"input_for_graph is a tuple with the model's inputs, such as (torch.randn(1, 3, 224, 224),), not {given!r}"
+    )
+
+
+def _check_devices(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any
+) -> None:
+    """Refuse inputs that lie elsewhere than the model."""
+    here = next((t.device for t in [*model.parameters(), *model.buffers()]), None)
+    wanted = torch.device(device) if device is not None else here
+    for name, leaf in named_leaves(model, args, kwargs):
+        if isinstance(leaf, torch.Tensor) and wanted is not None and not same_device(leaf.device, wanted):
+            raise UsageError(
+                f"input {name!r} is on {leaf.device} and the model on {wanted}; give {name}.to('{wanted}')"
+            )

@@ -1,0 +1,1 @@
+"""Front-ends of the compiler side by side."""

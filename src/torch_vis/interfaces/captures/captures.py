@@ -1,0 +1,372 @@
+"""One model through every capture, side by side: what each gives, what it costs, and whether it gives the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_vis.analysis.relevance.call import op_name
+from torch_vis.api import trace
+from torch_vis.capture.compilers.symbolic_sizes import marks_kept
+from torch_vis.errors import CaptureFailed, MissingExtra, NotTraceable, UsageError, missing_extra, no_match
+from torch_vis.interfaces.backtrace.export import open_sizes
+from torch_vis.views.text.table import Field, Listing, table
+
+if TYPE_CHECKING:
+    import pandas
+
+CAPTURES = ("eager", "fx", "export", "dynamo", "aot", "onnx", "stablehlo")
+WIDTH = 110
+FIELDS = (
+    Field("capture", "capture"),
+    Field("succeeded", "works"),
+    Field("seconds", "time", "{:.2f} s".format),
+    Field("nodes", "nodes", "{:,}".format),
+    Field("kinds", "kinds", "{:,}".format),
+    Field("breaks", "breaks", str),
+    Field("dynamic", "open sizes"),
+    Field("difference", "difference", "{:.1e}".format),
+)
+RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b.*")
+RANDOM = "the model draws random numbers, and this capture draws others: its output cannot be the same"
+
+
+class CaptureRow(NamedTuple):
+    """How one capture fared; what is not known or does not apply is None."""
+
+    capture: str
+    succeeded: bool
+    reason: str | None  # why not, or what to know
+    seconds: float | None  # to capture; where compiling happens while it runs, with the run
+    nodes: int | None
+    operations: dict[str, int] | None
+    breaks: int | None
+    dynamic: tuple[str, ...] | None  # sizes that were left open: "2 ≤ s0"
+    difference: float | None  # the greatest, of all outputs, from the eager run
+
+
+class Captures(Sequence[CaptureRow]):
+    """The rows of a comparison; ``print`` shows them as a table, ``captures["onnx"]`` is one by name."""
+
+    def __init__(self, rows: Sequence[CaptureRow]) -> None:
+        self._rows = list(rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            found = {row.capture: row for row in self._rows}
+            if key not in found:
+                raise no_match("capture", key, found)
+            return found[key]
+        return self._rows[key]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[CaptureRow]:
+        return iter(self._rows)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per capture."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise missing_extra("pandas") from error
+        return pd.DataFrame([row._asdict() for row in self._rows]).set_index("capture")
+
+    def __str__(self) -> str:
+        lines = table(Listing("", FIELDS, [_cells(row) for row in self._rows]))
+        for row in self._rows:
+            if row.reason:
+                told = f"{row.capture}: {row.reason}"
+                lines += ["", *wrap(told, WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        good = sum(row.succeeded for row in self._rows)
+        return f"<Captures: {good} of {len(self)} succeeded>"
+
+
+def _cells(row: CaptureRow) -> tuple[Any, ...]:
+    sizes = None if row.dynamic is None else ", ".join(row.dynamic) or "none"
+    kinds = None if row.operations is None else len(row.operations)
+    took = "yes" if row.succeeded else "no"
+    return row.capture, took, row.seconds, row.nodes, kinds, row.breaks, sizes, row.difference
+
+
+def compare_captures(
+    model: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    captures: Sequence[str] = CAPTURES,
+    dynamic: bool | None = None,
+) -> Captures:
+    """Take a model through every capture, and say of each if it worked, what it gave and how far its output is off.
+
+    Every capture runs once on these inputs, with the same random state. ``export`` and ``onnx`` leave the sizes of
+    batches and sequences open where they can; ``dynamic`` is that of Dynamo. ``onnx`` is run in onnxruntime and
+    ``stablehlo`` by jax in a process of its own; an extra that is missing is named in its row.
+
+    >>> import torch, torch_vis as tv
+    >>> found = tv.compare_captures(torch.nn.Linear(3, 2).eval(), torch.ones(2, 3), captures=["eager", "fx", "export"])
+    >>> [(row.capture, row.nodes, row.difference) for row in found]
+    [('eager', 2, 0.0), ('fx', 1, 0.0), ('export', 1, 0.0)]
+    """
+    if not callable(model):
+        raise NotTraceable(f"compare_captures() takes a module or a callable, not {type(model).__name__}")
+    for name in captures:
+        if name not in CAPTURES:
+            raise no_match("capture", str(name), CAPTURES)
+    if not captures:
+        raise UsageError(f"name at least one capture: {', '.join(CAPTURES)}")
+    given = dict(kwargs or {})
+    with torch.random.fork_rng():
+        before = torch.get_rng_state()
+        expected = model(*args, **given)
+        draws = not torch.equal(before, torch.get_rng_state())
+    rows = []
+    for name in captures:
+        with torch.random.fork_rng(), marks_kept(args, given):
+            row = _row(name, model, args, given, dynamic, expected)
+            if draws and row.difference and row.reason is None:
+                row = row._replace(reason=RANDOM)
+            rows.append(row)
+    return Captures(rows)
+
+
+def _row(
+    name: str,
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic: bool | None,
+    expected: Any,
+) -> CaptureRow:
+    take = {"onnx": _onnx, "stablehlo": _stablehlo}.get(name, _traced)
+    started = time.perf_counter()
+    try:
+        return take(name, model, args, kwargs, dynamic, expected)
+    except Exception as error:  # whatever a front-end says of the model is the finding
+        text = str(error).strip() or type(error).__name__
+        if not isinstance(error, (UsageError, MissingExtra)):
+            text = f"{type(error).__name__}: {text}"
+        seconds = None if isinstance(error, MissingExtra) else time.perf_counter() - started
+        return CaptureRow(name, False, _line(text), seconds, None, None, None, None, None)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split("\n", 1)[0].split())
+
+
+def _traced(
+    name: str, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None, expected: Any
+) -> CaptureRow:
+    reason, while_running = None, 0.0
+    if name == "export":
+        try:
+            shapes = open_sizes(model, args, kwargs) if isinstance(model, torch.nn.Module) else None
+            found = trace(model, *args, kwargs=kwargs, keep=False, via=name, dynamic_shapes=shapes)
+        except CaptureFailed as error:
+            found = trace(model, *args, kwargs=kwargs, keep=False, via=name)
+            reason = _line(f"sizes are fixed: {error}")
+    else:
+        started = time.perf_counter()
+        asked = dynamic if name in ("dynamo", "aot") else None
+        found = trace(model, *args, kwargs=kwargs, keep=False, via=name, dynamic=asked)
+        while_running = time.perf_counter() - started
+    program = found.program
+    if program is None:
+        counts = Counter(node.name for node in found.graph.nodes)
+        return CaptureRow(
+            name,
+            True,
+            None,
+            while_running,
+            len(found.graph),
+            dict(counts),
+            None,
+            None,
+            _off(expected, found.output),
+        )
+    nodes = [n for part in program.modules for n in part.graph.nodes if n.op.startswith("call_")]
+    counts = Counter(_kind(node) for node in nodes)
+    breaks = len(program.breaks) if name in ("dynamo", "aot") else 0
+    seconds = while_running if name in ("dynamo", "aot") else program.compile_ns / 1e9
+    sizes = None if name == "fx" else tuple(program.ranges.values()) or _symbols(found)
+    return CaptureRow(
+        name,
+        True,
+        reason,
+        seconds,
+        len(nodes),
+        dict(counts),
+        breaks,
+        sizes,
+        _off(expected, found.output),
+    )
+
+
+def _kind(node: torch.fx.Node) -> str:
+    """What a node does: an operator's or method's name, or a module's class."""
+    if node.op == "call_module" and node.graph.owning_module is not None:
+        return type(node.graph.owning_module.get_submodule(str(node.target))).__name__
+    return op_name(node) if node.op == "call_function" else str(node.target)
+
+
+def _symbols(found: Any) -> tuple[str, ...]:
+    names = {str(name) for row in found.graph.types for name in getattr(row, "symbols", None) or ()}
+    return tuple(sorted(name for name in names if name and not name.isdigit()))
+
+
+def _off(expected: Any, made: Any) -> float | None:
+    """The greatest difference between two outputs; infinite where they do not have the same shape."""
+    pairs = list(zip(pytree.tree_leaves(expected), pytree.tree_leaves(made)))
+    return _apart([(a, b) for a, b in pairs if isinstance(a, torch.Tensor)])
+
+
+def _apart(pairs: list[tuple[Any, Any]]) -> float | None:
+    worst = None
+    for a, b in pairs:
+        if not isinstance(b, torch.Tensor) or a.shape != b.shape:
+            return float("inf")
+        if not a.numel():
+            continue
+        here = float((a.detach().double() - b.detach().double()).abs().nan_to_num(0.0).max())
+        worst = here if worst is None else max(worst, here)
+    return worst
+
+
+# ---------------------------------------------------------------- ONNX
+
+
+def _need(packages: Sequence[str], extra: str) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise missing_extra(package, extra)
+
+
+def _onnx(
+    name: str, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None, expected: Any
+) -> CaptureRow:
+    _need(("onnx", "onnxscript", "onnxruntime"), "onnx-export")
+    module = _module(model)
+    started = time.perf_counter()
+    reason = None
+    shapes = open_sizes(module, args, kwargs)
+    try:
+        exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+        program = torch.onnx.export(exported, dynamo=True, verbose=False)
+    except Exception as error:
+        reason = _line(f"sizes are fixed: {error}")
+        exported = torch.export.export(module, args, kwargs, strict=False)
+        program = torch.onnx.export(exported, dynamo=True, verbose=False)
+    sizes = tuple(str(symbol) for symbol in exported.range_constraints)
+    seconds = time.perf_counter() - started
+    assert program is not None  # dynamo=True gives one or raises
+    counts = Counter(node.op_type for node in program.model.graph)
+    made = program(*args, **kwargs)
+    tensors = [leaf for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
+    return CaptureRow(
+        name,
+        True,
+        reason,
+        seconds,
+        sum(counts.values()),
+        dict(counts),
+        0,
+        sizes,
+        _flat_off(tensors, list(made)),
+    )
+
+
+def _flat_off(expected: list[torch.Tensor], made: list[Any]) -> float | None:
+    """Against a flat list of outputs, which must be as many."""
+    return _apart(list(zip(expected, made))) if len(expected) == len(made) else float("inf")
+
+
+class _Called(torch.nn.Module):
+    """A plain function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def _module(model: Any) -> torch.nn.Module:
+    return model if isinstance(model, torch.nn.Module) else _Called(model)
+
+
+# ---------------------------------------------------------------- StableHLO
+
+
+class _Flat(torch.nn.Module):
+    """A model that takes and gives plain tensors, so that another process need not know the classes around them."""
+
+    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
+        self.training = model.training  # train() would reach into the model
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The inputs that are tensors."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Call the model in its own terms."""
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        made = pytree.tree_leaves(self.model(*args, **kwargs))
+        return [leaf for leaf in made if isinstance(leaf, torch.Tensor)]
+
+
+def _raised(told: str) -> str:
+    """The exception that ended a process, out of all that it wrote; jax adds remarks of its own below it."""
+    lines = told.strip().splitlines() or ["the process ended without a word"]
+    return next((line for line in reversed(lines) if RAISED.fullmatch(line)), lines[-1])
+
+
+def _stablehlo(
+    name: str, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None, expected: Any
+) -> CaptureRow:
+    _need(("jax", "torchax"), "stablehlo")
+    flat = _Flat(_module(model), args, kwargs)
+    started = time.perf_counter()
+    exported = torch.export.export(flat, tuple(flat.tensors()), strict=False)
+    exporting = time.perf_counter() - started
+    tensors = [tensor.detach().cpu() for tensor in flat.tensors()]
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, part) for part in ("program.pt2", "inputs.pt", "result.pt")]
+        torch.export.save(exported, paths[0])
+        torch.save(tensors, paths[1])
+        command = [sys.executable, "-m", "torch_vis.interfaces.captures.stablehlo", *paths]
+        where = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(command, capture_output=True, text=True, env=where, check=False)
+        if done.returncode:
+            raise CaptureFailed(_raised(done.stderr))
+        found = torch.load(paths[2])
+    counts = found["operations"]
+    outputs = [leaf for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
+    return CaptureRow(
+        name,
+        True,
+        None,
+        exporting + found["seconds"],
+        sum(counts.values()),
+        counts,
+        0,
+        (),
+        _flat_off(outputs, found["outputs"]),
+    )

@@ -1,0 +1,1 @@
+"""``DynamoGraphExtractor`` and what goes with it."""

@@ -1,0 +1,271 @@
+"""Dynamo graph extraction: a ``torch.compile`` backend that keeps the graphs, and what is asked of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import fx
+
+from torch_vis.capture.compilers.interpreter import target_name
+from torch_vis.capture.compilers.partition_meta import describe
+from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.units import size as size_text
+from torch_vis.interfaces.dynamo.descriptors import (
+    SubgraphDescriptor,
+    TensorDescriptor,
+    computing,
+    describe_nodes,
+    describe_partitions,
+)
+from torch_vis.interfaces.dynamo.memory import (
+    MemoryPoint,
+    analyze_memory_timeline,
+    get_tensor_size,
+    is_last_use,
+    weight_bytes,
+)
+from torch_vis.views.text.breaks import Breaks
+
+if TYPE_CHECKING:
+    import os
+
+    from torch_vis.api import Trace
+    from torch_vis.exporters.python_code.recorded import Recorded
+
+__all__ = [
+    "DynamoGraphExtractor",
+    "SubgraphDescriptor",
+    "TensorDescriptor",
+    "analyze_memory_timeline",
+    "get_tensor_size",
+    "is_last_use",
+    "save_graph_to_file",
+    "trace_model_with_dynamo",
+]
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """One partition: its nodes by kind, its calls by operation, and its memory (None where it was not asked for)."""
+
+    node_kinds: Mapping[str, int]
+    operations: Mapping[str, int]
+    peak_bytes: int | None
+    weight_bytes: int | None
+
+
+class DynamoGraphExtractor:
+    """A ``torch.compile`` backend that keeps every graph that Dynamo hands over, and runs it as it is.
+
+    On the nodes of ``graph_modules``, ``node.meta["tensor_meta"]`` has the shape and element type of each node that
+    makes one tensor. ``print`` shows a summary. What comes from ``trace_model_with_dynamo`` has the whole ``trace`` as
+    well, and with it the graph breaks and the costs.
+
+    >>> import torch
+    >>> from torch_vis import DynamoGraphExtractor
+    >>> extractor = DynamoGraphExtractor()
+    >>> model = torch.compile(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), backend=extractor)
+    >>> y = model(torch.ones(1, 3))
+    >>> [tuple(n.meta["tensor_meta"].shape) for n in extractor.graph_modules[0].graph.nodes if n.op == "call_function"]
+    [(1, 2), (1, 2)]
+    >>> extractor.node_kinds
+    {'placeholder': 3, 'call_function': 2, 'output': 1}
+    """
+
+    trace: Trace | None
+    """The trace of the run, where ``trace_model_with_dynamo`` made it."""
+
+    def __init__(self, *, analyze_memory: bool = True) -> None:
+        self.analyze_memory = analyze_memory
+        self.graph_modules: list[fx.GraphModule] = []
+        self.trace = None
+
+    def __call__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What Dynamo calls with each graph: it is kept, and runs without any optimization."""
+        describe(module, inputs)
+        self.graph_modules.append(module)
+        return module.forward
+
+    @property
+    def node_kinds(self) -> dict[str, int]:
+        """How many nodes there are of each kind: placeholder, call_function, call_method, get_attr, output."""
+        return dict(Counter(node.op for module in self.graph_modules for node in module.graph.nodes))
+
+    @property
+    def operations(self) -> dict[str, int]:
+        """How often each operation is called, most often first."""
+        return _operations(self.graph_modules)
+
+    @property
+    def breaks(self) -> Breaks:
+        """Why the graph was broken, with the user's lines, as ``trace.breaks``; empty without a trace."""
+        return Breaks(None) if self.trace is None else self.trace.breaks
+
+    def memory_timeline(self, partition: int = 0) -> list[MemoryPoint]:
+        """The memory over the course of a partition, as ``analyze_memory_timeline`` gives it."""
+        return analyze_memory_timeline(self._partition(partition).graph)
+
+    def descriptors(self, by: Literal["node", "partition"] = "node") -> list[SubgraphDescriptor]:
+        """The graphs as plain records for a characterization pipeline, one for each node or for each partition.
+
+        >>> import torch
+        >>> from torch_vis import trace_model_with_dynamo
+        >>> extractor = trace_model_with_dynamo(torch.nn.Linear(3, 2), torch.ones(5, 3))
+        >>> one = extractor.descriptors()[0]
+        >>> one.operations, one.flops, [tensor.shape for tensor in one.weights]
+        (('torch.nn.functional.linear',), 70, [(2, 3), (2,)])
+        """
+        if by not in ("node", "partition"):
+            raise no_match("kind of descriptor", str(by), ("node", "partition"))
+        make = describe_nodes if by == "node" else describe_partitions
+        return make(self.graph_modules, self.trace)
+
+    def summary(self) -> list[PartitionSummary]:
+        """The figures that ``print`` shows, partition by partition."""
+        found = []
+        for module in self.graph_modules:
+            peak = weights = None
+            if self.analyze_memory:
+                sizes = [point.size_bytes for point in analyze_memory_timeline(module.graph)]
+                peak = None if None in sizes else max((size for size in sizes if size is not None), default=0)
+                weights = weight_bytes(module.graph)
+            kinds = dict(Counter(node.op for node in module.graph.nodes))
+            found.append(PartitionSummary(kinds, _operations([module]), peak, weights))
+        return found
+
+    def _partition(self, number: int) -> fx.GraphModule:
+        if not 0 <= number < len(self.graph_modules):
+            raise UsageError(f"no partition {number}; there are {len(self.graph_modules)}, counted from 0")
+        return self.graph_modules[number]
+
+    def __str__(self) -> str:
+        return "\n".join(_summary_lines(self))
+
+    def __repr__(self) -> str:
+        return f"<DynamoGraphExtractor: {len(self.graph_modules)} partitions>"
+
+
+def trace_model_with_dynamo(
+    model: Callable[..., Any],
+    example_input: Any,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    analyze_memory: bool = True,
+) -> DynamoGraphExtractor:
+    """Run a model once through Dynamo and keep the graphs it was cut into, the breaks between them and the trace.
+
+    ``example_input`` is a tensor, a tuple or list of the model's positional arguments, or a dictionary of its keyword
+    arguments (as the tokenizers of transformers give them). ``fullgraph=True`` raises ``CaptureFailed`` at the first
+    graph break; ``dynamic=True`` leaves sizes open. What Dynamo compiled for this is dropped again.
+
+    >>> import torch
+    >>> from torch_vis import trace_model_with_dynamo
+    >>> extractor = trace_model_with_dynamo(lambda x: x + 1 if x.sum() > 0 else x, torch.ones(2))
+    >>> len(extractor.graph_modules), [found.reason for found in extractor.breaks]
+    (2, ['Data-dependent branching'])
+    """
+    from torch_vis.api import trace
+
+    args, kwargs = split_input(example_input)
+    extractor = DynamoGraphExtractor(analyze_memory=analyze_memory)
+    extractor.trace = trace(model, *args, kwargs=kwargs, via="dynamo", fullgraph=fullgraph, dynamic=dynamic)
+    program = extractor.trace.program
+    assert program is not None
+    extractor.graph_modules = program.modules
+    return extractor
+
+
+def split_input(example_input: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An example input as positional and keyword arguments.
+
+    >>> split_input({"input_ids": 1}), split_input([1, 2]), split_input(3)
+    (((), {'input_ids': 1}), ((1, 2), {}), ((3,), {}))
+    """
+    if isinstance(example_input, Mapping):
+        if all(isinstance(key, str) for key in example_input):
+            return (), dict(example_input)
+        raise UsageError("a dictionary of inputs has the model's argument names as keys, which are strings")
+    if isinstance(example_input, (tuple, list)) and not hasattr(example_input, "_fields"):
+        return tuple(example_input), {}
+    return (example_input,), {}
+
+
+def save_graph_to_file(extractor: DynamoGraphExtractor | Trace, path: str | os.PathLike[str]) -> None:
+    """Write a captured program as Python that imports, runs and gives the model's outputs, its weights beside it.
+
+    ``path`` gets the code, and ``path`` with ``.safetensors`` in the place of ``.py`` the parameters, buffers and
+    constants as they are now. The file needs torch and safetensors, not torch_vis and not the model's own code. Its
+    ``load()`` gives the whole model: the program of torch.export, the one graph of Dynamo, or else (with graph breaks,
+    or without a compiler) the recorded operations, in which what was decided by values is as it was. With partitions,
+    ``load_parts()`` gives these. An extractor that was a plain backend has its partitions only.
+
+    >>> import os, runpy, tempfile, torch, torch_vis as tv
+    >>> model, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
+    >>> path = os.path.join(tempfile.mkdtemp(), "linear.py")
+    >>> tv.save_graph_to_file(tv.trace(model, x, via="export"), path)
+    >>> torch.equal(runpy.run_path(path)["load"]()(x), model(x))
+    True
+    """
+    from torch_vis.api import Trace
+    from torch_vis.exporters.python_code.writer import save_program, save_recorded
+
+    if isinstance(extractor, DynamoGraphExtractor):
+        if not extractor.graph_modules:
+            raise UsageError("nothing was captured yet; call the compiled model once, then save")
+        if extractor.trace is None:
+            save_program(path, modules=extractor.graph_modules, program=None, output=None)
+            return
+        extractor = extractor.trace
+    if not isinstance(extractor, Trace):
+        raise UsageError(
+            f"save_graph_to_file() takes an extractor or a trace, not {type(extractor).__name__}"
+        )
+    program, run = extractor.program, _run_of(extractor)
+    whole_modules = (
+        program is not None and program.via == "fx"
+    )  # its graph calls modules, whose code is not in it
+    if program is not None and not (whole_modules and run is not None):
+        save_program(path, modules=program.modules, program=program, output=extractor.output, run=run)
+    elif run is not None:
+        save_recorded(path, run())
+    else:
+        raise UsageError(
+            "this trace holds no tensors (loaded from a file, released, or traced with keep=False), or is of a block; "
+            "trace() the model again to save it as Python"
+        )
+
+
+def _run_of(trace: Trace) -> Callable[[], Recorded] | None:
+    """What writes the recorded run, where the trace still holds what that needs."""
+    held, entry = trace._held, trace._entry
+    if held is None or entry is None or trace.error is not None:
+        return None
+    from torch_vis.exporters.python_code.recorded import recorded
+    from torch_vis.replay.stepper import ready
+
+    return lambda: recorded(trace.graph, ready(trace.graph, held), entry, trace.output)
+
+
+def _operations(modules: Sequence[fx.GraphModule]) -> dict[str, int]:
+    return dict(Counter(target_name(node) for module in modules for node in computing(module)).most_common())
+
+
+def _summary_lines(extractor: DynamoGraphExtractor) -> list[str]:
+    number = len(extractor.graph_modules)
+    lines = [f"{number} graph partition{'' if number == 1 else 's'}"]
+    for number, part in enumerate(extractor.summary(), 1):
+        title = f"Graph Partition {number}"
+        lines += ["", title, "=" * len(title)]
+        lines.append("  ".join(f"{kind} {count:,}" for kind, count in part.node_kinds.items()))
+        lines += [f"  {name:40} {count:,}" for name, count in part.operations.items()]
+        if extractor.analyze_memory:
+            peak = "not known" if part.peak_bytes is None else size_text(part.peak_bytes)
+            weights = "not known" if part.weight_bytes is None else size_text(part.weight_bytes)
+            lines.append(f"  memory at its peak {peak}, weights {weights}")
+    if extractor.trace is not None and len(extractor.breaks):
+        lines += ["", str(extractor.breaks)]
+    return lines

@@ -1,0 +1,1 @@
+"""The module explorer: what it shows of models, traces and files."""

@@ -1,0 +1,152 @@
+"""The module explorer: open a model, a trace or a file in the terminal, and the helpers that go with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.errors import UsageError
+from torch_vis.interfaces.explorer.format import (
+    ModuleInfo,
+    analyze_memory_usage,
+    format_param_count,
+    format_shape,
+    format_time,
+    get_parameter_statistics,
+)
+from torch_vis.interfaces.explorer.open import program, run
+from torch_vis.interfaces.explorer.stats import (
+    ForwardStats,
+    ModuleStats,
+    get_forward_stats,
+    record_torch_module_forward_stats,
+)
+from torch_vis.interfaces.explorer.summary import export_model_summary
+from torch_vis.views.terminal.config import ExplorerConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from torch_vis.api import Trace
+    from torch_vis.views.terminal.app import Explorer
+    from torch_vis.views.terminal.source import Subject
+
+__all__ = [
+    "ExplorerConfig",
+    "ForwardStats",
+    "ModuleInfo",
+    "ModuleStats",
+    "analyze_memory_usage",
+    "explore",
+    "explore_model",
+    "explore_torch_module",
+    "explorer",
+    "export_model_summary",
+    "format_param_count",
+    "format_shape",
+    "format_time",
+    "get_forward_stats",
+    "get_parameter_statistics",
+    "record_torch_module_forward_stats",
+    "subject_of",
+]
+
+
+def explore_model(
+    model: Any,
+    *,
+    trace: Trace | None = None,
+    against: Any = None,
+    config: ExplorerConfig | None = None,
+    trust: bool = False,
+) -> None:
+    """Open the explorer in this terminal, until it is quit.
+
+    ``model`` is a module, a trace, a state dict or the path of a file (``.pt``, ``.pth``, ``.safetensors``, ``.pt2``,
+    ``.onnx``, ``.tvz``, ``.json``). Nothing has to have run; what ``record_torch_module_forward_stats`` recorded of the
+    model, or a ``trace`` of it, adds the columns of a run. ``against`` is a second one of these to compare with.
+    ``trust=True`` lets a pickle run code of its own while it loads.
+
+    >>> import torch, torch_vis as tv
+    >>> try:
+    ...     tv.explore_model(torch.nn.Linear(3, 2))  # here, where there is no terminal
+    ... except tv.errors.UsageError as error:
+    ...     print(str(error).partition(";")[0])
+    the explorer needs a terminal
+    """
+    explore(model, trace=trace, against=against, config=config, trust=trust)
+
+
+def explore_torch_module(module: torch.nn.Module, *, config: ExplorerConfig | None = None) -> None:
+    """Open the explorer on a module, with what was recorded of it, until it is quit.
+
+    >>> import torch, torch_vis as tv
+    >>> try:
+    ...     tv.explore_torch_module(torch.nn.Linear(3, 2))  # here, where there is no terminal
+    ... except tv.errors.UsageError as error:
+    ...     print(str(error).partition(";")[0])
+    the explorer needs a terminal
+    """
+    explore(module, config=config)
+
+
+def explore(
+    subject: Any,
+    *,
+    trace: Trace | None = None,
+    against: Any = None,
+    config: ExplorerConfig | None = None,
+    trust: bool = False,
+) -> None:
+    """Open the explorer on anything it can read; see ``explore_model``."""
+    run(explorer(subject, trace=trace, against=against, config=config, trust=trust))
+
+
+def explorer(
+    subject: Any,
+    *,
+    trace: Trace | None = None,
+    against: Any = None,
+    config: ExplorerConfig | None = None,
+    trust: bool = False,
+) -> Explorer:
+    """The explorer as a Textual application that is not running yet, for a terminal or a test of your own.
+
+    >>> import torch
+    >>> explorer(torch.nn.Linear(3, 2)).subject.facts[0]
+    '8 parameters'
+    """
+    found = subject_of(subject, trace=trace, trust=trust)
+    other = None if against is None else subject_of(against, trust=trust)
+    return program(found, against=other, config=config)
+
+
+def subject_of(subject: Any, *, trace: Trace | None = None, trust: bool = False) -> Subject:
+    """What the explorer shows for a module, a trace, a state dict or a file."""
+    import torch
+
+    from torch_vis.api import Trace
+    from torch_vis.interfaces.explorer.modules import ModuleSubject
+    from torch_vis.interfaces.explorer.trace_source import TraceSubject
+    from torch_vis.views.terminal.source import Subject
+
+    if isinstance(subject, Subject):
+        return subject
+    if isinstance(subject, Trace):
+        return TraceSubject(subject)
+    if isinstance(subject, torch.nn.Module):
+        stats = get_forward_stats(subject)
+        return ModuleSubject(subject, trace=trace, stats=stats if isinstance(stats, ForwardStats) else None)
+    if isinstance(subject, (str, os.PathLike)):
+        from torch_vis.interfaces.explorer.files import open_file
+
+        return open_file(subject, trust=trust)
+    if isinstance(subject, Mapping):
+        from torch_vis.interfaces.explorer.files import StateSubject
+
+        return StateSubject("state dict", subject)
+    raise UsageError(
+        "the explorer takes a module, a trace, a state dict or the path of a file, "
+        f"not {type(subject).__name__} {str(subject)[:40]!r}"
+    )

@@ -1,0 +1,1 @@
+"""``trace_tensor_ids`` and its sequence of operations."""

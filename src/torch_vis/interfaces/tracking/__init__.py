@@ -1,0 +1,1 @@
+"""``ComputationalGraphTracker`` and what goes with it."""

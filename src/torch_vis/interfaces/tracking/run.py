@@ -1,0 +1,244 @@
+"""Running and recording for the tracking interface: which capture serves the switches, and what is read off it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+
+from torch_vis.api import Trace
+from torch_vis.capture.modules_only.recorder import Borders, LayerCapture
+from torch_vis.capture.recording.recorder import Recorder, get_ident
+from torch_vis.capture.session import Capture, name_inputs, run_backward
+from torch_vis.errors import NothingToDifferentiate, UsageError
+from torch_vis.interfaces.tracking.graph import Record
+from torch_vis.interfaces.tracking.state import Untouched, without_history
+
+SCALARS = (bool, int, float, str, type(None))
+LONGEST = 16  # longer sequences and texts are data, not settings
+LONGEST_TEXT = 200
+NO_BACKWARD = "no backward pass was run: no floating output requires a gradient (frozen, or under no_grad)"
+NOT_METERED = "memory was not tracked, so the graph does not know when memory was freed"
+
+
+class Session:
+    """One tracked stretch of a program, from entering to ``close``."""
+
+    def __init__(
+        self, model: Any, *, memory: bool, timing: bool, operations: bool, keep: bool = False
+    ) -> None:
+        roots = [model] if isinstance(model, torch.nn.Module) else []
+        self.memory, self.timing, self.operations = memory, timing, operations
+        self.capture: Capture
+        if operations:
+            self.capture = Capture(*roots, keep=keep, timing=timing, memory=memory)
+            self.borders = self.capture.recorder.borders = Borders(self.capture.recorder)
+        else:
+            self.capture = LayerCapture(*roots, timing=timing, memory=memory)
+            self.borders = self.capture.borders
+        self.thread = 0
+        self.is_open = False
+
+    def open(self) -> None:
+        """Begin to record on this thread."""
+        self.capture.__enter__()
+        self.thread = get_ident()
+        self.is_open = True
+
+    def close(self) -> None:
+        """Record no more; what the program entered meanwhile and has not left (a mode) stays as it is."""
+        if not self.is_open:
+            return
+        if get_ident() != self.thread:
+            raise UsageError("stop_tracking() belongs on the thread that called start_tracking()")
+        self.is_open = False
+        lifted = _lift(self.capture._mode) if self.operations else []
+        try:
+            self.capture.__exit__(None, None, None)
+        finally:
+            for mode in reversed(lifted):
+                _push_mode(mode)
+
+    def abandon(self) -> None:
+        """As ``close``, from wherever the garbage collector runs."""
+        if self.is_open and get_ident() == self.thread:
+            self.close()
+        self.capture.recorder.closed = True
+
+    def finish(self, *, whole: bool = False, backward: bool = False) -> Record:
+        """What was recorded; no tensor is held any more. ``whole``: it was one run of the model."""
+        graph, metrics, _, limits, meta = self.capture.finish()
+        if not self.timing:
+            meta.update(wall_ns=None, overhead_ns=None)
+        if self.operations and not self.memory:
+            limits += (NOT_METERED,)
+        rec = self.capture.recorder
+        facts, states = _facts(rec)
+        parameters = self.capture.parameters()
+        devices = [*meta["devices"], *(str(p.device) for p in parameters)]
+        meta["devices"] = list(dict.fromkeys(devices))
+        meta["backward"] = backward
+        own = None if self.operations or not self.memory else self.borders.own_bytes
+        start = rec.scopes[0][2]
+        spans = [(begun - start, ended - begun if ended else None) for begun, ended in self.borders.backwards]
+        return Record(
+            trace=Trace(graph, metrics, limits, meta),
+            operations=self.operations,
+            whole=whole,
+            backward=backward,
+            again=_again(rec),
+            facts=facts,
+            states=states,
+            taken=self.borders.taken,
+            given=self.borders.given,
+            own_bytes=own,
+            made_bytes=self.borders.made_bytes,
+            passed=self.borders.passed,
+            unknown=self.borders.unknown,
+            backwards=spans,
+            parameters=_counts(parameters) if self.capture.roots else None,
+            devices=tuple(meta["devices"]),
+        )
+
+
+def run_once(
+    model: Callable[..., Any], given: Any, *, memory: bool, timing: bool, operations: bool
+) -> Record:
+    """One forward and one backward pass, recorded; model, inputs and random streams are left as they were."""
+    args, kwargs = without_history(arguments(model, given))
+    inputs = name_inputs(model, args, kwargs)
+    session = Session(model, memory=memory, timing=timing, operations=operations, keep=operations)
+    capture = session.capture
+    with Untouched(model, [tensor for _, tensor in inputs], operations=operations) as state:
+        state.watch(capture.recorder.held)
+        capture.inputs = inputs
+        if not operations:
+            session.borders.hand(tensor for _, tensor in inputs)
+        capture.has_output = True
+        backward = True
+        with capture:
+            output = model(*args, **kwargs)
+            state.expect(output)
+            try:
+                run_backward(output, None)
+            except NothingToDifferentiate:
+                backward = False
+        if operations:
+            capture.output = output
+        record = session.finish(whole=True, backward=backward)
+        capture.output = output = None
+    trace = record.trace
+    trace.limits += () if backward else (NO_BACKWARD,)
+    trace.limits += tuple(f"{name} was changed by the run and could not be put back" for name in state.lost)
+    return record
+
+
+def arguments(model: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model is called with: a tuple or list of positional arguments, a mapping of keyword arguments, or one.
+
+    A container that the model's ``forward`` cannot take in pieces, but can take whole, is the one argument.
+
+    >>> arguments(lambda x: x, {"x": 1}), arguments(lambda batch: batch, {"x": 1, "y": 2})
+    (((), {'x': 1}), (({'x': 1, 'y': 2},), {}))
+    """
+    whole: tuple[tuple[Any, ...], dict[str, Any]] = (given,), {}
+    spread: tuple[tuple[Any, ...], dict[str, Any]]
+    if type(given) in (tuple, list):
+        spread = tuple(given), {}
+    elif not isinstance(given, Mapping):
+        return whole
+    elif all(isinstance(key, str) for key in given):
+        spread = (), dict(given)
+    elif _takes(model, *whole) is not False:
+        return whole
+    else:
+        raise UsageError(
+            "a dictionary of inputs is passed as keyword arguments, so its keys must be strings; "
+            "this model does not take it as one argument either"
+        )
+    return whole if _takes(model, *spread) is False and _takes(model, *whole) else spread
+
+
+def _takes(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """Whether a model can be called with these arguments; None where its signature is not to be had."""
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _lift(mode: Any) -> list[Any]:
+    """Take off the dispatch modes that lie on top of one, topmost first."""
+    stack = _get_current_dispatch_mode_stack()
+    if not any(other is mode for other in stack):
+        return []
+    lifted = []
+    while _get_current_dispatch_mode_stack()[-1] is not mode:
+        lifted.append(_pop_mode())
+    return lifted
+
+
+def _again(rec: Recorder) -> list[bool]:
+    """For each call, whether it ran during backward."""
+    again: list[bool] = []
+    for number, parent, _, _, _, in_backward in rec.scopes:
+        here = bool(in_backward) and rec.modules[number][3] == "module"
+        again.append(here or (parent >= 0 and again[parent]))
+    return again
+
+
+def _facts(rec: Recorder) -> tuple[list[dict[str, Any] | None], list[dict[str, Any]]]:
+    """For each call, the parameters and settings of its module, and whether that was training."""
+    of_module: list[tuple[dict[str, Any] | None, dict[str, Any]]] = []
+    for owner, _, _, _ in rec.modules:
+        if isinstance(owner, torch.nn.Module):
+            of_module.append(({**_parameters(owner), **_settings(owner)}, {"training": owner.training}))
+        else:
+            of_module.append((None, {}))
+    rows = [of_module[number] for number, *_ in rec.scopes]
+    return [facts for facts, _ in rows], [state for _, state in rows]
+
+
+def _parameters(module: torch.nn.Module) -> dict[str, Any]:
+    found = {}
+    for name, parameter in module._parameters.items():
+        if parameter is None or isinstance(parameter, torch.nn.UninitializedParameter):
+            continue
+        found[name] = {
+            "shape": [int(size) for size in parameter.shape],
+            "dtype": str(parameter.dtype).removeprefix("torch."),
+            "count": parameter.numel(),
+            "trainable": parameter.requires_grad,
+        }
+    return found
+
+
+def _settings(module: torch.nn.Module) -> dict[str, Any]:
+    """The attributes that say how a module is set up: numbers, short texts and short sequences of these."""
+    return {
+        name: list(item) if isinstance(item, (tuple, list)) else item
+        for name, item in vars(module).items()
+        if not name.startswith("_") and name != "training" and _is_setting(item)
+    }
+
+
+def _is_setting(item: Any) -> bool:
+    if isinstance(item, str):
+        return len(item) <= LONGEST_TEXT
+    if isinstance(item, (tuple, list)):
+        return 0 < len(item) <= LONGEST and all(isinstance(part, (bool, int, float, str)) for part in item)
+    return isinstance(item, SCALARS)
+
+
+def _counts(parameters: list[torch.nn.Parameter]) -> tuple[int, int]:
+    counts = [(parameter.numel(), parameter.requires_grad) for parameter in parameters]
+    return sum(count for count, _ in counts), sum(count for count, trains in counts if trains)

@@ -1,0 +1,1 @@
+"""What is known of operators: names, families, schemas, higher-order operators and cost formulas."""

@@ -1,0 +1,225 @@
+"""Attention kernels: ``softmax(scale q kᵀ + bias) v``, counted as these two products and what lies between them.
+
+The whole square of scores is counted, also where a mask is causal or a window: that is the definition, and so a
+fused kernel costs what its unfused form does. A kernel that skips the masked half executes up to half of these
+FLOPs: for causal scores of n queries and n keys, (n + 1) / 2n of them.
+
+Backward kernels are counted with the scores worked out again from ``q`` and ``k``, as they all do: five
+products to the forward's two, where the unfused form, which keeps the scores, has four.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from torch_vis.graph import TensorType
+from torch_vis.ops.cost.operation import Cost, Operation
+from torch_vis.ops.cost.registry import aten, family
+
+cost = family("attention")
+
+SOFTMAX = 4  # subtract the largest, exp, add up, divide
+
+
+class Sizes(NamedTuple):
+    """Batch times heads, queries, keys, and the widths of keys and of values."""
+
+    rows: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+
+
+def heads_first(q: TensorType, k: TensorType, v: TensorType) -> Sizes:
+    """Tensors of shape (batch, heads, length, width); grouped keys are used once for every head of the queries."""
+    return Sizes(prod(q.shape[:-2]), q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
+
+
+def length_first(q: TensorType, k: TensorType, v: TensorType) -> Sizes:
+    """Tensors of shape (batch, length, heads, width)."""
+    return Sizes(q.shape[0] * q.shape[2], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
+
+
+def forward(op: Operation, sizes: Sizes, *, bias: TensorType | None, dropout: float, lse: bool) -> Cost:
+    """Scores, scale, bias, softmax, dropout and the weighted sum of values."""
+    rows, queries, keys, width, value_width = sizes
+    scores = rows * queries * keys
+    each = 1 + SOFTMAX + adds(bias) + (2 if dropout else 0)
+    made = op.count(mac=scores * (width + value_width))
+    return made._replace(flops=made.flops + each * scores + (2 * rows * queries if lse else 0))
+
+
+def backward(
+    op: Operation, sizes: Sizes, *, bias: TensorType | None, dropout: float, bias_grad: bool
+) -> Cost:
+    """The scores again, then the gradients of values, scores, keys and queries.
+
+    With ``p = exp(scale q kᵀ - lse)`` and ``delta = Σ g out``: ``dv = pᵀ g``, ``ds = p (g vᵀ - delta) scale``,
+    ``dq = ds k``, ``dk = dsᵀ q``.
+    """
+    rows, queries, keys, width, value_width = sizes
+    scores = rows * queries * keys
+    each = 1 + adds(bias) + 2 + 2 + 1 + (4 if dropout else 0) + int(bias_grad)
+    made = op.count(mac=scores * (3 * width + 2 * value_width))
+    return made._replace(flops=made.flops + each * scores + 2 * rows * queries * value_width)
+
+
+def adds(bias: TensorType | None) -> int:
+    """Additions per score: a mask of truth values chooses, and any other is added."""
+    return 0 if bias is None or bias.dtype == "bool" else 1
+
+
+def _mask(op: Operation, position: int | None, name: str) -> TensorType | None:
+    found = op.arg(position, name)
+    return found if isinstance(found, TensorType) and found.numel else None
+
+
+def _gives_lse(op: Operation) -> bool:
+    return len(op.outputs) > 1 and op.outputs[1].numel > 0
+
+
+@cost(*aten("_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"))
+def flash(op: Operation) -> Cost:
+    """The kernels of PyTorch's own attention that give the log of the sums for backward."""
+    place = 6 if op.overload == "quantized" else 3
+    dropout = op.arg(place, "dropout_p", 0.0)
+    return forward(
+        op, heads_first(*op.args[:3]), bias=_mask(op, None, "attn_mask"), dropout=dropout, lse=_gives_lse(op)
+    )
+
+
+@cost(*aten("_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"))
+def with_bias(op: Operation) -> Cost:
+    """Kernels that take a bias, and whether to give the log of the sums."""
+    bias, lse = _mask(op, 3, "attn_bias"), bool(op.arg(4, "compute_log_sumexp", False))
+    return forward(
+        op,
+        heads_first(*op.args[:3]),
+        bias=bias,
+        dropout=op.arg(5, "dropout_p", 0.0),
+        lse=lse and _gives_lse(op),
+    )
+
+
+@cost(*aten("_scaled_dot_product_fused_attention_overrideable"))
+def overrideable(op: Operation) -> Cost:
+    """The operator that backends of one's own implement."""
+    bias, dropout = _mask(op, 3, "attn_bias"), op.arg(4, "dropout_p", 0.0)
+    return forward(op, heads_first(*op.args[:3]), bias=bias, dropout=dropout, lse=_gives_lse(op))
+
+
+@cost(*aten("scaled_dot_product_attention _scaled_dot_product_attention_math _triton_scaled_dot_attention"))
+@cost(*aten("_scaled_dot_product_attention_math_for_mps"))
+def plain(op: Operation) -> Cost:
+    """Attention as one operation whatever kernel serves it, as inference mode shows it."""
+    triton = "_triton" in op.op
+    bias = None if triton else _mask(op, 3, "attn_mask")
+    dropout = op.arg(3 if triton else 4, "dropout_p", 0.0)
+    return forward(op, heads_first(*op.args[:3]), bias=bias, dropout=dropout, lse=False)
+
+
+@cost(*aten("_flash_attention_forward"))
+def flash_inner(op: Operation) -> Cost | None:
+    """Sequences of one length; packed ones have theirs in a tensor."""
+    if op.arg(3, "cum_seq_q") is not None or op.arg(None, "block_table") is not None:
+        return None
+    return forward(
+        op, length_first(*op.args[:3]), bias=None, dropout=op.arg(7, "dropout_p", 0.0), lse=_gives_lse(op)
+    )
+
+
+@cost(*aten("_flash_attention_forward_no_dropout_inplace"))
+def flash_in_place(op: Operation) -> Cost | None:
+    """The same, into a tensor that is given."""
+    if op.arg(4, "cum_seq_q") is not None or op.arg(None, "block_table") is not None:
+        return None
+    return forward(op, length_first(*op.args[1:4]), bias=None, dropout=0.0, lse=True)
+
+
+@cost(*aten("_efficient_attention_forward"))
+def efficient_inner(op: Operation) -> Cost | None:
+    """Sequences of one length; packed ones have theirs in a tensor."""
+    if op.arg(4, "cu_seqlens_q") is not None or op.arg(None, "seqlen_k") is not None:
+        return None
+    bias, lse = _mask(op, 3, "bias"), bool(op.arg(10, "compute_log_sumexp", False))
+    return forward(op, length_first(*op.args[:3]), bias=bias, dropout=op.arg(8, "dropout_p", 0.0), lse=lse)
+
+
+@cost(*aten("_cudnn_attention_forward"))
+def cudnn_inner(op: Operation) -> Cost | None:
+    """Sequences of one length; packed ones have theirs in a tensor."""
+    if op.arg(4, "cum_seq_q") is not None:
+        return None
+    bias, lse = _mask(op, 3, "attn_bias"), bool(op.arg(8, "compute_log_sumexp", False))
+    return forward(op, heads_first(*op.args[:3]), bias=bias, dropout=op.arg(9, "dropout_p", 0.0), lse=lse)
+
+
+@cost(*aten("_scaled_dot_product_flash_attention_backward"))
+def flash_backward(op: Operation) -> Cost:
+    """Gradients of queries, keys and values."""
+    dropout = op.arg(10, "dropout_p", 0.0)
+    return backward(op, heads_first(*op.args[1:4]), bias=None, dropout=dropout, bias_grad=False)
+
+
+@cost(*aten("_scaled_dot_product_flash_attention_for_cpu_backward"))
+def cpu_flash_backward(op: Operation) -> Cost:
+    """Gradients of queries, keys and values."""
+    bias, dropout = _mask(op, None, "attn_mask"), op.arg(6, "dropout_p", 0.0)
+    return backward(op, heads_first(*op.args[1:4]), bias=bias, dropout=dropout, bias_grad=False)
+
+
+@cost(*aten("_scaled_dot_product_efficient_attention_backward"))
+def efficient_backward(op: Operation) -> Cost:
+    """Gradients of queries, keys, values and, where asked for, of the bias."""
+    bias, mask = _mask(op, 4, "attn_bias"), op.args[10]
+    sizes, dropout = heads_first(*op.args[1:4]), op.args[9]
+    return backward(op, sizes, bias=bias, dropout=dropout, bias_grad=bool(mask[3]) and bias is not None)
+
+
+@cost(*aten("_scaled_dot_product_fused_attention_overrideable_backward"))
+def overrideable_backward(op: Operation) -> Cost:
+    """Gradients of queries, keys, values and, where asked for, of the bias."""
+    bias, mask = _mask(op, 4, "attn_bias"), op.args[5]
+    sizes, dropout = heads_first(*op.args[1:4]), op.args[12]
+    return backward(op, sizes, bias=bias, dropout=dropout, bias_grad=bool(mask[3]) and bias is not None)
+
+
+@cost(*aten("_scaled_dot_product_cudnn_attention_backward"))
+def cudnn_backward(op: Operation) -> Cost:
+    """Gradients of queries, keys and values."""
+    bias, dropout = _mask(op, 8, "attn_bias"), op.args[13]
+    return backward(op, heads_first(*op.args[1:4]), bias=bias, dropout=dropout, bias_grad=False)
+
+
+@cost(*aten("_cudnn_attention_backward"))
+def cudnn_inner_backward(op: Operation) -> Cost | None:
+    """Sequences of one length; packed ones have theirs in a tensor."""
+    if _mask(op, 9, "cum_seq_q") is not None:
+        return None
+    return cudnn_backward(op)
+
+
+@cost(*aten("_flash_attention_backward"))
+def flash_inner_backward(op: Operation) -> Cost | None:
+    """Sequences of one length; packed ones have theirs in a tensor."""
+    if _mask(op, 6, "cum_seq_q") is not None:
+        return None
+    dropout = op.arg(10, "dropout_p", 0.0)
+    return backward(op, length_first(*op.args[1:4]), bias=None, dropout=dropout, bias_grad=False)
+
+
+@cost(*aten("_efficient_attention_backward"))
+def efficient_inner_backward(op: Operation) -> Cost | None:
+    """Sequences of one length; packed ones have theirs in a tensor."""
+    if op.arg(6, "cu_seqlens_q") is not None:
+        return None
+    bias, dropout = _mask(op, 4, "bias"), op.args[11]
+    return backward(
+        op,
+        length_first(*op.args[1:4]),
+        bias=bias,
+        dropout=dropout,
+        bias_grad=bool(op.args[15]) and bias is not None,
+    )

@@ -1,0 +1,319 @@
+"""The oracle: a graph is right when running it again, three ways, gives every bit that the run gave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.errors import CheckFailed, TensorsMissing
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Role
+from torch_vis.graph.text import many
+from torch_vis.replay.influence import passes
+from torch_vis.replay.replay import Replay, ReplayPlan, same_bits, where
+
+Progress = Callable[[str], None]
+SINGLE_RESULTS = 4
+
+
+class Report(NamedTuple):
+    """What a successful check did."""
+
+    operations: int
+    results: int
+    pruned: int
+    shuffles: int
+    inputs: int | None
+
+    def __str__(self) -> str:
+        if not self.results:
+            replayed = many(self.operations, "operation")
+            return f"nothing to compare: the run gave no tensor back; {replayed} replayed in order"
+        inputs = "" if self.inputs is None else f"; {many(self.inputs, 'input-output pair')} proved"
+        return (
+            f"{many(self.results, 'result')} equal bit for bit: {many(self.operations, 'operation')} in order, "
+            f"{self.pruned:,} pruned, {many(self.shuffles, 'random order')}{inputs}"
+        )
+
+
+def check(
+    graph: Graph,
+    held: Held,
+    *,
+    inputs: bool = False,
+    shuffles: int = 2,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Replay in order, pruned and shuffled, and compare; raises ``CheckFailed`` at the first difference."""
+    changed = held.changed()
+    if changed:
+        names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
+        raise TensorsMissing(
+            f"changed since the trace: {names}; check() has to come before they are written to again"
+        )
+    if not held.results and graph.results:
+        raise TensorsMissing(
+            "this trace holds no tensors (loaded from a file, or traced with keep=False); trace again to check it"
+        )
+    if any(
+        tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor"
+        for tensor in held.results.values()
+    ):
+        raise TensorsMissing(
+            "the run used meta or fake tensors, which hold no data to replay; trace with real tensors to check"
+        )
+    oracle = _Oracle(graph, held, progress or (lambda _: None))
+    oracle.in_order()
+    pruned = oracle.pruned()
+    for turn in range(shuffles):
+        oracle.shuffled(random.Random(seed + turn))
+    pairs = oracle.inputs() if inputs else None
+    return Report(len(graph), len(graph.results), pruned, shuffles, pairs)
+
+
+class _Oracle:
+    def __init__(self, graph: Graph, held: Held, progress: Progress) -> None:
+        self.graph = graph
+        self.held = held
+        self.progress = progress
+        self.plan = ReplayPlan(graph, held)
+        self.states: dict[int, Any] = {}
+        self.everything = list(range(len(graph.results)))
+
+    def in_order(self) -> None:
+        self.progress("replay in order")
+        replay = Replay(self.graph, self.held, self.plan)
+        replay.run(range(len(self.graph)), states=self.states)
+        wrong = self._differing(replay, self.everything)
+        if wrong:
+            self._explain_in_order(wrong)
+
+    def pruned(self) -> int:
+        outputs = [r for r in self.everything if self.graph.results[r].kind == "output"]
+        groups = {tuple(group) for group in (outputs, *([r] for r in outputs[:SINGLE_RESULTS]))} - {()}
+        fewest = len(self.graph)
+        for group in (self.everything, *map(list, sorted(groups))):
+            self.progress("replay pruned to what the edges say matters")
+            needed, taken = self._ancestors(group)
+            nodes = np.flatnonzero(needed).tolist()
+            self._run_and_compare(nodes, group, "pruned to what its edges say leads to the result", taken)
+            fewest = min(fewest, len(nodes)) if group is self.everything else fewest
+        return fewest
+
+    def shuffled(self, chance: random.Random) -> None:
+        self.progress("replay in a random order")
+        self._run_and_compare(
+            random_order(len(self.graph), self.plan, chance),
+            self.everything,
+            "in a random order that its edges allow",
+        )
+
+    def inputs(self) -> int:
+        """Perturb every input and see that exactly the connected outputs can change."""
+        graph = self.graph
+        outputs = [r for r in self.everything if graph.results[r].kind == "output"]
+        taken = {r: self._ancestors([r])[1] for r in outputs}
+        base = {r: self._result(self._replay_all(None), r).clone() for r in outputs}
+        pairs = 0
+        for value in self._input_values():
+            self.progress(f"perturb {graph.values[value].name or value}")
+            alike = np.flatnonzero(
+                (graph.value_storage == graph.value_storage[value]) & (graph.value_producer < 0)
+            )
+            connected = {r for r in outputs if taken[r][alike].any()}
+            unproved = set(connected)
+            for change in PERTURBATIONS:
+                try:
+                    replay = self._replay_all((value, change))
+                except CheckFailed:
+                    continue  # this perturbation leads outside what an operation accepts
+                moved = {r for r in outputs if not same_bits(self._result(replay, r), base[r])}
+                stray = moved - connected
+                if stray:
+                    raise CheckFailed(
+                        self._pair(value, min(stray))
+                        + " are not connected in the graph, yet the one changes the other"
+                    )
+                unproved -= moved
+                if not unproved:
+                    break
+            if unproved:
+                replay = Replay(graph, self.held, self.plan)
+                unproved -= passes(replay, value, sorted(unproved), PERTURBATIONS, self.states)
+            if unproved:
+                pair = self._pair(value, min(unproved))
+                raise CheckFailed(
+                    f"{pair} are connected in the graph, yet no operation on the way passes a change on"
+                )
+            pairs += len(outputs)
+        return pairs
+
+    # ---------------------------------------------------------------- parts
+
+    def _run_and_compare(self, nodes: list[int], results: list[int], how: str, taken: Any = None) -> None:
+        replay = self._start(taken)
+        try:
+            replay.run(nodes, states=self.states)
+        except CheckFailed as error:
+            raise CheckFailed(f"{error} (replayed {how})") from error
+        wrong = self._differing(replay, results)
+        if not wrong:
+            return
+        truth = Replay(self.graph, self.held, self.plan)
+        truth.run(range(len(self.graph)), states=self.states, digests=True)
+        again = self._start(taken)
+        again.run(nodes, states=self.states, digests=True)
+        assert truth.digests is not None and again.digests is not None
+        first = next((n for n in sorted(nodes) if truth.digests[n] != again.digests[n]), None)
+        names = self._names(wrong)
+        if first is None:
+            raise CheckFailed(
+                f"replayed {how}, {names} differ, though every operation gave the same: the result's edges are wrong"
+            )
+        raise CheckFailed(
+            f"replayed {how}, {names} differ; the first operation that differs is {where(self.graph, first)}"
+        )
+
+    def _start(self, taken: Any) -> Replay:
+        """A fresh replay; memory from outside that the edges say is not needed holds nonsense."""
+        replay = Replay(self.graph, self.held, self.plan)
+        if taken is not None:
+            needed = set(self.graph.value_storage[taken].tolist())
+            for storage in [s for s in replay.memory if s not in needed]:
+                del replay.memory[storage]  # made anew, and poisoned, if something asks for it
+        return replay
+
+    def _explain_in_order(self, wrong: list[int]) -> None:
+        runs = []
+        for _ in range(2):
+            replay = Replay(self.graph, self.held, self.plan)
+            replay.run(range(len(self.graph)), states=self.states, digests=True)
+            assert replay.digests is not None
+            runs.append(replay.digests)
+        names_of = self.graph.calls
+        unsteady = next(
+            (
+                n
+                for n in runs[0]
+                if runs[0][n] != runs[1][n] and "empty" not in names_of[self.graph.node_call[n]].op
+            ),
+            None,
+        )
+        names = self._names(wrong)
+        if unsteady is not None:
+            raise CheckFailed(
+                f"{names} differ, because an operation gives other bits each time: {where(self.graph, unsteady)}"
+            )
+        makers = [self.graph.outcomes[r].value.producer for r in wrong]
+        nodes = sorted(maker.index for maker in makers if maker is not None)
+        culprit = (
+            f"; the first operation whose result is known to differ is {where(self.graph, nodes[0])}"
+            if nodes
+            else ""
+        )
+        raise CheckFailed(
+            f"replayed in order, {names} differ from what the run gave{culprit} "
+            "(or a tensor was written after the run, through .data or numpy)"
+        )
+
+    def _differing(self, replay: Replay, results: list[int]) -> list[int]:
+        return [r for r in results if not same_bits(self._result(replay, r), self.held.results[r])]
+
+    def _result(self, replay: Replay, result: int) -> torch.Tensor:
+        return replay.tensor(self.graph.outcomes[result].value.index)
+
+    def _ancestors(self, results: list[int]) -> tuple[Any, Any]:
+        sources = [pair for r in results for pair in self.graph.outcomes[r].sources()]
+        return self.graph.ancestors(sources)
+
+    def _names(self, results: list[int]) -> str:
+        shown = ", ".join(self.graph.results[r].name for r in results[:3])
+        return shown + (f" and {len(results) - 3} more" if len(results) > 3 else "")
+
+    def _pair(self, value: int, result: int) -> str:
+        return f"input {self.graph.values[value].name!r} and {self.graph.results[result].name!r}"
+
+    def _input_values(self) -> list[int]:
+        graph = self.graph
+        rows = np.flatnonzero((graph.value_role == Role.INPUT) & (graph.value_producer < 0))
+        return [
+            int(v)
+            for v in rows
+            if graph.types[graph.value_type[v]].layout == "strided" and graph.types[graph.value_type[v]].numel
+        ]
+
+    def _replay_all(self, change: tuple[int, Callable[[torch.Tensor], torch.Tensor]] | None) -> Replay:
+        replay = Replay(self.graph, self.held, self.plan)
+        if change is not None:
+            value, perturb = change
+            storage = int(self.graph.value_storage[value])
+            source = self.held.originals.get(storage, self.held.storages[storage])
+            replay.memory[storage] = copy_of(source)
+            tensor = replay.tensor(value)
+            changed = perturb(tensor)
+            if same_bits(changed, tensor):
+                raise CheckFailed("the perturbation changes nothing")
+            tensor.copy_(changed)
+        replay.run(range(len(self.graph)), states=self.states)
+        return replay
+
+
+def random_order(count: int, plan: ReplayPlan, chance: random.Random) -> list[int]:
+    """An order of all nodes, chosen at random among those that respect the plan's orderings."""
+    before, after = plan.orderings()
+    waiting = np.bincount(after, minlength=count).tolist()
+    order = np.argsort(before, kind="stable")
+    targets = after[order].tolist()
+    starts = np.concatenate([[0], np.cumsum(np.bincount(before, minlength=count))]).tolist()
+    ready = [node for node in range(count) if not waiting[node]]
+    result: list[int] = []
+    while ready:
+        pick = chance.randrange(len(ready))
+        ready[pick], ready[-1] = ready[-1], ready[pick]
+        node = ready.pop()
+        result.append(node)
+        for target in targets[starts[node] : starts[node + 1]]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    if len(result) != count:
+        raise CheckFailed("the graph's dependences form a circle")
+    return result
+
+
+def _nudge(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        return tensor.flip(list(range(tensor.dim()))) if tensor.numel() > 1 else tensor + 1
+    return tensor * 1.25 + 0.125
+
+
+def _shrink(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(tensor)
+
+
+def _negate(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_floating_point() or tensor.is_complex():
+        return -3.0 * tensor - 1.0
+    return tensor ^ 1
+
+
+def _scatter(tensor: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if tensor.is_floating_point() or tensor.is_complex():
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor.device)
+        return (noise * 8.0).to(tensor.dtype)
+    high = int(tensor.max()) + 1
+    return (
+        torch.randint(0, max(high, 2), tensor.shape, generator=generator).to(tensor.dtype).to(tensor.device)
+    )
+
+
+PERTURBATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (_nudge, _scatter, _negate, _shrink)

@@ -1,0 +1,424 @@
+"""Replay: the recorded operations run again on memory of their own.
+
+A replay knows blocks of memory and nothing else. An argument is built from the geometry and the block that the graph
+names; a block that no executed operation has made is there, but filled with nonsense. So an edge that the graph
+lacks shows as a wrong result, whatever aliasing the original program had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.errors import CheckFailed, TensorsMissing
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Flag, Kind
+from torch_vis.replay.live_args import Prepared
+
+POISON = 0xFF
+OPAQUE, RANDOM, GRAD_MODE = (
+    int(Flag.OPAQUE),
+    int(Flag.RANDOM),
+    int(Flag.GRAD_MODE),
+)  # an enum's members are slow to get
+
+
+class Replay:
+    """One execution of (some of) a graph's nodes, from the inputs and state that a trace holds."""
+
+    def __init__(self, graph: Graph, held: Held, plan: ReplayPlan) -> None:
+        self.graph = graph
+        self.held = held
+        self.plan = plan
+        self.memory: dict[int, torch.UntypedStorage] = {}
+        self.objects: dict[int, torch.Tensor] = {}
+        self.digests: dict[int, str] | None = None
+        for value, tensor in held.opaque.items():
+            storage = int(graph.value_storage[value])
+            self.objects[storage] = tensor.clone() if plan.written[storage] else tensor
+        for storage in held.storages:
+            if not plan.given[storage]:
+                self.restore(storage)
+
+    def restore(self, storage: int) -> None:
+        """Put a block from outside back to what it was before the run."""
+        source = self.held.originals.get(storage, self.held.storages[storage])
+        self.memory[storage] = copy_of(source) if self.plan.written[storage] else source
+
+    def run(
+        self,
+        nodes: Sequence[int],
+        *,
+        states: dict[int, Any] | None = None,
+        digests: bool = False,
+        release: bool = True,
+    ) -> None:
+        """Execute nodes in the given order; ``states`` are the random states to use, filled in if it is empty.
+
+        Memory that no later one of these nodes and no result needs is let go, unless ``release`` is off.
+        """
+        if digests:
+            self.digests = {}
+        done = self.plan.last_uses(nodes) if release and not digests else {}
+        with quiet(self.plan.generators):
+            for node in nodes:
+                self.run_node(node, states)
+                for storage in done.get(node, ()):
+                    self.memory.pop(storage, None)
+                    self.objects.pop(storage, None)
+
+    def run_node(self, node: int, states: dict[int, Any] | None) -> None:
+        """Execute one node, as ``run`` does."""
+        graph = self.graph
+        flags = self.plan.flags[node]
+        if flags & OPAQUE:
+            for value in graph.out_value[slice(*graph.output_span(node))]:
+                storage = int(graph.value_storage[value])
+                if storage not in self.memory and storage in self.held.storages:
+                    self.restore(storage)
+            for value, content in zip(
+                graph.out_value[slice(*graph.output_span(node))], self.held.given.get(node, ()), strict=False
+            ):
+                self.tensor(int(value)).copy_(content)
+            return
+        prepared = self.plan.prepared(node)
+        tensors = [self.tensor(value) for value in self.plan.arguments(node)]
+        args, kwargs = prepared.arguments(tensors)
+        if flags & RANDOM and states is not None:
+            self._seed(node, states)
+        try:
+            if torch.is_grad_enabled() != bool(
+                flags & GRAD_MODE
+            ):  # put back by ``quiet``, around all of them
+                torch._C._set_grad_enabled(bool(flags & GRAD_MODE))
+            result = prepared.run(*args, **kwargs)
+        except Exception as error:
+            raise CheckFailed(
+                f"replay of {where(graph, node)} raised {type(error).__name__}: {error}"
+            ) from error
+        self._bind(node, tensors, result)
+        if self.digests is not None:
+            values = graph.out_value[slice(*graph.output_span(node))]
+            self.digests[node] = "".join(digest(self.tensor(int(value))) for value in values)
+
+    def _bind(self, node: int, tensors: Sequence[torch.Tensor], result: Any) -> None:
+        graph = self.graph
+        begin, end = graph.output_span(node)
+        slots, values = graph.out_slot[begin:end].tolist(), graph.out_value[begin:end].tolist()
+        written = [tensors[-1 - slot] for slot in slots if slot < 0]
+        fresh = [t for t in flat(result) if not any(t is other for other in written)]
+        if len(fresh) + len(written) != len(slots):
+            recorded = len(slots) - len(written)
+            raise CheckFailed(
+                f"replay of {where(graph, node)} returned {len(fresh)} tensors where {recorded} were recorded"
+            )
+        for slot, value in zip(slots, values, strict=True):
+            tensor = tensors[-1 - slot] if slot < 0 else fresh[slot]
+            self._place(node, value, tensor, is_write=slot < 0)
+
+    def _place(self, node: int, value: int, tensor: torch.Tensor, *, is_write: bool) -> None:
+        graph = self.graph
+        storage = self.block(value)
+        row = graph.types[graph.value_type[value]]
+        if row.layout != "strided":
+            self.objects[storage] = tensor
+            return
+        found = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+        expected = (row.shape, row.stride, int(graph.value_offset[value]))
+        if found != expected or tensor.dtype != getattr(torch, row.dtype, None):
+            raise CheckFailed(
+                f"replay of {where(graph, node)} gave {tensor.dtype} {found} where {row.dtype} {expected} was recorded"
+            )
+        born_here = storage >= 0 and graph.storage_birth[storage] == node
+        if born_here or storage not in self.memory:
+            self.memory[storage] = tensor.untyped_storage()
+        elif tensor.untyped_storage()._cdata != self.memory[storage]._cdata:
+            if is_write:
+                self.memory[storage] = tensor.untyped_storage()
+            elif tensor.numel():
+                raise CheckFailed(
+                    f"replay of {where(graph, node)} returned new memory where a view was recorded"
+                )
+
+    def block(self, value: int) -> int:
+        """The number of the block that a value lies in: its storage, unless a replay decides otherwise."""
+        return int(self.graph.value_storage[value])
+
+    def tensor(self, value: int) -> torch.Tensor:
+        """A value as a tensor on the replay's memory."""
+        graph = self.graph
+        storage = self.block(value)
+        row = graph.types[graph.value_type[value]]
+        if row.layout != "strided":
+            if storage not in self.objects:
+                raise CheckFailed(f"value {value} ({row}) is needed before it is made")
+            return self.objects[storage]
+        block = self.memory.get(storage)
+        if block is None:
+            own = int(graph.value_storage[value])
+            block = self.memory[storage] = poisoned(
+                int(graph.storage_bytes[own]), graph.devices[graph.storage_device[own]]
+            )
+        dtype, reach = self.plan.form(int(graph.value_type[value]))
+        offset = int(graph.value_offset[value])
+        needed = (offset + reach) * dtype.itemsize
+        if block.nbytes() < needed:
+            block.resize_(needed)
+        tensor = torch.empty(0, dtype=dtype, device=block.device).set_(block, offset, row.shape, row.stride)
+        if row.conj:
+            tensor = torch._conj(tensor)
+        return torch._neg_view(tensor) if row.neg else tensor
+
+    def _seed(self, node: int, states: dict[int, Any]) -> None:
+        generator = self.plan.generator(node)
+        if generator is None:
+            return
+        if node in states:
+            generator.set_state(states[node])
+        else:
+            if node in self.held.seeds:
+                generator.set_state(self.held.seeds[node].state)
+            states[node] = generator.get_state()
+
+
+class ReplayPlan:
+    """What every replay of one trace shares: prepared calls, argument lists, which blocks are written."""
+
+    def __init__(self, graph: Graph, held: Held) -> None:
+        self.graph = graph
+        self.held = held
+        self._prepared: dict[int, Prepared] = {}
+        self._forms: dict[int, tuple[torch.dtype, int]] = {}
+        self.flags: list[int] = graph.node_flags.tolist()
+        self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
+        self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
+        self.given = graph.storage_birth >= 0
+        self.generators = {seed.generator for seed in held.seeds.values() if seed.generator is not None}
+        missing = (graph.value_producer < 0) & ~self._supplied()
+        if missing.any():
+            value = graph.values[int(np.flatnonzero(missing)[0])]
+            raise TensorsMissing(
+                f"{value!r} is not held by this trace, so it cannot be replayed; trace with keep=True"
+            )
+
+    def _supplied(self) -> Any:
+        graph, held = self.graph, self.held
+        storages = np.zeros(len(graph.storage_bytes), dtype=bool)
+        storages[list(held.storages)] = True
+        storages[graph.value_storage[list(held.opaque)]] = True
+        storages |= graph.storage_birth >= 0
+        return storages[graph.value_storage]
+
+    def prepared(self, node: int) -> Prepared:
+        """The node's call, decoded once per template."""
+        call = int(self.graph.node_call[node])
+        found = self._prepared.get(call)
+        if found is None:
+            found = self._prepared[call] = Prepared(self.graph.calls[call], self.held.objects)
+        return found
+
+    def last_uses(self, nodes: Sequence[int]) -> dict[int, list[int]]:
+        """For each node, the blocks of memory that are needed no more after it, when nodes run in this order."""
+        graph = self.graph
+        order = np.asarray(nodes, dtype=np.int64)
+        turn = np.full(len(graph), -1, dtype=np.int64)
+        turn[order] = np.arange(len(order))
+        last = np.full(len(graph.storage_bytes), -1, dtype=np.int64)
+        np.maximum.at(last, graph.value_storage[graph.in_value], turn[graph.in_node])
+        made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        np.maximum.at(last, graph.value_storage[graph.out_value], turn[made_by])
+        last[graph.value_storage[graph.result_value]] = -1
+        done: dict[int, list[int]] = {}
+        for storage in np.flatnonzero(last >= 0).tolist():
+            done.setdefault(int(order[last[storage]]), []).append(storage)
+        return done
+
+    def arguments(self, node: int) -> list[int]:
+        """The values in a node's slots, in slot order."""
+        values, start = self._slots
+        return values[start[node] : start[node + 1]]
+
+    @cached_property
+    def _slots(self) -> tuple[list[int], list[int]]:
+        """The values in all slots, node by node in slot order, and where each node's begin."""
+        graph = self.graph
+        rows = np.flatnonzero(graph.in_slot >= 0)
+        rows = rows[np.lexsort((graph.in_slot[rows], graph.in_node[rows]))]
+        counts = np.bincount(graph.in_node[rows], minlength=len(graph))
+        return graph.in_value[rows].tolist(), [0, *np.cumsum(counts).tolist()]
+
+    def form(self, type_: int) -> tuple[torch.dtype, int]:
+        """The element type of a tensor type, and how many elements it reaches."""
+        found = self._forms.get(type_)
+        if found is None:
+            row = self.graph.types[type_]
+            found = self._forms[type_] = getattr(torch, row.dtype), extent(row.shape, row.stride)
+        return found
+
+    def generator(self, node: int) -> torch.Generator | None:
+        """The generator that a random node draws from."""
+        graph = self.graph
+        prepared = self.prepared(node)
+        explicit = prepared.kwargs.get("generator")
+        if explicit is not None:
+            return explicit
+        start, stop = graph.output_span(node)
+        values = graph.out_value[start:stop]
+        if not len(values):
+            return None
+        device = torch.device(graph.devices[graph.storage_device[graph.value_storage[values[0]]]])
+        if device.type == "cuda":
+            return torch.cuda.default_generators[device.index or 0]
+        return torch.default_generator if device.type == "cpu" else None
+
+    def orderings(self) -> tuple[Any, Any]:
+        """Every "must come before" that the graph knows: read after write, write after read, write after write."""
+        graph = self.graph
+        reads = graph.in_kind != Kind.SHAPE
+        opaque = np.array([row.layout != "strided" for row in graph.types], dtype=bool)
+        if opaque.any():
+            reads = reads | opaque[graph.value_type[graph.in_value]]
+        source = graph.value_producer[graph.in_value[reads]]
+        target = graph.in_node[reads]
+        made = source >= 0
+        before, after = [source[made]], [target[made]]
+        made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        is_write = graph.out_slot < 0
+        births = graph.storage_birth[graph.value_storage[graph.out_value]] == made_by
+        writes = self.written[graph.value_storage[graph.out_value]] & (is_write | births)
+        touched = self.written[graph.value_storage[graph.in_value]] & reads
+        storage = np.concatenate(
+            [graph.value_storage[graph.in_value[touched]], graph.value_storage[graph.out_value[writes]]]
+        )
+        node = np.concatenate([graph.in_node[touched], made_by[writes]])
+        kind = np.concatenate(
+            [np.zeros(int(touched.sum()), dtype=bool), np.ones(int(writes.sum()), dtype=bool)]
+        )
+        pairs: list[tuple[int, int]] = []
+        last_storage, last_write = -1, -1
+        readers: list[int] = []
+        for row in np.lexsort((kind, node, storage)).tolist():
+            where_, who = int(storage[row]), int(node[row])
+            if where_ != last_storage:
+                last_storage, last_write, readers = where_, -1, []
+            if not kind[row]:
+                readers.append(who)
+                continue
+            pairs.extend((reader, who) for reader in readers if reader != who)
+            if last_write >= 0 and last_write != who:
+                pairs.append((last_write, who))
+            last_write, readers = who, []
+        if pairs:
+            extra = np.array(pairs, dtype=np.int64)
+            before.append(extra[:, 0])
+            after.append(extra[:, 1])
+        return np.concatenate(before), np.concatenate(after)
+
+
+@contextlib.contextmanager
+def quiet(generators: Iterable[torch.Generator]) -> Iterator[None]:
+    """No gradients, no autocast, and every random generator put back afterwards."""
+    kept = [(generator, generator.get_state()) for generator in generators]
+    devices = (
+        list(range(torch.cuda.device_count()))
+        if torch.cuda.is_available() and torch.cuda.is_initialized()
+        else []
+    )
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            try:
+                yield
+            finally:
+                for generator, state in kept:
+                    generator.set_state(state)
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements from its offset on a strided tensor reaches."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def poisoned(size: int, device: str) -> torch.UntypedStorage:
+    """A block that holds nonsense: NaN for floating types, -1 for integers."""
+    block = torch.UntypedStorage(size, device=torch.device(device))
+    return block if device == "meta" else block.fill_(POISON)  # type: ignore[attr-defined]
+
+
+def flat(result: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an operator's result, in order."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from flat(part)
+    elif isinstance(result, dict):
+        for part in result.values():
+            yield from flat(part)
+
+
+def plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's contents as a flat row of bytes."""
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if not dense.numel():
+        return dense.new_empty(0, dtype=torch.uint8)
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """A short text that changes with any bit of a tensor."""
+    return "".join(
+        hashlib.blake2b(plain_bytes(part).cpu().numpy().tobytes(), digest_size=8).hexdigest()
+        for part in plain_parts(tensor)
+    )
+
+
+def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The strided tensors that make up a sparse, nested or quantized one."""
+    if tensor._is_zerotensor():
+        return [tensor.clone()]
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.is_quantized:
+        if tensor.qscheme() in (torch.per_channel_affine, torch.per_channel_affine_float_qparams):
+            return [tensor.int_repr(), tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
+        return [
+            tensor.int_repr(),
+            torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64),
+        ]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.is_mkldnn:
+        return [tensor.to_dense()]
+    return [tensor]
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors agree in shape, type and every bit; NaN equals itself, 0.0 does not equal -0.0."""
+    if a.dtype != b.dtype or (not a.is_nested and a.shape != b.shape):
+        return False
+    left, right = plain_parts(a), plain_parts(b)
+    return len(left) == len(right) and all(
+        x.shape == y.shape and x.dtype == y.dtype and torch.equal(plain_bytes(x), plain_bytes(y))
+        for x, y in zip(left, right, strict=True)
+    )
+
+
+def where(graph: Graph, node: int) -> str:
+    """A node as an error names it: operation, module and line."""
+    row = graph.nodes[node]
+    module = f" in {row.path!r}" if row.path else ""
+    line = f" at {row.site}" if row.site else ""
+    return f"node {node}, {row.format()}{module}{line}"

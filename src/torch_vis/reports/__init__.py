@@ -1,1 +1,0 @@
-"""What an analysis found, as a person takes it up: data, a table, a figure."""

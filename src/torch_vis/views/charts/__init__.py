@@ -1,0 +1,1 @@
+"""Charts of reports, drawn by Plotly or Matplotlib."""

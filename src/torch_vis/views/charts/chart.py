@@ -1,0 +1,345 @@
+"""Charts of figures along an axis: one description, drawn by Plotly (``charts_plotly``) or by Matplotlib."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from torch_vis.errors import no_match
+from torch_vis.graph.units import count, duration, size
+from torch_vis.views.charts.names import named_ticks
+
+UNITS: dict[str, Callable[[Any], str]] = {"ns": duration, "bytes": size, "count": count}
+# Eight colours that stay apart for colour-blind readers, in the order in which they are given out.
+COLORS = ("#3b7dd8", "#e08a1e", "#2a9d8f", "#c8553d", "#8067b7", "#d4b106", "#39424e", "#4fa3c7")
+QUIET = "#8a94a3"  # and what is lighter than all of them, for the rest
+PALE = "#c9d1db"  # an area or a bar of what is left or idle
+RENDERERS = ("plotly", "matplotlib")
+INK, RULE = "#1c2430", "#dfe4ea"
+TICKS = 6
+FEW_POINTS = 40  # of a line, which are then marked one by one
+ROOM = 0.04  # of an axis, kept free at its ends
+NAMED = 0.05  # and for names of stages above what is drawn
+SIDE = 3  # series of dots whose figures stand beside the chart
+LETTER = 0.011  # of the width of a chart that is 700 pixels wide: a letter along an axis
+KEYS = 100  # letters of a row of the legend
+WHOLE, LONG = 1e4, 1e9  # plain figures in this range are written whole, as those below are
+
+
+class Axis(NamedTuple):
+    """What an axis shows; ``unit`` is ``"ns"``, ``"bytes"``, ``"count"``, ``"%"`` of a change, or empty.
+
+    ``names`` are those of the places 0, 1, 2, … along it, of which as many are written as there is room for.
+    """
+
+    title: str
+    unit: str = ""
+    log: bool = False
+    names: Sequence[str] = ()
+
+
+class Series(NamedTuple):
+    """One line, area, set of bars or set of points; ``names`` are what a hover says of each.
+
+    Of bars and dots, ``x`` are the labels. ``low`` and ``high`` are the ends of a range around each ``y``. ``marks``
+    are texts that stand beside points, empty for a point without one; where two would overlap, the first is kept.
+    """
+
+    name: str
+    x: Sequence[Any]
+    y: Sequence[float]
+    names: Sequence[str] = ()
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    color: str = ""
+    marks: Sequence[str] = ()
+    dashed: bool = False
+    loose: bool = False  # points of a chart of lines that no line joins
+
+
+class Chart(NamedTuple):
+    """A chart: ``"bars"`` and ``"dots"`` lie on their side, a named row under another; ``"areas"`` are stacked.
+
+    So are bars of several series, with their sum at the end: figures that do not add up to something are ``"dots"``.
+    """
+
+    kind: Literal["bars", "dots", "lines", "areas", "points"]
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    guides: Sequence[Series] = ()  # dashed lines beneath the data, but over areas: a roof, a budget
+    stages: Sequence[tuple[float, str]] = ()  # places along x where something begins, and what
+
+
+class Scale(NamedTuple):
+    """Where an axis of figures begins and ends, and what is written along it."""
+
+    low: float
+    high: float
+    places: list[float]
+    labels: list[str]
+
+
+def draw(chart: Chart, renderer: str = "plotly") -> Any:
+    """A chart as the figure of a library.
+
+    >>> chart = Chart("bars", "Time", Axis("module"), Axis("time", "ns"), [Series("self", ["a", "b"], [5, 3])])
+    >>> type(draw(chart, "matplotlib")).__name__, type(draw(chart)).__name__
+    ('Figure', 'Figure')
+    """
+    chart = _with_last_steps(chart) if chart.kind == "areas" else chart
+    if renderer == "plotly":
+        from torch_vis.views.charts import plotly as charts_plotly
+
+        return charts_plotly.figure(chart)
+    if renderer == "matplotlib":
+        from torch_vis.views.charts import matplotlib as charts_matplotlib
+
+        return charts_matplotlib.figure(chart)
+    raise no_match("renderer", str(renderer), RENDERERS)
+
+
+def is_sideways(chart: Chart) -> bool:
+    """Whether the labels stand one under another and the figures run to the right."""
+    return chart.kind in ("bars", "dots")
+
+
+def is_of_note(series: Series) -> bool:
+    """Whether these are a few points that a chart of lines points out, not the rest of it."""
+    return series.loose and len(series.x) <= FEW_POINTS and series.color != QUIET
+
+
+def rows(chart: Chart) -> list[Any]:
+    """The labels of a chart that lies on its side, each once: as the axis names them, or else series by series."""
+    return list(dict.fromkeys([*chart.x.names, *(label for series in chart.series for label in series.x)]))
+
+
+def _with_last_steps(chart: Chart) -> Chart:
+    """The areas with an end: each figure holds until the next one, the last for as long as the one before it."""
+    ends = [
+        x[-1] + (x[-1] - x[-2] if len(x) > 1 else 1) for x in (series.x for series in chart.series) if len(x)
+    ]
+    end = max(ends, default=None)
+    return chart._replace(
+        series=[_until(end, series) for series in chart.series],
+        guides=[_until(end, series) for series in chart.guides],
+    )
+
+
+def _until(end: Any, series: Series) -> Series:
+    if end is None or not len(series.x):
+        return series
+    x, y, names = list(series.x), list(series.y), list(series.names)
+    return series._replace(x=[*x, end], y=y + y[-1:], names=names + names[-1:])
+
+
+def totals(chart: Chart) -> list[float]:
+    """For each row of a chart of bars what stands at the end of it; nothing where that is not a sum of the bars.
+
+    >>> parts = [Series("forward", ["a", "b"], [5, 3]), Series("backward", ["b"], [4])]
+    >>> totals(Chart("bars", "Time", Axis("module"), Axis("time", "ns"), parts))
+    [5.0, 7.0]
+    """
+    figures = [float(number) for series in chart.series for number in series.y]
+    several = len(chart.series) > 1
+    if (
+        chart.kind != "bars"
+        or any(len(series.low) for series in chart.series)
+        or (several and not all(number >= 0 for number in figures))  # nor what is not a number
+    ):
+        return []
+    sums = dict.fromkeys(rows(chart), 0.0)
+    for series in chart.series:
+        for label, number in zip(series.x, series.y):
+            sums[label] += float(number)
+    return list(sums.values())
+
+
+class Beside(NamedTuple):
+    """A figure beside a chart of dots, in the row and the colour of its dot; each series has a column of them."""
+
+    row: int
+    column: int
+    text: str
+    color: str
+
+
+def beside(chart: Chart) -> list[Beside]:
+    """The figures of dots, where a row has one of each series, and series are few.
+
+    >>> dots = [Series("a", ["x", "y"], [1500, 2]), Series("b", ["y"], [3])]
+    >>> [tuple(found[:3]) for found in beside(Chart("dots", "", Axis(""), Axis("time", "ns"), dots))]
+    [(0, 0, '1.50 µs'), (1, 0, '2 ns'), (1, 1, '3 ns')]
+    """
+    if chart.kind != "dots" or len(chart.series) > SIDE:
+        return []
+    if any(len({*series.x}) < len(series.x) for series in chart.series):
+        return []
+    places = {label: place for place, label in enumerate(rows(chart))}
+    return [
+        Beside(places[label], column, said(chart.y, number), series.color)
+        for column, series in enumerate(colored(chart))
+        for label, number in zip(series.x, series.y)
+    ]
+
+
+def columns_beside(chart: Chart) -> list[int]:
+    """How many letters are to the left of each column of figures beside a chart, and of all of them at last."""
+    widths = [0] * len(chart.series)
+    for figure in beside(chart):
+        widths[figure.column] = max(widths[figure.column], len(figure.text) + 2)
+    return [sum(widths[:column]) for column in range(len(widths) + 1)]
+
+
+def legend_rows(chart: Chart) -> tuple[int, int]:
+    """The columns and the rows of the legend, which stands above the chart; none for a single series."""
+    names = [series.name for series in (*chart.guides, *chart.series)]
+    if len(names) < 2:
+        return 0, 0
+    columns = max(1, min(len(names), KEYS // (6 + max(map(len, names)))))
+    return columns, -(-len(names) // columns)
+
+
+def slanted(chart: Chart) -> int:
+    """How many letters the longest name under the chart has, if names there have to slant; 0 if they lie flat.
+
+    >>> names = ["conv", "norm", "head"]
+    >>> line = Series("", range(3), [1, 2, 3])
+    >>> slanted(Chart("lines", "", Axis("layer", names=names), Axis(""), [line]))
+    0
+    """
+    if not chart.x.names or is_sideways(chart):
+        return 0
+    low, high, places, labels = scale(chart, "x")
+    apart = min((after - before for before, after in itertools.pairwise(places)), default=high - low)
+    longest = max(map(len, labels), default=0)
+    return longest if LETTER * longest > apart / (high - low) else 0
+
+
+def said(axis: Axis, number: float) -> str:
+    """A figure as it is written along an axis, or beside what it is the figure of.
+
+    >>> said(Axis("time", "ns"), -1.5e6), said(Axis("share"), 0.12345), said(Axis("peak", "bytes"), 2048)
+    ('−1.50 ms', '0.1235', '2.00 KiB')
+    >>> said(Axis("samples per second"), 8000), said(Axis("samples per second"), 10000)
+    ('8,000', '10,000')
+    """
+    if not math.isfinite(number):
+        return str(number)
+    if axis.unit == "%":  # of a change
+        sign = "−" if number < 0 else "+" if number > 0 else ""
+        return f"{sign}{abs(number):,.0f} %" if abs(number) >= 99.95 else f"{sign}{abs(number):.3g} %"
+    show = UNITS.get(axis.unit)
+    plain = ",.0f" if WHOLE <= abs(number) < LONG else ",.4g"
+    text = show(round(abs(number))) if show else format(abs(number), plain)
+    return f"−{text}" if number < 0 else text
+
+
+def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
+    """The ends of an axis and round places along it.
+
+    >>> bars = Chart("bars", "", Axis(""), Axis("memory", "bytes"), [Series("", ["a"], [5 * 1024**2])])
+    >>> scale(bars, "y").labels
+    ['0 B', '1.00 MiB', '2.00 MiB', '3.00 MiB', '4.00 MiB', '5.00 MiB']
+    """
+    axis: Axis = getattr(chart, which)
+    if axis.names:
+        return Scale(-0.6, len(axis.names) - 0.4, *named_ticks(axis.names))
+    least, most = _extent(chart, which)
+    first = least
+    if axis.log:
+        return _log_scale(axis, least, most)
+    from_zero = which == "y" and chart.kind in ("bars", "areas", "lines")
+    if from_zero or 0 <= least < (most - least):
+        least, most = min(least, 0.0), max(most, 0.0)
+    if most <= least:
+        least, most = (least - 1.0, least + 1.0) if least else (0.0, 1.0)
+    step = _step((most - least) / TICKS, 1024.0 if axis.unit == "bytes" else 1000.0)
+    if axis.unit:
+        step = max(step, 1.0)
+    places = [
+        step * number for number in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)
+    ]
+    room = ROOM * (most - least)
+    whole = (
+        chart.kind in ("dots", "points") and first - least < room
+    )  # a point at the end would be cut in half
+    low = least - room if whole or (least and chart.kind != "areas") else least
+    end = most if chart.kind == "areas" and which == "x" else most + room
+    if which == "y" and chart.stages:
+        end += NAMED * (most - least)
+    return Scale(low, end, places, [said(axis, place) for place in places])
+
+
+def _log_scale(axis: Axis, least: float, most: float) -> Scale:
+    """As far as the figures reach; where fewer than three round places lie within, as far as the next ones."""
+    if least <= 0:
+        least, most = 1.0, 10.0
+    decades = math.log10(most / least)
+    first, last = math.floor(math.log10(least) + 1e-9), math.ceil(math.log10(most) - 1e-9)
+    parts = range(1, 10) if decades < 0.5 else (1, 2, 5) if decades < 3 else (1,)
+    every = max(1, math.ceil(decades / (TICKS + 2)))
+    round_ = [part * 10.0**power for power in range(first, last + 1, every) for part in parts]
+    inside = [place for place in round_ if least * 0.999 <= place <= most * 1.001]
+    low, high = least, most
+    if len(inside) < 3:
+        low = max((place for place in round_ if place <= least * 1.001), default=least)
+        high = min((place for place in round_ if place >= most * 0.999), default=most)
+        high = high if high > low else low * 10
+        inside = [place for place in [*round_, high] if low * 0.999 <= place <= high * 1.001]
+    room = (high / low) ** ROOM
+    places = sorted(set(inside))
+    return Scale(low / room, high * room, places, [_power(axis, place) for place in places])
+
+
+def _power(axis: Axis, place: float) -> str:
+    if place < 1 and not axis.unit:
+        return f"{place:.6g}"
+    return said(axis, place) if axis.unit else count(round(place))
+
+
+def _step(least: float, base: float) -> float:
+    """The smallest of 1, 2, 5, 10, … (of bytes, 1, 2, 4, …) times a power of the base that is not under ``least``."""
+    if least <= 0:
+        return 1.0
+    unit = base ** math.floor(math.log(least, base))
+    factors = (
+        (1, 2, 4, 8, 16, 32, 64, 128, 256, 512) if base == 1024 else (1, 2, 5, 10, 20, 50, 100, 200, 500)
+    )
+    for factor in (*factors, base):
+        if unit * factor >= least * (1 - 1e-9):
+            return float(unit * factor)
+    return float(unit * base)
+
+
+def colored(chart: Chart) -> list[Series]:
+    """The series with their colours; beyond those that there are, lines are dashed."""
+    return [
+        series._replace(
+            color=series.color or COLORS[place % len(COLORS)],
+            dashed=series.dashed or (not series.color and place >= len(COLORS)),
+        )
+        for place, series in enumerate(chart.series)
+    ]
+
+
+def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
+    """The least and the most that stands along an axis; of a logarithmic one, of what is positive."""
+    axis: Axis = getattr(chart, which)
+    found: list[float] = []
+    for series in [*chart.series, *chart.guides]:
+        found += [float(number) for number in getattr(series, which)]
+        found += [float(number) for number in (*series.low, *series.high)] if which == "y" else []
+    if which == "y" and chart.kind == "areas":
+        found += [float(sum(column)) for column in zip(*(series.y for series in chart.series))]
+    if which == "y" and chart.kind == "bars":  # stacked as well
+        sums: dict[Any, float] = {}
+        for series in chart.series:
+            for label, height in zip(series.x, series.y):
+                sums[label] = sums.get(label, 0.0) + float(height)
+        found += sums.values()
+    kept = [number for number in found if math.isfinite(number) and (number > 0 or not axis.log)]
+    return min(kept, default=0.0), max(kept, default=1.0)

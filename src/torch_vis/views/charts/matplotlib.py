@@ -1,0 +1,195 @@
+"""A chart as a Matplotlib figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch_vis.errors import missing_extra
+from torch_vis.views.charts.chart import (
+    FEW_POINTS,
+    INK,
+    QUIET,
+    RULE,
+    Chart,
+    Series,
+    beside,
+    colored,
+    columns_beside,
+    is_of_note,
+    is_sideways,
+    legend_rows,
+    rows,
+    said,
+    scale,
+    slanted,
+    totals,
+)
+from torch_vis.views.charts.labels import shortened_alike
+from torch_vis.views.charts.marks import marked
+from torch_vis.views.charts.stages import stages_shown
+
+WIDTH = 9.0  # inches, as all lengths here
+ROW = 0.24
+LEFT = 0.013  # of the width, free to the left of title and legend
+
+
+def figure(chart: Chart) -> Any:
+    """The chart, drawn."""
+    try:
+        import matplotlib.pyplot as plt
+        from matplotlib.transforms import blended_transform_factory
+    except ImportError as error:
+        raise missing_extra("matplotlib") from error
+    sideways = is_sideways(chart)
+    keys = legend_rows(chart)
+    tall = max(2.4, 1.4 + ROW * len(rows(chart))) if sideways else 4.4 + 0.05 * slanted(chart)
+    made, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
+    engine: Any = made.get_layout_engine()
+    engine.set(w_pad=0.12, h_pad=0.12)
+    draw_series = {"bars": _bars, "dots": _dots, "areas": _areas, "lines": _lines, "points": _points}
+    layers = [_guides, draw_series[chart.kind]]
+    for layer in reversed(layers) if chart.kind == "areas" else layers:
+        layer(axes, chart, colored(chart))
+    _axis(axes, "x" if sideways else "y", chart, "y")
+    if sideways:
+        _row_labels(axes, chart)
+    else:
+        _axis(axes, "x", chart, "x")
+        _stages(axes, chart)
+    axes.grid(True, color=RULE, linewidth=0.6, axis="x" if chart.kind == "bars" else "both")
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    pad = 6.0
+    if keys[0]:
+        where: dict[str, Any] = {
+            "loc": "lower left",
+            "bbox_to_anchor": (LEFT, 1),
+            "bbox_transform": blended_transform_factory(made.transFigure, axes.transAxes),
+            "borderaxespad": 0.3,
+            "borderpad": 0.2,
+        }
+        # the title makes the room for it; by itself it would push the chart away from the figure's edge
+        axes.legend(ncols=keys[0], fontsize=8, frameon=False, **where).set_in_layout(False)
+        pad += 3 + 13.5 * keys[1]
+    title = axes.set_title(chart.title, loc="left", fontsize=11, color=INK, parse_math=False, pad=pad)
+    title.set(x=LEFT, transform=blended_transform_factory(made.transFigure, title.get_transform()))
+    return made
+
+
+def _plain(text: str) -> str:
+    """A text in which Matplotlib looks for no formulas."""
+    return text.replace("$", r"\$")
+
+
+def _axis(axes: Any, side: Literal["x", "y"], chart: Chart, which: Literal["x", "y"]) -> None:
+    kind, found = (chart.x if which == "x" else chart.y), scale(chart, which)
+    axis = getattr(axes, f"{side}axis")
+    axis.set_label_text(_plain(kind.title))
+    if kind.log:
+        getattr(axes, f"set_{side}scale")("log")
+    axis.set_ticks(found.places, [_plain(label) for label in found.labels])
+    axis.set_ticks([], minor=True)
+    if which == "x" and slanted(chart):
+        for label in axis.get_ticklabels():
+            label.set(rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    getattr(axes, f"set_{side}lim")(found.low, found.high)
+
+
+def _row_labels(axes: Any, chart: Chart) -> None:
+    labels = rows(chart)
+    axes.set_ylabel(_plain(chart.x.title))
+    axes.set_yticks(
+        range(len(labels)), [_plain(label) for label in shortened_alike([*map(str, labels)])], fontsize=8
+    )
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
+def _guides(axes: Any, chart: Chart, _: Sequence[Series]) -> None:
+    stepped: dict[str, Any] = {"drawstyle": "steps-post"} if chart.kind == "areas" else {}
+    for series in chart.guides:
+        ends = (series.y, series.x) if is_sideways(chart) else (series.x, series.y)
+        axes.plot(*ends, "--", color=series.color or QUIET, linewidth=1.2, label=series.name, **stepped)
+
+
+def _stages(axes: Any, chart: Chart) -> None:
+    for place, name in stages_shown(chart):
+        if place > chart.stages[0][0]:
+            axes.axvline(place, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+        axes.annotate(
+            _plain(name), (place, 1), xycoords=("data", "axes fraction"), xytext=(3, -1),
+            textcoords="offset points", fontsize=8, color=INK, va="top",
+        )  # fmt: skip
+
+
+def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    places = {label: place for place, label in enumerate(rows(chart))}
+    offsets = [0.0] * len(places)
+    for series in series_:
+        where = [places[label] for label in series.x]
+        left = [offsets[row] for row in where]
+        spread = None
+        if len(series.low):
+            spread = [
+                [mid - low for low, mid in zip(series.low, series.y)],
+                [high - mid for high, mid in zip(series.high, series.y)],
+            ]
+        axes.barh(where, series.y, left=left, color=series.color, label=series.name, xerr=spread)
+        for row, number in zip(where, series.y):
+            offsets[row] += number
+    # to the right of it: to the left of a bar below zero stand the names of the rows
+    for row, number in enumerate(totals(chart)):
+        axes.annotate(
+            _plain(said(chart.y, number)), (max(number, 0), row), xytext=(3, 0), textcoords="offset points",
+            fontsize=7, va="center",
+        )  # fmt: skip
+
+
+def _dots(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    places = {label: place for place, label in enumerate(rows(chart))}
+    for series in series_:
+        where = [places[label] for label in series.x]
+        axes.scatter(series.y, where, color=series.color, label=series.name, s=26, linewidths=0, zorder=3)
+    columns = columns_beside(chart)
+    for row, column, text, color in beside(chart):
+        axes.annotate(
+            _plain(text), (1, row), xycoords=("axes fraction", "data"), xytext=(6 + 4.4 * columns[column], 0),
+            textcoords="offset points", fontsize=7, color=color, va="center", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _areas(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    if series_:
+        names, colors = [series.name for series in series_], [series.color for series in series_]
+        heights = [list(series.y) for series in series_]
+        axes.stackplot(series_[0].x, *heights, labels=names, colors=colors, step="post", linewidth=0)
+
+
+def _lines(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    for series in series_:
+        style: dict[str, Any] = {}
+        if series.loose or len(series.x) <= FEW_POINTS:
+            style |= {
+                "marker": "o",
+                "markersize": 5.5 if is_of_note(series) else 3.5,
+            }
+        style["linestyle"] = "none" if series.loose else (0, (4, 4)) if series.dashed else "-"
+        axes.plot(series.x, series.y, color=series.color, label=series.name, linewidth=1.4, **style)
+        if len(series.low):
+            axes.fill_between(series.x, series.low, series.high, color=series.color, alpha=0.2, linewidth=0)
+
+
+def _points(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    for series in series_:
+        axes.scatter(
+            series.x, series.y, color=series.color, label=series.name, s=22, alpha=0.75, linewidths=0
+        )
+    for mark in marked(chart):
+        end = (0 if mark.side > 0 else 1, 0.5)  # of the text, where the line that leads to it ends
+        line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.6, "relpos": end} if mark.is_far else None
+        axes.annotate(
+            _plain(mark.text), (mark.x, mark.y), xytext=(5 * mark.side, 12 * mark.lift), textcoords="offset points",
+            fontsize=7, color=mark.color, ha="left" if mark.side > 0 else "right", va="center", arrowprops=line,
+        )  # fmt: skip

@@ -1,0 +1,245 @@
+"""A chart as a Plotly figure."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import Any, Literal
+
+from torch_vis.errors import missing_extra
+from torch_vis.views.charts.chart import (
+    FEW_POINTS,
+    INK,
+    QUIET,
+    Chart,
+    Scale,
+    Series,
+    beside,
+    colored,
+    columns_beside,
+    is_of_note,
+    is_sideways,
+    legend_rows,
+    rows,
+    said,
+    scale,
+    slanted,
+    totals,
+)
+from torch_vis.views.charts.labels import shortened_alike
+from torch_vis.views.charts.marks import Mark, marked
+from torch_vis.views.charts.stages import stages_shown
+
+SPACED = {
+    "ticks": "outside",
+    "ticklen": 6,
+    "tickcolor": "rgba(0,0,0,0)",
+}  # labels do not touch what they name
+ROW = 22  # pixels, as all lengths here
+LETTER = 6  # a small one
+BUTTONS = ["select", "lasso", "zoomin", "zoomout", "autoscale"]  # of no use here, and in the way of the title
+KEYS = 44  # from the top, below the title: where the legend begins
+
+
+def figure(chart: Chart) -> Any:
+    """The chart, drawn."""
+    try:
+        import plotly.graph_objects as go
+    except ImportError as error:
+        raise missing_extra("plotly") from error
+    made, sideways, labels = go.Figure(), is_sideways(chart), rows(chart)
+    places = {label: place for place, label in enumerate(labels)}
+    layers = [
+        [_guide(go, chart, series) for series in chart.guides],
+        [_series(go, chart, series, places) for series in colored(chart)],
+    ]
+    for layer in reversed(layers) if chart.kind == "areas" else layers:
+        made.add_traces(layer)
+    if totals(chart) and not _is_at_the_end(chart):
+        made.add_trace(_sums(go, chart))
+    for mark in marked(chart) if chart.kind == "points" else ():
+        made.add_annotation(**_mark(chart, mark))
+    for note in (*_stages(chart), *_beside(chart)):
+        made.add_annotation(**note)
+    for place, _ in chart.stages[1:]:
+        made.add_vline(place, line={"color": INK, "width": 1, "dash": "dot"})
+    _, keys = legend_rows(chart)
+    height = max(300, 150 + ROW * len(labels)) if sideways else 440 + 5 * slanted(chart)
+    height += 20 * keys
+    # below the title whatever the width: Plotly then makes as much room above the chart as the rows of keys need
+    legend = {"orientation": "h", "yref": "container", "y": 1 - KEYS / height, "yanchor": "top",
+              "xref": "container", "x": 0.02, "traceorder": "normal"}  # fmt: skip
+    made.update_layout(
+        title={"text": escape(chart.title, quote=False), "x": 0.02, "y": 1, "yanchor": "top",
+               "yref": "container", "pad": {"t": 18}, "font": {"size": 16}},
+        template="plotly_white",
+        barmode="stack",
+        height=height,
+        margin={"l": 80, "r": _right(chart), "t": 60, "b": 60},
+        legend=legend if keys else None,
+        showlegend=bool(keys),
+        font={"color": INK},
+        modebar={"remove": BUTTONS},
+    )  # fmt: skip
+    figures, named = ("xaxis", "yaxis") if sideways else ("yaxis", "xaxis")
+    axes = {figures: _axis(chart, "y"), named: _rows(chart, labels) if sideways else _axis(chart, "x")}
+    made.update_layout(axes)
+    return made
+
+
+def _rows(chart: Chart, labels: list[Any]) -> dict[str, Any]:
+    return {
+        "title": {"text": escape(chart.x.title, quote=False), "standoff": 12},
+        "automargin": True,
+        "range": [len(labels) - 0.4, -0.6],
+        "tickvals": list(range(len(labels))),
+        "ticktext": [escape(label, quote=False) for label in shortened_alike([*map(str, labels)])],
+        "showgrid": chart.kind == "dots",
+        "zeroline": False,
+        **SPACED,
+    }
+
+
+def _axis(chart: Chart, which: Literal["x", "y"]) -> dict[str, Any]:
+    axis, found = (chart.x if which == "x" else chart.y), scale(chart, which)
+    return {
+        "title": {"text": escape(axis.title, quote=False), "standoff": 12},
+        "type": "log" if axis.log else "linear",
+        "automargin": True,
+        "range": _range(found, axis.log),
+        "tickvals": found.places,
+        "ticktext": [escape(label, quote=False) for label in found.labels],
+        "tickangle": (-45 if slanted(chart) else 0) if axis.names else None,
+        "ticklabeloverflow": "allow",  # the first of names that slant reaches to the left of the chart
+        "zeroline": not axis.log and found.low <= 0 <= found.high,
+        **SPACED,
+    }
+
+
+def _range(found: Scale, log: bool) -> list[float]:
+    return [_logged(found.low, log), _logged(found.high, log)]
+
+
+def _logged(number: float, log: bool) -> float:
+    """Plotly wants the places of a logarithmic axis as powers of ten."""
+    return math.log10(number) if log else number
+
+
+def _guide(go: Any, chart: Chart, series: Series) -> Any:
+    ends = [list(series.x), list(series.y)]
+    x, y = ends[::-1] if is_sideways(chart) else ends
+    shape = "hv" if chart.kind == "areas" else "linear"
+    line = {"color": series.color or QUIET, "dash": "dash", "width": 1.5, "shape": shape}
+    return go.Scatter(
+        x=x, y=y, name=escape(series.name, quote=False), mode="lines", line=line, hoverinfo="name"
+    )
+
+
+def _mark(chart: Chart, mark: Mark) -> dict[str, Any]:
+    found = {
+        "x": _logged(mark.x, chart.x.log), "y": _logged(mark.y, chart.y.log), "text": escape(mark.text, quote=False),
+        "xanchor": "left" if mark.side > 0 else "right", "font": {"size": 10, "color": mark.color},
+    }  # fmt: skip
+    if not mark.is_far:
+        return found | {"showarrow": False, "xshift": 7 * mark.side, "yshift": 15 * mark.lift}
+    line = {"arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": QUIET, "standoff": 4}
+    return found | line | {"showarrow": True, "ax": 7 * mark.side, "ay": -15 * mark.lift}
+
+
+def _stages(chart: Chart) -> list[dict[str, Any]]:
+    return [
+        {"x": place, "y": 1, "yref": "paper", "text": escape(name, quote=False), "showarrow": False,
+         "xanchor": "left", "yanchor": "top", "font": {"size": 11}}
+        for place, name in stages_shown(chart) if name
+    ]  # fmt: skip
+
+
+def _right(chart: Chart) -> int:
+    """The room to the right of the chart: what is beside it stands there."""
+    wide = columns_beside(chart)[-1]
+    return 20 + LETTER * wide if wide else 60 if is_sideways(chart) else 30
+
+
+def _beside(chart: Chart) -> list[dict[str, Any]]:
+    """The figures of dots, in columns beside the chart."""
+    columns = columns_beside(chart)
+    return [
+        {"x": 1, "xref": "paper", "xshift": 8 + LETTER * columns[figure.column], "y": figure.row,
+         "text": escape(figure.text, quote=False), "showarrow": False, "xanchor": "left",
+         "font": {"size": 10, "color": figure.color}}
+        for figure in beside(chart)
+    ]  # fmt: skip
+
+
+def _sums(go: Any, chart: Chart) -> Any:
+    """What the bars of each row come to, to their right: to the left of one below zero stand the names of the rows."""
+    sums = totals(chart)
+    return go.Scatter(
+        x=[max(number, 0.0) for number in sums], y=list(range(len(sums))), mode="text",
+        text=[f" {said(chart.y, number)}" for number in sums],
+        textposition="middle right", textfont={"size": 10}, cliponaxis=False, hoverinfo="skip", showlegend=False,
+    )  # fmt: skip
+
+
+def _is_at_the_end(chart: Chart) -> bool:
+    """Whether the figures of a chart of bars can stand at the end of each."""
+    return len(chart.series) == 1 and all(number >= 0 for number in chart.series[0].y)
+
+
+def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> Any:
+    common: dict[str, Any] = {
+        "name": escape(series.name, quote=False),
+        "hovertext": _hover(chart, series),
+        "hoverinfo": "text+name",
+    }
+    if is_sideways(chart):
+        common |= {"x": list(series.y), "y": [places[label] for label in series.x]}
+        if chart.kind == "dots":
+            return go.Scatter(mode="markers", marker={"color": series.color, "size": 8}, **common)
+        if totals(chart) and _is_at_the_end(chart):
+            common |= {
+                "text": [said(chart.y, number) for number in series.y],
+                "textposition": "outside",
+                "textfont": {"size": 10},
+                "cliponaxis": False,
+            }
+        # without a line around it, which would be white and hide a bar that is not wider
+        look = {"color": series.color, "line": {"width": 0}}
+        return go.Bar(orientation="h", marker=look, error_x=_spread(series), **common)
+    common |= {"x": list(series.x), "y": list(series.y)}
+    if chart.kind == "areas":
+        shape = {"width": 0.5, "color": series.color, "shape": "hv"}
+        return go.Scatter(mode="lines", stackgroup="one", line=shape, fillcolor=series.color, **common)
+    if chart.kind == "lines":
+        mode = "markers" if series.loose else "lines+markers" if len(series.x) <= FEW_POINTS else "lines"
+        line = {"color": series.color, "dash": "7px,7px" if series.dashed else "solid"}
+        marker = {"size": 9} if is_of_note(series) else None
+        return go.Scatter(mode=mode, line=line, marker=marker, error_y=_spread(series), **common)
+    return go.Scatter(mode="markers", marker={"color": series.color, "size": 7, "opacity": 0.75}, **common)
+
+
+def _hover(chart: Chart, series: Series) -> list[str]:
+    """What each is called and its figure."""
+    labels = [str(label) for label in series.x] if is_sideways(chart) else [""] * len(series.y)
+    names = [*series.names] or [""] * len(labels)
+    sums = dict(zip(rows(chart), totals(chart))) if len(chart.series) > 1 else {}
+    figures = [
+        said(chart.y, number) + (f" of {said(chart.y, sums[label])}" if label in sums else "")
+        for label, number in zip(series.x, series.y)
+    ]
+    return [
+        "<br>".join(escape(part, quote=False) for part in parts if part)
+        for parts in zip(labels, names, figures)
+    ]
+
+
+def _spread(series: Series) -> dict[str, Any] | None:
+    if not len(series.low):
+        return None
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - mid for high, mid in zip(series.high, series.y)],
+        "arrayminus": [mid - low for low, mid in zip(series.low, series.y)],
+        "thickness": 1,
+    }

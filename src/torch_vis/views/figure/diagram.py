@@ -1,0 +1,311 @@
+"""The picture's contents: which items there are in each phase, and which of them feed which.
+
+An edge is drawn between two items when an operation of the one reads bytes that an operation of the other wrote.
+Inside a fold only the first instance is drawn: what one instance hands to the next is not an edge of the picture. Views
+are not drawn as boxes of their own; edges go through them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torch_vis.errors import UsageError, no_match
+from torch_vis.graph import Graph
+from torch_vis.graph.module_table import intervals
+from torch_vis.graph.schema import Kind, Phase, Role
+from torch_vis.views.figure.tree import Depth, Item, Tree, grow
+
+PHASES = {phase.name.lower(): phase for phase in Phase}
+MANY_READERS = 7  # what more boxes than this read is named at each of them, without lines across the picture
+MANY_READERS_OF_AN_INPUT = 4
+MOST_INPUTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a picture is to look; the same for every renderer."""
+
+    depth: Depth = "auto"
+    color: str = "type"
+    phase: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.depth is not None and self.depth != "auto" and not _is_depth(self.depth):
+            raise UsageError(
+                f"depth is a number from 0 on, None for everything or 'auto', not {self.depth!r}"
+            )
+        if self.phase is not None and self.phase not in PHASES:
+            raise no_match("phase", str(self.phase), PHASES)
+
+
+def _is_depth(depth: object) -> bool:
+    return isinstance(depth, int) and not isinstance(depth, bool) and depth >= 0
+
+
+@dataclass(slots=True)
+class Edge:
+    """What one item hands to another: how many tensors, and one of them."""
+
+    source: int
+    target: int
+    value: int
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Column:
+    """One phase of the run: its items by number, and the edges among them."""
+
+    phase: int
+    items: list[Item]
+    top: list[int]
+    edges: list[Edge] = field(default_factory=list)
+    tags: dict[int, list[int]] = field(default_factory=dict)  # by item: sources that are only named there
+    handed: dict[int, int] = field(default_factory=dict)  # by item: a value that others take from it
+    views: int = 0  # operations that are not drawn because they only look at memory
+
+
+@dataclass(slots=True)
+class Diagram:
+    """Everything a picture shows, before it has a place."""
+
+    graph: Graph
+    look: Look
+    columns: list[Column]
+    item_nodes: list[list[Any]]  # for each column and item, the operations it stands for
+
+
+def walk(column: Column) -> Iterator[tuple[str, Item]]:
+    """The items of a column in reading order: ("open", frame), what is in it, ("close", frame), and ("box", item)."""
+    stack = [("box", column.items[number]) for number in reversed(column.top)]
+    while stack:
+        step, item = stack.pop()
+        if step == "close" or item.children is None:
+            if not item.hidden:
+                yield step, item
+            continue
+        yield "open", item
+        stack.append(("close", item))
+        stack.extend(("box", column.items[number]) for number in reversed(item.children))
+
+
+def diagram(graph: Graph, look: Look) -> Diagram:
+    """What is to be drawn of a graph."""
+    columns, nodes = [], []
+    wanted = [PHASES[look.phase]] if look.phase else list(Phase)
+    depth = look.depth
+    for phase in wanted:
+        tree = grow(graph, int(phase), depth)
+        if not tree.items:
+            continue
+        if depth == "auto":
+            depth = tree.depth  # all phases to the depth that suits the first
+        column, found = _column(graph, tree, int(phase))
+        columns.append(column)
+        nodes.append(found)
+    return Diagram(graph, look, columns, nodes)
+
+
+def _column(graph: Graph, tree: Tree, phase: int) -> tuple[Column, list[Any]]:
+    enter, leave = intervals(graph)
+    item_of = _place_nodes(graph, tree, enter, leave)
+    hidden = np.array([item.hidden for item in tree.items], dtype=bool)
+    views = int(hidden[item_of[item_of >= 0]].sum())
+    column = Column(phase, tree.items, tree.top, views=views)
+    source, target, value = _arcs(graph, item_of, hidden)
+    if phase == Phase.FORWARD:
+        item_of, source = _add_inputs(graph, column, item_of, source, target)
+    _connect(graph, column, item_of, source, target, value, tree, enter, leave)
+    if phase == Phase.FORWARD:
+        _add_outputs(graph, column, item_of, _roots(graph, item_of, hidden))
+    _name_hubs(column)
+    return column, _nodes_of(tree.items, item_of[: len(graph)], enter, graph)
+
+
+def _place_nodes(graph: Graph, tree: Tree, enter: Any, leave: Any) -> Any:
+    """For each operation, and each value after them, the closed item that it is in; -1 for none."""
+    closed = [item for item in tree.items if item.children is None]
+    where = np.full(len(graph) + len(graph.value_type), -1, dtype=np.int64)
+    scopes = [(~item.elements[item.elements < 0], item.number) for item in closed]
+    lines = np.concatenate([part for part, _ in scopes]) if scopes else np.empty(0, dtype=np.int64)
+    numbers = np.repeat([number for _, number in scopes], [len(part) for part, _ in scopes])
+    ours = tree.elements.nodes
+    if len(lines):
+        place = _inside(enter[lines], leave[lines], enter[graph.node_scope[ours]])
+        where[ours] = np.where(place >= 0, numbers[place], -1)
+    for item in closed:
+        where[item.elements[item.elements >= 0]] = item.number
+    return where
+
+
+def _inside(enter: Any, leave: Any, at: Any) -> Any:
+    """For each place the interval (of disjoint ones) that it lies in, -1 for none."""
+    order = np.argsort(enter)
+    slot = np.searchsorted(enter[order], at, side="right") - 1
+    row = order[np.maximum(slot, 0)]
+    return np.where((slot >= 0) & (at < leave[row]), row, -1)
+
+
+def _roots(graph: Graph, item_of: Any, hidden: Any) -> Any:
+    """For each operation, and each value after them, where its bytes come from when hidden views are looked through."""
+    count = len(graph)
+    root = np.arange(count + len(graph.value_type))
+    made = np.flatnonzero(graph.value_producer >= 0)
+    root[count + made] = graph.value_producer[made]
+    views = np.flatnonzero((item_of[:count] >= 0) & hidden[np.maximum(item_of[:count], 0)])
+    reads = np.flatnonzero(np.isin(graph.in_node, views) & (graph.in_kind != Kind.SHAPE))[::-1]
+    root[graph.in_node[reads]] = count + graph.in_value[reads]  # of several reads the first one stays
+    while True:
+        further = root[root]
+        if (further == root).all():
+            return root
+        root = further
+
+
+def _arcs(graph: Graph, item_of: Any, hidden: Any) -> tuple[Any, Any, Any]:
+    """Every read of bytes, from where they were written (looking through views) to the operation that reads."""
+    root = _roots(graph, item_of, hidden)
+    takes = np.flatnonzero((graph.in_kind != Kind.SHAPE) & (item_of[graph.in_node] >= 0))
+    value, target = graph.in_value[takes].astype(np.int64), graph.in_node[takes].astype(np.int64)
+    over = np.flatnonzero((graph.value_carries >= 0) & (graph.value_producer >= 0))
+    over = over[item_of[graph.value_producer[over]] >= 0]
+    value = np.concatenate([value, graph.value_carries[over]])
+    target = np.concatenate([target, graph.value_producer[over]])
+    keep = ~hidden[item_of[target]]
+    value, target = value[keep], target[keep]
+    source = root[len(graph) + value]
+    # Seen through a view, a box still hands out what it made itself.
+    own = np.where(source < len(graph), graph.first_output[np.minimum(source, max(0, len(graph) - 1))], value)
+    direct = graph.value_producer[value] == source
+    return source, target, np.where(direct | (own < 0), value, own)
+
+
+def _add_inputs(graph: Graph, column: Column, item_of: Any, source: Any, target: Any) -> tuple[Any, Any]:
+    """One item for each input of the run, or one for all of them where they are many."""
+    count = len(graph)
+    values = np.unique(source[source >= count]) - count
+    values = values[graph.value_role[values] == Role.INPUT]
+    names = [graph.names[graph.value_name[v]] if graph.value_name[v] >= 0 else "input" for v in values]
+    together = len(values) > MOST_INPUTS
+    for value, name in zip(values.tolist(), names):
+        if not together or value == values[0]:
+            label = f"{len(values)} inputs" if together else name
+            text = "" if together else str(graph.types[graph.value_type[value]])
+            number = len(column.items)
+            empty = np.empty(0, dtype=np.int64)
+            column.items.append(Item(number, -1, "input", label, text, empty, first=-1))
+            column.top.append(number)
+        item_of[count + value] = len(column.items) - 1
+    return item_of, source
+
+
+def _connect(
+    graph: Graph,
+    column: Column,
+    item_of: Any,
+    source: Any,
+    target: Any,
+    value: Any,
+    tree: Tree,
+    enter: Any,
+    leave: Any,
+) -> None:
+    start, end = item_of[source], item_of[target]
+    keep = (start >= 0) & (end >= 0) & (start != end)
+    for item in tree.items:
+        if item.count > 1 and item.children is not None:
+            instance = _instances(graph, item, enter, leave)
+            one = np.where(source < len(graph), instance[np.minimum(source, len(graph) - 1)], -1)
+            two = instance[target]
+            keep &= ~((one >= 0) & (two >= 0) & ((one > 0) | (two > 0)))
+    start, end, value = start[keep], end[keep], value[keep]
+    pairs, first, counts = np.unique(start * len(column.items) + end, return_index=True, return_counts=True)
+    for pair, place, number in zip(pairs.tolist(), first.tolist(), counts.tolist()):
+        a, b = divmod(pair, len(column.items))
+        column.edges.append(Edge(a, b, int(value[place]), number))
+
+
+def _instances(graph: Graph, item: Item, enter: Any, leave: Any) -> Any:
+    """For each operation inside a fold the number of the instance that it is in, -1 for those outside."""
+    rows = item.instances if item.instances is not None else item.elements.reshape(-1, 1)
+    number = np.repeat(np.arange(len(rows)), rows.shape[1])
+    flat = rows.ravel()
+    scopes = ~flat[flat < 0]
+    found = np.full(len(graph), -1, dtype=np.int64)
+    if len(scopes):
+        place = _inside(enter[scopes], leave[scopes], enter[graph.node_scope])
+        found = np.where(place >= 0, number[flat < 0][place], -1)
+    found[flat[flat >= 0]] = number[flat >= 0]
+    return found
+
+
+def _add_outputs(graph: Graph, column: Column, item_of: Any, root: Any) -> None:
+    """One item for the outputs of the run that each box makes."""
+    made: dict[tuple[int, ...], list[tuple[str, int]]] = {}
+    for row in graph.outcomes:
+        if row.kind == "output":
+            values = _all_versions(graph, row.sources())
+            boxes = {int(item_of[root[len(graph) + value]]) for value in values}
+            made.setdefault(tuple(sorted(boxes)), []).append((row.name, values[0]))
+    for sources, results in made.items():
+        name, value = results[0]
+        label = name if len(results) == 1 else f"{name} and {len(results) - 1} more"
+        number = len(column.items)
+        text = str(graph.types[graph.value_type[value]])
+        item = Item(number, -1, "output", label, text, np.empty(0, dtype=np.int64), first=len(graph) + number)
+        column.items.append(item)
+        column.top.append(number)
+        for source in sources:
+            if source >= 0:
+                column.edges.append(Edge(source, number, value, len(results)))
+
+
+def _all_versions(graph: Graph, sources: list[tuple[int, int]]) -> list[int]:
+    """The values that a result rests on, with the earlier versions of a buffer that it takes as a whole."""
+    found: dict[int, None] = {}
+    for value, kind in sources:
+        while value >= 0 and value not in found:
+            found[value] = None
+            value = int(graph.value_carries[value]) if kind == Kind.WHOLE else -1
+    return list(found)
+
+
+def _name_hubs(column: Column) -> None:
+    """Take the lines of what very many boxes read out of the picture; each reader names it instead."""
+    readers: dict[int, list[Edge]] = {}
+    for edge in column.edges:
+        column.handed.setdefault(edge.source, edge.value)
+        readers.setdefault(edge.source, []).append(edge)
+    for source, edges in readers.items():
+        is_input = column.items[source].kind == "input"
+        if len(edges) > (MANY_READERS_OF_AN_INPUT if is_input else MANY_READERS):
+            edges.sort(key=lambda edge: column.items[edge.target].first)
+            for edge in edges[1:]:
+                column.edges.remove(edge)
+                column.tags.setdefault(edge.target, []).append(source)
+    fed = {edge.source for edge in column.edges} | {edge.target for edge in column.edges}
+    fed |= {n for tags in column.tags.values() for n in tags}
+    for item in column.items:
+        if (
+            item.kind == "operation"
+            and item.type.startswith(("empty", "new_empty"))
+            and item.number not in fed
+        ):
+            item.hidden = True  # memory that others fill: nothing comes from it
+
+
+def _nodes_of(items: list[Item], item_of: Any, enter: Any, graph: Graph) -> list[Any]:
+    """For each item the operations in it, frames included."""
+    placed = np.flatnonzero(item_of >= 0)
+    order = np.argsort(item_of[placed], kind="stable")
+    starts = np.searchsorted(item_of[placed][order], np.arange(len(items) + 1))
+    found: list[Any] = [placed[order[a:b]] for a, b in itertools.pairwise(starts)]
+    for item in reversed(items):  # children come after their parent
+        if item.children:
+            found[item.number] = np.sort(np.concatenate([found[child] for child in item.children]))
+    return found

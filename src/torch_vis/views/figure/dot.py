@@ -1,0 +1,114 @@
+"""The picture for Graphviz: frames as clusters, boxes as nodes; Graphviz itself does the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.errors import missing_extra
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.schema import Phase
+from torch_vis.views.figure.diagram import Column, Diagram, Look, diagram, walk
+from torch_vis.views.figure.palette import FAINT, FRAME, STROKE, WIRE, colors, ink
+from torch_vis.views.figure.scene import HEADINGS, SHADES, box_of, named
+
+if TYPE_CHECKING:
+    import graphviz
+
+
+def save(
+    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
+) -> None:
+    """Write the picture as DOT, with its usual look."""
+    with replacing(path) as file:
+        file.write(dot(graph, metrics, meta, Look()).encode())
+
+
+def draw(
+    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
+) -> graphviz.Source:
+    """A ``graphviz.Source``: it shows itself in a notebook, and its ``render`` writes any format Graphviz has."""
+    try:
+        import graphviz
+    except ImportError as error:
+        raise missing_extra("graphviz") from error
+    return graphviz.Source(dot(graph, metrics, meta, look))
+
+
+def dot(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], look: Look) -> str:
+    """The picture in the DOT language."""
+    drawn = diagram(graph, look)
+    palette = colors(drawn, metrics, look.color)
+    title = quoted(str((meta or {}).get("model") or "run"))
+    lines = [
+        f"digraph {title} {{",
+        f"  graph [label={title}, labelloc=t, fontname=Helvetica, compound=true, ranksep=0.35, nodesep=0.25];",
+        f'  node [shape=box, style="rounded,filled", fontname=Helvetica, fontsize=11, color="{STROKE}", height=0.3];',
+        f'  edge [color="{WIRE}", arrowsize=0.6, fontname=Helvetica, fontsize=8, fontcolor="{FAINT}"];',
+    ]
+    for number in range(len(drawn.columns)):
+        lines += _column(drawn, number, palette)
+    return "\n".join([*lines, "}", ""])
+
+
+def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
+    column = drawn.columns[number]
+    lines: list[str] = []
+    many = len(drawn.columns) > 1
+    if many:
+        heading = quoted(HEADINGS[Phase(column.phase)].split()[0])
+        lines += [f"  subgraph cluster_{number} {{", f"  label={heading}; style=invis;"]
+    for step, item in walk(column):
+        if step == "close":
+            lines.append("  }")
+            continue
+        if step == "box":
+            lines.append(_node(drawn, number, item.number, palette))
+            continue
+        title, class_ = named(item)
+        label = quoted(f"{title} · {class_}" if class_ else title)
+        tip = quoted("\n".join(f"{key}: {text}" for key, text in palette.facts(number, item)))
+        lines.append(f"  subgraph cluster_{number}_{item.number} {{")
+        lines.append(
+            f'  label={label}; labeljust=l; style="rounded,filled"; color="{FRAME}"; fontcolor="{FAINT}"; '
+            f'fontsize=10; fillcolor="{SHADES[item.level % 2]}"; tooltip={tip};'
+        )
+    lines += _edges(drawn, column, number)
+    return [*lines, "  }"] if many else lines
+
+
+def _node(drawn: Diagram, number: int, step: int, palette: Any) -> str:
+    box = box_of(drawn, number, drawn.columns[number].items[step])
+    palette.paint(box)
+    label = quoted("\n".join([box.title, *box.words]))
+    tip = quoted("\n".join(f"{name}: {text}" for name, text in box.facts) or box.title)
+    round_ = ", shape=box, peripheries=2" if box.item.count > 1 else ""
+    return (
+        f'  n{number}_{step} [label={label}, fillcolor="{box.fill}", fontcolor="{ink(box.fill)}", '
+        f"tooltip={tip}{round_}];"
+    )
+
+
+def _edges(drawn: Diagram, column: Column, number: int) -> list[str]:
+    graph, lines = drawn.graph, []
+    backward = column.phase == Phase.BACKWARD
+    for edge in column.edges:
+        tip = quoted(str(graph.types[graph.value_type[edge.value]]))
+        ends = (
+            (edge.target, edge.source) if backward else (edge.source, edge.target)
+        )  # backward points upwards
+        back = ", dir=back" if backward else ""
+        lines.append(f"  n{number}_{ends[0]} -> n{number}_{ends[1]} [edgetooltip={tip}{back}];")
+    return lines
+
+
+def quoted(text: str) -> str:
+    r"""A text as a DOT string.
+
+    >>> print(quoted('a "b"'))
+    "a \"b\""
+    """
+    plain = "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
+    plain = plain.replace("&", "&amp;")  # Graphviz reads entities in labels
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

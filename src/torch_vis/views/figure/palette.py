@@ -1,0 +1,259 @@
+"""Colours and facts: what a box's colour says, the legend that explains it, and every figure that a hover shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_vis.errors import UsageError, no_match
+from torch_vis.graph import Metrics
+from torch_vis.graph.call import short_name
+from torch_vis.graph.text import many
+from torch_vis.graph.units import count, duration, size
+from torch_vis.ops.figure_families import FAMILIES, OTHER, family
+from torch_vis.views.figure.diagram import Diagram
+from torch_vis.views.figure.tree import Item
+
+if TYPE_CHECKING:
+    from torch_vis.views.figure.scene import Box
+
+MODULE = "module"
+FILLS = {
+    "attention": "#f3a59a",
+    "convolution": "#b9b0e6",
+    "recurrent": "#d7a9d6",
+    "matrix product": "#9fcbe8",
+    "embedding": "#e0c3ee",
+    "normalisation": "#f7dd85",
+    "pooling": "#8fd5c8",
+    "loss": "#ef8f8a",
+    "activation": "#b5dc9f",
+    "random": "#f4c3da",
+    "optimizer": "#c9d6a3",
+    "reduction": "#f6c794",
+    "memory": "#e9e6e1",
+    "compiled": "#c9c9c9",
+    OTHER: "#d6e0ea",
+    MODULE: "#fbfbfc",
+}
+HEAT = ("#fff5eb", "#fdd9b5", "#fdae6b", "#f16913", "#b63b02", "#6e2403")
+UNKNOWN = "#ffffff"
+WIRE, FRAME, STROKE, INK, FAINT = "#8a94a3", "#b9c1cc", "#7d8896", "#1c2430", "#5f6b7a"
+EDGE = "#ffffff"  # inputs and outputs
+
+MEASURES = {
+    "time": ("time_ns", duration),
+    "memory": ("alloc_bytes", size),
+    "flops": ("flops", count),
+    "bytes": ("moved_bytes", size),
+}
+FACTS = {
+    "time": ("time_ns", duration),
+    "allocated": ("alloc_bytes", size),
+    "FLOPs": ("flops", count),
+    "bytes moved": ("moved_bytes", size),
+}
+
+
+@dataclass(slots=True)
+class Colors:
+    """How boxes are coloured: by family of operation, or by how much of a measure they take."""
+
+    drawn: Diagram
+    metrics: Metrics
+    by: str
+    most: float = 0.0
+    used: dict[str, None] = field(default_factory=dict)
+    unknown: int = 0
+
+    def paint(self, box: Box) -> None:
+        """Give a box its colour and its facts."""
+        item = box.item
+        box.facts = self.facts(box.column, item)
+        if item.kind in ("input", "output"):
+            box.fill = EDGE
+        elif self.by in MEASURES:
+            box.amount = self.total(MEASURES[self.by][0], box.column, item)
+            if box.amount is None:
+                self.unknown += 1
+            box.fill = UNKNOWN if box.amount is None else self.heat(box.amount)
+        elif self.by == "none":
+            box.fill = FILLS[MODULE]
+        else:
+            found = self.family(box.column, item)
+            self.used[found] = None
+            box.fill = FILLS[found]
+
+    def legend(self) -> list[tuple[str, str]]:
+        """Names and fills of the families in the picture, in the order of the table."""
+        return [(name, fill) for name, fill in FILLS.items() if name in self.used]
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Shares of the scale and what they stand for."""
+        show = MEASURES[self.by][1]
+        return [(share, show(round(self.most * share))) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+
+    def heat(self, amount: float) -> str:
+        """The colour of an amount on the scale from nothing to the most that a box takes."""
+        return mixed(HEAT, amount / self.most if self.most else 0.0)
+
+    def family(self, column: int, item: Item) -> str:
+        """The family of an operation, or of the weightiest one in a module that calls no others."""
+        graph = self.drawn.graph
+        nodes = self.drawn.item_nodes[column][item.number]
+        if item.kind == "operation":
+            return family(short_name(graph.calls[graph.node_call[nodes[0]]].op)) if len(nodes) else OTHER
+        if item.kind == "module" and len(nodes) and _is_whole(graph, item, nodes):
+            named = family(item.type.lower())  # an RMSNorm is one, whatever operations it is made of
+            if named not in (OTHER, "memory", "reduction"):
+                return named
+            names = {short_name(graph.calls[call].op) for call in np.unique(graph.node_call[nodes])}
+            found = {family(name) for name in names}
+            return next((name for name in FAMILIES if name in found), OTHER)
+        return MODULE
+
+    def total(self, metric: str, column: int, item: Item) -> float | None:
+        """The sum of a metric over an item's operations; None if nothing is known of it."""
+        nodes = self.drawn.item_nodes[column][item.number]
+        if metric not in self.metrics or not len(nodes):
+            return None
+        found = self.metrics[metric]
+        values = found.values[nodes]
+        if found.known is not None:
+            known = found.known[nodes]
+            if not known.any():
+                return None
+            values = values[known]
+        return float(values.sum())
+
+    def facts(self, column: int, item: Item) -> list[tuple[str, str]]:
+        """Everything there is to say about an item."""
+        graph = self.drawn.graph
+        if item.kind in ("input", "output"):
+            return [("type", item.type)]
+        nodes = self.drawn.item_nodes[column][item.number]
+        found: list[tuple[str, str]] = []
+        if not len(nodes):
+            return found
+        first = graph.nodes[int(nodes[0])]
+        if item.kind == "operation":
+            found.append(("operation", first.op))
+            found.append(("call", first.format()))
+        elif item.kind == "module":
+            found.append(("module", graph.scope_paths[~int(item.elements[0])] or "(root)"))
+            found.append(("class", item.type))
+        if len(item.elements) > 1 and item.kind != "bundle":
+            found.append(("stands for", f"{len(item.elements)} alike; figures are sums over all of them"))
+        if item.kind != "operation" or len(nodes) > 1:
+            found.append(("operations", f"{len(nodes):,}: {_most_common(graph, nodes)}"))
+        makes = self._makes(column, item, nodes)
+        if makes:
+            found.append(("output", makes))
+        for name, (metric, show) in FACTS.items():
+            amount = self.total(metric, column, item)
+            if amount is not None:
+                found.append((name, show(round(amount)) + self._missing(metric, nodes)))
+        if first.site is not None and item.kind == "operation":
+            found.append(("source", first.site.short))
+        if first.link is not None:
+            found.append(("gradient of", f"{first.link.name} in {first.link.path or 'the run'}"))
+        if first.flags and item.kind == "operation":
+            found.append(("marks", ", ".join(flag for flag in first.flags if flag != "grad_mode")))
+        return [(name, text) for name, text in found if text]
+
+    def _makes(self, column: int, item: Item, nodes: Any) -> str:
+        """The types of what comes out: all that an operation returns, and of a module what others take from it."""
+        graph, drawn = self.drawn.graph, self.drawn.columns[column]
+        if item.kind == "operation":
+            rows = range(*graph.output_span(int(nodes[0])))
+            values = [int(graph.out_value[row]) for row in rows if graph.out_slot[row] >= 0]
+            values = values or [int(graph.first_output[nodes[0]])]
+        else:
+            inside = self._inside(column, item)
+            handed = [drawn.handed[number] for number in drawn.handed if number in inside]
+            values = handed[-1:] or [int(graph.first_output[nodes[-1]])]
+        return ", ".join(str(graph.types[graph.value_type[value]]) for value in values[:3] if value >= 0)
+
+    def _inside(self, column: int, item: Item) -> set[int]:
+        """The boxes in an item: itself, if it is closed."""
+        items, found, stack = self.drawn.columns[column].items, set(), [item.number]
+        while stack:
+            number = stack.pop()
+            children = items[number].children
+            if children is None:
+                found.add(number)
+            else:
+                stack.extend(children)
+        return found
+
+    def _missing(self, metric: str, nodes: Any) -> str:
+        known = self.metrics[metric].known
+        missing = 0 if known is None else int((~known[nodes]).sum())
+        return f" ({many(missing, 'operation')} not known)" if missing else ""
+
+
+def colors(drawn: Diagram, metrics: Metrics, by: str) -> Colors:
+    """The colours of a picture; ``by`` is "type", "none" or a measure."""
+    if by not in ("type", "none", *MEASURES):
+        raise no_match("colour", by, ["type", "none", *MEASURES])
+    found = Colors(drawn, metrics, by)
+    if by in MEASURES:
+        metric = MEASURES[by][0]
+        if metric not in metrics:
+            raise UsageError(f"this trace has no {metric}, so boxes cannot be coloured by {by}")
+        totals = [
+            found.total(metric, number, item) or 0.0
+            for number, column in enumerate(drawn.columns)
+            for item in column.items
+            if item.children is None and not item.hidden
+        ]
+        found.most = max(totals, default=0.0)
+    return found
+
+
+def _is_whole(graph: Any, item: Item, nodes: Any) -> bool:
+    """Whether a module calls no other: all its operations are its own."""
+    return bool(np.isin(graph.node_scope[nodes], ~item.elements).all())
+
+
+def _most_common(graph: Any, nodes: Any) -> str:
+    calls, counts = np.unique(graph.node_call[nodes], return_counts=True)
+    names: Counter[str] = Counter()
+    for call, number in zip(calls.tolist(), counts.tolist()):
+        names[short_name(graph.calls[call].op)] += number
+    shown = [f"{name} {number:,}" if number > 1 else name for name, number in names.most_common(6)]
+    return ", ".join(shown) + (" …" if len(names) > 6 else "")
+
+
+def mixed(stops: tuple[str, ...], share: float) -> str:
+    """The colour at a share of a scale.
+
+    >>> mixed(("#000000", "#ffffff"), 0.5)
+    '#808080'
+    """
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    lower = min(int(place), len(stops) - 2)
+    one, two = (_channels(stops[lower + step]) for step in (0, 1))
+    return "#" + "".join(f"{round(a + (b - a) * (place - lower)):02x}" for a, b in zip(one, two))
+
+
+def ink(fill: str) -> str:
+    """The colour of letters that can be read on a fill."""
+    return "#ffffff" if _brightness(fill) < 130 else INK
+
+
+def small_ink(fill: str) -> str:
+    """The colour of small letters: fainter, where the fill leaves room for it."""
+    return FAINT if _brightness(fill) > 190 else ink(fill)
+
+
+def _brightness(fill: str) -> float:
+    red, green, blue = _channels(fill)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def _channels(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)

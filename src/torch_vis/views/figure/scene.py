@@ -1,0 +1,418 @@
+"""A picture with a place for everything: boxes, frames and lines in one coordinate system, y downwards, in pixels.
+
+Each frame is laid out on its own and then put, as one box, into the frame around it. A line that leaves a frame does so
+through a port on the frame's edge, which is laid out like any box; so lines cross no box on their way out or in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.schema import Phase
+from torch_vis.views.figure.diagram import Column, Diagram, Edge, Look, diagram
+from torch_vis.views.figure.edges import in_flow
+from torch_vis.views.figure.label_text import shortened, text_width
+from torch_vis.views.figure.layered import Cell, Line, arrange
+from torch_vis.views.figure.palette import MEASURES, Colors, colors
+from torch_vis.views.figure.tree import Item
+
+TITLE, SMALL = 12.0, 9.5  # sizes of letters
+LINE = 14.0  # from one line of small text to the next
+PADDING = 9.0
+HEAD = 20.0  # a frame's title
+INSIDE = 12.0  # from a frame's edge to what is in it
+GAP, RANK_GAP, PORT_GAP = 18.0, 26.0, 8.0
+BETWEEN_COLUMNS = 70.0
+MARGIN = 24.0
+LONGEST = 28  # letters of a title
+TOLD = (", ended by ", " branch not taken")  # what a compiler's capture says of its parts, to be read whole
+MOST_TAGS = 3
+SHADES = ("#f6f8fa", "#ffffff")  # of frames; neighbouring levels differ
+HEADINGS = {Phase.FORWARD: "forward ↓", Phase.BACKWARD: "backward ↑", Phase.OPTIMIZER: "optimizer ↓"}
+
+
+@dataclass(slots=True)
+class Box:
+    """A rectangle with its words; ``item`` and ``column`` say what of the diagram it stands for."""
+
+    column: int
+    item: Item
+    title: str
+    subtitle: str
+    tags: list[str]
+    width: float
+    height: float
+    x: float = 0.0  # of its left edge
+    y: float = 0.0
+    fill: str = "#ffffff"
+    amount: float | None = None  # the figure behind the colour
+    facts: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def words(self) -> list[str]:
+        """The lines of small text."""
+        return [self.subtitle, *self.tags] if self.subtitle else self.tags
+
+    @property
+    def corner(self) -> float:
+        """How round the corners are: inputs and outputs are pills, modules nearly square."""
+        if self.item.kind in ("input", "output"):
+            return self.height / 2
+        return 5.0 if self.item.kind == "module" else 9.0
+
+
+@dataclass(slots=True)
+class Frame:
+    """The outline of an opened module."""
+
+    title: str
+    x: float
+    y: float
+    width: float
+    height: float
+    level: int
+    title_below: bool
+    fill: str = "#ffffff"
+    facts: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Wire:
+    """A line between two boxes; its parts join at the edges of frames."""
+
+    source: Box
+    target: Box
+    parts: list[list[tuple[float, float]]]
+    label: str
+    count: int
+
+    @property
+    def tip(self) -> list[tuple[float, float]]:
+        """The corners of the arrow's tip, the point first."""
+        x, y = self.parts[-1][-1]
+        before = next((py for _, py in reversed(self.parts[-1]) if abs(py - y) > 1e-6), y - 1)
+        back = -7.0 if y > before else 7.0
+        return [(x, y), (x - 3.2, y + back), (x + 3.2, y + back)]
+
+
+@dataclass(slots=True)
+class Scene:
+    """All that a renderer has to draw."""
+
+    title: str
+    caption: str
+    width: float
+    height: float
+    boxes: list[Box]
+    frames: list[Frame]
+    wires: list[Wire]
+    headings: list[tuple[str, float, float]]
+    colors: Colors
+    legend: list[tuple[str, str, float, float]] = field(
+        default_factory=list
+    )  # name, fill, x and y of a swatch
+    scale: tuple[float, float, float] | None = None  # x, y and width of a colour scale
+    note: str = ""  # beside the scale
+
+
+def scene(graph: Graph, metrics: Metrics, meta: Any, look: Look) -> Scene:
+    """Lay out a picture of a run."""
+    drawn = diagram(graph, look)
+    palette = colors(drawn, metrics, look.color)
+    result = Scene(_title(meta), "", 0.0, 0.0, [], [], [], [], palette)
+    left = MARGIN
+    placed = []
+    for number in range(len(drawn.columns)):
+        sheet = _Column(drawn, number, palette)
+        sheet.lay_out()
+        placed.append(sheet)
+    top = MARGIN + 64.0
+    tallest = max((sheet.height for sheet in placed), default=0.0)
+    for sheet, column in zip(placed, drawn.columns):
+        heading = HEADINGS[Phase(column.phase)]
+        room = max(sheet.width, text_width(heading, TITLE))
+        # Backward begins where forward ends: at the bottom.
+        sheet.emit(result, left, top + (tallest - sheet.height if sheet.flipped else 0.0))
+        if len(placed) > 1 or column.phase != Phase.FORWARD:
+            result.headings.append((heading, left + room / 2, top - 14.0))
+        left += room + BETWEEN_COLUMNS
+    result.width = max(left - BETWEEN_COLUMNS + MARGIN, 360.0)
+    result.height = top + tallest + MARGIN
+    _add_legend(result)
+    views = sum(column.views for column in drawn.columns)
+    shown = sum(
+        len(found[number]) for column, found in zip(drawn.columns, drawn.item_nodes) for number in column.top
+    )
+    boxes = sum(box.item.kind not in ("input", "output") for box in result.boxes)
+    result.caption = f"{_number(shown, 'operation')} in {_number(boxes, 'box')}" + (
+        f"; {_number(views, 'view')} not drawn" if views else ""
+    )
+    return result
+
+
+def _add_legend(result: Scene) -> None:
+    """What the colours mean, below the picture."""
+    x, y = MARGIN, result.height - 4
+    palette = result.colors
+    if palette.by in MEASURES:
+        result.scale = (x, y, 240.0)
+        result.note = f"{palette.by} of the operations in a box"
+        if palette.unknown:
+            result.note += f"; white: not known ({palette.unknown})"
+        result.width = max(result.width, x + 264 + text_width(result.note, SMALL))
+        result.height = y + 34
+        return
+    for name, fill in palette.legend():
+        width = 30 + text_width(name, SMALL)
+        if x > MARGIN and x + width > result.width:
+            x, y = MARGIN, y + 18
+        result.legend.append((name, fill, x, y))
+        x += width
+    result.height = y + 24
+
+
+class _Column:
+    """One phase being laid out."""
+
+    def __init__(self, drawn: Diagram, number: int, palette: Colors) -> None:
+        self.drawn = drawn
+        self.graph = drawn.graph
+        self.column: Column = drawn.columns[number]
+        self.items = self.column.items
+        self.number = number
+        self.palette = palette
+        self.flipped = self.column.phase == Phase.BACKWARD
+        self.boxes: dict[int, Box] = {}
+        self.sizes: dict[int, tuple[float, float]] = {}
+        self.cells: dict[int, list[Cell]] = {}  # by frame, -1 the column itself
+        self.members: dict[int, list[int]] = {}  # the items behind the first cells of a frame
+        self.ports: dict[tuple[int, str, int], int] = {}  # frame, side and source to a cell
+        self.lines: dict[int, list[Line]] = {}
+        self.routes: list[list[tuple[int, int]]] = []  # for each edge its lines as (frame, number)
+        self._known: dict[tuple[int, int, int, int], int] = {}
+        self.where: dict[int, int] = {}  # an item's cell in its frame
+        self.width = self.height = 0.0
+
+    def lay_out(self) -> None:
+        """Arrange every frame, the innermost first."""
+        self._make_boxes()
+        frames = [item.number for item in self.items if item.children is not None]
+        between: dict[int, list[tuple[int, int]]] = {}
+        for edge in self.column.edges:
+            out, into, shared = self._ways(edge)
+            between.setdefault(shared, []).append((out[-1], into[-1]))
+        for frame in [*frames, -1]:
+            members = self.column.top if frame < 0 else self.items[frame].children or []
+            shown = [number for number in members if not self.items[number].hidden]
+            begun = sorted(shown, key=lambda number: self.items[number].first)
+            self.members[frame] = in_flow(begun, between.get(frame, ()))
+            for place, number in enumerate(self.members[frame]):
+                self.where[number] = place
+            self.cells[frame] = [Cell(0.0, 0.0, place) for place in range(len(shown))]
+            self.lines[frame] = []
+        self._make_lines()
+        for frame in [*reversed(frames), -1]:
+            self._arrange(frame)
+
+    def _make_boxes(self) -> None:
+        for item in self.items:
+            if item.children is None and not item.hidden:
+                box = self.boxes[item.number] = box_of(self.drawn, self.number, item)
+                self.palette.paint(box)
+                self.sizes[item.number] = (box.width, box.height)
+
+    def _above(self, number: int) -> list[int]:
+        """An item's frames, from the innermost to the column itself."""
+        found = []
+        while number >= 0:
+            number = self.items[number].parent
+            found.append(number)
+        return found
+
+    def _ways(self, edge: Edge) -> tuple[list[int], list[int], int]:
+        """From each end of an edge outwards, the items up to those that lie side by side, and the frame they lie in."""
+        start, end = [edge.source, *self._above(edge.source)], [edge.target, *self._above(edge.target)]
+        inside = set(end)
+        shared = next(frame for frame in start[1:] if frame in inside)
+        return start[: start.index(shared)], end[: end.index(shared)], shared
+
+    def _make_lines(self) -> None:
+        """Cut every edge into a line within each frame that it passes."""
+        for edge in self.column.edges:
+            out, into, shared = self._ways(edge)
+            route: list[tuple[int, int]] = []
+            for inner, frame in pairwise(out):
+                port = self._port(frame, "bottom", edge.source)
+                route.append(self._line(frame, self.where[inner], port, edge.source))
+            down: list[tuple[int, int]] = []
+            for outer, frame in pairwise(into):
+                port = self._port(frame, "top", edge.source)
+                down.append(self._line(frame, port, self.where[outer], edge.source))
+            middle = self._line(shared, self.where[out[-1]], self.where[into[-1]], edge.source)
+            self.routes.append([*route, middle, *reversed(down)])
+
+    def _port(self, frame: int, side: str, source: int) -> int:
+        key = (frame, side, source)
+        if key not in self.ports:
+            cells = self.cells[frame]
+            self.ports[key] = len(cells)
+            cells.append(Cell(6.0, 0.0, -1 if side == "top" else 1 << 60, edge=side))
+        return self.ports[key]
+
+    def _line(self, frame: int, source: int, target: int, key: int) -> tuple[int, int]:
+        found = self._known.get((frame, source, target, key))
+        if found is None:
+            found = self._known[frame, source, target, key] = len(self.lines[frame])
+            self.lines[frame].append(Line(source, target, key))
+        return frame, found
+
+    def _arrange(self, frame: int) -> None:
+        cells, lines = self.cells[frame], self.lines[frame]
+        for place, number in enumerate(self.members[frame]):
+            cells[place].width, cells[place].height = self.sizes[number]
+        for line in lines:
+            line.exit = self._offset(frame, line.source, "bottom", line.key)
+            line.entry = self._offset(frame, line.target, "top", line.key)
+        sheet = arrange(cells, lines, gap=GAP, rank_gap=RANK_GAP, port_gap=PORT_GAP)
+        self._fan_in(frame)
+        if frame < 0:
+            self.width, self.height = sheet.width, sheet.height
+            return
+        width = max(sheet.width, text_width(self._heading(frame), SMALL + 1) + 4)
+        slack = (width - sheet.width) / 2
+        for cell in cells:
+            cell.x += slack
+        for line in lines:
+            line.path = [(x + slack, y) for x, y in line.path]
+        self.sizes[frame] = (width + 2 * INSIDE, sheet.height + 2 * INSIDE + HEAD)
+
+    def _offset(self, frame: int, cell: int, side: str, key: object) -> float:
+        """Where a line touches a cell: at the port, if the cell is a frame."""
+        if cell >= len(self.members[frame]):
+            return 0.0
+        inner = self.members[frame][cell]
+        port = self.ports.get((inner, side, key))  # type: ignore[arg-type]
+        if port is None:
+            return 0.0
+        return INSIDE + self.cells[inner][port].x - self.sizes[inner][0] / 2
+
+    def _fan_in(self, frame: int) -> None:
+        """Spread the lines that come into one box along its top, in the order in which they come."""
+        entering: dict[int, dict[object, list[Line]]] = {}
+        for line in self.lines[frame]:
+            if line.target < len(self.members[frame]) and not line.reversed:
+                if self.members[frame][line.target] in self.boxes:
+                    entering.setdefault(line.target, {}).setdefault(line.key, []).append(line)
+        for target, by_source in entering.items():
+            if len(by_source) < 2:
+                continue
+            groups = sorted(by_source.values(), key=lambda lines: lines[0].path[-3][0])
+            cell = self.cells[frame][target]
+            step = min(22.0, cell.width * 0.7 / (len(groups) - 1))
+            for place, lines in enumerate(groups):
+                x = cell.x + (place - (len(groups) - 1) / 2) * step
+                for line in lines:
+                    line.path[-2:] = [(x, y) for _, y in line.path[-2:]]
+
+    def _heading(self, frame: int) -> str:
+        title, type_ = named(self.items[frame])
+        return f"{title} · {type_}" if type_ else title
+
+    # ------------------------------------------------------------------ from frames to the page
+
+    def emit(self, result: Scene, left: float, top: float) -> None:
+        """Put everything onto the page."""
+        origins = {-1: (left, top)}
+        for frame in [-1, *(item.number for item in self.items if item.children is not None)]:
+            x, y = origins[frame]
+            for place, number in enumerate(self.members[frame]):
+                cell = self.cells[frame][place]
+                at = (x + cell.x - cell.width / 2, y + cell.y)
+                if number in self.boxes:
+                    self.boxes[number].x, self.boxes[number].y = at
+                    result.boxes.append(self.boxes[number])
+                else:
+                    origins[number] = (at[0] + INSIDE, at[1] + INSIDE + HEAD)
+                    self._emit_frame(result, number, at)
+        for edge, route in zip(self.column.edges, self.routes):
+            parts = self._joined(route, origins)
+            type_ = self.graph.types[self.graph.value_type[edge.value]]
+            source, target = self.boxes[edge.source], self.boxes[edge.target]
+            result.wires.append(Wire(source, target, parts, str(type_), edge.count))
+        if self.flipped:
+            self._flip(result, top)
+
+    def _emit_frame(self, result: Scene, number: int, at: tuple[float, float]) -> None:
+        width, height = self.sizes[number]
+        item = self.items[number]
+        frame = Frame(self._heading(number), *at, width, height, item.level, self.flipped)
+        frame.facts = self.palette.facts(self.number, item)
+        frame.fill = SHADES[item.level % 2]
+        result.frames.append(frame)
+
+    def _joined(
+        self, route: list[tuple[int, int]], origins: dict[int, tuple[float, float]]
+    ) -> list[list[tuple[float, float]]]:
+        """The lines of one edge, put together where one goes on from the other."""
+        parts: list[list[tuple[float, float]]] = []
+        for frame, number in route:
+            x, y = origins[frame]
+            points = [(x + px, y + py) for px, py in self.lines[frame][number].path]
+            if parts and abs(parts[-1][-1][0] - points[0][0]) < 1e-6 and points[0][1] >= parts[-1][-1][1]:
+                parts[-1].extend(points)
+            else:
+                parts.append(points)
+        return parts
+
+    def _flip(self, result: Scene, top: float) -> None:
+        """Turn the column upside down: backward is read from the bottom."""
+        ours = {id(box) for box in self.boxes.values()}
+        end = 2 * top + self.height
+        for box in self.boxes.values():
+            box.y = end - box.y - box.height
+        for frame in result.frames[len(result.frames) - (len(self.members) - 1) :]:
+            frame.y = end - frame.y - frame.height
+        for wire in result.wires:
+            if id(wire.source) in ours:
+                wire.parts = [[(x, end - y) for x, y in part] for part in wire.parts]
+
+
+def box_of(drawn: Diagram, number: int, item: Item) -> Box:
+    """A closed item as a box with its words and the size that they take."""
+    graph, column = drawn.graph, drawn.columns[number]
+    title, class_ = named(item)
+    parts = [class_]
+    if item.kind in ("input", "output", "repeat", "bundle"):
+        parts.append(shortened(item.type, LONGEST + 6))
+    elif item.number in column.handed:
+        sizes = graph.types[graph.value_type[column.handed[item.number]]].sizes
+        parts.append(shortened("×".join(sizes) or "scalar", LONGEST))
+    subtitle = " · ".join(part for part in parts if part)
+    tags = [f"← {shortened(column.items[tag].label, LONGEST)}" for tag in column.tags.get(item.number, ())]
+    if len(tags) > MOST_TAGS:
+        tags = [*tags[: MOST_TAGS - 1], f"← {len(tags) - MOST_TAGS + 1} more"]
+    words = [text_width(text, SMALL) for text in [subtitle, *tags]]
+    width = max(text_width(title, TITLE), *words) + 2 * PADDING
+    height = 2 * PADDING - 4 + LINE + (LINE - 1) * (bool(subtitle) + len(tags))
+    return Box(number, item, title, subtitle, tags, max(width, 44.0), height)
+
+
+def named(item: Item) -> tuple[str, str]:
+    """What a box or frame is called, and its class where that says more."""
+    name = shortened(item.label, LONGEST)
+    most = 3 * LONGEST if any(words in item.type for words in TOLD) else LONGEST
+    class_ = shortened(item.type, most) if item.kind == "module" and item.type != item.label else ""
+    if class_ and item.label[:1].isdigit():  # "0" alone tells little
+        name, class_ = f"{class_} {name}", ""
+    return name + (f" × {item.count}" if item.count > 1 else ""), class_
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("x") else "s")
+
+
+def _title(meta: Any) -> str:
+    return str((meta or {}).get("model") or "run")

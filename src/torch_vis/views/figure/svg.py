@@ -1,0 +1,180 @@
+"""The picture as an SVG file of its own: vector text, no library needed, facts as tooltips."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.views.figure.diagram import Look
+from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
+from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene
+
+FONT = "'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif"
+
+
+def save(
+    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
+) -> None:
+    """Write the picture with its usual look."""
+    draw(graph, metrics, limits, meta, Look()).save(path)
+
+
+class Drawing:
+    """An SVG picture that shows itself in a notebook; ``str()`` is its text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def save(self, path: PathLike) -> None:
+        """Write it to a file."""
+        with replacing(path) as file:
+            file.write(self.text.encode())
+
+    def _repr_svg_(self) -> str:
+        return self.text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def draw(
+    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
+) -> Drawing:
+    """Draw with a look of one's own."""
+    return Drawing(svg(scene(graph, metrics, meta, look)))
+
+
+def svg(drawn: Scene) -> str:
+    """A scene as the text of an SVG document."""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawn.width:.0f}" height="{drawn.height:.0f}" '
+        f'viewBox="0 0 {drawn.width:.1f} {drawn.height:.1f}" font-family="{FONT}">',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        _text(24, 28, _plain(drawn.title), 16, weight="bold"),
+        _text(24, 45, drawn.caption, SMALL + 1, fill=FAINT),
+    ]
+    parts += [_frame(frame) for frame in drawn.frames]
+    parts += [_wire(wire) for wire in drawn.wires]
+    parts += [_frame_title(frame) for frame in drawn.frames]
+    parts += [_box(box) for box in drawn.boxes]
+    parts += [_text(x, y, text, TITLE, fill=FAINT, anchor="middle") for text, x, y in drawn.headings]
+    parts += _legend(drawn)
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def curve(points: Sequence[tuple[float, float]]) -> str:
+    """The path of a line through its knots: upright pieces straight, sideways ones as an S."""
+    x, y = points[0]
+    steps = [f"M{x:.1f} {y:.1f}"]
+    for (x1, y1), (x2, y2) in itertools.pairwise(points):
+        if abs(x1 - x2) < 0.05:
+            steps.append(f"L{x2:.1f} {y2:.1f}")
+        else:
+            middle = (y1 + y2) / 2
+            steps.append(f"C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}")
+    return "".join(steps)
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    size: float,
+    *,
+    fill: str = INK,
+    anchor: str = "start",
+    weight: str = "normal",
+) -> str:
+    bold = f' font-weight="{weight}"' if weight != "normal" else ""
+    side = f' text-anchor="{anchor}"' if anchor != "start" else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{fill}"{side}{bold}>{escape(text)}</text>'
+    )
+
+
+def _tooltip(title: str, facts: Sequence[tuple[str, str]]) -> str:
+    lines = [title, *(f"{name}: {text}" for name, text in facts)]
+    return f"<title>{escape(_plain_lines(lines))}</title>"
+
+
+def _plain_lines(lines: Sequence[str]) -> str:
+    return "\n".join(_plain(line) for line in lines)
+
+
+def _frame(frame: Frame) -> str:
+    return (
+        f"<g>{_tooltip(frame.title, frame.facts)}"
+        f'<rect x="{frame.x:.1f}" y="{frame.y:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" rx="7" '
+        f'fill="{frame.fill}" stroke="{FRAME}"/></g>'
+    )
+
+
+def _frame_title(frame: Frame) -> str:
+    """After the lines, with a rim of the frame's own colour, so that a line that passes does not cross it out."""
+    at = frame.y + frame.height - 8 if frame.title_below else frame.y + 15
+    text = _text(frame.x + 10, at, frame.title, SMALL + 1, fill=FAINT)
+    return text.replace("<text ", f'<text stroke="{frame.fill}" stroke-width="4" paint-order="stroke" ', 1)
+
+
+def _wire(wire: Wire) -> str:
+    lines = "".join(curve(part) for part in wire.parts)
+    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in wire.tip)
+    many = f" and {wire.count - 1} more" if wire.count > 1 else ""
+    title = _tooltip(f"{wire.source.title} → {wire.target.title}: {wire.label}{many}", ())
+    return (
+        f'<g>{title}<path d="{lines}" fill="none" stroke="{WIRE}" stroke-width="1.3"/>'
+        f'<polygon points="{corners}" fill="{WIRE}"/></g>'
+    )
+
+
+def _box(box: Box) -> str:
+    middle, y = box.x + box.width / 2, box.y + PADDING + 8.5
+    lines = [_text(middle, y, box.title, TITLE, fill=ink(box.fill), anchor="middle")]
+    for text in box.words:
+        y += LINE - 1
+        lines.append(_text(middle, y, text, SMALL, fill=small_ink(box.fill), anchor="middle"))
+    under = ""
+    if box.item.count > 1:  # a second card behind stands for the others
+        under = (
+            f'<rect x="{box.x + 3:.1f}" y="{box.y + 3:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
+            f'rx="{box.corner:g}" fill="{box.fill}" stroke="{STROKE}" stroke-width="0.8"/>'
+        )
+    return (
+        f"<g>{_tooltip(box.title, box.facts)}{under}"
+        f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="{box.corner:g}" '
+        f'fill="{box.fill}" stroke="{STROKE}" stroke-width="0.8"/>{"".join(lines)}</g>'
+    )
+
+
+def _legend(drawn: Scene) -> list[str]:
+    parts = []
+    for name, fill, x, y in drawn.legend:
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="12" height="12" rx="3" fill="{fill}" stroke="{STROKE}" '
+            'stroke-width="0.8"/>'
+        )
+        parts.append(_text(x + 16, y + 10, name, SMALL, fill=FAINT))
+    if drawn.scale is not None:
+        x, y, width = drawn.scale
+        stops = "".join(
+            f'<stop offset="{place / (len(HEAT) - 1):.2f}" stop-color="{color}"/>'
+            for place, color in enumerate(HEAT)
+        )
+        parts.append(f'<defs><linearGradient id="heat">{stops}</linearGradient></defs>')
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="10" fill="url(#heat)" stroke="{STROKE}" '
+            'stroke-width="0.6"/>'
+        )
+        for share, text in drawn.colors.ticks()[::2]:
+            anchor = {0.0: "start", 0.5: "middle", 1.0: "end"}[share]
+            parts.append(_text(x + width * share, y + 22, text, SMALL, fill=FAINT, anchor=anchor))
+        parts.append(_text(x + width + 12, y + 9, drawn.note, SMALL, fill=FAINT))
+    return parts

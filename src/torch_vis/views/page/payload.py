@@ -1,0 +1,95 @@
+"""What the page is given: the graph's columns as they are, its tables, metrics, and the source lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.io.codec import pack
+from torch_vis.graph.io.tables_json import tables_to_plain
+from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.graph.schema import COLUMNS
+from torch_vis.ops.figure_families import family
+from torch_vis.views.page.memory import memory_columns
+from torch_vis.views.page.parameters import parameters
+from torch_vis.views.page.source import source_lines
+
+VERSION = 1
+DERIVED = ("value_producer",)  # follows from the outputs
+
+
+def payload(
+    graph: Graph,
+    metrics: Metrics,
+    limits: Sequence[str],
+    meta: Mapping[str, Any],
+    *,
+    recomputed: Any = None,
+    **more: Any,
+) -> tuple[dict[str, Any], str]:
+    """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables.
+
+    ``recomputed`` says which calls backward ran again, where the graph was put together and cannot be asked.
+    """
+    columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
+    again = recomputed_scopes(graph) if recomputed is None else recomputed
+    if again.any():
+        columns["scope_recomputed"] = again
+    if "parameters" not in metrics:
+        metrics = metrics.with_column(parameters(graph))
+    measured = []
+    for name, column in metrics.items():
+        measured.append({"name": name, "along": column.along, "masked": column.known is not None})
+        columns[f"metric:{name}"] = column.values
+        if column.known is not None:
+            columns[f"known:{name}"] = column.known
+    uses, lines = memory_columns(graph, metrics)
+    directory, text = pack({**columns, **lines})
+    tables = tables_to_plain(graph)
+    tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
+    names = [call.op.rpartition("::")[2].partition(".")[0] for call in graph.calls]
+    return {
+        "version": VERSION,
+        "directory": directory,
+        "metrics": measured,
+        "uses": uses,
+        "limits": list(limits),
+        "meta": plain_meta(meta),
+        "families": {name: family(name) for name in names},
+        "class_families": {module.type: family(module.type.lower()) for module in graph.modules},
+        "arguments": _argument_names({call.op for call in graph.calls}),
+        "tables": tables,
+        **more,
+    }, text
+
+
+def plain_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's facts is plain text and numbers."""
+    found = {name: value for name, value in meta.items() if _is_plain(value)}
+    program = meta.get("program") or {}
+    if program:
+        found |= {"via": program.get("via"), "ranges": list((program.get("ranges") or {}).values())}
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool, list, tuple))
+
+
+def _argument_names(operators: set[str]) -> dict[str, list[str]]:
+    """What each operator calls its arguments, where torch is there to say so."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    found = {}
+    for operator in operators:
+        space, _, name = operator.partition("::")
+        name, _, overload = name.partition(".")
+        try:
+            schema = getattr(getattr(getattr(torch.ops, space), name), overload or "default")._schema
+        except (AttributeError, RuntimeError):  # a custom operator that is not registered here
+            continue
+        found[operator] = [argument.name for argument in schema.arguments]
+    return found

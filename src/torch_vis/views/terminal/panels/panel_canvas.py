@@ -1,0 +1,200 @@
+"""What panels write on: headings, facts, tables and small charts, in the colours of the theme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from textwrap import wrap
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len
+from rich.style import Style
+from rich.text import Text
+
+from torch_vis.views.terminal.palette import Palette
+
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+PARTS = " ▏▎▍▌▋▊▉█"
+
+
+class Sheet:
+    """Lines of a panel, one below the other.
+
+    >>> from torch_vis.views.terminal.palette import palette
+    >>> sheet = Sheet(40, palette(True))
+    >>> sheet.facts([("class", "Linear"), ("parameters", "8")])
+    >>> print(sheet.text().plain)
+    class       Linear
+    parameters  8
+    """
+
+    def __init__(self, width: int, colours: Palette) -> None:
+        self.width = max(20, width)
+        self.colours = colours
+        self.lines: list[Text] = []
+        self.goal: int | None = None
+        """The line that should be in sight."""
+
+    def text(self) -> Text:
+        """All of it."""
+        return Text("\n").join(self.lines)
+
+    def blank(self) -> None:
+        """An empty line."""
+        if self.lines and self.lines[-1].plain:
+            self.lines.append(Text())
+
+    def heading(self, words: str, note: str = "") -> None:
+        """The title of a part."""
+        self.blank()
+        self.put((words, self.colours.title), (f"  {note}" if note else "", self.colours.dim))
+
+    def put(self, *parts: tuple[str, Style]) -> None:
+        """A line of differently coloured parts."""
+        self.lines.append(Text.assemble(*(part for part in parts if part[0])))
+
+    def say(self, words: str, style: Style | None = None) -> None:
+        """A sentence, wrapped."""
+        place = 0
+        for word in words.split(" "):
+            if place and place + 1 + cell_len(word) > self.width:
+                place = 0
+            if place:
+                self.lines[-1].append(" " + word, style=style or self.colours.number)
+                place += 1 + cell_len(word)
+            else:
+                self.put((word, style or self.colours.number))
+                place = cell_len(word)
+
+    def missing(self, words: str) -> None:
+        """What this panel would need."""
+        self.say(words, self.colours.dim)
+
+    def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Names and what they are, in two columns."""
+        wide = max((cell_len(name) for name, _ in pairs), default=0)
+        for name, fact in pairs:
+            for number, line in enumerate(wrap(fact, max(12, self.width - wide - 2)) or [""]):
+                label = name if number == 0 else ""
+                self.put((label.ljust(wide) + "  ", self.colours.dim), (line, self.colours.name))
+
+    def table(
+        self,
+        heads: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        right: str = "",
+        styles: Sequence[Style | None] = (),
+    ) -> None:
+        """Cells in columns; ``right`` has an ``r`` for each column that is aligned to the right.
+
+        A column without anything in it is left out. Where there is no room, the widest column is the one that is cut.
+        """
+        kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
+        cells = [[str(row[at]) for at in kept] for row in [heads, *rows]]
+        right = "".join(right[at] if at < len(right) else "l" for at in kept)
+        styles = [styles[at] if at < len(styles) else None for at in kept]
+        widths = [max(cell_len(row[at]) for row in cells) for at in range(len(kept))]
+        while widths and sum(widths) + 2 * (len(widths) - 1) > self.width and max(widths) > 6:
+            widths[widths.index(max(widths))] -= 1
+        for number, row in enumerate(cells):
+            line = Text()
+            for at, one in enumerate(row):
+                one = cut(one, widths[at])
+                fill = " " * (widths[at] - cell_len(one))
+                text = fill + one if right[at] == "r" else one + fill
+                style = self.colours.head if number == 0 else styles[at]
+                line.append(text + ("  " if at < len(row) - 1 else ""), style=style or self.colours.number)
+            line.rstrip()
+            self.lines.append(line)
+
+    def bar(
+        self, label: str, share: float, text: str, *, label_width: int, style: Style | None = None
+    ) -> None:
+        """A name, a bar from the left, and its figure."""
+        room = max(4, self.width - label_width - 12)
+        self.put(
+            (cut(label, label_width).ljust(label_width) + " ", self.colours.dim),
+            (horizontal(share, room).ljust(room), style or self.colours.type),
+            (f" {text:>10}", self.colours.number),
+        )
+
+
+def cut(text: str, width: int) -> str:
+    """A text of at most ``width`` cells.
+
+    >>> cut("convolution", 6)
+    'convo…'
+    """
+    if cell_len(text) <= width:
+        return text
+    while text and cell_len(text) > width - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def horizontal(share: float, width: int) -> str:
+    """A bar that fills a share of a width, to an eighth of a cell.
+
+    >>> horizontal(0.5, 4), horizontal(0.0, 4)
+    ('██', '')
+    """
+    if math.isnan(share):
+        return ""
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    if share > 0:
+        eighths = max(1, eighths)
+    return ("█" * (eighths // 8) + PARTS[eighths % 8]).rstrip()
+
+
+def sparkline(figures: Sequence[float], width: int) -> str:
+    """A curve one line high; of more figures than cells, the highest of each stretch.
+
+    >>> sparkline([0, 1, 2, 4], 10)
+    ' ▂▄█'
+    """
+    points = squeeze(np.asarray(figures, dtype=np.float64), width)
+    top = float(np.nanmax(points)) if len(points) and not np.isnan(points).all() else 0.0
+    if top <= 0:
+        return "▁" * len(points)
+    return "".join(EIGHTHS[0 if math.isnan(one) else round(one / top * 8)] for one in points)
+
+
+def squeeze(figures: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """At most ``width`` figures: the highest of each equal stretch."""
+    if len(figures) <= width or width <= 0:
+        return figures
+    edges = np.linspace(0, len(figures), width + 1).astype(np.int64)[:-1]
+    return np.maximum.reduceat(figures, edges)
+
+
+def chart(figures: NDArray[np.float64], width: int, height: int) -> list[str]:
+    """A filled curve ``height`` lines high, from the top line down."""
+    points = squeeze(figures, width)
+    top = float(points.max(initial=0.0)) or 1.0
+    levels = np.round(points / top * height * 8).astype(int)
+    lines = []
+    for line in range(height - 1, -1, -1):
+        lines.append("".join(EIGHTHS[int(min(8, max(0, level - line * 8)))] for level in levels))
+    return lines
+
+
+def short(figure: float | None) -> str:
+    """A figure in four digits.
+
+    >>> short(0.00012), short(None), short(3.0), short(123456.0)
+    ('1.2e-04', '–', '3', '1.23e+05')
+    """
+    if figure is None:
+        return "–"
+    if figure == 0:
+        return "0"
+    if abs(figure) < 1e-3 or abs(figure) >= 1e5:
+        return f"{figure:.3g}" if abs(figure) >= 1e5 else f"{figure:.1e}"
+    return f"{figure:.4g}"
+
+
+def sizes(shape: Sequence[int] | None) -> str:
+    """A shape as people write it."""
+    return "?" if shape is None else "×".join(map(str, shape)) if len(shape) else "scalar"

@@ -1,0 +1,260 @@
+"""Which rows of a forest are on show, and in which order: folds, depth, filter and sorting, on flat columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.views.terminal.forest import Forest, Ints
+
+Mask = NDArray[np.bool_]
+CHUNK = 8_000  # rows that one step of a search looks through
+SPECIAL = "\\.^$*+?{}[]|()"
+
+
+class Arrangement:
+    """The rows on show.
+
+    >>> forest = Forest(["net", "a", "b", "c"], ["N", "A", "B", "C"], [-1, 0, 1, 0])
+    >>> shown = Arrangement(forest)
+    >>> shown.open_to(1); shown.rows().tolist()
+    [0, 1, 3]
+    >>> shown.matching = shown.search("b"); shown.rows().tolist()
+    [0, 1, 2]
+    """
+
+    def __init__(self, forest: Forest, *, max_depth: int | None = None) -> None:
+        self.forest = forest
+        self.max_depth = max_depth
+        self.is_open: Mask = np.zeros(len(forest), dtype=bool)
+        self.has_children: Mask = forest.end > np.arange(len(forest)) + 1
+        if max_depth is not None:
+            self.has_children &= forest.depth < max_depth
+        self.matching: Mask | None = None
+        self.sort: str | None = None
+        self.descending = True
+        self.flat = False
+        self.folding = False
+        self._folds: tuple[Ints, Mask] | None = None
+        self._lines: tuple[list[str], list[str]] | None = None
+
+    # what is open
+
+    def open_to(self, depth: int) -> None:
+        """Open the levels above a depth, close the others."""
+        self.is_open = self.has_children & (self.forest.depth < depth)
+
+    def open_below(self, row: int, is_open: bool) -> None:
+        """Open or close a row and all below it."""
+        stop = int(self.forest.end[row])
+        self.is_open[row:stop] = self.has_children[row:stop] if is_open else False
+
+    def reveal(self, row: int) -> None:
+        """Open everything above a row."""
+        above = int(self.forest.parent[row])
+        while above >= 0:
+            self.is_open[above] = True
+            above = int(self.forest.parent[above])
+
+    # repeated neighbours
+
+    def members(self, row: int) -> int:
+        """For how many neighbours a row stands: 1, or more where repeats are folded."""
+        return int(self.find_repeats()[0][row]) if self.folding else 1
+
+    def find_repeats(self) -> tuple[Ints, Mask]:
+        """The number of alike neighbours that a row begins, and the rows inside such stretches after the first."""
+        if self._folds is None:
+            forest, signatures = self.forest, self.forest.signatures
+            number = np.array([_number(name) for name in forest.names], dtype=np.int64)
+            counts, hidden = np.ones(len(forest), dtype=np.int64), np.zeros(len(forest), dtype=bool)
+            first, parent, end = list(range(len(forest))), forest.parent, forest.end
+            for row in np.flatnonzero(number > 0).tolist():
+                before = _previous(forest, row)
+                if before < 0 or parent[before] != parent[row] or number[before] != number[row] - 1:
+                    continue
+                if signatures[before] == signatures[row] and _looks(forest, row) == _looks(forest, before):
+                    first[row] = first[before]
+                    counts[first[row]] += 1
+                    hidden[row : end[row]] = True
+            self._folds = counts, hidden
+        return self._folds
+
+    def label(self, row: int) -> str:
+        """A row's name; of a fold, those of its first and last member."""
+        name, many = self.forest.names[row], self.members(row)
+        if many == 1:
+            return self.forest.paths[row] or name if self.flat else name
+        stem = name[: len(name) - len(str(_number(name)))]
+        return f"{stem}{_number(name)}–{_number(name) + many - 1} × {many}"
+
+    # the filter
+
+    def search(self, pattern: str) -> Mask:
+        """The rows whose path, class or mark matches: a regular expression, in any case unless it has capitals."""
+        found = np.zeros(len(self.forest), dtype=bool)
+        for part in self.searching(pattern):
+            found |= part
+        return found
+
+    def searching(self, pattern: str) -> Iterator[Mask]:
+        """The same step by step, so that a newer search can take its place: a mask per stretch of rows."""
+        matches = matcher(pattern)
+        cased, lower = self.searchable()
+        lines = cased if has_capitals(pattern) else lower
+        for first in range(0, len(lines), CHUNK):
+            part = lines[first : first + CHUNK]
+            found = np.zeros(len(lines), dtype=bool)
+            found[first : first + len(part)] = matches(part)
+            yield found
+
+    def searchable(self) -> tuple[list[str], list[str]]:
+        """For each row its path, its class and its mark on lines of their own: as they are, and in small letters."""
+        if self._lines is None:
+            forest = self.forest
+            lines = [f"{path}\n{type_}" for path, type_ in zip(forest.paths, forest.types)]
+            for row, mark in forest.marks.items():
+                lines[row] += f"\n{mark}"
+            self._lines = lines, [line.lower() for line in lines]
+        return self._lines
+
+    # the result
+
+    def rows(self) -> Ints:
+        """The rows on show, in order."""
+        forest = self.forest
+        shown = self._filtered() if self.matching is not None else self._unfolded()
+        if self.max_depth is not None:
+            shown &= forest.depth <= self.max_depth
+        if self.folding:
+            shown &= ~self.find_repeats()[1]
+        rows = np.flatnonzero(shown)
+        if self.sort is None:
+            return rows
+        return self._sorted(rows)
+
+    def _unfolded(self) -> Mask:
+        """The rows below nothing that is closed; in a flat list, all of them."""
+        forest = self.forest
+        if self.flat:
+            return np.ones(len(forest), dtype=bool)
+        closed = np.flatnonzero(~self.is_open)
+        size = len(forest) + 1
+        begins = np.bincount(closed + 1, minlength=size)
+        ends = np.bincount(forest.end[closed], minlength=size)
+        return np.cumsum(begins - ends)[:-1] == 0
+
+    def _filtered(self) -> Mask:
+        """What matches, with all that is above it; in a flat list without."""
+        assert self.matching is not None
+        if self.flat:
+            return self.matching.copy()
+        running = np.concatenate([[0], np.cumsum(self.matching)])
+        return running[self.forest.end] > running[:-1]
+
+    def _sorted(self, rows: Ints) -> Ints:
+        assert self.sort is not None
+        key = self._key(rows)
+        if self.flat:
+            return rows[np.argsort(key, kind="stable")]
+        forest = self.forest
+        place = np.full(len(forest) + 1, -1, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
+        up = place[forest.parent[rows]]  # an outermost row stays at -1: the last entry is no row
+        size = np.searchsorted(rows, forest.end[rows]) - np.arange(len(rows))
+        order = np.lexsort((key, up))
+        before = (
+            np.cumsum(size[order]) - size[order]
+        )  # rows of earlier neighbours, and of those under earlier parents
+        first = np.concatenate([[True], up[order][1:] != up[order][:-1]])
+        before -= np.maximum.accumulate(np.where(first, before, 0))
+        offset = np.empty(len(rows), dtype=np.int64)
+        offset[order] = before
+        return rows[np.argsort(_positions(up, offset), kind="stable")]
+
+    def _key(self, rows: Ints) -> NDArray[np.float64]:
+        """What to sort by, ascending; what is not known comes last either way."""
+        assert self.sort is not None
+        forest = self.forest
+        if self.sort in forest.numbers:
+            figures = forest.numbers[self.sort][rows]
+        else:
+            word: Callable[[int], str] = forest.texts.get(self.sort, forest.names.__getitem__)
+            words = np.array([word(row) for row in rows.tolist()], dtype=object)
+            figures = np.unique(words.astype(str), return_inverse=True)[1].astype(np.float64)
+        return np.where(np.isnan(figures), np.inf, -figures if self.descending else figures)
+
+
+def has_capitals(pattern: str) -> bool:
+    """Whether capitals count: they do where there are some."""
+    return any(letter.isupper() for letter in pattern)
+
+
+def matcher(pattern: str) -> Callable[[list[str]], list[bool]]:
+    """A function that says which texts match: a regular expression, or text as it stands where it is none.
+
+    It takes the texts in small letters where the pattern has no capitals. Letters between ``.*`` are looked for first,
+    which is many times faster than the expression itself.
+
+    >>> matcher("conv[")(["a conv[3]", "fc"]), matcher("Conv")(["conv", "Conv2d"]), matcher("^b|1$")(["a1", "b2", "c"])
+    ([True, False], [False, True], [True, True, False])
+    >>> matcher("a.*b")(["cab", "ba"])
+    [True, False]
+    """
+    if not set(pattern) & set(SPECIAL):
+        return lambda lines: [pattern in line for line in lines]
+    try:
+        search = re.compile(pattern, re.MULTILINE).search
+    except (re.error, OverflowError):
+        return lambda lines: [pattern in line for line in lines]
+    parts = re.split(r"\.[*+]", pattern)
+    if set("".join(parts)) & set(SPECIAL):
+        return lambda lines: [search(line) is not None for line in lines]
+    rarest = max(parts, key=len)
+    return lambda lines: [rarest in line and search(line) is not None for line in lines]
+
+
+def is_expression(pattern: str) -> bool:
+    """Whether a pattern can be read as a regular expression; plain text can.
+
+    >>> is_expression("conv"), is_expression("(a|b)$"), is_expression("(")
+    (True, True, False)
+    """
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError):
+        return False
+    return True
+
+
+def _positions(up: Ints, offset: Ints) -> Ints:
+    """Where each row comes to stand: after its parent, by the rows of the neighbours before it.
+
+    Parents come before their children, so one pass over the rows is enough.
+    """
+    found: list[int] = []
+    for above, after in zip(up.tolist(), offset.tolist()):
+        found.append(after if above < 0 else found[above] + 1 + after)
+    return np.asarray(found, dtype=np.int64)
+
+
+def _number(name: str) -> int:
+    """The number that a name ends with, -1 where there is none."""
+    digits = len(name) - len(name.rstrip("0123456789"))
+    return int(name[-digits:]) if 0 < digits < 10 else -1
+
+
+def _looks(forest: Forest, row: int) -> tuple[str, str]:
+    """What is to be seen of a row beside its name."""
+    return forest.kind(row), forest.marks.get(row, "")
+
+
+def _previous(forest: Forest, row: int) -> int:
+    """The neighbour above a row under the same parent, -1 for the first."""
+    last, parent = row - 1, forest.parent[row]
+    while last >= 0 and forest.parent[last] != parent and last != parent:
+        last = int(forest.parent[last])
+    return last if last >= 0 and last != parent else -1

@@ -1,0 +1,191 @@
+"""What the explorer looks at: a forest of rows, and for each row what its panels ask.
+
+The program that shows it knows no torch. Whoever opens it (a live model, a trace, a file) answers with the plain
+records below; a question that a subject cannot answer gets None, and the panel says what would be needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.graph import Graph, Metrics
+from torch_vis.views.terminal.forest import Forest
+
+
+class Figures(NamedTuple):
+    """A tensor's contents in a few numbers, over the elements that are finite."""
+
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    zeros: int
+    nans: int
+    infs: int
+    numel: int
+
+
+class TensorRow(NamedTuple):
+    """A parameter, a buffer, or a tensor at the border of a call."""
+
+    name: str
+    role: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    device: str
+    nbytes: int | None
+    note: str = ""
+    figures: Figures | None = None
+
+
+class Bars(NamedTuple):
+    """How a tensor's elements are spread: counts in equal steps from ``low`` to ``high``."""
+
+    name: str
+    low: float
+    high: float
+    counts: tuple[int, ...]
+
+
+class Details(NamedTuple):
+    """What a row is: its line of classes, how it is made, its hyperparameters, its own tensors."""
+
+    facts: Sequence[tuple[str, str]]
+    inheritance: Sequence[str] = ()
+    arguments: str = ""
+    hyperparameters: Sequence[tuple[str, str]] = ()
+    tensors: Sequence[TensorRow] = ()
+    doc: str = ""
+
+
+class CallRow(NamedTuple):
+    """One call: when it began, how long it took with and without what it called, what went in and came out."""
+
+    start_ns: int
+    time_ns: int
+    self_ns: int | None
+    inputs: Sequence[TensorRow]
+    outputs: Sequence[TensorRow]
+    note: str = ""
+
+
+class Source(NamedTuple):
+    """A stretch of a program: its file, the number of its first line, its text, and the lines to point at."""
+
+    file: str
+    first: int
+    text: str
+    marks: tuple[int, ...] = ()
+    title: str = ""
+    language: str = "python"
+
+
+class Gradient(NamedTuple):
+    """The gradient of one parameter: its norm, and the parameter's own."""
+
+    row: int
+    name: str
+    norm: float | None
+    weight_norm: float | None
+
+
+class Picture(NamedTuple):
+    """A tensor drawn: one or more grey images of the same size."""
+
+    title: str
+    images: Sequence[NDArray[np.float32]]
+
+
+class Advice(NamedTuple):
+    """A suggestion for a row: what it is about, the figures, and what follows."""
+
+    kind: str
+    text: str
+
+
+class Subject:
+    """A forest and what is known about its rows; what a kind of subject can tell, it overrides.
+
+    >>> Subject("net", Forest(["net"], ["Net"], [-1])).details(0).facts
+    [('class', 'Net')]
+    """
+
+    def __init__(
+        self, title: str, forest: Forest, *, facts: Sequence[str] = (), notes: Sequence[str] = ()
+    ) -> None:
+        self.title = title
+        self.forest = forest
+        self.facts = list(facts)
+        """Short sentences for the line at the top."""
+        self.notes = list(notes)
+        """What could not be seen, or should be known."""
+        self.graph: Graph | None = None
+        self.metrics: Metrics | None = None
+        self.row_of_scope: NDArray[np.int64] | None = None
+        """For each call in the graph, the row that it belongs to; -1 for none."""
+        self.other: Subject | None = None
+        """A second subject to compare this one with."""
+
+    def details(self, row: int) -> Details:
+        """What a row is; ``tensors`` come without their figures."""
+        return Details([("class", self.forest.types[row])])
+
+    def figures(self, row: int) -> Sequence[TensorRow]:
+        """The row's own tensors, with figures of their contents."""
+        return self.details(row).tensors
+
+    def histograms(self, row: int) -> Sequence[Bars] | None:
+        """How the elements of the row's own tensors are spread."""
+        return None
+
+    def calls(self, row: int) -> Sequence[CallRow] | None:
+        """Every call that was followed; None where none was."""
+        return None
+
+    def source(self, row: int) -> Source | None:
+        """The program text behind a row."""
+        return None
+
+    def gradients(self) -> Sequence[Gradient] | None:
+        """The gradients of all parameters, in the order of the rows; None where there are none."""
+        return None
+
+    @property
+    def no_gradients(self) -> str:
+        """What would have to be done for gradients to be here."""
+        return (
+            "There are no gradients. Run a backward pass (loss.backward()) before the explorer is opened, or "
+            "tv.trace(model, x, backward=True).explore(), and the norm of each parameter's gradient is drawn here."
+        )
+
+    def pictures(self, row: int) -> Sequence[Picture] | None:
+        """What came out of the row, as images; None where nothing was kept."""
+        return None
+
+    @property
+    def no_pictures(self) -> str:
+        """What would have to be done for pictures to be here."""
+        return (
+            "No activations are at hand. Trace a run and look at it in the same process: tv.trace(model, x).explore(); "
+            "or record one with pictures: with tv.record_torch_module_forward_stats(model, maps=True): model(x)"
+        )
+
+    def batch_sizes(self) -> Sequence[Advice] | None:
+        """How large a batch could be; None where there is no model and no batch to try it with."""
+        return None
+
+    def advice(self, row: int) -> Sequence[Advice]:
+        """What could be made smaller or faster."""
+        return ()
+
+    def nodes(self, row: int, *, below: bool = True) -> NDArray[np.int64]:
+        """The operations of a row in the graph, with or without those of the rows below it."""
+        if self.graph is None or self.row_of_scope is None:
+            return np.empty(0, dtype=np.int64)
+        rows: Any = self.row_of_scope[self.graph.node_scope]
+        stop = int(self.forest.end[row]) if below else row + 1
+        return np.flatnonzero((rows >= row) & (rows < stop))

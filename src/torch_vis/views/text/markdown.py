@@ -1,0 +1,219 @@
+"""A report in Markdown: figures, modules, the costliest operations and a picture, all in one file of text.
+
+The picture is a Mermaid flowchart, which the usual readers of Markdown draw; nothing is loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.call import short_name
+from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.module_table import Outline
+from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.units import count, duration, size
+from torch_vis.views.figure.diagram import Diagram, Look, diagram, walk
+from torch_vis.views.figure.palette import STROKE, colors
+from torch_vis.views.figure.scene import box_of, named
+from torch_vis.views.text.breaks import Breaks, names_of
+from torch_vis.views.text.module_columns import FIGURES, number_columns
+from torch_vis.views.text.module_tree import title_of, totals, tree_rows
+from torch_vis.views.text.notes import AGAIN, remarks
+from torch_vis.views.text.table import cell
+
+COSTLIEST = 12
+NESTED = "Each dot is a level deeper. A row without a class has the operations that the module above it runs itself."
+
+
+def save(
+    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
+) -> None:
+    """Write the report."""
+    with replacing(path) as file:
+        file.write(report(graph, metrics, limits, meta).encode())
+
+
+def report(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> str:
+    """The report as text."""
+    outline = Outline(graph, metrics)
+    lines = [f"# {escaped(str(meta.get('model') or 'Run'))}", "", escaped(title_of(graph, meta)), ""]
+    lines += [
+        f"- **{name}**: {escaped(fact)}" for name, fact in totals(graph, metrics, meta, outline).items()
+    ]
+    lines += ["", "## Modules", "", NESTED, "", *_modules(outline)]
+    lines += ["", *(f"- {escaped(note)}" for note in remarks(graph, meta))] if remarks(graph, meta) else []
+    lines += ["", "## Costliest operations", "", *_costliest(graph, metrics)]
+    lines += _breaks(meta)
+    if len(graph):
+        lines += ["", "## Picture", "", "```mermaid", *mermaid(graph, metrics, Look()), "```"]
+    if limits:
+        lines += ["", "## Not captured", "", *(f"- {escaped(limit)}" for limit in limits)]
+    return "\n".join([*lines, ""])
+
+
+def _breaks(meta: Mapping[str, Any]) -> list[str]:
+    """The graph breaks, where Dynamo met some, with what torch advises."""
+    breaks = Breaks(meta.get("program"))
+    if not len(breaks):
+        return []
+    listing = breaks.listing
+    cells = ([escaped(cell(field, item)) for field, item in zip(listing.fields, row)] for row in listing.rows)
+    lines = ["", "## Graph breaks", "", escaped(breaks.title), ""]
+    lines += table([field.title for field in listing.fields], cells, left=4)
+    for number, row in enumerate(breaks, 1):
+        lines += ["", f"**{number}.** `{row.code}` {escaped(row.explanation)}", ""]
+        lines += [f"- {escaped(hint)}" for hint in row.hints]
+        lines += [f"- ran eager: {escaped(names_of(row.lost))}"] if row.lost else []
+    return lines
+
+
+def _modules(outline: Outline) -> list[str]:
+    _, rows, hidden = tree_rows(outline, "auto")
+    numbers = number_columns(rows)
+    titles = [("backward " if name.startswith("backward") else "") + _title(name) for name in numbers]
+    lines = table(
+        ["module", "class", "output", *titles],
+        (
+            [
+                _indented(row.name),
+                escaped(row.type),
+                escaped(row.output),
+                *(column[place] for column in numbers.values()),
+            ]
+            for place, row in enumerate(rows)
+        ),
+        left=3,
+    )
+    return [*lines, "", f"{hidden:,} more rows lie deeper."] if hidden else lines
+
+
+def _title(name: str) -> str:
+    return FIGURES[name].title if name in FIGURES else name
+
+
+def _indented(name: str) -> str:
+    """A row's name with its place in the tree as leading dots, which Markdown does not swallow."""
+    stem = re.match(r"[│├└─ ]*", name)
+    depth = len(stem[0]) // 3 if stem else 0
+    return "· " * depth + escaped(name[len(stem[0]) if stem else 0 :])
+
+
+def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
+    """Operators by the time they took, those of one source line and phase together."""
+    if "time_ns" not in metrics or not len(graph):
+        return ["No times were measured."]
+    names: dict[str, int] = {}
+    of_call = np.array([names.setdefault(short_name(call.op), len(names)) for call in graph.calls])
+    again = graph.node_flags & Flag.RECOMPUTE != 0
+    keys = np.stack([of_call[graph.node_call], graph.node_phase, graph.node_site, again], axis=1)
+    groups, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    sums = {
+        name: _sums(metrics, name, inverse.ravel(), len(groups))
+        for name in ("time_ns", "alloc_bytes", "flops")
+    }
+    calls = np.bincount(inverse.ravel(), minlength=len(groups))
+    times = [time or 0 for time in sums["time_ns"]]
+    rows = []
+    for group in sorted(range(len(groups)), key=lambda group: -times[group])[:COSTLIEST]:
+        node = graph.nodes[int(first[group])]
+        rows.append(
+            [
+                escaped(node.name),
+                node.phase + (f", computed again {AGAIN}" if again[node.index] else ""),
+                escaped(node.site.short if node.site else ""),
+                f"{calls[group]:,}",
+                _cell(sums["time_ns"][group], duration),
+                f"{100 * times[group] / max(1, sum(times)):.1f} %",
+                _cell(sums["alloc_bytes"][group], size),
+                _cell(sums["flops"][group], count),
+            ]
+        )
+    titles = ["operation", "phase", "source", "calls", "time", "share", "allocated", "FLOPs"]
+    return table(titles, rows, left=3)
+
+
+def _sums(metrics: Metrics, name: str, group: Any, groups: int) -> list[int | None]:
+    """A metric summed over each group; None for one of which nothing is known."""
+    if name not in metrics:
+        return [None] * groups
+    column = metrics[name]
+    known = np.ones(len(column), dtype=bool) if column.known is None else column.known
+    totals = np.bincount(group[known], weights=column.values[known], minlength=groups)
+    some = np.bincount(group[known], minlength=groups) > 0
+    return [round(total) if any_ else None for total, any_ in zip(totals.tolist(), some.tolist())]
+
+
+def _cell(amount: int | None, show: Any) -> str:
+    return "" if amount is None else show(amount)
+
+
+def table(
+    titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 0, figures: Sequence[bool] = ()
+) -> list[str]:
+    """A Markdown table; the first ``left`` columns are text and the others figures, or as ``figures`` says.
+
+    >>> table(["a", "b"], [["x", "1"]], left=1)
+    ['| a | b |', '|---|--:|', '| x | 1 |']
+    """
+    right = figures or [place >= left for place in range(len(titles))]
+    rule = "|" + "|".join("--:" if figure else "---" for figure in right) + "|"
+    return [f"| {' | '.join(titles)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def escaped(text: str) -> str:
+    r"""A text that Markdown shows as it is: nothing in a module's name is markup.
+
+    >>> print(escaped("a_b|<img>*"))
+    a\_b\|&lt;img&gt;\*
+    """
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", text)
+
+
+def mermaid(graph: Graph, metrics: Metrics, look: Look) -> list[str]:
+    """The picture as the lines of a Mermaid flowchart."""
+    drawn = diagram(graph, look)
+    palette = colors(drawn, metrics, look.color)
+    lines = ["flowchart TB"]
+    for number in range(len(drawn.columns)):
+        lines += _column(drawn, number, palette)
+    return lines
+
+
+def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
+    column = drawn.columns[number]
+    lines = [f'subgraph p{number}["{Phase(column.phase).name.lower()}"]']
+    styles: dict[str, list[str]] = {}
+    for step, item in walk(column):
+        if step == "close":
+            lines.append("end")
+            continue
+        if step == "open":
+            title = _label(" · ".join(filter(None, named(item))))
+            lines.append(f'subgraph g{number}_{item.number}["{title}"]')
+            continue
+        box = box_of(drawn, number, item)
+        palette.paint(box)
+        text = "<br/>".join(_label(word) for word in [box.title, *box.words])
+        shape = ('(["', '"])') if item.kind in ("input", "output") else ('["', '"]')
+        lines.append(f"n{number}_{item.number}{shape[0]}{text}{shape[1]}")
+        styles.setdefault(box.fill, []).append(f"n{number}_{item.number}")
+    lines.append("end")
+    lines += [f"n{number}_{edge.source} --> n{number}_{edge.target}" for edge in column.edges]
+    for place, (fill, names) in enumerate(styles.items()):
+        lines.append(f"classDef c{number}_{place} fill:{fill},stroke:{STROKE},color:#1c2430")
+        lines.append(f"class {','.join(names)} c{number}_{place}")
+    return lines
+
+
+def _label(text: str) -> str:
+    """A text inside quotes, with everything that Mermaid could take for syntax as a code."""
+    return "".join(
+        letter if letter.isalnum() or letter in " ._-·×–,/←…" else f"#{ord(letter)};" for letter in text
+    )

@@ -1,0 +1,316 @@
+"""The table that ``print(trace)`` shows: the module tree with shapes, parameters, operations, time and memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from textwrap import wrap
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from torch_vis.errors import UsageError
+from torch_vis.graph import Column, Graph, Metrics, TensorType
+from torch_vis.graph.module_table import Line, Outline
+from torch_vis.graph.module_totals import Block, Sums
+from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.text import many
+from torch_vis.graph.units import count, duration, size
+from torch_vis.views.text.breaks import Breaks
+from torch_vis.views.text.module_columns import Row, layout
+from torch_vis.views.text.notes import AGAIN, remarks, wall_time
+from torch_vis.views.text.table import PATH, cut
+
+MOST_ROWS = 60  # by default; what lies deeper is folded away
+WIDEST = 180  # letters; a wider terminal is not filled
+MOST_LIMITS = 8
+FIRST = 3  # operators without a formula that are named
+CAPTURED = {"dynamo": "Dynamo", "aot": "Dynamo and AOT", "export": "torch.export", "fx": "torch.fx"}
+
+
+def table(
+    graph: Graph,
+    metrics: Metrics,
+    limits: Sequence[str],
+    meta: Mapping[str, Any],
+    *,
+    depth: int | Literal["auto"] | None = "auto",
+    width: int | None = None,
+) -> str:
+    """The module tree of a run as text, with totals and what was not captured below it.
+
+    Each line counts what happened in the module and in all that it called; ``self`` is the time without the modules it
+    called, ``allocated`` the bytes of the tensors its operations made, ``moved`` those that they read and write; ``≥``
+    stands before a sum that leaves out operations of which it is not known, and ``↻`` after a module that was
+    checkpointed: backward computes it again. Neighbours that do the same are one line with their sum (``0-11 × 12``).
+    ``depth`` is how many levels to show, None for all; by default as many as fit in 60 rows.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    >>> print(tv.trace(model, torch.ones(1, 3)).table(width=110).splitlines()[2].split())
+    ['module', 'class', 'output', 'params', 'ops', 'time', 'self', 'allocated', 'FLOPs', 'moved']
+    """
+    if depth is not None and depth != "auto" and (type(depth) is not int or depth < 1):
+        raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")
+    outline = Outline(graph, metrics)
+    width = max(48, width or min(WIDEST, shutil.get_terminal_size((110, 24)).columns))
+    levels, rows, hidden = tree_rows(outline, depth)
+    title = title_of(graph, meta)
+    shown, left_out = layout(rows, width)
+    lines = [*([title, ""] if title else []), *shown]
+    if hidden:
+        deeper = f" below level {levels}" if levels else ""
+        lines.append(f"… {many(hidden, 'more row')}{deeper}; t.table(depth=None) shows all")
+    facts = totals(graph, metrics, meta, outline)
+    wide = max(map(len, facts))
+    lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
+    notes = [*([left_out] if left_out else []), *gaps(metrics), *_uncovered(graph, metrics)]
+    notes += remarks(graph, meta)
+    lines += _footnotes(notes, limits, width)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+# ---------------------------------------------------------------- rows
+
+
+class Item(NamedTuple):
+    """A place in the tree: a module's line or, where that is None, a row that sums up its parent's own operations."""
+
+    line: Line | None
+    row: Row | None
+    depth: int
+    stem: str  # the box characters before it
+    below: str  # and before what is inside it
+
+
+def tree_rows(outline: Outline, depth: int | Literal["auto"] | None) -> tuple[int | None, list[Row], int]:
+    """How many levels are shown, their rows, and how many rows are not shown."""
+    items = list(_walk(outline))
+    levels = max((item.depth for item in items), default=0) + 1
+    most = len(items)
+    if depth == "auto":
+        most = MOST_ROWS
+        per_level = Counter(item.depth for item in items)
+        while levels > 1 and sum(per_level[level] for level in range(levels)) > MOST_ROWS:
+            levels -= 1
+    elif depth is not None:
+        levels = min(levels, depth)
+    inside = [item for item in items if item.depth < levels]
+    shown = inside[:most]
+    rows = [_row(outline, item, folded=item.depth == levels - 1) for item in shown]
+    cut = len(inside) > most  # even the outermost level has more rows than fit
+    return (None if cut else levels), rows, len(items) - len(shown)
+
+
+def _walk(outline: Outline) -> Iterator[Item]:
+    """Everything that the tree could show, in reading order."""
+    stack = _inside(outline, None, "")[::-1]
+    while stack:
+        item = stack.pop()
+        yield item
+        if item.line is not None:
+            stack.extend(reversed(_inside(outline, item.line, item.below)))
+
+
+def _inside(outline: Outline, line: Line | None, stem: str) -> list[Item]:
+    """A line's modules, then one row for the operations that are its own."""
+    lines = outline.children(line)
+    depth = 0 if line is None else line.depth + 1
+    rows: list[Row] = []
+    if line is not None and lines:
+        rows = _own_rows(line.block, line.own, len(line.members))
+    elif line is None and outline.run.kind == "run":
+        run = outline.run
+        rows = (
+            _own_rows(run, run.own, 1) if lines else [Row(name, sums) for name, sums in outline.by_operator()]
+        )
+    entries: list[tuple[Line | None, Row | None]] = [(child, None) for child in lines] + [
+        (None, row) for row in rows
+    ]
+    last = len(entries) - 1
+    found = []
+    for place, (child, row) in enumerate(entries):
+        here, below = ("", "") if line is None else ("└─ ", "   ") if place == last else ("├─ ", "│  ")
+        found.append(Item(child, row, depth, stem + here, stem + below))
+    return found
+
+
+def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
+    if item.row is not None:
+        return replace(item.row, name=item.stem + item.row.name)
+    line = item.line
+    assert line is not None
+    more = f" {AGAIN}" if line.block.again else ""
+    more += " ▸" if folded and line.block.children else ""
+    numel = sum(outline.parameters[number].type.numel for number in line.parameters)
+    return Row(
+        name=f"{item.stem}{line.label}{more}",
+        figures=line.sums,
+        type=line.block.type if item.depth or line.label != line.block.type else "",
+        output=_shape(list(line.block.outputs)) if line.block.kind != "optimizer" else "",
+        calls=f"{line.block.calls:,}",
+        parameters=count(numel) if numel else "",
+    )
+
+
+def _own_rows(block: Block, own: Sums, times: int) -> list[Row]:
+    """A row that names a block's own operations: ``· add ×2, relu``."""
+    ops = block.own_ops or block.own_backward_ops
+    named = (name if number * times == 1 else f"{name} ×{number * times:,}" for name, number in ops.items())
+    return [Row("· " + ", ".join(named), own)] if ops else []
+
+
+def _shape(types: Sequence[TensorType]) -> str:
+    """The shape of what a module gives; where its calls differ, the range that each size runs through."""
+    if len(types) < 2:
+        return "".join(map(str, types))
+    if len({(type_.dtype, len(type_.shape)) for type_ in types}) > 1:
+        return f"{types[-1]} …"
+    if (
+        len({type_.symbols for type_ in types}) == 1
+        and types[0].symbols
+        and len({str(type_) for type_ in types}) == 1
+    ):
+        return str(types[0])
+    sizes = [sorted(set(column)) for column in zip(*(type_.shape for type_ in types), strict=True)]
+    shape = ", ".join(str(column[0]) if len(column) == 1 else f"{column[0]}-{column[-1]}" for column in sizes)
+    return f"{str(types[0]).partition('[')[0]}[{shape}]"
+
+
+# ---------------------------------------------------------------- above and below the rows
+
+
+def title_of(graph: Graph, meta: Mapping[str, Any]) -> str:
+    """What ran, and where: ``ResNet · forward and backward · torch 2.13.0 · cpu · 2 threads``."""
+    phases = [Phase(number).name.lower() for number in sorted(set(graph.node_phase.tolist()))]
+    threads = meta.get("threads")
+    via = (meta.get("program") or {}).get("via")
+    parts = [
+        meta.get("model"),
+        " and ".join(filter(None, [", ".join(phases[:-1]), *phases[-1:]])),
+        f"captured by {CAPTURED.get(via, via)}" if via else "",
+        f"torch {meta['torch']}" if meta.get("torch") else "",
+        ", ".join(meta.get("devices") or ()),
+        "" if not threads else many(threads, "thread"),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> dict[str, str]:
+    """What the run comes to, by name."""
+    facts = {
+        "operations": _operations(graph),
+        "computed again": _computed_again(graph, metrics),
+        "parameters": _parameters(outline, meta),
+        "input": _inputs(graph),
+    }
+    program = meta.get("program") or {}
+    facts["open sizes"] = ", ".join((program.get("ranges") or {}).values())
+    if program.get("breaks"):
+        facts["graph breaks"] = (
+            f"{len(program['breaks']):,}; {Breaks(program).title.partition('; ')[2]}: see t.breaks"
+        )
+    if {"flops", "macs", "moved_bytes"} <= set(metrics) and len(graph):
+        facts["compute"] = _compute(metrics)
+    if {"live_bytes", "free_bytes"} <= set(metrics) and len(graph):
+        facts["peak memory"] = _peak(graph, metrics["live_bytes"], metrics["free_bytes"])
+    if meta.get("wall_ns"):
+        facts["wall time"] = wall_time(meta)
+    if meta.get("error"):
+        facts["ended by"] = f"{meta['error']}; what ran until then is shown"
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _compute(metrics: Metrics) -> str:
+    """What all operations with a formula come to, and how many have none."""
+    flops, macs, moved = (metrics[name].total() for name in ("flops", "macs", "moved_bytes"))
+    if flops is None or macs is None:
+        return ""
+    least, less = ("at least " if metrics[name].uncovered else "" for name in ("flops", "moved_bytes"))
+    bytes_ = "" if moved is None else f"; {less}{size(int(moved))} moved"
+    return f"{least}{count(int(flops))} FLOPs, {count(int(macs))} MACs{bytes_}"
+
+
+def _operations(graph: Graph) -> str:
+    phases = Counter(graph.node_phase.tolist())
+    parts = [f"{number:,} {Phase(phase).name.lower()}" for phase, number in sorted(phases.items())]
+    return f"{len(graph):,}" + (f" ({', '.join(parts)})" if len(parts) > 1 else "")
+
+
+def _computed_again(graph: Graph, metrics: Metrics) -> str:
+    """What checkpointing cost: forward operations that ran a second time during backward, and where they count."""
+    again = graph.node_flags & Flag.RECOMPUTE != 0
+    number = int(again.sum())
+    if not number:
+        return ""
+    parts = [f"{number:,} of the operations of backward"]
+    for name, show, unit in (("time_ns", duration, ""), ("flops", count, " FLOPs")):
+        column = metrics.get(name)
+        if column is not None:
+            known = again if column.known is None else again & column.known
+            least = "at least " if (known != again).any() else ""
+            parts += [f"{least}{show(int(column.values[known].sum()))}{unit}"] if known.any() else []
+    return f"{', '.join(parts)}: what was checkpointed, in the backward columns of its modules ({AGAIN})"
+
+
+def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:
+    numel = sum(parameter.type.numel for parameter in outline.parameters)
+    nbytes = [parameter.type.nbytes for parameter in outline.parameters]
+    known = sum(number for number in nbytes if number is not None)
+    least = "at least " if None in nbytes else ""
+    tensors = many(len(nbytes), "tensor")
+    total = meta.get("parameters") or numel
+    unused = f"; the model has {total:,}, the rest were not used" if total > numel else ""
+    return f"{numel:,} in {tensors} ({least}{size(known)}){unused}" if nbytes else ""
+
+
+def _inputs(graph: Graph) -> str:
+    values = [value for value in graph.inputs if value.role == "input"]
+    shown = [f"{value.name} {value.type}" if value.name else str(value.type) for value in values[:4]]
+    return ", ".join(shown) + (f" and {len(values) - 4:,} more" if len(values) > 4 else "")
+
+
+def _peak(graph: Graph, live: Column, freed: Column) -> str:
+    """The most that was alive at once: what an operation leaves and what it or its end lets go."""
+    values = live.values + freed.values
+    values = values if live.known is None else np.where(live.known, values, -1)
+    node = graph.nodes[int(values.argmax())]
+    where = f" in {cut(node.path, PATH)}" if node.path else ""
+    return f"{size(int(values.max()))} in live tensors, at {node.name}{where}"
+
+
+def gaps(metrics: Metrics) -> list[str]:
+    """Which sums leave operations out, in sentences."""
+    return [
+        f"{name} is not known for {column.uncovered:,} of {len(column):,} operations; sums leave them out"
+        for name, column in metrics.items()
+        if name in ("time_ns", "alloc_bytes", "live_bytes", "flops", "moved_bytes") and column.uncovered
+    ]
+
+
+def _uncovered(graph: Graph, metrics: Metrics) -> list[str]:
+    """The operators that sums of FLOPs leave out, and where it says why."""
+    known = metrics["flops"].known if "flops" in metrics else None
+    missing = [] if known is None else graph.node_call[~known].tolist()
+    names = [name for name, _ in Counter(graph.calls[call].op for call in missing).most_common()]
+    if not names:
+        return []
+    rest = f" and {len(names) - FIRST:,} more" if len(names) > FIRST else ""
+    return [f"without FLOPs: {', '.join(names[:FIRST])}{rest}; t.summary().why_uncovered says why"]
+
+
+def _footnotes(notes: Sequence[str], limits: Sequence[str], width: int) -> list[str]:
+    """What the figures leave out, and what the capture could not see."""
+    if len(limits) > MOST_LIMITS:
+        limits = [*limits[:MOST_LIMITS], f"… and {len(limits) - MOST_LIMITS:,} more in t.limits"]
+    lines = []
+    for title, sentences in (("", notes), ("not captured", limits)):
+        if sentences:
+            lines += ["", title] if title else [""]
+            for sentence in sentences:
+                lines += wrap(
+                    sentence, width, initial_indent="• ", subsequent_indent="  ", break_on_hyphens=False
+                )
+    return lines

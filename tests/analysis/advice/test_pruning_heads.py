@@ -1,0 +1,392 @@
+"""Attention heads as units to be cut, and the check that every cut has to pass: the whole model with them at zero."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import torch_vis as tv
+from tests.zoo import ZOO, declare_torchvision_ops
+from torch_vis.analysis.advice.pruning.trial import MIXED, OTHER, Bench
+from torch_vis.analysis.compare.numeric.side_by_side import gap_of
+
+declare_torchvision_ops()
+
+
+class Kept(nn.Module):
+    """The number of heads in an attribute, the width of one inferred: with fewer rows it runs, and is wrong."""
+
+    def __init__(self, heads=4, width=24, size=8):
+        super().__init__()
+        self.heads, self.scale = heads, size**-0.5
+        self.to_qkv, self.to_out = (
+            nn.Linear(width, 3 * heads * size, bias=False),
+            nn.Linear(heads * size, width),
+        )
+
+    def forward(self, x):
+        b, n, _ = x.shape
+        q, k, v = (t.reshape(b, n, self.heads, -1).transpose(1, 2) for t in self.to_qkv(x).chunk(3, -1))
+        mixed = (q @ k.transpose(-1, -2) * self.scale).softmax(-1) @ v
+        return x + self.to_out(mixed.transpose(1, 2).reshape(b, n, -1))
+
+
+class Summed(nn.Module):
+    """By einsum, keys and values in one projection, sizes in the settings that all layers share."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.q, self.kv, self.o = nn.Linear(24, 32), nn.Linear(24, 64), nn.Linear(32, 24)
+
+    def forward(self, x):
+        h, d = self.config.heads, 8
+        q, (k, v) = self.q(x).unflatten(-1, (h, d)), self.kv(x).unflatten(-1, (2, h, d)).unbind(-3)
+        weights = (torch.einsum("bihd,bjhd->bhij", q, k) / d**0.5).softmax(-1)
+        return x + self.o(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2))
+
+
+class Shared(nn.Module):
+    """Two layers that look at the same settings."""
+
+    def __init__(self):
+        super().__init__()
+        config = type("Settings", (), {})()
+        config.heads = 4
+        self.a, self.b = Summed(config), Summed(config)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+class Torch(nn.Module):
+    """Torch's own attention, with masks of both kinds."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 4, **options)
+        self.first = options.get("batch_first", False)
+
+    def forward(self, x):
+        x = x if self.first else x.transpose(0, 1)
+        length = 5
+        causal = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        padding = torch.zeros(2, length, dtype=torch.bool, device=x.device)
+        padding[1, 3:] = True
+        return self.attention(x, x, x, attn_mask=causal, key_padding_mask=padding)[
+            0
+        ]  # weights nobody looks at
+
+
+def _of(name, **options):
+    import transformers
+
+    kind = getattr(transformers, name)
+    return kind(kind.config_class(**options)).eval()
+
+
+def _ids():
+    return (torch.randint(3, 40, (2, 5)),)
+
+
+WIDE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
+
+
+def bert(**options):
+    return _of("BertModel", **WIDE, vocab_size=40, **options), _ids()
+
+
+def gpt2():
+    tokens = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 0}
+    return _of("GPT2LMHeadModel", n_embd=32, n_head=4, n_layer=2, n_positions=8, **tokens), _ids()
+
+
+def llama(**options):
+    return _of("LlamaForCausalLM", **WIDE, num_key_value_heads=2, vocab_size=40, **options), _ids()
+
+
+def phi3():
+    made = _of("Phi3Model", **WIDE, num_key_value_heads=2, vocab_size=40, pad_token_id=0)
+    return made, _ids()
+
+
+def bigcode():
+    tokens = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 0}
+    return _of("GPTBigCodeModel", n_embd=32, n_head=4, n_layer=2, n_positions=8, **tokens), _ids()
+
+
+def neox():
+    return _of("GPTNeoXModel", **WIDE, vocab_size=40), _ids()
+
+
+def vit():
+    made = _of("ViTForImageClassification", **WIDE, image_size=16, patch_size=8)
+    return made, (torch.randn(2, 3, 16, 16),)
+
+
+def timm_vit():
+    from timm.models.vision_transformer import VisionTransformer
+
+    sizes = {"img_size": 16, "patch_size": 8, "num_classes": 5, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    return VisionTransformer(**sizes), (torch.randn(2, 3, 16, 16),)
+
+
+def encoder_layer():
+    layer = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True)
+    return nn.Sequential(layer, nn.Linear(32, 5)), (torch.randn(2, 5, 32),)
+
+
+X = (2, 5, 24)
+# How to make the model; the projections after the heads, and the dimension of their weights that the heads have; what
+# a head is called, and how many columns go with it; the numbers that modules keep and that go along.
+FAMILIES = {
+    "bert": (bert, r"attention\.output\.dense", 1, "head", 8, {"num_attention_heads", "all_head_size"}),
+    "bert eager": (
+        lambda: bert(attn_implementation="eager"),
+        r"attention\.output\.dense",
+        1,
+        "head",
+        8,
+        {"num_attention_heads", "all_head_size"},
+    ),
+    "gpt2": (gpt2, r"attn\.c_proj", 0, "head", 8, {"num_heads", "split_size"}),
+    "llama": (llama, r"self_attn\.o_proj", 1, "key/value head", 16, set()),
+    "llama eager": (
+        lambda: llama(attn_implementation="eager"),
+        r"self_attn\.o_proj",
+        1,
+        "key/value head",
+        16,
+        set(),
+    ),
+    "phi3": (
+        phi3,
+        r"self_attn\.o_proj",
+        1,
+        "key/value head",
+        16,
+        {"num_key_value_heads", "config.num_attention_heads", "config.num_key_value_heads"},
+    ),
+    "one head of keys for all": (bigcode, r"attn\.c_proj", 1, "head", 8, {"num_heads", "embed_dim"}),
+    "neox": (neox, r"attention\.dense", 1, "head", 8, set()),
+    "vit": (vit, r"attention\.o_proj", 1, "head", 8, {"num_attention_heads"}),
+    "timm": (timm_vit, r"attn\.proj", 1, "head", 8, {"num_heads", "attn_dim"}),
+    "encoder layer": (
+        encoder_layer,
+        r"self_attn\.out_proj",
+        1,
+        "head",
+        8,
+        {"num_heads", "class", "_qkv_same_embed_dim"},
+    ),
+    "torch": (
+        lambda: (Torch(batch_first=True), (torch.randn(2, 5, 32),)),
+        *(r"attention\.out_proj", 1, "head", 8, {"num_heads", "class", "_qkv_same_embed_dim"}),
+    ),
+    "torch, sequence first, no bias": (
+        lambda: (Torch(bias=False), (torch.randn(2, 5, 32),)),
+        *(r"attention\.out_proj", 1, "head", 8, {"num_heads", "class", "_qkv_same_embed_dim"}),
+    ),
+    "kept": (lambda: (nn.Sequential(Kept(), Kept()), (torch.randn(*X),)), "to_out", 1, "head", 8, {"heads"}),
+    "settings": (lambda: (Shared(), (torch.randn(*X),)), r"\.o", 1, "head", 8, {"config.heads"}),
+}
+
+
+def made(name):
+    torch.manual_seed(0)
+    model, args = FAMILIES[name][0]()
+    return model.eval(), args
+
+
+def tensors(output):
+    output = output.to_tuple() if hasattr(output, "to_tuple") else output
+    return [
+        one for one in (output if isinstance(output, tuple) else (output,)) if isinstance(one, torch.Tensor)
+    ]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_without_heads_is_the_model_with_their_columns_at_zero(name):
+    _, projection, dimension, word, columns, changed = FAMILIES[name]
+    model, args = made(name)
+    bench = Bench(model, args, {}, None)
+    groups = [group for group in bench.coupling.groups if group.heads]
+    projections = [path for path, _ in model.named_parameters() if re.search(projection + r"\.weight$", path)]
+    assert len(groups) == len(projections) > 0 and not any(group.locked for group in groups)
+    for group, path in zip(groups, projections):
+        units = group.units[1::2]
+        tried = bench.cut_group(group, units)
+        assert not tried.problem and {change.name for change in tried.changes} == changed
+        heads = [int(number) for number in re.findall(r"\d+", group.named(units).rpartition(word)[2])]
+        assert heads == list(range(1, len(group.units), 2))
+        zero = copy.deepcopy(model)
+        with torch.no_grad():
+            for head in heads:
+                zero.get_parameter(path).narrow(dimension, head * columns, columns).zero_()
+            whole, without, left = (
+                tensors(model(*args)),
+                tensors(zero(*args)),
+                tensors(tried.model.eval()(*args)),
+            )
+        assert tried.model.get_parameter(path).shape[dimension] == columns * (len(group.units) - len(heads))
+        assert gap_of(without, left).relative < 1e-6 < 1e-3 < gap_of(whole, without).relative
+
+
+def test_names_in_the_table_and_the_figure():
+    model, args = made("llama")
+    found = tv.analyze_pruning(model, *args, ratio=0.5)
+    names = {head.name for head in found.heads}
+    assert names == {
+        f"model.layers.{layer}.self_attn, key/value head {head}" for layer in (0, 1) for head in (0, 1)
+    }
+    assert sum(head.cut for head in found.heads) == 2 and all(name in str(found) for name in names)
+    assert found.facts()["heads"] == "2 of 4 cut"
+    rows = [cut for cut in found.groups if cut.heads]
+    assert [(cut.units, cut.cut, cut.problem) for cut in rows] == [(2, 1, "")] * 2
+    assert found.model.model.layers[0].self_attn.q_proj.out_features == 16
+    assert found.model.model.layers[0].self_attn.k_proj.out_features == 8
+    shown = found.figure(chart="heads")
+    assert set(shown.layout.yaxis.ticktext) == names and [bars.name for bars in shown.data] == [
+        "cut",
+        "stays",
+    ]
+    assert len(found.to_pandas("Attention heads")) == 4
+
+
+def test_the_lightest_heads_go_and_the_rest_is_trained_on():
+    model, args = made("timm")
+    with torch.no_grad():
+        for block in model.blocks:
+            for part in range(3):
+                block.attn.qkv.weight[part * 32 + 16 : part * 32 + 24] *= 0.01
+            block.attn.proj.weight[:, 16:24] *= 0.01
+    found = tv.analyze_pruning(model, *args, ratio=0.25)
+    assert [head.name for head in found.heads if head.cut] == [
+        "blocks.0.attn, head 2",
+        "blocks.1.attn, head 2",
+    ]
+    assert "blocks.0.attn, head 2" in str(found)
+    assert model.blocks[0].attn.num_heads == 4 and found.model.blocks[0].attn.num_heads == 3
+    found.model(*args).sum().backward()
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in found.model.parameters())
+
+
+def test_numbers_are_changed_in_the_copy_and_nowhere_else():
+    model, args = made("settings")
+    state = copy.deepcopy(model.state_dict())
+    found = tv.analyze_pruning(model, *args, ratio=0.5)
+    assert model.a.config is model.b.config and model.a.config.heads == 4
+    assert found.model.a.config.heads == found.model.b.config.heads == 2
+    assert [str(change) for cut in found.groups for change in cut.changes] == [
+        "a.config.heads 4 → 2",
+        "b.config.heads 4 → 2",
+    ]
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+
+
+def test_what_runs_but_is_wrong_is_not_taken():
+    class Literal(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Linear(24, 96), nn.Linear(32, 24)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+            return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    found = tv.analyze_pruning(
+        nn.Sequential(Literal(), nn.Linear(24, 6), nn.Linear(6, 2)), torch.randn(2, 5, 24)
+    )
+    heads = [cut for cut in found.groups if cut.heads]
+    assert [cut.problem for cut in heads] == [OTHER] and found.model[0].qkv.out_features == 96
+    assert heads[0].name.startswith("0, head ") and not any(head.cut for head in found.heads)
+    assert found.model[1].out_features == 4
+
+
+def test_heads_of_a_program_that_fixes_its_width_are_told_with_the_reason():
+    model, args, kwargs = ZOO["swin"].make()
+    found = tv.analyze_pruning(model, *args, kwargs=kwargs, ratio=0.5)
+    problems = {cut.problem for cut in found.groups if cut.heads}
+    assert problems and all("is invalid for input of size" in problem for problem in problems)
+
+
+def test_heads_that_are_normalised_together_are_left_whole():
+    class Normed(Kept):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(32)
+            self.to_out = nn.Sequential(self.norm, self.to_out)
+
+    found = tv.analyze_pruning(
+        nn.Sequential(Normed(), nn.Linear(24, 6), nn.Linear(6, 2)), torch.randn(2, 5, 24)
+    )
+    assert [cut.problem for cut in found.groups if cut.heads] == [MIXED]
+
+
+def test_weights_that_are_looked_at_lock_heads():
+    class Shown(Kept):
+        def forward(self, x):
+            q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.to_qkv(x).chunk(3, -1))
+            weights = (q @ k.transpose(-1, -2)).softmax(-1)
+            return self.to_out((weights @ v).transpose(1, 2).flatten(2)), weights
+
+    found = tv.analyze_pruning(Shown(), torch.randn(*X))
+    assert not found.heads and "it is the run's output" in {group.locked for group in found.locked}
+
+
+def test_what_is_kept_by_the_module_around_is_not_shared_out():
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads, self.a, self.b = 4, Kept(), Kept()
+
+        def forward(self, x):
+            self.a.heads = self.b.heads = self.heads
+            return self.b(self.a(x))
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Around(), nn.Linear(24, 6), nn.Linear(6, 2))
+    found = tv.analyze_pruning(model, torch.randn(*X), ratio=0.5)
+    problems = [cut.problem for cut in found.groups if cut.heads]
+    assert len(problems) == 2 and all(problems)  # one number for both: neither can go alone
+    assert found.model[0].heads == 4 and found.model[1].out_features == 3
+
+
+def test_groups_that_do_not_go_together():
+    class Picky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(6, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            if self.a.out_features < 6 and self.b.out_features < 8:
+                raise ValueError("too thin")
+            return self.c(F.relu(self.b(F.relu(self.a(x)))))
+
+    found = tv.analyze_pruning(Picky(), torch.ones(2, 4))
+    assert [cut.problem for cut in found.groups] == ["", "not together with the others: ValueError: too thin"]
+    assert found.model.a.out_features == 4 and found.model.b.out_features == 8
+
+
+def test_heads_are_tried_even_where_groups_are_not():
+    model, args = made("gpt2")
+    found = tv.analyze_pruning(model, *args, ratio=0.5, each=False)
+    assert found.model.transformer.h[0].attn.split_size == 16 and found.facts()["heads"] == "4 of 8 cut"
+
+
+def test_a_column_that_is_left_out_is_seen():
+    """The check can fail: a coupling that forgets a place gives a model that is not the one with zeroed columns."""
+    model, args = made("kept")
+    bench = Bench(model, args, {}, None)
+    group = next(group for group in bench.coupling.groups if group.heads)
+    rows, columns = bench.coupling.ids["0.to_qkv.weight"][0], bench.coupling.ids["0.to_out.weight"][1]
+    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 8)  # heads read by their neighbours
+    assert len(rows) == 96
+    assert bench.cut_group(group, group.units[:1]).problem == OTHER

@@ -1,0 +1,188 @@
+"""Calibration: measures, is kept and found again, and leaves nothing behind when it is interrupted."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import torch_vis as tv
+from torch_vis import progress
+from torch_vis.analysis.machine import calibrate as calibrating
+from torch_vis.analysis.machine.probes.clocks import Timed
+from torch_vis.analysis.machine.probes.images import Filter, _convolution, convolutions
+from torch_vis.analysis.machine.probes.probes import all_probes
+from torch_vis.analysis.machine.probes.products import vocabularies
+from torch_vis.analysis.machine.probes.programs import all_programs, runs
+from torch_vis.analysis.machine.probes.sizes import Bench
+from torch_vis.errors import NoMatch, UsageError
+from torch_vis.ops.families import KINDS
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tv.Trace]:
+    """A file with a calibration of this CPU that was given very little time, and something to predict with it."""
+    path = tmp_path_factory.mktemp("cache") / "machine.json"
+    tv.calibrate(device="cpu", path=path, seconds=4)
+    return path, tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
+
+
+def test_it_measures_this_machine(measured: tuple[Path, tv.Trace]) -> None:
+    path, trace = measured
+    machine = tv.load_calibration(path)
+    assert machine.class_ == "cpu" and machine.circumstances["torch"] == torch.__version__
+    assert 1e8 < machine.peaks["float32"] < 1e14 and machine.bandwidth > 1e8
+    assert 100 < machine.host.unit_ns < 1e7
+    assert len(machine.samples.op) > 5 and (machine.samples.time_ns > 0).all()
+    found = tv.predict_latency(trace, calibration=machine)
+    assert 0 < found.low_ns < found.total_ns < found.high_ns
+
+
+def test_what_was_measured_is_found_again(
+    measured: tuple[Path, tv.Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = measured
+    monkeypatch.setattr(calibrating, "_measure", lambda *a: pytest.fail("measured again"))
+    again = tv.calibrate(device="cpu", path=path)
+    assert len(again.samples.op) == len(tv.load_calibration(path).samples.op)
+
+
+@pytest.mark.parametrize("change", ["other threads", "damaged", "asked for"])
+def test_it_is_measured_anew_when_it_must(
+    measured: tuple[Path, tv.Trace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    path = tmp_path / "machine.json"
+    content = measured[0].read_bytes()
+    path.write_bytes(content[: len(content) // 2] if change == "damaged" else content)
+    fresh = tv.load_calibration(measured[0])
+    monkeypatch.setattr(calibrating, "_measure", lambda *given: replace(fresh, device="measured anew"))
+    if change == "other threads":
+        key = {**calibrating.circumstances("cpu"), "threads": -1}
+        monkeypatch.setattr(calibrating, "circumstances", lambda device: key)
+    made = tv.calibrate(device="cpu", path=path, again=change == "asked for")
+    assert made.device == tv.load_calibration(path).device == "measured anew"
+
+
+def test_the_cache_is_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    key = calibrating.circumstances("cpu")
+    assert calibrating.cache_path(key).is_relative_to(tmp_path)
+    other = {**key, "threads": key["threads"] + 1}
+    assert calibrating.cache_path(other) != calibrating.cache_path(key)
+    assert calibrating.cached("cpu") is None
+
+
+def test_a_trace_finds_this_machines_calibration(
+    measured: tuple[Path, tv.Trace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, trace = measured
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = calibrating.cache_path(calibrating.circumstances("cpu"))
+    place.parent.mkdir(parents=True)
+    place.write_bytes(path.read_bytes())
+    assert trace.roofline().hardware.name == trace.latency().found.machine == calibrating.processor_name()
+
+
+@pytest.mark.parametrize("stage", ["_programs", "_samples"])
+def test_interrupted_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    def interrupt(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrating, "_programs", lambda *given: ([], 1000.0))
+    monkeypatch.setattr(calibrating, stage, interrupt)
+    before = torch.random.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        tv.calibrate(device="cpu", path=tmp_path / "machine.json", seconds=1)
+    assert os.listdir(tmp_path) == []
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_devices_that_cannot_be_calibrated_are_refused() -> None:
+    with pytest.raises(NoMatch, match="cpu"):
+        tv.calibrate(device="tpu")
+    for wrong in (0, -1.0, float("nan"), float("inf"), "a minute"):
+        with pytest.raises(UsageError, match="above 0"):
+            tv.calibrate(device="cpu", seconds=wrong)  # type: ignore[arg-type]
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="no CUDA device"):
+            tv.calibrate(device="cuda")
+
+
+def test_any_beginning_of_the_probes_has_every_kind() -> None:
+    flops = dict.fromkeys(("float32", "bfloat16"), 2e6)
+    probes = all_probes(Bench("cpu", flops, 2e5), ("float32", "bfloat16"), share=0.3)
+    few = {probe.family for probe in probes[: len(probes) // 3]}
+    assert {"matmul", "convolution", "attention", "elements", "lookup", "pooling", "optimizer"} <= few
+    again = all_probes(Bench("cpu", flops, 2e5), ("float32", "bfloat16"), share=0.3)
+    assert [probe.family for probe in again] == [probe.family for probe in probes]
+
+
+def test_half_of_the_convolutions_are_heavy_and_first_layers_have_no_gradient_of_the_image() -> None:
+    most = {"float32": 2e11, "tf32": 1.3e12, "bfloat16": 3e12}
+    for dtype, limit in (("float32", most["tf32"] / 8), ("bfloat16", most["bfloat16"] / 8)):
+        probes = list(convolutions(Bench("cpu", most, 1e8), dtype, 60))
+        flops = [probe.make.args[2].flops for probe in probes if probe.family == "convolution"]
+        assert max(flops) <= limit and 30 <= sum(one > limit / 50 for one in flops) <= 50
+    image = Filter(1, 8, 3, 4, 3, 1, 1, False)
+    trace = tv.trace(_convolution(Bench("cpu", most, 1e8), "float32", image, True))
+    asked = [call.args[-1] for call in trace.graph.calls if "convolution_backward" in call.op]
+    assert asked == [(False, True, False)]
+
+
+def test_vocabularies_are_large_and_mostly_no_round_number() -> None:
+    flops = {"float32": 2e11, "bfloat16": 3e12}
+    drawn = [probe.make.args[2] for probe in vocabularies(Bench("cpu", flops, 1e8), "bfloat16", 40)]
+    words = [max(one.rows, one.depth, one.columns) for one in drawn]
+    assert len(drawn) == 40 and {one.form for one in drawn} == {"right", "plain", "left"}
+    assert min(words) >= 10_000 and 10 <= sum(count % 8 != 0 for count in words) <= 35
+
+
+def test_a_probe_is_one_operation_and_keeps_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    flops = dict.fromkeys(("float32", "bfloat16"), 2e6)
+    probes = all_probes(Bench("cpu", flops, 2e5), ("float32",), share=0.05)
+    times = (Timed(float(place), 1.0) for place in range(len(probes)))  # a probe's time is its place
+    monkeypatch.setattr("torch_vis.analysis.machine.probes.clocks.cpu_times", lambda works: times)
+    samples = calibrating._on_cpu(probes, math.inf, lambda: None)
+    places = samples.time_ns.astype(int).tolist()
+    assert places == sorted(set(places))
+    assert len(places) > 0.95 * len(probes)  # those that run in many operations say nothing of one
+    of_kind = {(probes[place].family, KINDS[kind]) for place, kind in zip(places, samples.kind)}
+    for family in ("matmul", "convolution", "normalization", "softmax", "optimizer"):
+        assert {kind for of, kind in of_kind if of == family} == {family}
+    assert {("bmm", "matmul"), ("lookup", "indexing"), ("pooling", "pooling")} <= of_kind
+
+
+def test_every_program_runs_both_ways() -> None:
+    for number, program in enumerate(all_programs(("float32",), deep=False)):
+        for run in runs(program, number, "cpu", "float32").values():
+            run()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_a_terminal_shows_how_much_of_the_time_has_passed(
+    monkeypatch: pytest.MonkeyPatch, rich: bool
+) -> None:
+    screen, clock = Terminal(), iter([0.0, 1.0, 3.0, 9.0])
+    monkeypatch.setattr("sys.stderr", screen)
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    shown = []
+    with progress.passing(4.0, "calibrating") as look:
+        for _ in range(3):
+            look()
+            shown.append(re.findall(r"(\d+)(?:%|/100)", screen.getvalue())[-1])
+    assert shown == ["25", "75", "100"]  # and no more than all of it

@@ -1,0 +1,248 @@
+"""Times added up along a graph: by operator, line, phase, call and module, and they come to the whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import torch_vis as tv
+from tests.kit.graphs import empty_graph
+from tests.kit.traced import NAMES, traced
+from torch_vis.analysis.time.breakdown import Timing
+from torch_vis.analysis.time.device_activity import DeviceUse, Gap, devices
+from torch_vis.graph.metrics import Column, Metrics
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_parts_come_to_the_whole(name: str) -> None:
+    t = traced(name)
+    report = t.time()
+    operations = t.metrics["time_ns"].total()
+    assert report.total_ns == t.metrics["scope_time_ns"][0] == report.operations_ns + report.host_ns
+    for groups in (report.operators, report.lines, report.phases):
+        assert sum(row.time_ns for row in groups) == operations
+        assert sum(row.operations for row in groups) == len(t.graph)
+    for row in [*report.calls, *report.modules]:
+        assert row.operations_ns + row.host_ns == row.inclusive_ns
+    assert report.calls[0].operations_ns == operations
+    assert sum(row.calls for row in report.modules) == sum(not row.again for row in report.calls)
+    assert str(report).startswith("Time\n")
+    json.dumps(report.to_plain())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_has_the_same_times(name: str) -> None:
+    t = traced(name)
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for row in t.summary().modules:
+        rows.setdefault((row.path, row.type), []).append(row)
+    compared = 0
+    for found in t.time().modules:
+        same = rows.get((found.name, found.type), [])
+        if len(same) != 1 or same[0].kind != "module":
+            continue  # called from several places
+        compared += 1
+        assert (found.calls, found.inclusive_ns) == (same[0].calls, same[0].time_ns)
+        assert found.backward_ns == (same[0].backward_ns or 0)
+        assert found.self_ns == same[0].self_ns
+    assert compared or not any(group[0].kind == "module" and len(group) == 1 for group in rows.values())
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Layers(nn.Module):
+    """Layers inside a module inside a module, checkpointed by ``run``."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.layers, self.run = nn.ModuleList(Layer() for _ in range(3)), run
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.run(layer, x)
+        return x
+
+
+CHECKPOINTED = {
+    "reentrant": lambda layer, x: checkpoint(layer, x, use_reentrant=True),
+    "not reentrant": lambda layer, x: checkpoint(layer, x, use_reentrant=False),
+    "functions": lambda layer, x: checkpoint(lambda x: torch.sin(layer(x)), x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("how", CHECKPOINTED)
+@pytest.mark.parametrize("repeat", [0, 2])
+def test_what_is_computed_again_counts_in_backward_of_all_modules_around_it(how: str, repeat: int) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Layers(CHECKPOINTED[how]))
+    t = tv.trace(model, torch.rand(4, 8), backward=True, repeat=repeat)
+    report = t.time()
+    rows = {row.name: row for row in report.modules if row.type != "run"}
+    layers = [row for row in report.modules if row.type == "Layer"]
+    assert [row.calls for row in layers] == [1, 1, 1]
+    assert all(row.recomputed_ns > 0 and row.backward_ns > row.recomputed_ns for row in layers)
+    for around in (rows[""], rows["1"]):
+        for name in ("inclusive_ns", "operations_ns", "backward_ns", "recomputed_ns"):
+            assert getattr(around, name) >= sum(getattr(row, name) for row in layers)
+    for row in rows.values():
+        table = next(
+            module for module in t.summary().modules if module.path == row.name and module.kind != "run"
+        )
+        assert (row.inclusive_ns, row.self_ns) == (table.time_ns, table.self_ns)
+        assert row.backward_ns == table.backward_ns
+    assert rows[""].inclusive_ns + rows[""].backward_ns <= report.total_ns
+    again = [row for row in report.calls if row.again and row.type == "Layer"]
+    assert len(again) == 3 and all(row.recomputed_ns == 0 < row.operations_ns for row in again)
+    bars = report.charts()["modules"].series
+    assert sum(map(sum, (one.y for one in bars))) == sum(
+        row.inclusive_ns + row.backward_ns for row in report.modules if row.type != "run"
+    )
+
+
+def test_what_is_computed_again_counts_where_it_was_computed_first() -> None:
+    """A module that two others call, of which only the second is checkpointed."""
+
+    class Caller(nn.Module):
+        def __init__(self, shared: nn.Module, again: bool) -> None:
+            super().__init__()
+            self.shared, self.again = shared, again
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.shared, x, use_reentrant=True) if self.again else self.shared(x)
+
+    shared = Layer()
+    t = tv.trace(nn.Sequential(Caller(shared, False), Caller(shared, True)), torch.rand(2, 8), backward=True)
+    modules = {row.name: row for row in t.time().modules if row.type == "Caller"}
+    assert modules["0"].recomputed_ns == 0 < modules["1"].recomputed_ns
+    for row in t.summary().modules:
+        if row.type == "Caller":
+            assert row.backward_ns == modules[row.path].backward_ns
+
+
+def timed(model: nn.Module, x: Tensor) -> tuple[tv.Trace, Timing]:
+    """A trace in which every operation takes 10 ns and every call of a module 100 ns for each one inside it."""
+    t = tv.trace(model, x, backward=True, keep=False)
+    size = np.ones(len(t.graph.scope_call), dtype=np.int64)
+    for scope in range(len(size) - 1, 0, -1):
+        size[t.graph.scope_parent[scope]] += size[scope]
+    columns = [
+        Column("time_ns", np.full(len(t.graph), 10)),
+        Column("scope_time_ns", size * 100, along="scope"),
+        Column("kernel_ns", np.full(len(t.graph), 7), known=np.arange(len(t.graph)) > 0),
+    ]
+    return t, Timing(t.graph, Metrics({column.name: column for column in columns}))
+
+
+def test_self_and_inclusive_time_of_modules() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU()))
+    t, timing = timed(model, torch.rand(2, 3))
+    rows = {row.name: row for row in timing.by_module if row.type != "run"}
+    assert rows[""].inclusive_ns == 400 and rows[""].self_ns == 100
+    assert rows["1"].inclusive_ns == 200 and rows["1"].self_ns == 100 and rows["1.0"].inclusive_ns == 100
+    assert rows["1"].operations_ns == 10 and rows["1"].host_ns == 190
+    backward = [node for node in t.graph.nodes if node.phase == "backward" and node.path == "0"]
+    assert backward and rows["0"].backward_ns == 10 * len(backward)
+    assert rows["1.0"].kernel_ns == 14  # forward and backward
+
+
+def test_no_time_is_less_than_nothing() -> None:
+    t = tv.trace(nn.Sequential(nn.ReLU()), torch.rand(2), keep=False)
+    columns = [
+        Column("time_ns", np.full(len(t.graph), 10)),
+        Column("scope_time_ns", np.arange(len(t.graph.scope_call)) * 100, along="scope"),
+    ]
+    timing = Timing(t.graph, Metrics({column.name: column for column in columns}))
+    assert all(row.self_ns >= 0 for row in [*timing.by_call, *timing.by_module])
+
+
+def test_a_module_called_again_counts_each_call_and_one_inside_itself_once() -> None:
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, x: Tensor, depth: int = 2) -> Tensor:
+            return self(self.act(x), depth - 1) if depth else self.act(x)
+
+    _, timing = timed(Nested(), torch.rand(3, requires_grad=True))
+    rows = {row.name: row for row in timing.by_module if row.type != "run"}
+    assert rows["act"].calls == 3 and rows["act"].inclusive_ns == 300
+    assert rows[""].calls == 3 and rows[""].inclusive_ns == 600  # the outermost call is around the others
+    assert rows[""].self_ns == 300
+
+
+def test_backward_operations_count_for_the_line_of_their_forward_operation() -> None:
+    t = tv.trace(lambda x: x.sin(), torch.rand(3, requires_grad=True), backward=True)
+    line = next(row for row in t.time().lines if "test_timing" in row.name and "lambda" in row.name)
+    backward = [node for node in t.graph.nodes if node.link is not None and node.link.name == "sin"]
+    assert {"cos", "mul"} <= {node.name for node in backward} and line.operations == 1 + len(backward)
+
+
+def test_a_kernel_time_that_is_not_known_is_none() -> None:
+    t, timing = timed(nn.ReLU(), torch.rand(3, requires_grad=True))
+    first = t.graph.nodes[0].name
+    assert next(row for row in timing.by_operator if row.name == first).kernel_ns is None
+    assert all(row.kernel_ns is not None for row in timing.by_operator if row.name != first)
+
+
+def test_without_times_it_says_so() -> None:
+    with pytest.raises(tv.errors.UsageError, match="no times"):
+        tv.Trace(empty_graph(), Metrics()).time()
+
+
+def test_figures() -> None:
+    report = traced("bert").time()
+    for name in report.charts():
+        assert report.figure("plotly", chart=name).data
+    assert report.figure("matplotlib").axes[0].get_title(loc="left").startswith("Time by module")
+    with pytest.raises(tv.errors.NoMatch, match="operators"):
+        report.figure(chart="operatorz")
+
+
+def device_rows(
+    starts: list[int], times: list[int], waits: Sequence[tuple[int, int]] = ()
+) -> dict[str, list[Any]]:
+    count = len(starts)
+    return {
+        "names": ["gemm", "cudaStreamSynchronize"],
+        "kernel_name": [0] * count,
+        "kernel_node": list(range(count)),
+        "kernel_start_ns": starts,
+        "kernel_time_ns": times,
+        "kernel_device": [0] * count,
+        "kernel_stream": [7] * count,
+        "wait_name": [1] * len(waits),
+        "wait_node": [-1] * len(waits),
+        "wait_start_ns": [start for start, _ in waits],
+        "wait_time_ns": [time for _, time in waits],
+    }
+
+
+def test_idle_time_is_what_no_stream_fills() -> None:
+    use = DeviceUse(device_rows([0, 5, 40], [10, 20, 10]), 0)
+    assert (use.span_ns, use.busy_ns, use.kernel_ns) == (50, 35, 40)
+    assert use.gaps == [Gap(start_ns=25, time_ns=15, before=1, after=2)]
+    assert use.launch_bound == pytest.approx(15 / 50)
+
+
+def test_time_that_the_host_waits_is_no_launch_time() -> None:
+    use = DeviceUse(device_rows([0, 100], [10, 10], [(5, 50)]), 0)
+    assert use.waited_ns == 50 and use.launch_bound == pytest.approx(45 / 110)
+    assert use.waits[0].name == "cudaStreamSynchronize" and use.waits[0].node is None
+
+
+def test_no_kernels_no_devices() -> None:
+    assert devices(device_rows([], [])) == []

@@ -1,1 +1,0 @@
-"""`python -m tests.corpus`: every model the installed libraries can build, traced and checked one by one."""

@@ -1,5 +1,0 @@
-"""Every architecture that transformers can build from a tiny configuration."""
-
-from tests.corpus.hf.architectures import makers, names, prepare
-
-__all__ = ["makers", "names", "prepare"]

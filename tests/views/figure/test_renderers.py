@@ -1,0 +1,257 @@
+"""Every renderer on every graph: Plotly, Matplotlib, SVG, Graphviz and Mermaid, read by the format's own reader."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torch_vis as tv
+from tests.kit.geometry import line_crosses, overlapping
+from tests.kit.graphs import empty_graph, one_node_graph
+from tests.kit.traced import NAMES, traced
+from tests.zoo import ZOO
+from torch_vis.errors import MissingExtra
+from torch_vis.graph import Metrics
+
+plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+go = pytest.importorskip("plotly.graph_objects", reason="plotly is not installed")
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    'a"b]; x -> y [',
+    "$\\frac{1}{2}$",
+    "line\nbreak\x00",
+    "| `code` *b* |",
+    "層",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open() -> Any:
+    plt.switch_backend("Agg")
+    yield
+    plt.close("all")
+
+
+def hostile_model() -> nn.Module:
+    """A model whose modules' names and classes try to be markup."""
+    model = nn.Module()
+    parts = []
+    for place, name in enumerate(HOSTILE):
+        part = type(name.replace("\x00", ""), (nn.Linear,), {})(4, 4)
+        parts.append(part)
+        model._modules[f"{name} {place}".replace(".", "")] = part
+    model.forward = lambda x: [x := part(x) for part in parts][-1]  # type: ignore[method-assign]
+    return model
+
+
+def empty_trace() -> tv.Trace:
+    return tv.Trace(empty_graph(), Metrics())
+
+
+# ---------------------------------------------------------------- SVG
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_svg_of_the_zoo_is_well_formed(name: str) -> None:
+    t = traced(name)
+    root = ET.fromstring(str(t.figure("svg")))
+    boxes = [group for group in root.iter(f"{SVG}g") if group.find(f"{SVG}text") is not None]
+    assert len(boxes) >= (1 if len(t.graph) else 0)
+
+
+def test_svg_shows_names_as_text() -> None:
+    t = tv.trace(hostile_model(), torch.ones(1, 4), backward=True)
+    root = ET.fromstring(str(t.figure("svg")))
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
+        *("svg", "rect", "text", "g", "title", "path", "polygon", "defs", "linearGradient", "stop")
+    }
+    words = " ".join(text.text or "" for text in root.iter(f"{SVG}text"))
+    assert "<img src=x on" in words and "層" in words
+    tips = [tip.text or "" for tip in root.iter(f"{SVG}title")]
+    assert any("operation: aten::sum" in tip for tip in tips)
+
+
+def test_svg_with_a_colour_scale() -> None:
+    text = str(tv.trace(nn.Linear(3, 2), torch.ones(1, 3)).figure("svg", color="memory"))
+    assert "linearGradient" in text and "memory of the operations" in text
+
+
+# ---------------------------------------------------------------- Plotly
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plotly_draws_the_zoo(name: str) -> None:
+    figure = traced(name).figure("plotly")
+    assert isinstance(figure, go.Figure)
+    json.loads(figure.to_json())
+
+
+def rectangles(figure: Any, name: str) -> list[tuple[float, float, float, float]]:
+    """The shapes of a name, from the coordinates of the traces: runs of points between gaps."""
+    found = []
+    for points in runs(figure, name):
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        found.append((min(xs), min(ys), max(xs), max(ys)))
+    return found
+
+
+def runs(figure: Any, name: str) -> list[list[tuple[float, float]]]:
+    found: list[list[tuple[float, float]]] = []
+    for trace in figure.data:
+        if trace.name == name:
+            found.append([])
+            for x, y in zip(trace.x, trace.y):
+                if x is None:
+                    found.append([])
+                else:
+                    found[-1].append((float(x), float(y)))
+    return [run for run in found if run]
+
+
+@pytest.fixture(scope="module")
+def bert() -> tv.Trace:
+    model, args, kwargs = ZOO["bert"].make(full=True)
+    return tv.trace(model, *args, kwargs=kwargs, backward=True, keep=False)
+
+
+@pytest.mark.parametrize("depth", ["auto", 1, 3, None])
+def test_bert_base_in_plotly_has_no_overlap_and_no_edge_through_a_node(bert: tv.Trace, depth: Any) -> None:
+    figure = bert.figure("plotly", depth=depth)
+    boxes, edges = rectangles(figure, "boxes"), runs(figure, "edges")
+    assert len(boxes) > 10 and len(edges) >= len(boxes) // 2
+    assert overlapping(boxes) == []
+    through = [(edge[0], box) for edge in edges for box in boxes if line_crosses(edge, box)]
+    assert through == []
+
+
+def test_plotly_says_every_fact_on_hover(bert: tv.Trace) -> None:
+    figure = bert.figure("plotly", color="time")
+    hovers = [text for trace in figure.data if trace.name == "operations" for text in trace.hovertext]
+    attention = next(text for text in hovers if "query" in text)
+    for fact in (
+        "module: encoder.layer.0.attention.self.query",
+        "class: Linear",
+        "12 alike",
+        "time:",
+        "allocated:",
+    ):
+        assert fact in attention
+    lines = [text for trace in figure.data if trace.name == "modules and edges" for text in trace.hovertext]
+    assert any("→" in text and "f32[" in text for text in lines)
+
+
+def test_a_plotly_figure_is_the_users(tmp_path: Path) -> None:
+    figure = tv.trace(nn.Linear(3, 2), torch.ones(1, 3)).figure()
+    figure.update_layout(title="mine", width=1200, height=800)
+    figure.write_html(tmp_path / "f.html")
+    assert "mine" in (tmp_path / "f.html").read_text()
+
+
+def test_plotly_takes_names_as_text() -> None:
+    figure = tv.trace(hostile_model(), torch.ones(1, 4)).figure("plotly")
+    for trace in figure.data:
+        for text in [*(trace.text or ()), *(trace.hovertext or ())]:
+            assert "<img" not in text
+
+
+# ---------------------------------------------------------------- Matplotlib
+
+
+@pytest.mark.parametrize("name", NAMES[::3])
+def test_matplotlib_draws_the_zoo(name: str, tmp_path: Path) -> None:
+    figure = traced(name).figure("matplotlib")
+    figure.savefig(tmp_path / "f.svg")
+    ET.parse(tmp_path / "f.svg")
+
+
+def test_matplotlib_draws_into_the_current_figure(tmp_path: Path) -> None:
+    figure = tv.trace(nn.Linear(3, 2), torch.ones(1, 3), backward=True).figure("matplotlib", color="time")
+    assert plt.gcf() is figure
+    plt.title("PyTorch Computational Graph")
+    plt.tight_layout()
+    plt.savefig(tmp_path / "f.png", dpi=60, bbox_inches="tight")
+    plt.savefig(tmp_path / "f.pdf")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG") and (
+        tmp_path / "f.pdf"
+    ).stat().st_size > 1000
+
+
+def test_saving_a_picture_opens_no_figure(tmp_path: Path) -> None:
+    t = tv.trace(nn.Linear(3, 2), torch.ones(1, 3))
+    for ending, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<svg")):
+        t.save(tmp_path / f"f{ending}")
+        assert (tmp_path / f"f{ending}").read_bytes().startswith(start)
+    assert plt.get_fignums() == []
+
+
+def test_matplotlib_takes_names_as_text(tmp_path: Path) -> None:
+    figure = tv.trace(hostile_model(), torch.ones(1, 4)).figure("matplotlib")
+    figure.savefig(tmp_path / "f.svg")  # a dollar would be read as mathematics, and \frac fail
+    ET.parse(tmp_path / "f.svg")
+
+
+# ---------------------------------------------------------------- Graphviz
+
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz's programs are not installed")
+
+
+@needs_dot
+def test_graphviz_reads_the_whole_zoo(tmp_path: Path) -> None:
+    for name in NAMES:
+        traced(name).save(tmp_path / f"{name}.dot")
+    done = subprocess.run(
+        ["nop", *sorted(tmp_path.glob("*.dot"))], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert done.stdout.count("digraph") == len(NAMES)
+
+
+@needs_dot
+@pytest.mark.parametrize("name", ["bert", "resnet50", "adamw_foreach_step"])
+def test_graphviz_lays_out_what_is_drawn(name: str) -> None:
+    source = traced(name).figure("graphviz")
+    root = ET.fromstring(source.pipe(format="svg"))
+    drawn = [g for g in root.iter(f"{SVG}g") if g.get("class") == "node"]
+    lines = [g for g in root.iter(f"{SVG}g") if g.get("class") == "edge"]
+    boxes = str(traced(name).figure("svg"))
+    assert len(drawn) == source.source.count("fillcolor=") - source.source.count("; fillcolor=")
+    assert len(lines) == boxes.count("<polygon")
+
+
+@needs_dot
+def test_graphviz_takes_names_as_text() -> None:
+    svg = tv.trace(hostile_model(), torch.ones(1, 4)).figure("graphviz").pipe(format="svg").decode()
+    assert "&lt;img" in svg and "<img" not in svg
+    ET.fromstring(svg)
+
+
+# ---------------------------------------------------------------- nothing to draw, nothing to draw with
+
+
+@pytest.mark.parametrize("renderer", ["plotly", "matplotlib", "graphviz", "svg"])
+def test_an_empty_run_is_an_empty_picture(renderer: str) -> None:
+    assert empty_trace().figure(renderer) is not None
+    assert tv.Trace(one_node_graph(), Metrics()).figure(renderer) is not None
+
+
+@pytest.mark.parametrize(
+    ("renderer", "package"), [("plotly", "plotly"), ("matplotlib", "matplotlib"), ("graphviz", "graphviz")]
+)
+def test_a_missing_library_names_the_line_that_installs_it(
+    renderer: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [package, f"{package}.pyplot", f"{package}.graph_objects"]:
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'torch-vis\[{package}\]'"):
+        tv.trace(nn.Tanh(), torch.ones(2)).figure(renderer)
+    with pytest.raises(ImportError):
+        tv.trace(nn.Tanh(), torch.ones(2)).figure(renderer)

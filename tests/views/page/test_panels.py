@@ -1,0 +1,425 @@
+"""The page's panels in a real Chromium: what they say of a run, and that it is true."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torch_vis as tv
+from tests.kit.browser import needs_browser
+from tests.views.page.test_browser import Net, Page
+from torch_vis.graph.units import duration
+
+pytestmark = needs_browser
+ENTER, ESCAPE = "\ue007", "\ue00c"
+
+
+@pytest.fixture(scope="module")
+def trace() -> tv.Trace:
+    torch.manual_seed(0)
+    return tv.trace(Net(), torch.ones(3, 4), backward=True)
+
+
+@pytest.fixture
+def page(show: Callable[[Any], Page], trace: tv.Trace) -> Page:
+    return show(trace)
+
+
+def facts(page: Page, panel: str) -> dict[str, str]:
+    """The rows of a panel's tables of facts."""
+    rows = page.js(
+        "return [...document.querySelectorAll(`${arguments[0]} .facts tr`)].map(r => [r.cells[0].innerText, "
+        "[...r.cells].slice(1).map(c => c.innerText).join(' | ')])",
+        panel,
+    )
+    return dict(rows)
+
+
+def total(trace: tv.Trace, path: str, metric: str, phase: str = "forward") -> float:
+    column = trace.metrics[metric]
+    return sum(column[node.index] or 0 for node in trace.graph.find(path, phase=phase))
+
+
+# ---------------------------------------------------------------- one of several alike
+
+
+@pytest.mark.parametrize("way", ["search", "table"])
+def test_one_of_several_alike_is_shown_by_itself(page: Page, trace: tv.Trace, way: str) -> None:
+    if way == "search":
+        page.press("/")
+        page.press("path:blocks.4")
+        page.until("return S.search.found?.scopes.length >= 1")
+        page.press(ENTER)
+    else:
+        page.js("S.showTab('modules')")
+        page.js(
+            "[...document.querySelectorAll('.grid tbody tr')]"
+            ".find(r => r.innerText.startsWith('blocks.4')).click()"
+        )
+    page.until("return A.selected?.opening === 'one' && A.selected.shown === 4")
+    if way == "table":
+        assert page.js("return S.tab") == "modules", "the table stays in front"
+        assert page.text("tr.on").startswith("blocks.4")
+        page.js("S.showTab('details')")
+    assert page.text(".details h2") == "blocks.4"
+    found = facts(page, ".details")
+    assert found["operations"] == str(len(trace.graph.find("blocks.4", phase="forward")))
+    assert found["parameters"] == str(sum(p.numel() for p in Net().blocks[4].parameters()))
+    page.press("]")
+    page.until("return document.querySelector('.details h2').innerText === 'blocks.5'")
+    page.js(
+        "[...document.querySelectorAll('.details .link')].find(b => /together/.test(b.innerText)).click()"
+    )
+    assert facts(page, ".details")["operations"] == str(len(trace.graph.find("blocks.*", phase="forward")))
+    assert "1 instance that differs" in page.text(".details") and "blocks.2" in page.text(".details")
+
+
+def test_parameters_count_where_they_are_used(page: Page, trace: tv.Trace) -> None:
+    node = next(node for node in trace.graph.nodes if node.name == "addmm" and node.path == "head")
+    page.js("return S.goNode(arguments[0])", node.index)
+    page.until(f"return A.node === {node.index}")
+    assert facts(page, ".details")["parameters"] == str(8 * 2 + 2)
+    roles = page.js("return [...document.querySelectorAll('.details .rows tr')].map(r => r.innerText)")
+    weight = next(row for row in roles if row.startswith("mat2"))
+    assert "parameter" in weight and "head.weight" in weight and "activation" not in weight
+    assert not [name for name in facts(page, ".details") if "_" in name], "names, not keys"
+
+
+def test_a_view_that_is_gone_to_is_drawn(page: Page) -> None:
+    page.press("/")
+    page.press("op:t path:head phase:forward")
+    page.until("return S.search.found?.total === 1")
+    page.press(ENTER)
+    page.until("return A.node >= 0 && A.run.name(A.node) === 't' && A.selected?.node === A.node")
+    assert page.js("return A.scene.find(A.selected) !== null")
+
+
+def test_the_source_of_a_module_is_its_own(page: Page, trace: tv.Trace) -> None:
+    scope = next(scope.index for scope in trace.graph.scopes if scope.path == "blocks.0")
+    page.js("return S.goScope(arguments[0])", scope)
+    page.until("return document.querySelector('.details h2').innerText === 'blocks.0'")
+    assert "return x + self.second" in page.text(".details .source .here")
+    root = next(scope.index for scope in trace.graph.scopes if scope.type == "Net")
+    page.js("return S.goScope(arguments[0])", root)
+    page.until("return document.querySelector('.details h2').innerText === 'Net'")
+    assert "Source of its first operation, t in stem" in page.text(".details")
+
+
+# ---------------------------------------------------------------- summary
+
+
+def test_the_peak_is_the_same_everywhere(page: Page, trace: tv.Trace) -> None:
+    live, free = (trace.metrics[name].values for name in ("live_bytes", "free_bytes"))
+    page.press("m")
+    page.until("return S.timeline.memory")
+    assert page.js("return S.timeline.memory.total[S.timeline.memory.peak]") == int((live + free).max())
+    page.js("S.showTab('summary')")
+    shown = facts(page, ".summary")["peak memory"]
+    assert page.text(".list h3").startswith(f"Peak: {shown} at")
+    assert f"peak memory  {shown}" in str(trace)
+
+
+def test_the_summary_speaks_of_the_run_in_words(page: Page) -> None:
+    found = facts(page, ".summary")
+    assert found["backward"].isdigit() and "of it to record" in found
+    assert not [name for name in found if "_" in name or name.endswith(" ns")]
+
+
+def test_the_summary_tells_of_runs_that_were_repeated(show: Callable[[Any], Page]) -> None:
+    trace = tv.trace(Net(), torch.ones(3, 4), repeat=3)
+    found, meta = facts(show(trace), ".summary"), trace.meta
+    low, high = (duration(meta[f"plain_wall_{end}_ns"]) for end in ("low", "high"))
+    assert found["without recording"] == duration(meta["plain_wall_ns"])
+    assert found["runs timed"] == "3" and found["half of them within"] == f"{low} to {high}"
+    assert not [name for name in found if name.startswith("plain")]
+
+
+def test_a_run_that_did_not_finish_says_so(show: Callable[[Any], Page]) -> None:
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError(f"boom {x.relu().dim()}")
+
+    page = show(tv.trace(Broken(), torch.ones(2), partial=True))
+    assert "ValueError: boom 1" in page.text(".summary .alert")
+    assert "Not captured (1)" in page.text(".summary")
+    assert "Everything the run did" not in page.text(".summary")
+
+
+def test_an_empty_run_says_that_nothing_ran(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(nn.Identity(), torch.ones(2)))
+    assert "No operation ran" in page.text(".stage") and "not known" not in page.text(".summary")
+    assert facts(page, ".summary")["parameters"] == "0"
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x).relu()
+        if x.sum() > 0:  # the line of the break
+            x = x + 1
+        return torch.nn.functional.linear(self.b(x), self.a.weight)
+
+
+def test_graph_breaks_lead_to_their_partition(show: Callable[[Any], Page]) -> None:
+    t = tv.trace(Branches(), torch.ones(2, 4), via="dynamo")
+    page = show(t)
+    text = page.text(".breaks")
+    (found,) = t.breaks
+    assert "# the line of the break" in text and "ends partition 0" in text
+    assert all(hint[:60] in text for hint in found.hints)
+    assert "⚡ graph break" in page.js(
+        "return A.scene.columns[0].picture.items.map(i => i.box.type).join(' ')"
+    )
+    page.js("document.querySelector('.breaks .link').click()")
+    page.until("return A.selected?.label === 'partition 0'")
+    assert "Ends in a graph break" in page.text(".details .alert")
+    page.js("return S.openEverything()")
+    page.until("return A.scene.columns[0].picture.items.length > 8")
+    calls = page.js(
+        "return A.scene.columns[0].picture.items.map(i => i.box).filter(b => b.kind === 'module').map(b => b.label)"
+    )
+    assert calls.count("linear") == 3 and "x" not in calls, "by the function, not by the program's variable"
+
+
+# ---------------------------------------------------------------- comparison
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[tv.Trace, tv.Trace]:
+    torch.manual_seed(0)
+    one, two = Net(6), Net(4)
+    return tv.trace(one, torch.ones(3, 4)), tv.trace(two, torch.ones(3, 4))
+
+
+def test_a_comparison_has_the_figures_of_both(
+    show: Callable[[Any], Page], pair: tuple[tv.Trace, tv.Trace]
+) -> None:
+    a, b = pair
+    page = show(tv.compare(a, b))
+    found = facts(page, ".summary")
+    assert found["operations"] == f"{len(a.graph)} | {len(b.graph)} | −{len(a.graph) - len(b.graph)}"
+    params = [t.meta["parameters"] for t in pair]
+    cells = found["parameters"].split(" | ")
+    assert cells[0] == f"{params[0] / 1000:.2f} K" and cells[1] == f"{params[1] / 1000:.2f} K"
+    assert cells[2] == f"−{params[0] - params[1]}"
+    read = "const s = A.roots[0].forest.sum(arguments[0], 0, A.roots[0].forest.total); return [s.total, s.unknown]"
+    for metric in ("flops", "alloc_bytes", "time_ns"):
+        for name, t in ((f"{metric}@a", a), (metric, b)):
+            assert page.js(read, name) == [t.metrics[metric].total(), 0], name
+    assert page.js(read, "parameters") == [params[1], 0]
+
+
+def test_sums_that_leave_something_out_are_not_compared(show: Callable[[Any], Page]) -> None:
+    layer, x = torch.nn.Linear(8, 8), torch.ones(2, 8)
+    with torch.library._scoped_library("paged", "FRAGMENT") as library:
+        library.define("own(Tensor x) -> Tensor")
+        library.impl("own", lambda x: x.clone(), "CompositeExplicitAutograd")
+        two = tv.trace(lambda x: torch.ops.paged.own(layer(x)), x)
+    page = show(tv.compare(tv.trace(layer, x), two))
+    assert facts(page, ".summary")["FLOPs"].split(" | ") == ["272", "≥ 272", ""]
+
+
+def test_what_only_one_of_them_has_shows_its_figures(
+    show: Callable[[Any], Page], pair: tuple[tv.Trace, tv.Trace]
+) -> None:
+    a, b = pair
+    page = show(tv.compare(a, b))
+    page.js("S.showTab('modules')")
+    heads = page.js("return [...document.querySelectorAll('.grid th')].map(t => t.innerText)")
+    assert heads[1:3] == ["Δ time", "Δ memory"] and "time A" in heads and "time B" in heads
+    node = page.js(
+        "return [...Array(A.run.count).keys()].find(n => A.run.difference[n] === 2 && A.run.name(n) === 'addmm')"
+    )
+    page.js("return S.goNode(arguments[0])", node)
+    page.until(f"return A.node === {node}")
+    path = page.js("return A.run.path(A.run.nodeScope[A.node])")
+    flops = total(a, path, "flops")
+    assert facts(page, ".details")["FLOPs"] == f"{flops:.0f} | – | −{flops:.0f}"
+    assert "not known" not in page.text(".details .sides")
+
+
+# ---------------------------------------------------------------- heat maps
+
+
+def test_heat_maps_without_data_say_what_would_give_it(page: Page) -> None:
+    options = page.js(
+        "return [...document.querySelectorAll('select[aria-label=\"Heat map\"] option')]"
+        ".map(o => [o.innerText, o.disabled])"
+    )
+    grey = [text for text, disabled in options if disabled]
+    assert any("gradient norm (t.gradients()" in text for text in grey)
+    assert any("roofline bound (t.roofline()" in text for text in grey)
+    assert not any("t.gradients" in text for text, disabled in options if not disabled)
+
+
+def test_gradient_norms(show: Callable[[Any], Page]) -> None:
+    torch.manual_seed(0)
+    t = tv.trace(Net(), torch.ones(3, 4), backward=True)
+    t.gradients()
+    page = show(t)
+    page.js("A.setHeat('gradient_norm')")
+    norm = t.metrics["norm"]
+    phase = t.graph.node_phase
+    most = max(norm[n] or 0 for n in np.flatnonzero(phase == 1).tolist())
+    assert page.js("return A.heat.of(A.roots[1])") == pytest.approx(most)
+    assert page.js("return A.heat.of(A.roots[0])") is None
+    assert "gradient norm" in page.text(".legend") and "logarithmic" in page.text(".legend")
+    assert "not known" not in page.text(".legend"), "forward boxes have no gradient to be known"
+
+
+def test_roofline_bounds(show: Callable[[Any], Page]) -> None:
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU())
+    t = tv.trace(model, torch.ones(64, 256))
+    t.roofline(hardware="epyc-9654")
+    page = show(t)
+    page.js("A.setHeat('bound')")
+    assert all(word in page.text(".legend") for word in ("compute", "memory", "overhead"))
+    bound = t.metrics["bound"]
+    page.js("return S.openEverything()")
+    page.until("return A.scene.columns[0].picture.items.some(i => i.box.node >= 0)")
+    drawn = page.js(
+        "return A.scene.columns[0].picture.items.map(i => i.box).filter(b => b.node >= 0)"
+        ".map(b => [b.node, A.heat.show(A.heat.of(b)), A.paint(b, A.theme).fill])"
+    )
+    words = ("none", "compute", "memory", "overhead")
+    assert drawn and all(word == words[bound[node]] for node, word, _ in drawn)
+    assert len({fill for *_, fill in drawn}) == len({word for _, word, _ in drawn})
+
+
+def test_relevance_of_an_evaluation(show: Callable[[Any], Page]) -> None:
+    torch.manual_seed(0)
+    dlb = tv.DLBacktrace(Net().eval(), (torch.ones(3, 4),))
+    found = dlb.evaluation(dlb.predict(torch.randn(3, 4)), target=0)
+    page = show(dlb.trace)
+    page.js("A.setHeat('relevance')")
+    head = "return A.heat.of(A.roots[0].children[0].children.find(b => b.label === 'head'))"
+    assert page.js(head) == pytest.approx(found["linear_13"])
+
+
+def test_the_legend_says_how_it_adds_up_and_its_scale(page: Page) -> None:
+    page.js("A.setHeat('rate')")
+    assert "FLOPs of all in a box over their time" in page.text(".legend")
+    assert "square root" in page.text(".legend") and "0 FLOP/s" in page.text(".legend")
+    page.js("A.setHeat('flops')")
+    assert "sum of all in a box" in page.text(".legend") and "FLOP" in page.text(".ticks")
+
+
+# ---------------------------------------------------------------- use
+
+
+def test_a_link_brings_back_panels_and_brush(page: Page) -> None:
+    page.js("S.showTab('modules')")
+    page.js("[...document.querySelectorAll('.grid th button')].find(t => t.innerText === 'params').click()")
+    page.press("m")
+    page.until("return S.timeline.memory")
+    page.js("S.timeline.setBrush(3, 9); S.writeHash()")
+    hash = page.js("return location.hash")
+    page.open(hash)
+    assert page.js("return [S.tab, S.modules.order, S.timeline.brush]") == ["modules", "-parameters", [3, 9]]
+    assert page.js(
+        "return [...document.querySelectorAll('th[aria-sort=descending]')].map(t => t.innerText)"
+    ) == ["params ↓"]
+    assert page.js("return A.marked?.size > 0") and "from operation 3 to 9" in page.text(".list")
+
+
+def test_save_without_a_selection_says_so(page: Page) -> None:
+    page.js("document.querySelector('.menu').open = true")
+    page.js(
+        "[...document.querySelectorAll('.menu-body button')].find(b => /JSON/.test(b.textContent)).click()"
+    )
+    assert "nothing is selected" in page.text(".toast")
+    page.press("c")
+    assert "nothing is selected" in page.text(".toast")
+    page.js("document.querySelector('.menu').open = true")
+    page.press(ESCAPE)
+    page.until("return !document.querySelector('.menu').open")
+
+
+def test_inside_a_notebook_no_link_is_promised(driver: Any, trace: tv.Trace, tmp_path: Path) -> None:
+    (tmp_path / "cell.html").write_text(f"<!doctype html><meta charset=utf-8>{trace._repr_html_()}")
+    driver.get((tmp_path / "cell.html").as_uri())
+    driver.switch_to.frame(0)
+    page = Page(driver, tmp_path / "cell.html")
+    page.until("return !!window.__torch_vis")
+    page.js(
+        "[...document.querySelectorAll('.menu-body button')].find(b => /link/.test(b.textContent)).click()"
+    )
+    assert "inside a notebook there are no links" in page.text(".toast")
+    driver.switch_to.default_content()
+
+
+def test_names_that_would_turn_the_text_are_written_out(show: Callable[[Any], Page]) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module("\u202eRTL evil", nn.Linear(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return next(self.children())(x)
+
+    page = show(tv.trace(Odd(), torch.ones(1, 4)))
+    assert "\\u202eRTL evil" in page.labels()
+    page.js("S.showTab('modules')")
+    assert "\\u202eRTL evil" in page.text(".grid") and "\u202e" not in page.js(
+        "return document.body.innerText + T.toSvg()"
+    )
+
+
+def test_a_long_path_keeps_its_end(show: Callable[[Any], Page]) -> None:
+    model: nn.Module = nn.Linear(4, 4)
+    for depth in range(12):
+        model = nn.Sequential(OrderedDict({f"a_rather_long_name_{depth}": model}))
+    page = show(tv.trace(model, torch.ones(1, 4)))
+    page.press("/")
+    page.press("Linear")
+    page.until("return document.querySelectorAll('.results .path-tail').length > 1")
+    tails = page.js(
+        "return [...document.querySelectorAll('.results .path-tail')]"
+        ".map(t => [t.innerText, t.scrollWidth <= t.clientWidth + 1, t.parentElement.title])"
+    )
+    assert tails[0][2].startswith("a_rather_long_name_11.") and tails[0][0] == "a_rather_long_name_0"
+    assert all(whole for _, whole, _ in tails)
+
+
+def test_containers_stay_in_the_module_tree(page: Page) -> None:
+    page.js("S.showTab('modules')")
+    names = page.js("return [...document.querySelectorAll('.grid tbody tr b')].map(b => b.innerText)")
+    assert names[:5] == ["run", "Net", "stem", "blocks.0", "first"]
+    assert page.js("return document.querySelector('.grid th').getAttribute('aria-sort')") == "other"
+
+
+def test_the_timeline_has_axes_and_only_what_can_be_seen(page: Page) -> None:
+    page.press("m")
+    page.until("return S.timeline.memory")
+    uses = page.js(
+        "const m = S.timeline.memory;"
+        "return m.words.filter((_, i) => Math.max(...m.live[i]) > 0.01 * m.total[m.peak])"
+    )
+    key = page.text(".chart-key")
+    assert {"parameter", "saved for backward", "temporary"} <= set(uses)
+    assert all(use in key for use in uses) and "optimizer" not in key
+
+
+def test_the_flame_chart_tells_phases_and_what_lies_between(page: Page) -> None:
+    page.press("t")
+    page.until("return S.flame.chart")
+    page.js(
+        "const c = S.flame.canvas, b = c.getBoundingClientRect();"
+        "c.dispatchEvent(new PointerEvent('pointermove', {clientX: b.left + 40, clientY: b.top + 45}))"
+    )
+    assert "forward" in page.text(".flame-note") and "between them" in page.text(".flame-note")
+    box, at = page.js(
+        "const r = S.flame.note.getBoundingClientRect(), b = S.flame.canvas.getBoundingClientRect();"
+        "return [[r.left - b.left, r.top - b.top], [40, 45]]"
+    )
+    assert abs(box[0] - at[0]) < 60 and abs(box[1] - at[1]) < 90, "beside the pointer"
