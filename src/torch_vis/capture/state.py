@@ -1,26 +1,229 @@
-"""How everything stands that a run may change, so that it can be run again from there and leave what one run leaves.
-
-What torch keeps (tensors, modules, optimizers, schedulers, scalers) is found in the garbage collector's list, what the
-program keeps by following the callable (``reaching``). Contents of memory are those that the recording has copied.
-What goes back as it does after any run that is to leave nothing behind is in ``restoring``.
-"""
+"""Everything that a run may change, put back."""
 
 from __future__ import annotations
 
+import functools
+import gc
 import random
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from torch_vis.capture.kept_tensors import version_of
-from torch_vis.capture.memento import Containers, alive, put_back_versions
-from torch_vis.capture.reachable_state import inside, reach
 from torch_vis.errors import UsageError
+
+# ---------------------------------------------------------------- memento
+
+
+OWNERS = (torch.nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
+set_versions: Any = torch._C._autograd._unsafe_set_version_counter
+
+
+class Memento:
+    """The state of every tensor, module, optimizer, scheduler and scaler that is alive, as it was on entry.
+
+    What a program keeps in places of its own (a list of losses, a counter) is not known here and stays as the run left
+    it.
+    """
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that were alive on entry, those that others were made from."""
+        return [tensor for tensor, *_ in self._tensors]
+
+    def __enter__(self) -> Memento:
+        self._tensors: list[tuple[torch.Tensor, bool, int, Any]] = []
+        self._containers = Containers()
+        with torch._C.DisableTorchFunctionSubclass():
+            tensors, owners = alive()
+            for tensor in tensors:
+                self._note_tensor(tensor)
+            for owner in owners:
+                self._containers.note_all_of(owner)
+        self._random = torch.get_rng_state()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            self._containers.put_back()
+            for tensor, requires, _, gradient in self._tensors:
+                if tensor.grad_fn is not None:
+                    tensor.detach_()
+                if tensor.requires_grad != requires:
+                    tensor.requires_grad_(requires)
+                if requires and tensor.grad is not gradient:
+                    tensor.grad = gradient
+            put_back_versions((tensor, version) for tensor, _, version, _ in self._tensors)
+        torch.set_rng_state(self._random)
+        self._tensors, self._containers = [], Containers()
+
+    def _note_tensor(self, tensor: torch.Tensor) -> None:
+        try:
+            if not tensor.is_leaf:
+                return
+            version = -1 if tensor.is_inference() else tensor._version
+            gradient = tensor.grad if tensor.requires_grad else None
+        except (RuntimeError, NotImplementedError, AttributeError):
+            return  # a wrapper that is just being made, or one without such things
+        self._tensors.append((tensor, tensor.requires_grad, version, gradient))
+
+
+class Containers:
+    """Dictionaries, lists and the like, each with whom it belongs to and what was in it when it was noted."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, type, Any, Any]] = []
+
+    def note(self, owner: Any, container: Any) -> None:
+        """Remember what is in a container now."""
+        before: Any = dict(container) if isinstance(container, dict) else list(container)
+        self._rows.append((owner, type(owner), container, before))
+
+    def note_all_of(self, owner: Any) -> None:
+        """Remember the attributes of an object, what is in them, and in that: an optimizer's state is that deep."""
+        try:
+            attributes = vars(owner)
+        except TypeError:
+            return
+        self.note(owner, attributes)
+        for part in list(attributes.values()):
+            self._note_plain(owner, part)
+            if isinstance(part, (dict, list)):
+                for item in list(part.values() if isinstance(part, dict) else part):
+                    self._note_plain(owner, item)
+
+    def _note_plain(self, owner: Any, item: Any) -> None:
+        if isinstance(item, dict) or type(item) is list:
+            self.note(owner, item)
+
+    def keep(self, wanted: Callable[[Any], bool]) -> None:
+        """Forget the containers of all other owners."""
+        self._rows = [row for row in self._rows if wanted(row[0])]
+
+    def put_back(self) -> None:
+        """Give every container what was in it, where that has changed."""
+        for owner, kind, container, before in self._rows:
+            if isinstance(before, dict) and type(owner) is not kind:
+                continue  # a lazy module has become another class
+            if not _holds(container, before):
+                container.clear()
+                container.update(before) if isinstance(container, (dict, set)) else container.extend(before)
+
+
+def _holds(container: Any, before: Any) -> bool:
+    """Whether the very same things are in a container."""
+    if len(container) != len(before):
+        return False
+    if isinstance(before, dict):
+        return all(key in container and container[key] is value for key, value in before.items())
+    return all(a is b for a, b in zip(container, before))
+
+
+def alive() -> tuple[list[torch.Tensor], list[Any]]:
+    """All tensors there are, and all that torch keeps state in: modules, optimizers, schedulers, scalers."""
+    tensors, owners = [], []
+    for item in gc.get_objects():
+        kind = type(item)
+        if issubclass(kind, torch.Tensor):
+            tensors.append(item)
+        elif issubclass(kind, OWNERS):
+            owners.append(item)
+    return tensors, owners
+
+
+def put_back_versions(counted: Iterable[tuple[torch.Tensor, int]]) -> None:
+    """Let tensors have been written to as often as is said here; those of inference mode, with -1, do not count."""
+    moved = [(tensor, version) for tensor, version in counted if version >= 0 and tensor._version != version]
+    if moved:
+        set_versions(tuple(tensor for tensor, _ in moved), tuple(version for _, version in moved))
+
+
+# ---------------------------------------------------------------- reachable_state
+
+
+MOST = 20_000  # objects looked at; a data set in a list is not what a run changes
+CONTAINERS = (dict, list, set, deque)
+CLOSED = (torch.Tensor, torch.nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, str, bytes)
+
+
+class Reach(NamedTuple):
+    """Places found: variables of enclosing functions, global names, containers, and objects with attributes."""
+
+    cells: list[CellType]
+    names: list[tuple[dict[str, Any], str]]
+    containers: list[Any]
+    objects: list[Any]
+
+
+def reach(target: Callable[..., Any], given: Any = ()) -> Reach:
+    """Whatever a callable holds on to and what it is given, followed through containers and attributes.
+
+    >>> history = []
+    >>> def step(x):
+    ...     history.append(x)
+    >>> reach(step).containers == [history]
+    True
+    """
+    found = Reach([], [], [], [])
+    todo: deque[Any] = deque([target, given])
+    seen: dict[int, Any] = {}
+    while todo and len(seen) < MOST:
+        item = todo.popleft()
+        if id(item) in seen:
+            continue
+        seen[id(item)] = item
+        todo.extend(_next(item, found, is_target=item is target))
+    return found
+
+
+def _next(item: Any, found: Reach, *, is_target: bool) -> Iterator[Any]:
+    """What one thing leads to; the places in it are noted."""
+    if isinstance(item, functools.partial):
+        yield from (item.func, item.args, item.keywords)
+    elif isinstance(item, MethodType):
+        yield from (item.__func__, item.__self__)
+    elif isinstance(item, FunctionType):
+        yield from _held_by(item, found)
+    elif isinstance(item, CONTAINERS):
+        found.containers.append(item)
+        yield from list(item.values() if isinstance(item, dict) else item)
+    elif isinstance(item, tuple):
+        yield from item
+    elif not isinstance(item, CLOSED) and isinstance(getattr(item, "__dict__", None), dict):
+        found.objects.append(item)
+        yield from list(vars(item).values())
+
+
+def _held_by(function: FunctionType, found: Reach) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        found.cells.append(cell)
+        yield inside(cell)
+    known = function.__globals__
+    for name in function.__code__.co_names:
+        item = known.get(name)
+        if name in known and not isinstance(item, (type, ModuleType, FunctionType, BuiltinFunctionType)):
+            found.names.append((known, name))
+            yield item
+
+
+def inside(cell: CellType) -> Any:
+    """What a variable of an enclosing function holds; the cell itself where it holds nothing yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+# ---------------------------------------------------------------- state
+
 
 Memory = list[tuple[torch.UntypedStorage, torch.UntypedStorage]]
 

@@ -4,21 +4,213 @@ from __future__ import annotations
 
 import fnmatch
 import operator
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.relevance import elements, moves, products, sums  # noqa: F401  (importing a file registers its rules)
-from torch_vis.analysis.relevance.call import RULES, Call, Given, Shares, op_name
-from torch_vis.analysis.relevance.composite import expand
+from torch_vis.analysis.relevance.call import (
+    RULES,
+    Call,
+    Given,
+    Part,
+    Shares,
+    magnitude,
+    op_name,
+    signed,
+    wide,
+)
 from torch_vis.analysis.relevance.fx_steps import Steps
-from torch_vis.analysis.relevance.part import Part, magnitude, signed
 from torch_vis.analysis.relevance.result import Relevance, Row
-from torch_vis.analysis.relevance.start import Start
-from torch_vis.errors import no_match
+from torch_vis.analysis.relevance.rules import is_pointwise, pointwise
+from torch_vis.errors import UsageError, no_match
+from torch_vis.ops.higher_order import TRANSPARENT
+
+# ---------------------------------------------------------------- start
+
+
+class Start(NamedTuple):
+    """What is to be explained."""
+
+    returned: list[Any]  # the nodes that the model returns
+    output: int
+    target: Any
+    against: Any
+    relevance: torch.Tensor | None
+    multiplier: float
+
+    def part(self, steps: Steps, values: list[Any], *, contrastive: bool) -> tuple[tuple[int, int], Part]:
+        """The place, the position among its outputs, and the relevance to start with."""
+        node = self._node()
+        value = values[steps.places[node]]
+        if not isinstance(value, torch.Tensor):
+            raise UsageError(
+                f"output {self.output} is no tensor ({type(value).__name__}); choose another with output="
+            )
+        if self.against is not None and not contrastive:
+            raise UsageError("against= is for mode='contrastive'")
+        put = self._given(value) if self.relevance is not None else self._at(value, self.target)
+        net = None
+        if contrastive:
+            net = put
+            if self.against is not None:
+                other = self._at(value, self.against)
+                put, net = put + other, put - other
+        elif bool((put < 0).any()):
+            raise UsageError(
+                "relevance below zero needs mode='contrastive', where evidence against is followed apart"
+            )
+        else:
+            put = put.clone()
+        return (steps.places[node], 0), Part(put.abs() if net is not None else put, net)
+
+    def _node(self) -> fx.Node:
+        if not -len(self.returned) <= self.output < len(self.returned):
+            raise UsageError(
+                f"the model returns {len(self.returned)} tensors; there is no output {self.output}"
+            )
+        node = self.returned[self.output]
+        if not isinstance(node, fx.Node):
+            raise UsageError(f"output {self.output} is the constant {node!r}; choose another with output=")
+        return node
+
+    def _given(self, value: torch.Tensor) -> torch.Tensor:
+        given = self.relevance
+        if not isinstance(given, torch.Tensor) or given.shape != value.shape:
+            shown = tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
+            raise UsageError(
+                f"relevance must be a tensor of the output's shape {tuple(value.shape)}, not {shown}"
+            )
+        return given.detach().to(value.device, wide(value)) * self.multiplier
+
+    def _at(self, value: torch.Tensor, target: Any) -> torch.Tensor:
+        """The multiplier at one index of the last dimension of every row, zero elsewhere."""
+        put = torch.zeros(value.shape, dtype=wide(value), device=value.device)
+        if not value.dim():
+            return put + self.multiplier
+        if target is None:
+            chosen = value.argmax(-1, keepdim=True)
+        else:
+            chosen = torch.as_tensor(target, device=value.device)
+            if chosen.is_floating_point():
+                raise UsageError(f"target is an index of the last dimension, not {target!r}")
+            last = value.shape[-1]
+            if bool(((chosen >= last) | (chosen < -last)).any()):
+                raise UsageError(f"target {target!r} is outside the output's last dimension of {last}")
+            try:
+                chosen = (chosen % last).expand(value.shape[:-1]).unsqueeze(-1)
+            except RuntimeError as error:
+                raise UsageError(
+                    f"target has shape {tuple(chosen.shape)}, and the output has rows {tuple(value.shape[:-1])}: "
+                    "give one index, or one for each"
+                ) from error
+        return put.scatter_(-1, chosen, self.multiplier)
+
+
+# ---------------------------------------------------------------- composite
+
+
+class Expansion(NamedTuple):
+    """An operation as a graph of its own, with the values of its run and the leaves that its inputs stand for."""
+
+    steps: Steps
+    values: list[Any]
+    leaves: list[int]  # for each placeholder, the position among the call's leaves
+
+
+def expand(call: Call) -> Expansion | None:
+    """The operation's parts, where torch can take it apart."""
+    wrapped = _wrapped(call)
+    if wrapped is not None:
+        return wrapped
+    function = _decomposition(call)
+    if function is None:
+        return None
+    places = [place for place, leaf in enumerate(call.leaves) if isinstance(leaf.value, torch.Tensor)]
+    inputs = [call.leaves[place].value for place in places]
+
+    def parts(*tensors: torch.Tensor) -> Any:
+        values = [leaf.value for leaf in call.leaves]
+        for place, tensor in zip(places, tensors):
+            values[place] = tensor
+        args, kwargs = pytree.tree_unflatten(values, call.spec)
+        return function(*args, **kwargs)
+
+    module = _traced(parts, inputs)
+    if module is None or all(node.target is call.target for node in _calls(module)):
+        return None
+    steps = Steps(module)
+    return Expansion(steps, steps.run(inputs), places)
+
+
+def _calls(module: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "call_function"]
+
+
+def _traced(function: Callable[..., Any], inputs: list[torch.Tensor]) -> fx.GraphModule | None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module: fx.GraphModule = make_fx(function, tracing_mode="real")(*inputs)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return None  # no decomposition for these arguments: the caller has another rule
+    return module
+
+
+def _decomposition(call: Call) -> Callable[..., Any] | None:
+    if call.name == "scaled_dot_product_attention":
+        return _attention
+    if not isinstance(call.target, torch._ops.OpOverload):
+        return None
+    found = torch._decomp.decomposition_table.get(call.target)
+    if found is not None:
+        return found
+    if call.target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return call.target
+    return None
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention in its plain form: two products with a softmax between."""
+    made = torch.ops.aten._scaled_dot_product_attention_math.default(
+        query, key, value, attn_mask, 0.0, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )
+    return made[0]
+
+
+def _wrapped(call: Call) -> Expansion | None:
+    """The graph inside a higher-order operator that runs one graph on its operands."""
+    if call.name not in TRANSPARENT:
+        return None
+    modules = [leaf.value for leaf in call.leaves if isinstance(leaf.value, fx.GraphModule)]
+    if call.name == "cond":
+        predicate = call.leaves[0].value
+        chosen = modules[0] if bool(predicate) else modules[1]
+    else:
+        chosen = modules[0]
+    last = max(place for place, leaf in enumerate(call.leaves) if isinstance(leaf.value, fx.GraphModule))
+    places = list(range(last + 1, len(call.leaves)))
+    steps = Steps(chosen)
+    if len(steps.inputs) != len(places):
+        return None
+    with torch.no_grad():
+        return Expansion(steps, steps.run([call.leaves[place].value for place in places]), places)
+
+
+# ---------------------------------------------------------------- flow
+
 
 MODES = ("default", "contrastive")
 SHAPE_ONLY = frozenset(
@@ -139,8 +331,8 @@ def shared(call: Call, given: Given) -> tuple[Shares, str]:
     rule = RULES.get(call.name)
     if rule is None and call.name.endswith("_"):
         rule = RULES.get(call.name[:-1])
-    if rule is None and elements.is_pointwise(call.target):
-        rule = elements.pointwise
+    if rule is None and is_pointwise(call.target):
+        rule = pointwise
     if rule is not None:
         found = rule(call, given)
         if found is not None:

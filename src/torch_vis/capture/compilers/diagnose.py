@@ -13,9 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.fake.run import Faking
-from torch_vis.capture.memento import Memento
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, resolve, resumed
+from torch_vis.capture.state import Memento
 from torch_vis.errors import CaptureFailed, TorchVisError
 from torch_vis.graph.rows import Site
 

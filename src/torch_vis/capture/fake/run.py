@@ -29,10 +29,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torch_vis.capture.fake.kernel_shapes import Corrections
-from torch_vis.capture.memento import Memento
 from torch_vis.capture.recording.dispatch_mode import is_wrapper
 from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
 from torch_vis.capture.session import Capture, name_inputs
+from torch_vis.capture.state import Memento
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics

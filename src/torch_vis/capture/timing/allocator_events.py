@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from torch_vis.capture.timing.profiler_run import quiet_profiler
+from torch_vis.capture.timing.profiler_events import quiet_profiler
 
 MARK = "torch_vis: measured run"
 Ints = NDArray[Any]

@@ -9,13 +9,60 @@ the ratio that they had under the profiler.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.capture.assembling.sorted_columns import Ints
-from torch_vis.capture.timing.host_gaps import upwards
+from torch_vis.capture.timing.profiler_events import Timeline, current, ends, event_ns
 from torch_vis.graph.metrics import Column
+
+# ---------------------------------------------------------------- host_gaps
+
+
+class Between(NamedTuple):
+    """Of one profiled run: what the host did by itself in each call of a module, and where each operation ran."""
+
+    host: Any
+    where: Ints  # the call of a module, by time; -1 for an operation that is no event
+
+
+def between(timeline: Timeline, places: Ints, scopes: Ints) -> Between:
+    """Find what the host did besides operations and besides the calls inside a call.
+
+    ``places`` are the events that are operations; ``scopes`` has parent, begin and end of the calls of that run. What
+    the profiler took for events is taken off.
+    """
+    count, cost = len(scopes), event_ns()
+    after, lasted = ends(timeline), timeline.stop - timeline.start
+    times, inner = current(scopes)
+    running = inner[np.searchsorted(times, timeline.start, side="right")]
+    has = places >= 0
+    own = places[has]
+    inside = np.zeros(len(after) + 1, dtype=np.int64)
+    np.add.at(inside, own, 1)
+    np.add.at(inside, after[own], -1)
+    others = np.flatnonzero(np.cumsum(inside)[:-1] == 0)
+    took = np.where(scopes[:, 2] > 0, scopes[:, 2] - scopes[:, 1], 0)
+    left = took.copy()
+    np.subtract.at(left, scopes[1:, 0], took[1:])
+    # half of an event's cost falls before or after its own time
+    spent = np.bincount(running[own], weights=lasted[own] + cost / 2, minlength=count)
+    spent = spent + cost * np.bincount(running[others], minlength=count)
+    where = np.full(len(places), -1, dtype=np.int64)
+    where[has] = running[own]
+    return Between(np.maximum(left - spent, 0), where)
+
+
+def upwards(sums: Any, parent: Sequence[int] | Ints) -> Any:
+    """Sums over each call and those inside it, along the last axis; parents come before the calls in them."""
+    found = sums.copy()
+    for scope in range(found.shape[-1] - 1, 0, -1):
+        found[..., parent[scope]] += found[..., scope]
+    return found
+
+
+# ---------------------------------------------------------------- reconcile_times
 
 
 def own_times(inclusive: Any, parent: Ints) -> Any:

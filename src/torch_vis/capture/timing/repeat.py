@@ -25,10 +25,25 @@ from torch_vis.capture.recording.recorder import Recorder, clock, sequence_numbe
 from torch_vis.capture.session import Capture, run_backward
 from torch_vis.capture.state import Standing, geometry, refuse_iterators, tensors_of
 from torch_vis.capture.timing.device_kernels import Kernels
-from torch_vis.capture.timing.host_gaps import Between, between
-from torch_vis.capture.timing.match_events import Pieces, align, ends, pieces_of_events
-from torch_vis.capture.timing.profiler_run import Timeline, event_ns, match, profiling, refuse_nested
-from torch_vis.capture.timing.reconcile_times import agreed, divided, scope_columns, with_functions
+from torch_vis.capture.timing.profiler_events import (
+    Pieces,
+    Timeline,
+    align,
+    ends,
+    event_ns,
+    match,
+    pieces_of_events,
+    profiling,
+    refuse_nested,
+)
+from torch_vis.capture.timing.reconcile_times import (
+    Between,
+    agreed,
+    between,
+    divided,
+    scope_columns,
+    with_functions,
+)
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics

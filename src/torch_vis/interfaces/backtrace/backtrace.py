@@ -2,26 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.relevance.fx_steps import Steps
+from torch_vis.api import Trace
 from torch_vis.capture.compilers.frontends import export_inputs, export_outputs
+from torch_vis.capture.compilers.interpreter import PASSIVE
+from torch_vis.capture.compilers.program import Program, Stage
+from torch_vis.capture.session import Capture
 from torch_vis.errors import TensorsMissing, UsageError
-from torch_vis.interfaces.backtrace.export import bind, check_model, export, named_leaves, same_device
-from torch_vis.interfaces.backtrace.graph import facts, to_networkx
-from torch_vis.interfaces.backtrace.inputs import Contract
-from torch_vis.interfaces.backtrace.memory import highest
-from torch_vis.interfaces.backtrace.node_io import NodeIO, needed, selected
+from torch_vis.graph import Column, Graph
+from torch_vis.interfaces.backtrace.export import (
+    Contract,
+    bind,
+    check_model,
+    export,
+    named_leaves,
+    same_device,
+)
+from torch_vis.interfaces.backtrace.graph import NodeIO, facts, needed, selected, to_networkx
 
 if TYPE_CHECKING:
     import networkx
 
     from torch_vis.analysis.relevance.result import Relevance
     from torch_vis.api import Trace
+
+
+# ---------------------------------------------------------------- memory
+
+
+APART = 1 << 40  # bytes between the heap and the region of large mappings, at the least
+
+
+def highest(values: Iterable[Any], held: torch.Tensor | None) -> torch.Tensor | None:
+    """The tensor at the highest address of the heap, of those in a run and the one that is held.
+
+    A run that keeps every node frees all of it at once, and the C library then returns its heap to the system: the next
+    run pays for every page again, half the time of a ResNet-50. The library can return only what lies above the last
+    block in use, so one tensor of the run, the highest, is kept. The heap stays mapped, and free for anybody, until the
+    ``DLBacktrace`` is gone.
+    """
+    found = {held.data_ptr(): held} if held is not None else {}
+    for value in values:
+        if type(value) is torch.Tensor and value.device.type == "cpu":
+            found[value.data_ptr()] = value
+    if not found:
+        return None
+    addresses = sorted(found)
+    gaps = [(after - before, before) for before, after in itertools.pairwise(addresses)]
+    gap, below = max(gaps, default=(0, addresses[-1]))
+    return found[below if gap > APART else addresses[-1]]
+
+
+# ---------------------------------------------------------------- trace_columns
+
+
+def trace_of(
+    program: Any, model: torch.nn.Module, flat: list[Any], relevance: Mapping[str, float], limits: list[str]
+) -> Trace:
+    """The program run on its flat inputs, with what each node was given as the metric ``relevance``.
+
+    A node of the program may run several operations: its relevance stands at the last of them, which makes its result.
+    """
+    capture = Capture(model, keep=False)
+    specs = program.graph_signature.input_specs
+    capture.inputs = [
+        (spec.arg.name, value)
+        for spec, value in zip(specs, flat)
+        if spec.kind.name == "USER_INPUT" and isinstance(value, torch.Tensor)
+    ]
+    capture.has_output = True
+    stage = Stage(capture)
+    with torch.no_grad(), capture:
+        made = stage.player(program.graph_module).play(*flat)
+        capture.output = export_outputs(program, model, made)
+    graph, metrics, _, unseen, meta = capture.finish()
+    meta["program"] = Program("export", [program.graph_module], program).to_plain()
+    names = [node.name for node in program.graph_module.graph.nodes if node.op not in PASSIVE]
+    metrics = metrics.with_column(_column(graph, names, relevance))
+    return Trace(graph, metrics, (*unseen, *limits), meta, output=capture.output)
+
+
+def _column(graph: Graph, names: list[str], relevance: Mapping[str, float]) -> Column:
+    """Nodes of the program are calls of functions in the graph, in the same order; what runs inside is part of them."""
+    inside = np.zeros(len(graph.scope_call), dtype=bool)
+    calls: list[int] = []
+    for scope in graph.scopes:
+        around = int(graph.scope_parent[scope.index])
+        inside[scope.index] = around >= 0 and (inside[around] or around in calls[-1:])
+        if scope.kind == "function" and not inside[scope.index]:
+            calls.append(scope.index)
+    last = np.full(len(graph.scope_call), -1, dtype=np.int64)
+    last[graph.node_scope] = np.arange(len(graph))  # the later one counts
+    values, known = np.zeros(len(graph)), np.zeros(len(graph), dtype=bool)
+    at = 0
+    for name in names:
+        if at == len(calls) or graph.scopes[calls[at]].path != re.sub(r"_\d+$", "", name):
+            continue  # it only takes a result apart, and was not called
+        node = int(last[calls[at]])
+        at += 1
+        if name in relevance and node >= 0:
+            values[node] = relevance[name]
+            known[node] = True
+    return Column("relevance", values, known=known)
+
+
+# ---------------------------------------------------------------- backtrace
 
 
 class DLBacktrace:
@@ -169,7 +263,7 @@ class DLBacktrace:
         (1.0, torch.Size([1, 3]))
         """
         from torch_vis.analysis.relevance import relevance_of
-        from torch_vis.analysis.relevance.start import Start
+        from torch_vis.analysis.relevance.flow import Start
 
         if not isinstance(node_io, NodeIO):
             raise UsageError("evaluation takes what predict() returned: node_io = dlb.predict(x)")
@@ -194,8 +288,6 @@ class DLBacktrace:
         >>> dlb.trace.metrics["relevance"][-1] == found["linear"]
         True
         """
-        from torch_vis.interfaces.backtrace.trace_columns import trace_of
-
         if self._evaluated is None:
             raise UsageError("there is no relevance to show yet; call dlb.evaluation(dlb.predict(x)) first")
         return trace_of(self.program, self.model, *self._evaluated, list(self.limits))
