@@ -13,7 +13,7 @@ from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Kind, Phase
 from torch_vis.views.page.page import page
-from torch_vis.views.page.parameters import looked_through, parameters, sources
+from torch_vis.graph.parameters import looked_through, parameters, sources
 from torch_vis.views.page.payload import payload, plain_meta
 from torch_vis.views.text.breaks import Breaks
 
