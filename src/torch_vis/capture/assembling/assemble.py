@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from torch_vis.capture.assembling import edges as dataflow
 from torch_vis.capture.assembling import metric_columns as measures
@@ -15,7 +14,7 @@ from torch_vis.capture.assembling.backward_links import forward_of
 from torch_vis.capture.assembling.log import read_log
 from torch_vis.capture.assembling.optimizer_phase import Reads, on_gradients
 from torch_vis.capture.assembling.recomputed_calls import computed_again
-from torch_vis.capture.assembling.sorted_columns import Ints, call_numbers, carry_down, offsets, table
+from torch_vis.capture.assembling.sorted_columns import call_numbers, carry_down, offsets, table
 from torch_vis.capture.assembling.tensor_owners import Places, Span, span_at, span_of
 from torch_vis.capture.recording import opaque_nodes as unseen
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
@@ -26,6 +25,7 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Module, ResultRow
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.storage_births import block_births
+from torch_vis.graph.types import Bools, Ints
 
 
 @dataclass
@@ -376,7 +376,7 @@ class _Assembly:
             result_kind=self.result_kinds,
         )
 
-    def _used_values(self) -> NDArray[np.bool_]:
+    def _used_values(self) -> Bools:
         """Everything but aliases that turned out to stand for something known."""
         used = self.maker >= 0
         used[self.in_value] = True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.capture.assembling.log import Rows
-from torch_vis.capture.assembling.sorted_columns import Ints
 from torch_vis.capture.recording.recorder import ACCUMULATE, CallInfo
+from torch_vis.graph.types import Bools, Ints
 
 LATE_NODES = 4  # how many nodes one write to a view makes, at the most
 LEVELS = 3  # how many levels of differentiation there are beneath another, at the most
@@ -73,7 +72,7 @@ def _owners(rows: Rows, calls: list[CallInfo], backward: Ints) -> Ints:
     return np.where((links < 0) & (next_ >= 0) & ~taken[next_], next_, links)
 
 
-def _each(known: list[bool], rows: Rows) -> NDArray[np.bool_]:
+def _each(known: list[bool], rows: Rows) -> Bools:
     """What is known of call templates, for each operation."""
-    found: NDArray[np.bool_] = np.array(known, dtype=bool)[rows.call]
+    found: Bools = np.array(known, dtype=bool)[rows.call]
     return found

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.capture.assembling.buffers import SMALL_BYTES, Buffer, SmallBuffer
 from torch_vis.capture.assembling.regions import Region, radices, region
-from torch_vis.capture.assembling.sorted_columns import Ints
 from torch_vis.graph.rows import TensorType
 from torch_vis.graph.schema import Kind
+from torch_vis.graph.types import Bools, Ints
 
 DATA, WHOLE, SHAPE = (
     int(Kind.DATA),
@@ -41,7 +40,7 @@ class Memory(NamedTuple):
     offset: Ints
     type: Ints
     maker: Ints
-    writes: NDArray[np.bool_]
+    writes: Bools
     size: Ints
     types: list[TensorType]
 

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from torch_vis.capture.assembling.edges import Reads
-from torch_vis.capture.assembling.sorted_columns import Ints, spans
+from torch_vis.capture.assembling.sorted_columns import spans
 from torch_vis.capture.recording.recorder import CallInfo, Recorder
 from torch_vis.graph.schema import Kind
+from torch_vis.graph.types import Ints
 
 HEAD = 2  # numbers in a row before its columns: its length and the number of its operation
 

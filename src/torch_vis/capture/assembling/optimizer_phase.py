@@ -11,11 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torch_vis.capture.assembling.sorted_columns import Ints
-
-Bools = NDArray[np.bool_]
+from torch_vis.graph.types import Bools, Ints
 
 
 class Reads(NamedTuple):

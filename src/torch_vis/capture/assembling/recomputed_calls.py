@@ -11,11 +11,10 @@ from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.capture.assembling.log import Rows
-from torch_vis.capture.assembling.sorted_columns import Ints
 from torch_vis.capture.recording.recorder import ACCUMULATE, FORWARD, SEED, CallInfo
+from torch_vis.graph.types import Bools, Ints
 
 Places = dict[tuple[int, str], list[int]]
 
@@ -23,7 +22,7 @@ Places = dict[tuple[int, str], list[int]]
 class Again(NamedTuple):
     """Along the operations: which were computed again, and which of forward they were the first time (-1: unknown)."""
 
-    mask: NDArray[np.bool_]
+    mask: Bools
     first: Ints
 
 
@@ -50,7 +49,7 @@ def computed_again(rows: Rows, calls: list[CallInfo], links: Ints) -> Again:
     return found
 
 
-def _runs(rows: Rows, likely: NDArray[np.bool_]) -> list[list[int]]:
+def _runs(rows: Rows, likely: Bools) -> list[list[int]]:
     """The operations of each node of backward that may have computed something again, in order."""
     order = np.lexsort((np.arange(len(rows.call)), rows.thread))
     order = order[rows.backward[order] >= 0]

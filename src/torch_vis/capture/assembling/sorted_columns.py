@@ -6,9 +6,8 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from torch_vis.graph.types import Bools, Ints
 
 
 def spans(counts: Ints) -> tuple[Ints, Ints]:
@@ -50,7 +49,7 @@ def call_numbers(module: Ints) -> Ints:
     return numbers
 
 
-def carry_down(mask: NDArray[np.bool_], parent: Ints) -> None:
+def carry_down(mask: Bools, parent: Ints) -> None:
     """Mark whatever is inside of something marked; parents come first.
 
     >>> mask = np.array([False, True, False, False])

@@ -26,9 +26,10 @@ import torch
 from torch.autograd import profiler
 
 from torch_vis.capture.assembling.log import Rows
-from torch_vis.capture.assembling.sorted_columns import Ints, table
+from torch_vis.capture.assembling.sorted_columns import table
 from torch_vis.capture.recording.recorder import clock
 from torch_vis.errors import UsageError
+from torch_vis.graph.types import Ints
 
 # ---------------------------------------------------------------- profiler_run
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import Ints
 from torch_vis.capture.timing.profiler_events import Timeline, current, ends, event_ns
 from torch_vis.graph.metrics import Column
+from torch_vis.graph.types import Ints
 
 # ---------------------------------------------------------------- host_gaps
 
