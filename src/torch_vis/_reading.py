@@ -90,7 +90,7 @@ class Reading:
         ['sin', 'cos']
         """
         from torch_vis.api import Trace
-        from torch_vis.capture.compilers.subgraphs import run_on_shapes
+        from torch_vis.capture.fake.run import run_subgraph
         from torch_vis.errors import UsageError, no_match
 
         program = cast("Trace", self).program
@@ -105,7 +105,7 @@ class Reading:
         known = {found.name: found for found in program.subgraphs if found.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
-        graph, metrics, limits, meta, output = run_on_shapes(known[name])
+        graph, metrics, limits, meta, output = run_subgraph(known[name])
         return Trace(graph, metrics, limits, meta, output=output)
 
     def gradients(self) -> GradientFlow:

@@ -32,7 +32,7 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Role
 
 if TYPE_CHECKING:
-    from torch_vis.capture.fake.run import Faking
+    from torch_vis.capture.fake.tensors import FakeTensors
 
 
 class Capture:
@@ -46,7 +46,7 @@ class Capture:
         memory: bool = True,
         functions: bool = False,
         declared: Iterable[Callable[..., Any]] = (),
-        faking: Faking | None = None,
+        faking: FakeTensors | None = None,
     ) -> None:
         self.faking = faking
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)

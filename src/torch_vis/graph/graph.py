@@ -112,6 +112,13 @@ class Graph:
         for name in TABLES:
             self.__dict__[name] = tuple(tables[name])
 
+    def replaced(self, **parts: Any) -> Graph:
+        """The same graph with other columns or tables, given by name."""
+        columns, tables = (
+            {name: parts.get(name, self.__dict__[name]) for name in names} for names in (COLUMNS, TABLES)
+        )
+        return Graph(columns, tables)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a graph is immutable; {name!r} cannot be set")
 

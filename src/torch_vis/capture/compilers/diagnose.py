@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_vis.capture.fake.run import Faking
+from torch_vis.capture.fake.tensors import FakeTensors
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, resolve, resumed
 from torch_vis.capture.state import Memento
@@ -190,7 +190,7 @@ def _error_on_shapes(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Exception | None:
     try:
-        with Faking() as faking, faking.above:
+        with FakeTensors() as fake, fake.above:
             model(*args, **kwargs)
     except TorchVisError:
         return None  # it needs numbers, which says nothing

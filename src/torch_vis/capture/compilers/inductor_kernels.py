@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from torch_vis.capture.compilers.diagnose import failed
 from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
-from torch_vis.capture.compilers.frontends import failed
 from torch_vis.capture.compilers.interpreter import PASSIVE, target_name
 from torch_vis.errors import CaptureFailed
 from torch_vis.graph.call import short_name

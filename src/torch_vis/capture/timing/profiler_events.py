@@ -2,10 +2,10 @@
 
 With a recorder active, the profiler notes an operation twice: once when the program calls it, and once more when the
 recorder passes it on. The second event is the operation by itself, timed in C++, and it is the one wanted: of the
-events of that name, the first that lies within the time that the recorder took down and is no longer than it (``match``).
+events of that name, the first that lies within the time that the recorder took down and is no longer (``match``).
 
 Without a recorder, torch does a few things differently: it adds gradients up in place, say, and takes ``linear`` apart
-in another way. So the two sequences are alike but not equal. They are compared piece by piece (``align``): what one call
+in another way. So the two sequences are alike but not equal. They are compared piece by piece (``align``): what a call
 of a module did by itself, and what one node of the backward pass did, are pieces that both runs have. Within a piece,
 an event belongs to the next operation of its name (in place or not), and whatever lies inside the event is part of it.
 """

@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 from torch_vis.analysis.relevance.fx_steps import Steps
 from torch_vis.api import Trace
 from torch_vis.capture.compilers.frontends import export_inputs, export_outputs
-from torch_vis.capture.compilers.interpreter import PASSIVE
-from torch_vis.capture.compilers.program import Program, Stage
+from torch_vis.capture.compilers.interpreter import PASSIVE, ProgramRun
+from torch_vis.capture.compilers.program import Program
 from torch_vis.capture.session import Capture
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.graph import Column, Graph
@@ -80,10 +80,9 @@ def trace_of(
         if spec.kind.name == "USER_INPUT" and isinstance(value, torch.Tensor)
     ]
     capture.has_output = True
-    stage = Stage(capture)
     with torch.no_grad(), capture:
-        made = stage.player(program.graph_module).play(*flat)
-        capture.output = export_outputs(program, model, made)
+        outputs = ProgramRun(capture).interpret(program.graph_module, *flat)
+        capture.output = export_outputs(program, model, outputs)
     graph, metrics, _, unseen, meta = capture.finish()
     meta["program"] = Program("export", [program.graph_module], program).to_plain()
     names = [node.name for node in program.graph_module.graph.nodes if node.op not in PASSIVE]

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.capture.compilers.frontends import failed
+from torch_vis.capture.compilers.diagnose import failed
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 
