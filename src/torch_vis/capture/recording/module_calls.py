@@ -148,11 +148,11 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     module = recorder.module_numbers.get(id(self))
     scope = recorder.enter(_number(recorder, self) if module is None else module, thread)
     try:
-        if recorder.borders is None:
+        if recorder.boundary is None:
             return _module_call(self, *args, **kwargs)
-        recorder.borders.take(scope, args, kwargs)
+        recorder.boundary.take(scope, args, kwargs)
         result = _module_call(self, *args, **kwargs)
-        recorder.borders.give(scope, result)
+        recorder.boundary.give(scope, result)
         return result
     finally:
         recorder.leave(scope, thread)
@@ -179,13 +179,13 @@ def _call_nested(
     for recorder in recorders:
         _look_around(recorder, module, thread)
     entered = [(recorder, recorder.enter(_number(recorder, module), thread)) for recorder in recorders]
-    watching = [(recorder.borders, scope) for recorder, scope in entered if recorder.borders is not None]
+    watching = [(recorder.boundary, scope) for recorder, scope in entered if recorder.boundary is not None]
     try:
-        for borders, scope in watching:
-            borders.take(scope, args, kwargs)
+        for boundary, scope in watching:
+            boundary.take(scope, args, kwargs)
         result = _module_call(module, *args, **kwargs)
-        for borders, scope in watching:
-            borders.give(scope, result)
+        for boundary, scope in watching:
+            boundary.give(scope, result)
         return result
     finally:
         for recorder, scope in reversed(entered):

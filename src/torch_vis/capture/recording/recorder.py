@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -23,9 +23,6 @@ from torch_vis.capture.recording.tensors import Tensor, Tensors
 from torch_vis.graph.call import Call
 from torch_vis.graph.rows import Site
 
-if TYPE_CHECKING:
-    from torch_vis.capture.modules_only.recorder import Borders
-
 current_autograd_node = torch._C._current_autograd_node
 sequence_number = torch._C._autograd._get_sequence_nr
 
@@ -36,6 +33,16 @@ stopped = itertools.repeat(0).__next__  # a clock for runs that are not timed; n
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # in a row of the log, in the place of a backward sequence number
 UNNUMBERED = 1 << 62  # from here on, a backward node has no number: it accumulates into .grad
 _schemas: dict[int, Plan] = {}  # read once per process; a recorder takes copies, to number its own calls
+
+
+class CallBoundary(Protocol):
+    """Sees the tensors that go into and come out of module calls."""
+
+    def take(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call begins."""
+
+    def give(self, scope: int, result: Any) -> None:
+        """A call has returned."""
 
 
 class CallInfo(NamedTuple):
@@ -56,7 +63,7 @@ class Recorder(Tensors):
         super().__init__(keep=keep, memory=memory)
         self.timing = timing
         self.operations = True  # False where only the calls of modules are followed, without a mode
-        self.borders: Borders | None = None  # sees what goes into and comes out of module calls
+        self.boundary: CallBoundary | None = None
         self.clock: Callable[[], int] = clock if timing else stopped
         self.log: list[int] = []  # rows on end, each headed by its length and its number
         self.node_numbers = itertools.count()

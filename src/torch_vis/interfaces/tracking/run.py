@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from torch_vis.api import Trace
-from torch_vis.capture.modules_only.recorder import Borders, LayerCapture
+from torch_vis.capture.modules_only.recorder import LayerCapture, ModuleBoundary
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture, name_inputs, run_backward
 from torch_vis.errors import NothingToDifferentiate, UsageError
@@ -35,10 +35,10 @@ class Session:
         self.capture: Capture
         if operations:
             self.capture = Capture(*roots, keep=keep, timing=timing, memory=memory)
-            self.borders = self.capture.recorder.borders = Borders(self.capture.recorder)
+            self.boundary = self.capture.recorder.boundary = ModuleBoundary(self.capture.recorder)
         else:
             self.capture = LayerCapture(*roots, timing=timing, memory=memory)
-            self.borders = self.capture.borders
+            self.boundary = self.capture.boundary
         self.thread = 0
         self.is_open = False
 
@@ -81,9 +81,11 @@ class Session:
         devices = [*meta["devices"], *(str(p.device) for p in parameters)]
         meta["devices"] = list(dict.fromkeys(devices))
         meta["backward"] = backward
-        own = None if self.operations or not self.memory else self.borders.own_bytes
+        own = None if self.operations or not self.memory else self.boundary.own_bytes
         start = rec.scopes[0][2]
-        spans = [(begun - start, ended - begun if ended else None) for begun, ended in self.borders.backwards]
+        spans = [
+            (begun - start, ended - begun if ended else None) for begun, ended in self.boundary.backwards
+        ]
         return Record(
             trace=Trace(graph, metrics, limits, meta),
             operations=self.operations,
@@ -92,12 +94,12 @@ class Session:
             again=_again(rec),
             facts=facts,
             states=states,
-            taken=self.borders.taken,
-            given=self.borders.given,
+            taken=self.boundary.taken,
+            given=self.boundary.given,
             own_bytes=own,
-            made_bytes=self.borders.made_bytes,
-            passed=self.borders.passed,
-            unknown=self.borders.unknown,
+            made_bytes=self.boundary.made_bytes,
+            passed=self.boundary.passed,
+            unknown=self.boundary.unknown,
             backwards=spans,
             parameters=_counts(parameters) if self.capture.roots else None,
             devices=tuple(meta["devices"]),
@@ -116,7 +118,7 @@ def run_once(
         state.watch(capture.recorder.held)
         capture.inputs = inputs
         if not operations:
-            session.borders.hand(tensor for _, tensor in inputs)
+            session.boundary.hand(tensor for _, tensor in inputs)
         capture.has_output = True
         backward = True
         with capture:
