@@ -145,7 +145,8 @@ class Blocks:
         graph = self.graph
         wanted = np.array([row.kind == kind for row in graph.results], dtype=bool)
         rows = np.repeat(wanted, np.diff(graph.result_start)) if len(wanted) else np.zeros(0, dtype=bool)
-        return graph.result_value[rows]
+        values: Ints = graph.result_value[rows]
+        return values
 
     # ---------------------------------------------------------------- when
 
@@ -199,7 +200,8 @@ class Blocks:
         Their sum is the column ``live_bytes``.
         """
         start, made, freed = self._flows
-        return start[:, None] + np.cumsum(made - freed, axis=1)
+        alive: Ints = start[:, None] + np.cumsum(made - freed, axis=1)
+        return alive
 
     @cached_property
     def during(self) -> Ints:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch_vis.analysis.compare.text import FIGURES
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
 
 
 def figures_of(a: Trace, b: Trace) -> dict[str, tuple[float | None, float | None]]:

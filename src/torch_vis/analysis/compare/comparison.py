@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.compare.align import align, module_of
 from torch_vis.analysis.compare.change_text import differences_in, instead
 from torch_vis.analysis.compare.charts import figures_of, incomplete_in
@@ -18,7 +19,6 @@ from torch_vis.analysis.compare.outputs import match_results
 from torch_vis.analysis.compare.sequence_diff import increasing
 from torch_vis.analysis.compare.text import chart, notes, text
 from torch_vis.analysis.compare.weight_digest import contents_of
-from torch_vis.api import Trace
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 from torch_vis.graph.graph import Rows
 from torch_vis.graph.recomputed import first_calls
@@ -56,7 +56,7 @@ class Comparison:
 
     def __init__(self, a: Trace, b: Trace) -> None:
         self.a, self.b = a, b
-        weights = contents_of(a.graph, a._held), contents_of(b.graph, b._held)
+        weights = contents_of(a.graph, a.kept), contents_of(b.graph, b.kept)
         self.alignment = align(a.graph, b.graph, weights)
 
     @property

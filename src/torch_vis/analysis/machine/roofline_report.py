@@ -11,10 +11,12 @@ import numpy as np
 from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC
 from torch_vis.analysis.machine.lower_bound import LeastShare, least, summed
+from torch_vis.analysis.machine.resolve import machine, profile
 from torch_vis.analysis.machine.roofline import BOUND, Group, dtype_name, grouped, roofline
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import short_name
+from torch_vis.graph.record import Run
 from torch_vis.graph.text import many
 from torch_vis.graph.units import count, duration, size
 from torch_vis.ops.families import KINDS
@@ -23,9 +25,7 @@ from torch_vis.views.charts.labels import shortened_alike
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
-    from torch_vis.analysis.machine.hardware import Hardware
-    from torch_vis.graph.graph import Graph
-    from torch_vis.graph.metrics import Column, Metrics
+    from torch_vis.graph.metrics import Column
 
 POINTS = 2000  # operations that a chart shows, those of the most time
 VISIBLE = 0.01  # of the FLOPs or the bytes: what an element type has to have to be drawn
@@ -47,12 +47,13 @@ class RooflineReport(Report):
 
     title = "Roofline"
 
-    def __init__(self, graph: Graph, metrics: Metrics, hardware: Hardware) -> None:
+    def __init__(self, run: Run, hardware: Any = None) -> None:
+        graph, metrics = run.graph, run.metrics
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to set against a roofline")
         self.graph = graph
-        self.hardware = hardware
-        self.found = roofline(graph, metrics, hardware)
+        self.hardware = profile(machine(hardware, devices=run.meta.get("devices", ())))
+        self.found = roofline(graph, metrics, self.hardware)
 
     def columns(self) -> tuple[Column, Column]:
         """``bound`` (a place in ``BOUND``) and ``peak_share``, one row per operation."""

@@ -11,13 +11,13 @@ from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Kind, Phase
 from torch_vis.views.page.page import page
 from torch_vis.views.page.parameters import looked_through, parameters, sources
 from torch_vis.views.page.payload import payload, plain_meta
 from torch_vis.views.text.breaks import Breaks
 
-Parts = tuple[Graph, Metrics, Sequence[str], Mapping[str, Any]]
 SAME, ADDED, REMOVED, CHANGED = range(4)
 COMPARED = (
     "time_ns",
@@ -30,8 +30,8 @@ COMPARED = (
 
 def save_comparison(
     path: PathLike,
-    a: Parts,
-    b: Parts,
+    a: Run,
+    b: Run,
     found: Any,
     *,
     names: tuple[str, str] | None = None,
@@ -39,7 +39,7 @@ def save_comparison(
 ) -> None:
     """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
 
-    Each is ``(graph, metrics, limits, meta)``; ``found`` says for each operation of ``a`` which one of ``b`` it became
+    ``found`` says for each operation of ``a`` which one of ``b`` it became
     (``to_b``), and which of ``b`` differ (``changed``); ``words`` says of operations of ``b`` what differs.
     """
     title, tables, columns = comparison(a, b, found, names=names, words=words)
@@ -48,17 +48,17 @@ def save_comparison(
 
 
 def comparison(
-    a: Parts,
-    b: Parts,
+    a: Run,
+    b: Run,
     found: Any,
     *,
     names: tuple[str, str] | None = None,
     words: Mapping[int, Sequence[str]] | None = None,
 ) -> tuple[str, Mapping[str, Any], str]:
     """Title, tables and columns of the page."""
-    one, two = names or tuple(str(parts[3].get("model") or "run") for parts in (a, b))
+    one, two = names or (a.name, b.name)
     title = f"{one} → {two}" if one != two else f"{one}: A → B"
-    union = Union(a[0], b[0], found)
+    union = Union(a.graph, b.graph, found)
     status = union.status()
     metrics = union.metrics(_measured(a), _measured(b), status)
     counts = {
@@ -72,8 +72,8 @@ def comparison(
         "Differences are B − A: an operation that is only in one of them counts with all that it takes. "
         "Figures that stand alone, and the memory and time lines, are those of B."
     ]
-    limits = [f"A: {text}" for text in a[2]] + [f"B: {text}" for text in b[2]]
-    meta = {**b[3], "model": title}
+    limits = [f"A: {text}" for text in a.limits] + [f"B: {text}" for text in b.limits]
+    meta = {**b.meta, "model": title}
     sides = [_side(one, a), _side(two, b)]
     more = {
         "compare": {
@@ -85,19 +85,19 @@ def comparison(
             "changes": union.changes(words or {}),
             "was": union.was(),
         },
-        "breaks": [vars(row) for row in Breaks(b[3].get("program"))],
+        "breaks": [vars(row) for row in Breaks(b.meta.get("program"))],
         "read_before": union.read_before(),
     }
-    return title, *payload(union.graph, metrics, limits, meta, recomputed=union.recomputed(), **more)
+    return title, *payload(Run(union.graph, metrics, limits, meta), recomputed=union.recomputed(), **more)
 
 
-def _measured(parts: Parts) -> Metrics:
-    return parts[1].with_column(parameters(parts[0]))
+def _measured(run: Run) -> Metrics:
+    return run.metrics.with_column(parameters(run.graph))
 
 
-def _side(name: str, parts: Parts) -> dict[str, Any]:
+def _side(name: str, run: Run) -> dict[str, Any]:
     """What one of the two runs comes to by itself."""
-    graph, metrics, _, meta = parts
+    graph, metrics, meta = run.graph, run.metrics, run.meta
     totals = {}
     for metric in ("time_ns", "alloc_bytes", "flops", "moved_bytes"):
         if metric in metrics:

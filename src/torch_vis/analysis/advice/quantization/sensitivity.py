@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.advice.quantization.channels import channels_of
 from torch_vis.analysis.advice.quantization.rounding import (
     FORMATS,
@@ -19,7 +20,6 @@ from torch_vis.analysis.advice.quantization.rounding import (
     products,
     sqnr,
 )
-from torch_vis.api import Trace
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.ops.families import kind_of
@@ -206,7 +206,7 @@ def activation_noise(
     """By weight and format, the worst signal to noise of what the weight is multiplied with; None of nothing finite."""
     by_node = {one.node: one for one in multiplied if one.activations}  # one of a node's weights has them
     noise: dict[tuple[int, str], float | None] = {}
-    run = Watched(found.graph, found._held)
+    run = Watched(found.graph, found.kept)
     with quiet(run.plan.generators):
         for node in run.steps():
             one = by_node.get(node)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.advice.quantization.rounding import FORMATS, Narrow, Product
 from torch_vis.analysis.machine.datasheet_efficiency import Profiled
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.api import Trace
 from torch_vis.graph.graph import Graph
 from torch_vis.ops.families import KINDS, REAL_DTYPES
 
