@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import Ints
+from torch_vis.capture.assembling.log import Ints
 from torch_vis.capture.timing.match_events import ends
 from torch_vis.capture.timing.profiler_run import Match, Timeline
 from torch_vis.graph.graph import Graph

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import Ints
+from torch_vis.capture.assembling.log import Ints
 from torch_vis.capture.timing.profiler_run import Timeline
 
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what stands in the place of a backward node's number, as in the log

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import Ints
+from torch_vis.capture.assembling.log import Ints
 from torch_vis.capture.timing.host_gaps import upwards
 from torch_vis.graph.metrics import Column
 
