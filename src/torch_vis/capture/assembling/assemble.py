@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from torch_vis.capture.assembling.backward_links import computed_again, forward_of
 from torch_vis.capture.assembling.edges import Memory
 from torch_vis.capture.assembling.edges import resolve as resolve_reads
-from torch_vis.capture.assembling.log import Ints, Reads, call_numbers, carry_down, offsets, read_log, table
+from torch_vis.capture.assembling.log import Reads, call_numbers, carry_down, offsets, read_log, table
 from torch_vis.capture.assembling.metric_columns import memory_columns, time_columns
 from torch_vis.capture.assembling.phases import GradientReads, Operations, lift, on_gradients
 from torch_vis.capture.assembling.tensor_owners import Places, Span, span_at, span_of
@@ -24,6 +23,7 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Module, ResultRow
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.storage_births import block_births
+from torch_vis.graph.types import Bools, Ints
 
 
 @dataclass
@@ -374,7 +374,7 @@ class _Assembly:
             result_kind=self.result_kinds,
         )
 
-    def _used_values(self) -> NDArray[np.bool_]:
+    def _used_values(self) -> Bools:
         """Everything but aliases that turned out to stand for something known."""
         used = self.maker >= 0
         used[self.in_value] = True

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torch_vis.capture.assembling.log import Ints, Rows
+from torch_vis.capture.assembling.log import Rows
 from torch_vis.capture.recording.recorder import ACCUMULATE, FORWARD, SEED, CallInfo
+from torch_vis.graph.types import Bools, Ints
 
 LATE_NODES = 4  # how many nodes one write to a view makes, at the most
 LEVELS = 3  # how many levels of differentiation there are beneath another, at the most
@@ -76,9 +76,9 @@ def _owners(rows: Rows, calls: list[CallInfo], backward: Ints) -> Ints:
     return np.where((links < 0) & (next_ >= 0) & ~taken[next_], next_, links)
 
 
-def _each(known: list[bool], rows: Rows) -> NDArray[np.bool_]:
+def _each(known: list[bool], rows: Rows) -> Bools:
     """What is known of call templates, for each operation."""
-    found: NDArray[np.bool_] = np.array(known, dtype=bool)[rows.call]
+    found: Bools = np.array(known, dtype=bool)[rows.call]
     return found
 
 
@@ -88,7 +88,7 @@ Places = dict[tuple[int, str], list[int]]
 class Again(NamedTuple):
     """Along the operations: which were computed again, and which of forward they were the first time (-1: unknown)."""
 
-    mask: NDArray[np.bool_]
+    mask: Bools
     first: Ints
 
 
@@ -115,7 +115,7 @@ def computed_again(rows: Rows, calls: list[CallInfo], links: Ints) -> Again:
     return found
 
 
-def _runs(rows: Rows, likely: NDArray[np.bool_]) -> list[list[int]]:
+def _runs(rows: Rows, likely: Bools) -> list[list[int]]:
     """The operations of each node of backward that may have computed something again, in order."""
     order = np.lexsort((np.arange(len(rows.call)), rows.thread))
     order = order[rows.backward[order] >= 0]

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torch_vis.capture.assembling.log import Ints, Reads
+from torch_vis.capture.assembling.log import Reads
 from torch_vis.capture.assembling.regions import (
     Addresses,
     Box,
@@ -29,6 +28,7 @@ from torch_vis.capture.assembling.regions import (
 )
 from torch_vis.graph.rows import TensorType
 from torch_vis.graph.schema import Kind
+from torch_vis.graph.types import Bools, Ints
 
 SMALL_BYTES = 1 << 14
 MANY = 8  # writers of one region, above which a reader names the newest version with all that it carries
@@ -282,7 +282,7 @@ class Memory(NamedTuple):
     offset: Ints
     type: Ints
     maker: Ints
-    writes: NDArray[np.bool_]
+    writes: Bools
     size: Ints
     types: list[TensorType]
 

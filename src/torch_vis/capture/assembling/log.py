@@ -6,12 +6,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.capture.recording.recorder import CallInfo, Recorder
 from torch_vis.graph.schema import Kind
-
-Ints = NDArray[np.int64]
+from torch_vis.graph.types import Bools, Ints
 
 
 def spans(counts: Ints) -> tuple[Ints, Ints]:
@@ -53,7 +51,7 @@ def call_numbers(module: Ints) -> Ints:
     return numbers
 
 
-def carry_down(mask: NDArray[np.bool_], parent: Ints) -> None:
+def carry_down(mask: Bools, parent: Ints) -> None:
     """Mark whatever is inside of something marked; parents come first.
 
     >>> mask = np.array([False, True, False, False])

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from torch_vis.capture.assembling.log import Ints, table
+from torch_vis.capture.assembling.log import table
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.types import Ints
 
 
 def memory_columns(

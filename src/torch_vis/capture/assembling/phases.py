@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torch_vis.capture.assembling.log import Ints, table
+from torch_vis.capture.assembling.log import table
 from torch_vis.capture.recording.recorder import Recorder
-
-Bools = NDArray[np.bool_]
+from torch_vis.graph.types import Bools, Ints
 
 
 class GradientReads(NamedTuple):
@@ -52,19 +50,16 @@ def on_gradients(possible: Bools, writes: Bools, reads: GradientReads) -> Ints:
     return np.flatnonzero(np.frombuffer(found, dtype=np.uint8)[:-1])
 
 
-Mask = NDArray[np.bool_]
-
-
 class Operations(NamedTuple):
     """Along the operations: the scope that each ran in, whether gradients were recorded, whether it was backward."""
 
     scope: Ints
     grad_mode: Ints
-    is_backward: Mask
+    is_backward: Bools
     time_ns: Ints
 
 
-def lift(rec: Recorder, ran: Operations) -> tuple[Ints, Mask]:
+def lift(rec: Recorder, ran: Operations) -> tuple[Ints, Bools]:
     """Take closures out of their optimizer: the scope of each operation, and which are the optimizer's own.
 
     Calls of modules come to stand beside the optimizer's step and not in it, and their time is taken off its own.
@@ -100,7 +95,7 @@ def _records_gradients(rec: Recorder, scope: int) -> bool:
     return kind == "optimizer" and bool(getattr(owner, "defaults", {}).get("differentiable"))
 
 
-def _scopes_of(closure: Ints, own: Ints, scopes: Ints) -> Mask:
+def _scopes_of(closure: Ints, own: Ints, scopes: Ints) -> Bools:
     """The scopes (of functions) in which only operations of a closure ran."""
     found = np.zeros(len(scopes), dtype=bool)
     found[closure] = True
@@ -108,7 +103,7 @@ def _scopes_of(closure: Ints, own: Ints, scopes: Ints) -> Mask:
     return found
 
 
-def _move(rec: Recorder, scopes: Ints, optimizer: Ints, of_closure: Mask, spent: Ints) -> None:
+def _move(rec: Recorder, scopes: Ints, optimizer: Ints, of_closure: Bools, spent: Ints) -> None:
     kinds = [kind for *_, kind in rec.modules]
     for scope, (module, parent, began, ended, own, again) in enumerate(scopes.tolist()):
         if parent < 0 or optimizer[parent] != parent or kinds[module] == "optimizer":

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture.kept_tensors import Seed
 from torch_vis.capture.recording import opaque_nodes as unseen
-from torch_vis.capture.recording.op_plan import INLINED, Plan, eager_kernel
+from torch_vis.capture.recording.op_plan import Plan, eager_kernel
 from torch_vis.capture.recording.recorder import (
     ACCUMULATE,
     FORWARD,
@@ -25,6 +25,7 @@ from torch_vis.capture.recording.recorder import (
 )
 from torch_vis.capture.recording.source_lines import leave_alone
 from torch_vis.capture.recording.tensors import Tensor, Unrecordable
+from torch_vis.ops.higher_order import INLINED
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
