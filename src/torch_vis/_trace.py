@@ -296,8 +296,8 @@ class Trace(LiveRun):
         """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
 
         The run is repeated from the tensors that the trace holds and looked at on the way. ``columns`` of the report
-        has the figures (``norm``, ``nans``, ``infs``, ``units``, ``dead_units``, and ``grad_norm`` of each gradient); the
-        page that is saved from ``t.with_metrics(report)`` has a heat map of them.
+        has the figures (``norm``, ``nans``, ``infs``, ``units``, ``dead_units``, and ``grad_norm`` of each gradient);
+        the page that is saved from ``t.with_metrics(report)`` has a heat map of them.
 
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))

@@ -119,7 +119,7 @@ def test_dead_units_are_counted_by_channel():
 
 def test_figures_stay_beside_the_trace(tmp_path):
     t = small(nn.Linear(3, 2))
-    t.gradients()
+    t = t.with_metrics(t.gradients())
     t.save(tmp_path / "t.tvz")
     again = tv.load(tmp_path / "t.tvz")
     assert again.metrics["norm"][:] == t.metrics["norm"][:]

@@ -17,8 +17,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.call import short_name
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, many, size
 from torch_vis.ops.families import KINDS, kinds, lists_tensors
 from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series
 from torch_vis.views.charts.stages import stages_of

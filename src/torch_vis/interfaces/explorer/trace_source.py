@@ -15,8 +15,7 @@ from torch_vis.graph.gradients import ENDING, gradients
 from torch_vis.graph.module_totals import places_of_calls
 from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import Phase, Role
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, many, size
 from torch_vis.interfaces.explorer.maps import Maps
 from torch_vis.interfaces.explorer.source_code import lines_source
 from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing
@@ -188,7 +187,7 @@ def no_gradients(trace: Trace) -> str:
         return "The backward pass of this run left no gradients in any parameter."
     return (
         "There was a backward pass, but a file keeps no tensors, and this trace was loaded from one or kept none. Call "
-        "t.gradients() before t.save(…), and the file keeps their norms; or look at the trace where it was made."
+        "t.with_metrics(t.gradients()).save(…) keeps their norms in the file; or look at the trace where it was made."
     )
 
 

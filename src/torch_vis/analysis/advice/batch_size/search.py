@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.advice.batch_size.step import Fit, Sizes, Step
-from torch_vis.graph.units import size
+from torch_vis.graph.text import size
 from torch_vis.progress import progress
 
 RUNS = 5  # of which a time is the median

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from torch_vis.graph.units import count
+from torch_vis.graph.text import count
 from torch_vis.views.charts.chart import COLORS, QUIET, Axis, Chart, Series
 
 if TYPE_CHECKING:

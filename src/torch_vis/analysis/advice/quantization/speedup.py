@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.advice.quantization.rounding import FORMATS, Narrow, Product
@@ -13,6 +12,7 @@ from torch_vis.analysis.machine.datasheet_efficiency import Profiled
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES
 
 COMPUTED_IN = {"int8": "int8", "fp8": "float8"}
@@ -51,11 +51,11 @@ def time_saved(
 
 def _device_ns(
     work: Workload,
-    rows: NDArray[np.int64],
+    rows: Ints,
     machine: Hardware,
     form: str | None = None,
-    spared: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
+    spared: Floats | None = None,
+) -> Floats:
     """What the kernels of some classes of operation take, as they are or in a format; NaN where work is not known."""
     dtype, moved = work.dtype[rows], work.moved[rows]
     if form is not None and spared is not None:
