@@ -28,7 +28,7 @@ test: env
 	@$(RUN) -m pytest -q -n auto --dist loadfile $(ARGS)
 
 snapshots: env
-	@$(RUN) -W ignore -m tests.kit.snapshots $(ARGS)
+	@$(RUN) -W ignore -m tests.kit.snapshots
 
 check: env
 	@failed=0; for tool in 'ruff check .' 'ruff format --check .' 'mypy'; do \

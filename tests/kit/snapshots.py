@@ -41,7 +41,7 @@ FOLDER = REPOSITORY / "tests" / "snapshots"
 
 # Files whose line numbers say nothing: the package moves, and this module only calls it.
 UNNUMBERED = (REPOSITORY / "src" / "torch_vis", Path(__file__).resolve().parent)
-PYTHON_FILE = re.compile(r"(?P<path>(?:/[^\s/:'\"()]+)+\.py)(?::(?P<line>\d+))?")
+PYTHON_FILE = re.compile(r"(?<![\w.-])(?P<path>(?:/[^\s/:'\"()]+)+\.py)(?::(?P<line>\d+))?")
 ADDRESS = re.compile(r"\b(?:0x[0-9a-f]{6,}|\d{13,})\b")
 # Dynamo counts the dictionaries of builtins that it has met in a process.
 COUNTED = re.compile(r"(?<=__builtins_dict___)\d+")
@@ -62,7 +62,7 @@ class Room(NamedTuple):
     lines: int
 
 
-REPORT, FILE, REPEATED = Room(WIDTH, 2, 24), Room(80, 1, 12), Room(60, 0, 4)
+REPORT, FILE, REPEATED = Room(WIDTH, 2, 20), Room(80, 1, 8), Room(60, 0, 3)
 
 
 # Freezing a trace
@@ -73,7 +73,7 @@ def frozen(trace: tv.Trace) -> tv.Trace:
     still = copy.copy(trace)
     for site in trace.graph.sites:
         # A page shows source lines, and reads them under the name that a site has.
-        lines = linecache.getlines(site.file)
+        lines = [] if _line(site.file, 1) == 0 else linecache.getlines(site.file)
         linecache.cache[os.path.basename(site.file)] = (sum(map(len, lines)), None, lines, site.file)
     sites = [
         site._replace(file=portable(site.file), line=_line(site.file, site.line))
@@ -211,8 +211,8 @@ TRACES: dict[str, Callable[[], tv.Trace]] = {
     "training_step": lambda: zoo("first_step_creates_state"),
     "recurrent": lambda: zoo("lstm_cell_loop"),
     "graph_breaks": lambda: zoo("item_control_flow", via="dynamo"),
-    "exported": lambda: zoo("shared_module", via="export"),
-    "aot": lambda: zoo("batch_norm_train", via="aot"),
+    "exported": lambda: zoo("tied_weights", via="export"),
+    "aot": lambda: zoo("shared_module", via="aot"),
     "branches": lambda: zoo("cond_operator", via="export", backward=False),
     "functions": lambda: zoo("autocast_bf16", functions=True),
     "timed": lambda: zoo("dropout_train", repeat=2),
@@ -277,8 +277,8 @@ def _plain(item: Any, digits: int) -> Any:
         return [_plain(part, digits) for part in item]
     if isinstance(item, (float, np.floating)):
         return float(f"{float(item):.{digits}g}")
-    if isinstance(item, np.integer):
-        return int(item)
+    if isinstance(item, (np.integer, np.ndarray)):
+        return _plain(item.tolist(), digits)
     if item is None or isinstance(item, (bool, int)):
         return item
     return portable(str(item))
@@ -290,8 +290,8 @@ def _condensed(item: Any, room: Room) -> Any:
     if isinstance(item, str):
         return f"{item[: room.characters]}… {digest(item)}"
     if isinstance(item, dict):
-        if len(item) > 40:  # a table, by key
-            return {"keys": len(item), "digest": {"keys": digest([*item]), "all": digest(item)}}
+        if len(item) > 40 and all(isinstance(part, dict) for part in item.values()):
+            return {"keys": f"{len(item)}: {digest([*item])}", "digest": _digests([*item.values()])}
         return {key: _condensed(part, room) for key, part in item.items()}
     if not isinstance(item, list):
         return item
@@ -299,8 +299,10 @@ def _condensed(item: Any, room: Room) -> Any:
         return f"{len(item)} × {json.dumps(item[0], ensure_ascii=False)[:40]}, …: {digest(item)}"
     if len(item) <= max(room.rows, 1):
         return [_condensed(part, room) for part in item]
-    head = {"first": [_condensed(part, room) for part in item[: room.rows]]} if room.rows else {}
-    return {"rows": len(item), **head, "digest": _digests(item)}
+    if not room.rows:
+        return {"rows": len(item), "digest": digest(item)}
+    head = [_condensed(part, room) for part in item[: room.rows]]
+    return {"rows": len(item), "first": head, "digest": _digests(item)}
 
 
 def _digests(rows: list[Any]) -> Any:
@@ -353,7 +355,7 @@ def report_of(name: str, make: Callable[[], Any], digits: int = EXACT) -> Files:
 
 
 REPORTS: dict[str, Callable[[tv.Trace], Any]] = {
-    "table": lambda trace: trace.table(),
+    "table": lambda trace: trace.table(width=140),
     "summary": lambda trace: trace.summary(),
     "memory": lambda trace: trace.memory(),
     "time": lambda trace: trace.time(),
@@ -367,6 +369,23 @@ REPORTS: dict[str, Callable[[tv.Trace], Any]] = {
     "check": lambda trace: trace.check(inputs=True),
 }
 FROM_TENSORS = ("gradients",)
+# The traces of whole numbers: their files have what these reports leave beside the trace, and their charts are drawn.
+WHOLE = ("mlp", "nan")
+CHARTED = ("memory", "time", "gradients", "fusion", "partition", "roofline", "latency")
+
+
+def charts_of(trace: tv.Trace) -> Files:
+    """The charts of all reports, as plotly has them."""
+    charts: dict[str, Any] = {}
+    for kind in CHARTED:
+        report = REPORTS[kind](trace)
+        charts[kind] = {
+            name: report.figure("plotly", chart=name).to_plotly_json() for name in report.charts()
+        }
+        for figure in charts[kind].values():
+            # The look of plotly's own template is not ours.
+            figure["layout"].pop("template", None)
+    return {"charts.json": condensed(charts, REPEATED)}
 
 
 def json_file(path: Path) -> str:
@@ -387,7 +406,7 @@ def prose_file(path: Path) -> str:
 
 def repeated_data(path: Path) -> str:
     """Data that other reports have as well."""
-    return condensed(json.loads(path.read_text(encoding="utf-8")), REPEATED)
+    return condensed(json.loads(path.read_text(encoding="utf-8")), REPEATED, COMPUTED)
 
 
 def csv_file(path: Path) -> str:
@@ -398,15 +417,16 @@ def csv_file(path: Path) -> str:
 
 
 def archive_file(path: Path) -> str:
-    """A zip archive, by members."""
+    """A zip archive, by members; of those that are JSON, by keys."""
+    members: dict[str, Any] = {}
     with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    return condensed(
-        {
-            name: json.loads(data) if data[:1] == b"{" and name.endswith(".json") else digest(data.hex())
-            for name, data in members.items()
-        }
-    )
+        for name in archive.namelist():
+            data = archive.read(name)
+            if name.endswith(".json"):
+                members |= {f"{name}: {key}": digest(part) for key, part in json.loads(data).items()}
+            else:
+                members[name] = digest(data.hex())
+    return condensed(members)
 
 
 def page_file(path: Path) -> str:
@@ -467,7 +487,9 @@ def kinds(name: str) -> list[str]:
     """The kinds of snapshots that a folder has."""
     if name in PAIRS:
         return ["comparison", "differences", "page"]
-    return ["analysis"] if name in ANALYSES else [*REPORTS, *FILES]
+    if name in ANALYSES:
+        return ["analysis"]
+    return [*REPORTS, *FILES, "charts"] if name in WHOLE else [*REPORTS, *FILES]
 
 
 @cache
@@ -483,6 +505,11 @@ def snapshot(name: str, kind: str) -> Files:
             make = comparison.differences if kind == "differences" else lambda: comparison
             return report_of(kind, make, COMPUTED if kind == "differences" else EXACT)
         trace = frozen(traced(name))
+        if kind == "charts":
+            return charts_of(trace)
+        if kind in FILES and name in WHOLE:
+            trace.roofline(hardware="a100")
+            trace.gradients()
         if kind in FILES:
             return file_of(kind, trace)
         digits = COMPUTED if kind in FROM_TENSORS else EXACT
