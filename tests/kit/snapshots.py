@@ -508,8 +508,7 @@ def snapshot(name: str, kind: str) -> Files:
         if kind == "charts":
             return charts_of(trace)
         if kind in FILES and name in WHOLE:
-            trace.roofline(hardware="a100")
-            trace.gradients()
+            trace = trace.with_metrics(trace.roofline(hardware="a100"), trace.gradients())
         if kind in FILES:
             return file_of(kind, trace)
         digits = COMPUTED if kind in FROM_TENSORS else EXACT
