@@ -101,7 +101,7 @@ def test_stages_import_the_graph_and_never_each_other() -> None:
         ("graph/deep/a.py", "from ...views import text", False),
         (
             "capture/a.py",
-            "import torch\nfrom ..graph.builder import GraphBuilder\nfrom . import scopes",
+            "import torch\nfrom ..graph.graph import GraphBuilder\nfrom . import scopes",
             True,
         ),
         ("capture/__init__.py", "from .eager import record", True),

@@ -44,7 +44,7 @@ from tests.kit.traced import NAMES, traced
 from torch_vis.errors import FileError, MissingExtra
 from torch_vis.exporters.onnx import save, to_onnx
 from torch_vis.graph import Call, Column, Graph, Metrics, Slot, TensorType
-from torch_vis.graph.rows import Module
+from torch_vis.graph.schema import Module
 
 onnx = pytest.importorskip("onnx")
 

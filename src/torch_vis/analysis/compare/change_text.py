@@ -10,8 +10,7 @@ import numpy as np
 from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.sides import steps
 from torch_vis.analysis.compare.wiring import Read
-from torch_vis.graph.graph import Graph, Rows
-from torch_vis.graph.rows import Node, Value
+from torch_vis.graph.graph import Graph, Node, Rows, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import many
 

@@ -20,9 +20,8 @@ from torch_vis.analysis.compare.text import chart, notes, text
 from torch_vis.analysis.compare.weight_digest import contents_of
 from torch_vis.api import Trace
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
-from torch_vis.graph.graph import Rows
+from torch_vis.graph.graph import Node, Rows, Scope
 from torch_vis.graph.recomputed import first_calls
-from torch_vis.graph.rows import Node, Scope
 from torch_vis.graph.schema import Phase
 from torch_vis.views.charts.chart import draw
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.change_text import MOST_LOOKED_AT, MOST_ROWS, line, listed, listed_nodes
 from torch_vis.analysis.compare.module_deltas import largest
-from torch_vis.graph.rows import Scope
+from torch_vis.graph.graph import Scope
 from torch_vis.graph.text import and_more, count, duration, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table import table

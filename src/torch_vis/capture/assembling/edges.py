@@ -13,8 +13,7 @@ import numpy as np
 
 from torch_vis.capture.assembling.buffers import SMALL_BYTES, Buffer, SmallBuffer
 from torch_vis.capture.assembling.regions import Region, radices, region
-from torch_vis.graph.rows import TensorType
-from torch_vis.graph.schema import Kind
+from torch_vis.graph.schema import Kind, TensorType
 from torch_vis.graph.types import Bools, Ints
 
 DATA, WHOLE, SHAPE = (

@@ -21,7 +21,7 @@ from torch_vis.capture.recording.op_plan import Plan
 from torch_vis.capture.recording.source_lines import Code
 from torch_vis.capture.recording.tensors import Tensor, Tensors
 from torch_vis.graph.call import Call
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 if TYPE_CHECKING:
     from torch_vis.capture.modules_only.recorder import Borders

@@ -9,7 +9,7 @@ import numpy as np
 from torch_vis.analysis.advice.pruning.dependency_recurrent import RECURRENT_RULES
 from torch_vis.analysis.advice.pruning.dependency_shapes import SHAPE_RULES
 from torch_vis.analysis.advice.pruning.dependency_step import Dims, Entry, Ids, Rule, Step
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Node
 from torch_vis.ops.families import kind_of
 
 

@@ -8,7 +8,7 @@ from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.numeric.isolated_replay import OF_ROUNDING
 from torch_vis.analysis.compare.numeric.tensor_distance import Gap
 from torch_vis.graph.call import Call, Slot
-from torch_vis.graph.rows import Node, Value
+from torch_vis.graph.graph import Node, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more
 from torch_vis.replay.live_args import operator

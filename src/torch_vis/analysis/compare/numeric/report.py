@@ -22,7 +22,7 @@ from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import ENDING
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Node
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
 from torch_vis.views.charts.chart import Chart
