@@ -16,7 +16,7 @@ from tests.kit.graphs import one_node_graph
 from tests.kit.screen import drive, panel, press
 from tests.views.page.test_browser import Page
 from torch_vis.graph import Metrics
-from torch_vis.graph.units import size
+from torch_vis.graph.text import size
 
 Show = Callable[[Any], Page]
 

@@ -11,7 +11,7 @@ import numpy as np
 from torch_vis.analysis.report import Report, most
 from torch_vis.graph.module_table import Outline
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, size
 from torch_vis.ops.cost.compute import why_uncovered
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.text.module_tree import gaps, table, totals

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.graph import Ints
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import many
+from torch_vis.graph.text import many, with_unit
+from torch_vis.graph.types import Array
 
 Fact = tuple[str, str]
 METRICS = {
@@ -22,11 +22,6 @@ METRICS = {
 }
 FEW = frozenset({"macs"})  # most operations have none, and it is said of those that have some
 NOT_SUMMED = frozenset({"live_bytes"})  # a state of the run and no cost of the operation
-STEPS = {
-    "ns": (1000, ("ns", "µs", "ms", "s")),
-    "B": (1024, ("B", "KiB", "MiB", "GiB", "TiB")),
-    "": (1000, ("", "k", "M", "G", "T", "P")),
-}
 PHASES = [phase.name.lower() for phase in Phase]
 FLAGS = [
     ", ".join(flag.name.lower() for flag in Flag if bits & flag and flag is not Flag.GRAD_MODE)
@@ -97,30 +92,9 @@ class Facts:
         return found
 
 
-def _sums(group: Sequence[int], parent: Sequence[int], values: Ints) -> Ints:
+def _sums(group: Sequence[int], parent: Sequence[int], values: Array) -> Array:
     sums = np.zeros(len(parent), dtype=values.dtype if values.dtype.kind == "f" else np.int64)
     np.add.at(sums, np.asarray(group, dtype=np.int64), values)
     for number in range(len(parent) - 1, 0, -1):
         sums[parent[number]] += sums[number]
     return sums
-
-
-def with_unit(number: float, unit: str, *, exact: bool = True) -> str:
-    """A figure as a person reads it and, unless told otherwise, exactly.
-
-    >>> with_unit(845, "ns"), with_unit(12_345, "ns"), with_unit(4 * 1024**2, "B"), with_unit(1_234_567, "B")
-    ('845 ns', '12.345 µs', '4 MiB', '1.18 MiB (1234567 B)')
-    """
-    step, units = STEPS[unit]
-    amount, place = float(number), 0
-    while abs(amount) >= (999.5 if place else step) and place < len(units) - 1:
-        amount /= step
-        place += 1
-    if not place:
-        return f"{number} {unit}".rstrip()
-    if unit == "ns" and exact:
-        return f"{amount:.{3 * place}f}".rstrip("0").rstrip(".") + f" {units[place]}"
-    text = f"{amount:.3g} {units[place]}"
-    return (
-        text if not exact or float(f"{amount:.3g}") == amount else f"{text} ({f'{number} {unit}'.rstrip()})"
-    )

@@ -7,8 +7,8 @@ from enum import IntEnum
 import numpy as np
 
 from torch_vis.graph import Graph
-from torch_vis.graph.graph import Ints
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.types import Ints
 
 
 class Part(IntEnum):

@@ -10,7 +10,7 @@ from math import isqrt
 import numpy as np
 
 from torch_vis.graph import Graph
-from torch_vis.graph.graph import Ints
+from torch_vis.graph.types import Ints
 
 LONG = 1000  # things directly in a scope from which on it is taken apart
 LENGTH = 200  # of a stretch; of a very long scope, so that it has as many stretches as things in each

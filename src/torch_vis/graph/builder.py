@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from torch_vis.graph.call import Call
-from torch_vis.graph.graph import Graph, Ints
+from torch_vis.graph.graph import Graph
 from torch_vis.graph.rows import Module, ResultRow, Site, TensorType
 from torch_vis.graph.schema import COLUMNS
+from torch_vis.graph.types import Ints
 
 Record = TypeVar("Record", bound=Hashable)
 

@@ -7,15 +7,14 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph.call import Call
 from torch_vis.graph.rows import Module, Node, Result, ResultRow, Row, Scope, Site, TensorType, Value
 from torch_vis.graph.schema import COLUMNS, TABLES, Kind
 from torch_vis.graph.text import many
+from torch_vis.graph.types import Ints
 
 RowType = TypeVar("RowType", bound=Row)
-Ints = NDArray[Any]
 
 
 class Rows(Sequence[RowType], Generic[RowType]):

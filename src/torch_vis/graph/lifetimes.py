@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import gradients
@@ -17,8 +16,8 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Site, TensorType, Value
 from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.storage_births import block_births
+from torch_vis.graph.types import Bools, Ints
 
-Ints = NDArray[Any]
 COLUMNS = ("alloc_bytes", "free_bytes", "live_bytes")
 
 
@@ -145,7 +144,8 @@ class Blocks:
         graph = self.graph
         wanted = np.array([row.kind == kind for row in graph.results], dtype=bool)
         rows = np.repeat(wanted, np.diff(graph.result_start)) if len(wanted) else np.zeros(0, dtype=bool)
-        return graph.result_value[rows]
+        values: Ints = graph.result_value[rows]
+        return values
 
     # ---------------------------------------------------------------- when
 
@@ -162,7 +162,7 @@ class Blocks:
             self._resized(start, made, freed)
         return start, made, freed
 
-    def _sums(self, chosen: Ints, when: Ints) -> Ints:
+    def _sums(self, chosen: Bools, when: Ints) -> Ints:
         count, kinds = len(self.graph), len(Use)
         place = self.use[chosen] * count + when[chosen]
         return (

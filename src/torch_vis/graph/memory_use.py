@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from numpy.typing import NDArray
+from torch_vis.graph.types import Array
 
 
 class MemoryByUse(NamedTuple):
@@ -20,23 +20,23 @@ class MemoryByUse(NamedTuple):
     """
 
     words: tuple[str, ...]
-    use: NDArray[Any]
+    use: Array
     """The use of each block."""
-    value: NDArray[Any]
+    value: Array
     """The value that each block is told by, such as the parameter or what ``.grad`` is at last; -1 if there is none."""
-    birth: NDArray[Any]
+    birth: Array
     """The operation from which on each block is there; -1 for what was there before the run."""
-    death: NDArray[Any]
+    death: Array
     """The operation before which each block is gone."""
-    size_bytes: NDArray[Any]
+    size_bytes: Array
     """How large each block is."""
-    during: NDArray[Any]
+    during: Array
     """The bytes of each use while each operation runs: a row for each use."""
 
     @property
-    def live(self) -> NDArray[Any]:
+    def live(self) -> Array:
         """All bytes that are there while each operation runs."""
-        found: NDArray[Any] = self.during.sum(axis=0)
+        found: Array = self.during.sum(axis=0)
         return found
 
     @property
@@ -45,7 +45,7 @@ class MemoryByUse(NamedTuple):
         live = self.live
         return int(live.argmax()) if len(live) else None
 
-    def alive(self, node: int | None) -> NDArray[Any]:
+    def alive(self, node: int | None) -> Array:
         """The blocks that are there while an operation runs, the largest first."""
         at = -1 if node is None else node
         found = ((self.birth <= at) & (self.death > max(at, 0)) & (self.size_bytes > 0)).nonzero()[0]

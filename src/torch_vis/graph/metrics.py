@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.errors import no_match
 from torch_vis.graph.memory_use import MemoryByUse
+from torch_vis.graph.types import Array, Bools
 
 
 class Column:
@@ -22,9 +22,7 @@ class Column:
 
     __slots__ = ("along", "known", "name", "values")
 
-    def __init__(
-        self, name: str, values: NDArray[Any], *, along: str = "node", known: NDArray[np.bool_] | None = None
-    ) -> None:
+    def __init__(self, name: str, values: Array, *, along: str = "node", known: Bools | None = None) -> None:
         self.name = name
         self.values = values
         self.along = along

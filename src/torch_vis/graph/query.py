@@ -10,8 +10,9 @@ import numpy as np
 
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.call import short_name
-from torch_vis.graph.graph import Graph, Ints
+from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.types import Ints
 
 
 def find(

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.types import Bools
 
 
-def recomputed_scopes(graph: Graph) -> NDArray[np.bool_]:
+def recomputed_scopes(graph: Graph) -> Bools:
     """For each scope, whether it is a call that backward ran again.
 
     Such a call has recomputed operations and none of a forward pass. One that runs no operation at all (dropout of

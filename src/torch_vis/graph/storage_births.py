@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
+from torch_vis.graph.types import Array
 
 LIFT = "aten::lift_fresh"
 GIVEN = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 
 
-def block_births(graph: Graph) -> NDArray[Any]:
+def block_births(graph: Graph) -> Array:
     """For each block the operation from which on it takes up memory; -1 for what was there before the run.
 
     ``torch.tensor(...)`` fills a block that no operation makes and hands it to ``lift_fresh``. Its contents come from

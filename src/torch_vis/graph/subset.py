@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.api import Trace
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.schema import COLUMNS, Flag, Phase, Role
-
-Mask = NDArray[np.bool_]
-Ints = NDArray[np.int64]
+from torch_vis.graph.types import Bools
 
 
 def calls_alone(trace: Trace, calls: list[int]) -> Trace:
@@ -41,7 +38,7 @@ def calls_alone(trace: Trace, calls: list[int]) -> Trace:
     return Trace(part, Metrics(metrics), limits, meta, error=trace.error)
 
 
-def _kept(graph: Graph, calls: list[int]) -> dict[str, Mask]:
+def _kept(graph: Graph, calls: list[int]) -> dict[str, Bools]:
     """For each table, the rows that stay."""
     inside = np.zeros(len(graph.scope_call), dtype=bool)
     inside[calls] = True
@@ -67,7 +64,7 @@ def _kept(graph: Graph, calls: list[int]) -> dict[str, Mask]:
     }  # fmt: skip
 
 
-def _columns(graph: Graph, keep: dict[str, Mask]) -> dict[str, Any]:
+def _columns(graph: Graph, keep: dict[str, Bools]) -> dict[str, Any]:
     """Every column with the rows that stay, and its numbers as they are then."""
     number = {table: np.where(mask, np.cumsum(mask) - 1, -1) for table, mask in keep.items()}
     found: dict[str, Any] = {}

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from torch_vis.errors import GraphError
-from torch_vis.graph.graph import Graph, Ints
+from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import COLUMNS, Kind, Phase, Role
+from torch_vis.graph.types import Bools
 
 
 def check(graph: Graph) -> None:
@@ -80,7 +81,7 @@ def _node(graph: Graph, node: int) -> str:
     return f"node {node} ({op})"
 
 
-def _fail(graph: Graph, bad: Ints, what: str, along: str = "node") -> None:
+def _fail(graph: Graph, bad: Bools, what: str, along: str = "node") -> None:
     rows = np.flatnonzero(bad)
     if len(rows):
         more = f" (and {len(rows) - 1:,} more)" if len(rows) > 1 else ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph import Call, Graph
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag
+from torch_vis.graph.types import Ints
 from torch_vis.ops.cost.data_movement import RANDOM, SORTING
 from torch_vis.ops.cost.registry import formula_of
 
@@ -78,7 +78,7 @@ def kind_of(op: str) -> str:
     return entry.family if entry.family in KINDS else "other"
 
 
-def kinds(graph: Graph) -> NDArray[np.int8]:
+def kinds(graph: Graph) -> Ints:
     """The code of each operation's kind, a place in ``KINDS``."""
     code = {kind: number for number, kind in enumerate(KINDS)}
     found: dict[str, int] = {}
@@ -91,7 +91,7 @@ def kinds(graph: Graph) -> NDArray[np.int8]:
     return made
 
 
-def dtypes(graph: Graph) -> NDArray[np.int8]:
+def dtypes(graph: Graph) -> Ints:
     """The code of the element type that each operation computes in, a place in ``REAL_DTYPES``.
 
     It is the type of the operation's inputs that takes the fewest bytes and is a float, since mixed products run on

@@ -13,7 +13,7 @@ from torch_vis.capture.kept_tensors import Held, copy_of
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
-from torch_vis.graph.text import many
+from torch_vis.graph.text import and_more, many
 from torch_vis.replay.influence import passes
 from torch_vis.replay.replay import Replay, ReplayPlan, same_bits, where
 
@@ -53,9 +53,8 @@ def check(
     """Replay in order, pruned and shuffled, and compare; raises ``CheckFailed`` at the first difference."""
     changed = held.changed()
     if changed:
-        names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
         raise TensorsMissing(
-            f"changed since the trace: {names}; check() has to come before they are written to again"
+            f"changed since the trace: {and_more(changed)}; check() has to come before they are written to again"
         )
     if not held.results and graph.results:
         raise TensorsMissing(
@@ -233,8 +232,7 @@ class _Oracle:
         return self.graph.ancestors(sources)
 
     def _names(self, results: list[int]) -> str:
-        shown = ", ".join(self.graph.results[r].name for r in results[:3])
-        return shown + (f" and {len(results) - 3} more" if len(results) > 3 else "")
+        return and_more([self.graph.results[r].name for r in results], 3)
 
     def _pair(self, value: int, result: int) -> str:
         return f"input {self.graph.values[value].name!r} and {self.graph.results[result].name!r}"

@@ -12,12 +12,9 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.containers import named_tensors
 from torch_vis.errors import TensorsMissing, UsageError
+from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.inputs import refused_sizes
 from torch_vis.replay.intervene import Basis, Diverged, Request, Rerun, execute
-
-STRUCTURED = frozenset(
-    {"cond", "while_loop", "while_loop_stack_output"}
-)  # control flow that a program has whole
 
 if TYPE_CHECKING:
     from torch_vis.api import Trace
@@ -83,7 +80,7 @@ def _operator(trace: Trace, found: Diverged) -> str | None:
     scope = trace.graph.nodes[found.node].scope
     while scope is not None:
         name = scope.type.partition(",")[0]  # what follows is the branch that was not taken
-        if scope.kind in ("operator", "function") and name in STRUCTURED:
+        if scope.kind in ("operator", "function") and name in BRANCHES:
             return name
         scope = scope.parent
     return None

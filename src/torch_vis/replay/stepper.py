@@ -11,6 +11,7 @@ from torch_vis.capture.kept_tensors import Held
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag
+from torch_vis.graph.text import and_more
 from torch_vis.replay.replay import Replay, ReplayPlan, quiet
 
 See = Callable[[int, list[torch.Tensor]], None]
@@ -26,9 +27,8 @@ def ready(graph: Graph, held: Held | None) -> Held:
         raise TensorsMissing("the run used meta or fake tensors, which hold no data; trace with real tensors")
     stale = held.stale()
     if stale:
-        names = ", ".join(stale[:5]) + (f" and {len(stale) - 5} more" if len(stale) > 5 else "")
         raise TensorsMissing(
-            f"changed since the trace: {names}; the run can only be repeated before they are written to again"
+            f"changed since the trace: {and_more(stale)}; the run can only be repeated before they are written to again"
         )
     return held
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import torch_vis as tv
 from torch_vis.analysis.memory.caching_allocator import LARGE_SEGMENT, SMALL_SEGMENT, Pool
 from torch_vis.errors import UsageError
-from torch_vis.graph import units
+from torch_vis.graph.text import size
 
 MIB = 1 << 20
 
@@ -208,7 +208,7 @@ def test_the_measured_report(renderer: str) -> None:
     report = tv.measure_memory(nn.Conv2d(16, 16, 3), torch.ones(2, 16, 32, 32))
     assert "CPU peak" in str(report) and report.output.shape == (2, 16, 30, 30)
     assert 2 * 16 * 30 * 30 * 4 <= report.added_bytes == report.peak_bytes - report.events.start_bytes
-    assert report.facts()["taken by the run"].startswith(units.size(report.added_bytes))
+    assert report.facts()["taken by the run"].startswith(size(report.added_bytes))
     assert report.figure(renderer) is not None and report.to_plain()["facts"]
 
 
@@ -217,8 +217,8 @@ def test_the_measured_report(renderer: str) -> None:
 
 def test_small_blocks_share_a_segment_and_are_rounded() -> None:
     pool = Pool()
-    for size in (1, 512, 513):
-        pool.take(size)
+    for nbytes in (1, 512, 513):
+        pool.take(nbytes)
     assert (pool.allocated, pool.reserved) == (512 + 512 + 1024, SMALL_SEGMENT)
 
 

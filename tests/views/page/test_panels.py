@@ -15,7 +15,7 @@ from torch import nn
 import torch_vis as tv
 from tests.kit.browser import needs_browser
 from tests.views.page.test_browser import Net, Page
-from torch_vis.graph.units import duration
+from torch_vis.graph.text import duration
 
 pytestmark = needs_browser
 ENTER, ESCAPE = "\ue007", "\ue00c"

@@ -16,7 +16,7 @@ from tests.kit.screen import drive, panel, press, screen, settle
 from tests.views.text.test_module_tree import Checkpointed
 from torch_vis.graph.module_table import Outline
 from torch_vis.graph.schema import Flag
-from torch_vis.graph.units import duration
+from torch_vis.graph.text import duration
 from torch_vis.interfaces.explorer.trace_source import TraceSubject
 
 LAYERS = ["layers.0", "layers.1", "layers.2"]

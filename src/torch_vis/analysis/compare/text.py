@@ -10,8 +10,7 @@ from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.change_text import MOST_LOOKED_AT, MOST_ROWS, line, listed, listed_nodes
 from torch_vis.analysis.compare.module_deltas import largest
 from torch_vis.graph.rows import Scope
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import and_more, count, duration, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table import table
 
@@ -76,10 +75,7 @@ def _modules(found: Comparison) -> list[str]:
     classes: dict[str, list[str]] = defaultdict(list)
     for one, two in found.changed_modules:
         classes[f"{one.type} → {two.type}"].append(one.path)
-    changed = [
-        f"{what}: {', '.join(paths[:3])}" + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
-        for what, paths in classes.items()
-    ]
+    changed = [f"{what}: {and_more(paths, 3)}" for what, paths in classes.items()]
     lines = ["", f"modules of another class ({len(found.changed_modules):,})"] if changed else []
     lines += [f"  {row}" for row in changed[:MOST_ROWS]]
     lines += [f"  … and {len(changed) - MOST_ROWS:,} more"] if len(changed) > MOST_ROWS else []

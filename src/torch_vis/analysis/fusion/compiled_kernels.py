@@ -20,7 +20,7 @@ from torch_vis.api import Trace, trace
 from torch_vis.capture.compilers.diagnose import own_error, quiet
 from torch_vis.capture.compilers.inductor_kernels import Compiled, compiled
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
-from torch_vis.graph.units import count, size
+from torch_vis.graph.text import count, size
 from torch_vis.ops.loops import Kind
 from torch_vis.views.charts.chart import Chart
 from torch_vis.views.text.table import Field, Listing

@@ -8,17 +8,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph import Graph, TensorType
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.grouping import classes
 from torch_vis.ops.cost.operation import touched
 from torch_vis.ops.loops import SPACES, Kind, Loop, Pattern, kept, loop_of, pattern
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 _Pairs = tuple[list[int], list[int]]
 
 

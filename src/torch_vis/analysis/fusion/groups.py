@@ -7,11 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import Bools, Flow, Ints, Rel
+from torch_vis.analysis.fusion.dependences import Flow, Rel
 from torch_vis.analysis.fusion.grow import Merger, Traits
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.compute import costs
 from torch_vis.ops.cost.shared_reads import fresh_bytes, is_unread, read_bytes
 from torch_vis.ops.loops import Kind

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import Bools, Edges, Flow, Ints, Rel
+from torch_vis.analysis.fusion.dependences import Edges, Flow, Rel
 from torch_vis.graph.schema import Flag
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.loops import Kind
 
 NO, YES, INLINE = 0, 1, 2
@@ -41,7 +42,7 @@ class Merger:
     def __init__(self, flow: Flow, home: Ints, is_result: Bools) -> None:
         self.edges: Edges = flow.edges
         self.kept = flow.kept
-        self.of = np.arange(len(flow.kind), dtype=np.int64)
+        self.of: Ints = np.arange(len(flow.kind), dtype=np.int64)
         self.level = self.of
         joins = np.isin(flow.kind, (Kind.POINT, Kind.ROWS, Kind.GATHER, Kind.JOIN, Kind.HEAVY))
         draws = (flow.graph.node_flags & Flag.RANDOM) != 0

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from torch_vis.analysis.gradients.unit_axes import unit_axes, usual_axis
 from torch_vis.graph.call import Call, Slot, short_name
 from torch_vis.graph.schema import Phase
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.replay.stepper import Watched
 
 # Operations that cut to zero, by which units are counted in any run.
@@ -42,7 +42,7 @@ class Activations:
         linked = graph.node_link[graph.node_phase == Phase.BACKWARD]
         has_gradient = np.zeros(len(graph), dtype=bool)
         has_gradient[linked[linked >= 0]] = True
-        self.mask: NDArray[np.bool_] = np.isin(graph.node_call, rectify)
+        self.mask: Bools = np.isin(graph.node_call, rectify)
         self.mask |= np.isin(graph.node_call, flatten) & has_gradient
         writes = [number for number, name in enumerate(names) if name.endswith("_")]
         self._in_place = self.mask & np.isin(graph.node_call, writes)
@@ -63,7 +63,7 @@ class Activations:
         return stuck_units(graph.calls[graph.node_call[node]], given, made, axis)
 
     @cached_property
-    def _axes(self) -> NDArray[np.int8]:
+    def _axes(self) -> Ints:
         return unit_axes(self.run.graph)
 
     def _given(self, node: int) -> torch.Tensor | None:

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Kind
+from torch_vis.graph.types import Bools
 
 
 class Origins(NamedTuple):
@@ -59,7 +59,7 @@ def origins(graph: Graph, column: Column, outside: Collection[str], nodes: Itera
 
 
 def _spoilt_sources(
-    graph: Graph, node: int, spoilt: NDArray[np.bool_], known: NDArray[np.bool_], outside: Collection[str]
+    graph: Graph, node: int, spoilt: Bools, known: Bools, outside: Collection[str]
 ) -> tuple[list[str], list[int]]:
     """What an operation reads that has such numbers, views looked through: tensors from outside, and operations."""
     names: list[str] = []
@@ -80,5 +80,5 @@ def _spoilt_sources(
     return names, makers
 
 
-def _known(column: Column) -> NDArray[np.bool_]:
+def _known(column: Column) -> Bools:
     return np.ones(len(column), dtype=bool) if column.known is None else column.known

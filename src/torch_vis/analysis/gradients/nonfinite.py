@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_vis.analysis.gradients.tensor_stats import outside_faults
 from torch_vis.api import Trace
 from torch_vis.errors import UsageError
+from torch_vis.graph.text import and_more
 
 
 def left_out(found: Trace, spoilt: int, elements: int, so: str) -> dict[str, int]:
@@ -32,5 +33,4 @@ def warning(left_out: dict[str, int], most: int = 4) -> str:
     'NaN or infinite elements in input (1), the output (1,024): left out of all figures'
     """
     named = [f"{name} ({number:,})" for name, number in left_out.items()]
-    more = f" and {len(named) - most:,} more" if len(named) > most else ""
-    return f"NaN or infinite elements in {', '.join(named[:most])}{more}: left out of all figures"
+    return f"NaN or infinite elements in {and_more(named, most)}: left out of all figures"

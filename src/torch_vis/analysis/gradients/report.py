@@ -33,6 +33,7 @@ from torch_vis.graph.gradients import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Phase, Role
+from torch_vis.graph.text import and_more
 from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series
 from torch_vis.views.charts.names import ALL, OTHERS, common_path, families
 from torch_vis.views.text.table import Field, Listing
@@ -53,8 +54,7 @@ class Numbers(tuple[int, ...]):
     """Numbers of which a table shows the first; data has all."""
 
     def __str__(self) -> str:
-        rest = f" and {len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
-        return ", ".join(map(str, self[:SHOWN])) + rest
+        return and_more(self, SHOWN)
 
 
 class Rectifier(NamedTuple):
@@ -210,9 +210,7 @@ class GradientFlow(Report):
         if rows and not wrong:
             found["verdict"] = "no layer vanishes, explodes, or has no gradient"
         for verdict, paths in wrong.items():
-            found[verdict] = ", ".join(paths[:5]) + (
-                f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
-            )
+            found[verdict] = and_more(paths)
         units = sum(row.units for row in self.rectifiers)
         if self.rectifiers:
             found["dead units"] = f"{sum(row.dead for row in self.rectifiers):,} of {units:,}"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph.call import Call, short_name
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.types import Ints
 
 LAST = frozenset({"addmm", "mm", "linear", "native_layer_norm", "_fused_rms_norm"})
 VIEWS = frozenset("view _unsafe_view reshape _reshape_alias flatten unflatten unsqueeze squeeze".split())
@@ -35,7 +35,7 @@ def usual_axis(dim: int) -> int:
     return 1 if dim >= 4 else dim - 1
 
 
-def unit_axes(graph: Graph) -> NDArray[np.int8]:
+def unit_axes(graph: Graph) -> Ints:
     """The dimension of each value along which its units lie, -1 where the operations do not tell.
 
     Convolutions and normalisations of batches and groups have channels in the second one, linear layers features in

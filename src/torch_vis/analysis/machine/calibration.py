@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.machine import host_model as host_time
 from torch_vis.analysis.machine.hardware import Hardware
@@ -17,6 +16,7 @@ from torch_vis.analysis.machine.host_model import HostCosts
 from torch_vis.analysis.machine.kernel_model import NOISE, Estimate, Likeness, Samples
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph.io.atomic import PathLike, read_whole, replacing
+from torch_vis.graph.types import Floats
 from torch_vis.ops.families import KINDS, REAL_DTYPES
 
 FORMAT, VERSION = "torch_vis calibration", 5
@@ -79,7 +79,7 @@ class Calibration:
             bias_apart=self.class_ == "gpu",
         )
 
-    def device_ns(self, estimate: Estimate) -> NDArray[np.float64]:
+    def device_ns(self, estimate: Estimate) -> Floats:
         """What the device takes: on a GPU with the gap before each kernel, on a CPU without the call itself."""
         if self.class_ == "gpu":
             return np.asarray(estimate.time_ns + self.gap_ns * estimate.kernels)

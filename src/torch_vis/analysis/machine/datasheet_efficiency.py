@@ -7,15 +7,14 @@ by how long the operation would take at the roof, since small work fills no devi
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.machine.features import Workload
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.host_model import HostCosts, usual
 from torch_vis.analysis.machine.kernel_model import VIEW, Estimate
+from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES
 
-Floats = NDArray[np.float64]
 IDEAL_NS = (1e3, 1e4, 1e5, 1e6)
 # shares at these times, and the spread of the logarithm of the time around what they give
 ON_GPU: dict[str, tuple[tuple[float, ...], float]] = {
@@ -60,16 +59,14 @@ HOST_UNIT_NS = {"gpu": 9000.0, "accelerator": 9000.0, "cpu": 3000.0}
 HOST_ERROR = 0.45
 
 
-def ideal_ns(
-    hardware: Hardware, kind: NDArray[np.int8], dtype: NDArray[np.int8], flops: Floats, moved: Floats
-) -> Floats:
+def ideal_ns(hardware: Hardware, kind: Ints, dtype: Ints, flops: Floats, moved: Floats) -> Floats:
     """The least nanoseconds that a device takes by its roofs; NaN where neither work nor bytes are known."""
     compute, memory = roof_times(hardware, kind, dtype, flops, moved)
     return np.asarray(np.fmax(compute, memory))
 
 
 def roof_times(
-    hardware: Hardware, kind: NDArray[np.int8], dtype: NDArray[np.int8], flops: Floats, moved: Floats
+    hardware: Hardware, kind: Ints, dtype: Ints, flops: Floats, moved: Floats
 ) -> tuple[Floats, Floats]:
     """Nanoseconds at the roof of arithmetic and at that of memory.
 

@@ -7,15 +7,14 @@ from math import log2, prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph import Call, Column, Graph, TensorType
 from torch_vis.graph.call import short_name
+from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.cost.grouping import classes
 from torch_vis.ops.families import KINDS, dtypes, kinds
 
 SIZES = 8
-Floats = NDArray[np.float64]
 Types = list[TensorType]
 
 
@@ -28,13 +27,13 @@ class Workload(NamedTuple):
     the bias of a convolution, or sums up its gradient, where there is one for it.
     """
 
-    group: NDArray[np.int64]
+    group: Ints
     op: list[str]
-    kind: NDArray[np.int8]
-    dtype: NDArray[np.int8]
+    kind: Ints
+    dtype: Ints
     flops: Floats
     moved: Floats
-    tensors: NDArray[np.int64]
+    tensors: Ints
     sizes: Floats
     bias: Floats
 
@@ -84,7 +83,7 @@ def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
     return Workload(group, ops, kind, dtype, *count, tensors, sizes.reshape(-1, SIZES), bias)
 
 
-def _known(column: Column, rows: NDArray[np.int64]) -> Floats:
+def _known(column: Column, rows: Ints) -> Floats:
     values = column.values[rows].astype(np.float64)
     if column.known is not None:
         values[~column.known[rows]] = np.nan

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.machine.features import Workload
 from torch_vis.analysis.machine.kernel_model import Estimate, plain_name
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS
 
 SURE, LEAST = 0.1, 0.05  # how far a figure is off: in relation to it, and at the least
@@ -99,7 +99,6 @@ TERMS: dict[str, float] = {
 """By the names of ``HostCosts.terms``."""
 
 
-Floats = NDArray[np.float64]
 MODES = ("plain", "grad", "backward", "optimizer")
 """How an operation is run: without gradients, with a record for backward, in backward, by an optimizer."""
 
@@ -155,7 +154,7 @@ class HostCosts(NamedTuple):
         return max(self.terms.get(name, EXTRAS[name][0] * self.unit_ns), 0.0)
 
 
-def modes(graph: Graph) -> NDArray[np.int64]:
+def modes(graph: Graph) -> Ints:
     """The mode that each operation was run in, a place in ``MODES``."""
     recorded = (graph.node_flags & Flag.GRAD_MODE) != 0
     made = np.where(recorded, 1, 0)

@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.machine.features import SIZES, Workload
+from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES
 
-Floats = NDArray[np.float64]
 # How far another operator and another element type are, squared: as far as 3, 5 and 4 doublings of a size.
 SIMILAR_OP, OTHER_OP, OTHER_DTYPE = 9.0, 25.0, 16.0
 BASE_WEIGHT = 0.3  # of the time that the roofs allow, next to the sizes themselves
@@ -54,8 +53,8 @@ class Samples(NamedTuple):
     """
 
     op: list[str]
-    kind: NDArray[np.int8]
-    dtype: NDArray[np.int8]
+    kind: Ints
+    dtype: Ints
     flops: Floats
     moved: Floats
     sizes: Floats
@@ -110,7 +109,7 @@ class Estimate(NamedTuple):
 class Known(NamedTuple):
     """What the samples of one kind say: which they are, the inverse of how alike they are, means, and weights."""
 
-    rows: NDArray[np.int64]
+    rows: Ints
     inverse: Floats
     means: Floats
     weights: Floats
@@ -176,7 +175,7 @@ class Likeness:
             name = "tf32"
         return self.peaks.get(name, 0.0)
 
-    def untimed(self, kind: NDArray[np.int8], dtype: NDArray[np.int8]) -> NDArray[np.bool_]:
+    def untimed(self, kind: Ints, dtype: Ints) -> Bools:
         """Which operations are of a kind that arithmetic bounds and in an element type that it was not timed in."""
         timed = np.ones((len(KINDS), len(REAL_DTYPES)), dtype=np.bool_)
         timed[[KINDS.index(name) for name in ARITHMETIC]] = False
@@ -244,15 +243,13 @@ class Likeness:
                 self._known[kind, whole] = Known(rows, np.zeros((0, 0)), np.zeros(1), goals)
         return self._known[kind, whole]
 
-    def _solved(self, rows: NDArray[np.int64], goals: Floats) -> Known:
+    def _solved(self, rows: Ints, goals: Floats) -> Known:
         alike = self._alike(self.samples, self.ops[rows], self.base[rows], rows, rows)
         inverse = np.asarray(np.linalg.inv(alike + self.noise**2 * np.eye(len(rows))), dtype=np.float64)
         means = (inverse @ goals).sum(axis=0) / inverse.sum()
         return Known(rows, inverse, means, inverse @ (goals - means))
 
-    def _followed(
-        self, known: Known, work: Workload, base: Floats, rows: NDArray[np.int64]
-    ) -> tuple[Floats, Floats]:
+    def _followed(self, known: Known, work: Workload, base: Floats, rows: Ints) -> tuple[Floats, Floats]:
         """The goals for some classes of one kind, and how far they may be off."""
         names = np.array([plain_name(work.op[row]) for row in rows])
         means, spread = np.empty((len(rows), len(known.means))), np.empty(len(rows))
@@ -267,10 +264,10 @@ class Likeness:
     def _alike(
         self,
         work: Samples | Workload,
-        names: NDArray[Any],
+        names: Array,
         base: Floats,
-        rows: NDArray[np.int64],
-        near: NDArray[np.int64],
+        rows: Ints,
+        near: Ints,
     ) -> Floats:
         """How much the factors of some operations say of one another: less with the distance of their descriptions."""
         samples = self.samples

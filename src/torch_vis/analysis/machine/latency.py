@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.machine import host_model as host_time
 from torch_vis.analysis.machine.calibration import BUSY, Calibration
@@ -28,8 +27,8 @@ from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, many, size
+from torch_vis.graph.types import Bools, Floats
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kinds, lists_tensors
 from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series
 from torch_vis.views.charts.stages import stages_of
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
 
-Floats = NDArray[np.float64]
 TIMES = 1.645  # standard deviations that nine tenths lie within
 WAITS = frozenset(
     {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select"}
@@ -78,9 +76,9 @@ class Latency(NamedTuple):
     end_ns: Floats
     phases: dict[str, float]
     unknown: list[tuple[str, int]]
-    missing: NDArray[np.bool_]
-    unlike: NDArray[np.bool_]
-    without: NDArray[np.bool_]
+    missing: Bools
+    unlike: Bools
+    without: Bools
     taken_for: dict[str, str | None]
 
     @property
@@ -135,9 +133,7 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
     return Latency(name, overlaps, total, *ends, device, issue, end, phases, calls, *marks, taken_for)
 
 
-def _element_types(
-    work: Workload, machine: Calibration | Hardware
-) -> tuple[dict[str, str | None], NDArray[np.bool_]]:
+def _element_types(work: Workload, machine: Calibration | Hardware) -> tuple[dict[str, str | None], Bools]:
     """The element types that nothing was measured in or published for, what stands in for each, and where none does."""
     arithmetic = np.isin(work.kind, [KINDS.index(name) for name in ARITHMETIC])
     if isinstance(machine, Calibration):
@@ -152,7 +148,7 @@ def _element_types(
     return {name: used[name] for name in names if used[name] != name}, without
 
 
-def _waits(graph: Graph) -> NDArray[np.bool_]:
+def _waits(graph: Graph) -> Bools:
     """Where the host waits for the device: it reads a value that is not in its own memory."""
     if not len(graph):
         return np.zeros(0, dtype=np.bool_)
@@ -166,9 +162,7 @@ def _waits(graph: Graph) -> NDArray[np.bool_]:
     return np.asarray(found & ~on_host)
 
 
-def timeline(
-    issue: Floats, device: Floats, *, waits: NDArray[np.bool_], kernels: Floats, overlaps: bool
-) -> Floats:
+def timeline(issue: Floats, device: Floats, *, waits: Bools, kernels: Floats, overlaps: bool) -> Floats:
     """When each operation is done, in nanoseconds from the start.
 
     An operation of several kernels has the device begin when the first of them is launched.
@@ -192,7 +186,7 @@ def timeline(
     return _followed(issued.ravel(), worked.ravel(), waiting.ravel())[1::2]
 
 
-def _followed(issue: Floats, device: Floats, waits: NDArray[np.bool_]) -> Floats:
+def _followed(issue: Floats, device: Floats, waits: Bools) -> Floats:
     """When each piece of work is done that is issued and then worked off, one after another."""
     made = np.empty(len(issue))
     host_at = device_at = 0.0

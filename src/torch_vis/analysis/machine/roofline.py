@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.datasheet_efficiency import roof_times
@@ -24,8 +23,8 @@ from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.call import short_name
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, many, size
+from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, dtypes, kinds
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import shortened_alike
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Column, Metrics
 
-Floats = NDArray[np.float64]
 VIEW = KINDS.index("view")
 BOUND = ("none", "compute", "memory", "overhead")
 """What holds an operation back, in the order of the codes; 0 is for views, which do nothing."""
@@ -52,17 +50,17 @@ class Roofline(NamedTuple):
 
     hardware: Hardware
     measured: str
-    kind: NDArray[np.int8]
-    dtype: NDArray[np.int8]
+    kind: Ints
+    dtype: Ints
     flops: Floats
     moved: Floats
     intensity: Floats
     ideal_ns: Floats
     time_ns: Floats
-    bound: NDArray[np.int8]
-    known: NDArray[np.bool_]
+    bound: Ints
+    known: Bools
     peak_share: Floats
-    without: NDArray[np.bool_]
+    without: Bools
 
     def columns(self) -> tuple[Column, Column]:
         """``bound`` and ``peak_share`` as columns, to stand beside a graph."""
@@ -154,10 +152,10 @@ class Group(NamedTuple):
         return BOUND[self.by_bound.index(most, 1)] if most > self.unknown_ns else BOUND[0]
 
 
-def grouped(found: Roofline, key: NDArray[np.int64], count: int) -> list[Group]:
+def grouped(found: Roofline, key: Ints, count: int) -> list[Group]:
     """The sums over operations of equal key, which runs from 0 to ``count``."""
 
-    def total(values: NDArray[Any]) -> list[float]:
+    def total(values: Array) -> list[float]:
         sums = np.bincount(key, weights=np.nan_to_num(values), minlength=count)
         return [float(part) for part in sums]
 

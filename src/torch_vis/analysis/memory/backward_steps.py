@@ -15,8 +15,9 @@ import numpy as np
 
 from torch_vis.analysis.memory.untraced_run import plain_sums
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Blocks, Ints, Use
+from torch_vis.graph.lifetimes import Blocks, Use
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.types import Bools, Ints
 
 SHAPING = ("aten::sum.dim_IntList", "aten::view", "aten::_to_copy")
 PLACING = ("aten::detach", "aten::clone", "aten::new_empty_strided", "aten::copy_", "aten::add_.Tensor")
@@ -167,12 +168,12 @@ class Steps:
         return block, node, computed, release
 
     @cached_property
-    def held(self) -> Ints:
+    def held(self) -> Bools:
         """Which blocks outlive the last step that reads them: then the program holds them, not autograd."""
         block, _, _, release = self.kept
         last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
         np.maximum.at(last, block, release)
-        found: Ints = (last >= 0) & (self.blocks.death > last)
+        found: Bools = (last >= 0) & (self.blocks.death > last)
         return found
 
     @property

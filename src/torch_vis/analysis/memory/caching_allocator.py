@@ -15,8 +15,9 @@ import numpy as np
 
 from torch_vis.analysis.memory.untraced_run import in_place_sums
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Blocks, Ints
+from torch_vis.graph.lifetimes import Blocks
 from torch_vis.graph.schema import Phase
+from torch_vis.graph.types import Ints
 
 ROUND = 512
 SMALL, SMALL_SEGMENT = 1 << 20, 2 << 20

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from torch_vis.graph.lifetimes import Ints
 from torch_vis.graph.schema import Phase
+from torch_vis.graph.types import Ints
 
 if TYPE_CHECKING:
     from torch_vis.analysis.memory.checkpointing import Checkpointing
@@ -68,7 +68,8 @@ class _Checkpointed:
         """The calls in question around each scope, itself included, as deep as ``least`` or deeper: rows and calls."""
         parent, depth, wanted = self.run.parent, self.run.depth, self.wanted
         row, least = np.arange(len(scope)), np.broadcast_to(least, len(scope))
-        rows, calls = [row[:0]], [row[:0]]
+        rows: list[Ints] = [row[:0]]
+        calls: list[Ints] = [row[:0]]
         while len(row):
             inside = depth[scope] >= least[row]
             row, scope = row[inside], scope[inside]
@@ -177,7 +178,7 @@ class _Checkpointed:
         if live is None:  # each in a run of its own
             run, when, size = self.changes
             past = when <= self.again[run]
-            level = self.blocks.live[here] + self._sums(run[past], size[past])
+            level: Ints = self.blocks.live[here] + self._sums(run[past], size[past])
         else:
             level = live[here]
         found: Ints = level - self.run.made_at[here] - copies

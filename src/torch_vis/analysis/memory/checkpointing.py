@@ -22,9 +22,10 @@ from torch_vis.analysis.memory.backward_steps import Steps
 from torch_vis.analysis.memory.checkpoint_peaks import peaks_alone, together
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Blocks, Ints, Use
+from torch_vis.graph.lifetimes import Blocks, Use
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Phase, Role
+from torch_vis.graph.types import Floats, Ints
 
 
 class Checkpoint(NamedTuple):
@@ -133,7 +134,7 @@ class Checkpointing:
         found[born] = self.common(low[born], high[born])
         return found
 
-    def _kept_inputs(self) -> Ints:
+    def _kept_inputs(self) -> Floats:
         """Bytes that each scope has to hold on to although nothing saved them, to be summed over the scopes inside.
 
         A scope that reads a block from outside counts it once, however many of its operations read it.

@@ -15,8 +15,8 @@ import numpy as np
 
 from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Ints
 from torch_vis.graph.rows import TensorType
+from torch_vis.graph.types import Ints
 
 BLOCK = 16  # channels that oneDNN keeps together, with 512-bit registers
 SMALL = 20480  # elements up to which a convolution of one small image is left to torch's own kernel

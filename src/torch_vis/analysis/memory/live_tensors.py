@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch_vis.analysis.memory import Tensor
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.units import count, size
+from torch_vis.graph.text import count, size
 from torch_vis.views.text.table import Field, Listing, table
 
 FIELDS = (

@@ -10,7 +10,7 @@ import numpy as np
 from torch_vis.analysis.report import Report
 from torch_vis.capture.timing.allocator_events import CudaFigures, Measured, measure
 from torch_vis.errors import NotTraceable, UsageError
-from torch_vis.graph.units import count, size
+from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table import Field, Listing
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from torch_vis.graph.call import Slot
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Blocks, Ints
+from torch_vis.graph.lifetimes import Blocks
 from torch_vis.graph.schema import Flag, Kind, Phase
+from torch_vis.graph.types import Ints
 
 PLAIN_SUM = (Slot(0), Slot(1))
 

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import Bools, Ints
 from torch_vis.analysis.fusion.groups import Fusion, fuse
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
+from torch_vis.graph.types import Bools, Ints
 
 WAYS = ("fusion", "module")
 START, PHASE, DEVICE, PYTHON, MODULE = (
@@ -275,7 +275,7 @@ def _packed(fused: Fusion, place: Ints, owner: Ints | None, budget: Budget, flop
             homes[-1] = (*homes[-1][:device], here[device], *homes[-1][device + 1 :])
         last = homes[-1]
     columns = np.array(homes, dtype=np.int64).reshape(-1, len(home)).T
-    names = dict(zip(home, columns))
+    names: dict[str, Ints] = dict(zip(home, columns))
     return Cut(fused, np.array(part, dtype=np.int64)[place], tuple(begins), owner, budget, names)
 
 

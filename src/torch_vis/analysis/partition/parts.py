@@ -6,12 +6,12 @@ from functools import cached_property
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import Bools, Ints
 from torch_vis.analysis.partition.cuts import Cut, touched
 from torch_vis.analysis.partition.reasons import REASONS, Reasons
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.schema import Role
+from torch_vis.graph.types import Bools, Ints
 
 WEIGHTS = (Role.PARAMETER, Role.BUFFER)
 

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import Bools, Ints, Rel
+from torch_vis.analysis.fusion.dependences import Rel
 from torch_vis.analysis.partition.cuts import DEVICE, FULL, MODULE, PHASE, PYTHON, Budget, Cut, touched
 from torch_vis.graph import Column
 from torch_vis.graph.schema import Flag
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.loops import Kind
 
 LAYOUT, REDUCTION, SIZE = "view of another layout", "reduction", "loop of another size"

@@ -12,7 +12,7 @@ from torch_vis.analysis.report import Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.units import count, size
+from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table import Field, Listing
 from torch_vis.views.text.table import cut as cut_text

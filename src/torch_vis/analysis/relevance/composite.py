@@ -11,8 +11,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.relevance.call import Call
 from torch_vis.analysis.relevance.fx_steps import Steps
-
-WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "cond")
+from torch_vis.ops.higher_order import TRANSPARENT
 
 
 class Expansion(NamedTuple):
@@ -95,7 +94,7 @@ def _attention(
 
 def _wrapped(call: Call) -> Expansion | None:
     """The graph inside a higher-order operator that runs one graph on its operands."""
-    if call.name not in WRAPPERS:
+    if call.name not in TRANSPARENT:
         return None
     modules = [leaf.value for leaf in call.leaves if isinstance(leaf.value, fx.GraphModule)]
     if call.name == "cond":

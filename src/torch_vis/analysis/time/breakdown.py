@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import short_name
@@ -22,8 +21,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.recomputed import first_calls, recomputed_scopes
 from torch_vis.graph.schema import Flag, Phase
-
-Ints = NDArray[np.int64]
+from torch_vis.graph.types import Ints
 
 
 class Group(NamedTuple):

@@ -15,7 +15,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.units import duration
+from torch_vis.graph.text import duration
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.notes import AGAIN, compiling
 from torch_vis.views.text.table import Field, Listing

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Addresses = NDArray[np.int64]
+from torch_vis.graph.types import Ints
+
+Addresses = Ints
 Range = tuple[int, int, int]  # first, last, step
 Box = tuple[Range, ...]
 ENUMERATE_BYTES = 1 << 18

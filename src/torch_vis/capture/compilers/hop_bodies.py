@@ -24,24 +24,11 @@ from torch_vis.capture.recording.recorder import get_ident
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.rows import Module, Site
 from torch_vis.graph.schema import COLUMNS, TABLES
+from torch_vis.ops.higher_order import INTERPRETED, TABLE
 
 if TYPE_CHECKING:
     from torch_vis.capture.compilers.interpreter import Player
 
-# The arguments that are subgraphs, by position and by what they are to the operator.
-ROLES: dict[str, dict[int, str]] = {
-    "cond": {1: "true", 2: "false"},
-    "while_loop": {0: "condition", 1: "body"},
-    "while_loop_stack_output": {0: "condition", 1: "body"},
-    "scan": {0: "step"},
-    "map_impl": {0: "body"},
-    "associative_scan": {0: "combine"},
-    "wrap_with_set_grad_enabled": {1: "body"},
-    "wrap_with_autocast": {4: "body"},
-    "flex_attention": {3: "score_mod"},
-}
-UNDER_VMAP = frozenset({"flex_attention"})  # bodies that see no whole tensors; they are only named
-RANDOM = frozenset({"run_and_save_rng_state", "run_with_rng_state"})  # an operator that draws, and from what
 NOT_TAKEN = "not taken"
 SHOWN = 4  # names of operations in the label of a branch that was not taken
 
@@ -113,22 +100,23 @@ def with_modules(graph: Graph, modules: list[Module]) -> Graph:
 
 def is_played(target: Any) -> bool:
     """Whether a node's target is a higher-order operator whose subgraphs are played."""
-    return isinstance(target, torch._ops.HigherOrderOperator) and target._name in (*ROLES, *RANDOM)
+    return isinstance(target, torch._ops.HigherOrderOperator) and target._name in INTERPRETED
 
 
 def play_bodies(player: Player, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a higher-order operator with its subgraphs in scopes."""
     name = target._name
-    if name in RANDOM:
+    row = TABLE[name]
+    if row.draws:
         return _random(target, args, kwargs)
     bodies = {}
-    for place, role in ROLES[name].items():
+    for place, role in row.bodies.items():
         if place < len(args) and isinstance(args[place], fx.GraphModule):
             bodies[place] = Body(player, args[place], player.subgraph(name, role, args[place]))
-    if name in UNDER_VMAP:
+    if row.slices:
         return _named_only(player, target, args, kwargs, bodies)
     given = [bodies.get(place, arg) for place, arg in enumerate(args)]
-    if player.on_shapes and name in ("cond", "while_loop"):
+    if player.on_shapes and row.without_numbers:
         return _every_way(name, *given)
     if name == "cond":
         return _cond(*given)

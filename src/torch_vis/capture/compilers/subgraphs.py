@@ -13,13 +13,9 @@ from torch_vis.capture.session import Capture
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
+from torch_vis.ops.higher_order import TABLE
 
 SHAPES = "a subgraph of a captured program, worked out on shapes: no numbers were computed, and the times mean nothing"
-
-WAYS = {
-    "cond": "a cond in it shows both of its branches: no number says which it would take",
-    "while_loop": "a while_loop in it shows one turn: no number says how many there would be",
-}
 
 
 def run_on_shapes(
@@ -31,7 +27,7 @@ def run_on_shapes(
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     try:
         with Faking() as faking:
-            capture = Capture(keep=False, faking=faking)
+            capture = Capture(keep=False, substitutes=faking.above)
             capture.inputs = [(n, i) for n, i in zip(names, subgraph.inputs) if isinstance(i, torch.Tensor)]
             capture.has_output = True
             with capture:
@@ -45,5 +41,5 @@ def run_on_shapes(
         ) from error
     meta.update(fake=True, model=subgraph.name)
     held = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
-    ways = tuple(told for name, told in WAYS.items() if name in held)
+    ways = tuple(row.without_numbers for name, row in TABLE.items() if row.without_numbers and name in held)
     return graph, metrics, (*limits, SHAPES, *ways), meta, capture.output

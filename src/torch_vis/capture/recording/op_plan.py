@@ -49,9 +49,6 @@ BLANK = frozenset("empty empty_like empty_strided empty_permuted new_empty new_e
 # Operators whose result may carry a conjugate or negative bit.
 FLIPS = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H positive".split())
 
-# Higher-order operators whose eager kernel runs under a mode, so that what they call is recorded; others are one node.
-INLINED = frozenset({"cond", "while_loop", "scan", "flex_attention", "flex_attention_backward"})
-
 # Operators whose result is a Python value computed from a tensor's contents.
 ESCAPES = frozenset("_local_scalar_dense item is_nonzero equal allclose".split())
 
@@ -61,25 +58,24 @@ SKIPPED = ("profiler::", "prim::")
 
 def eager_kernel(func: Any) -> Callable[..., Any]:
     """What a higher-order operator does in eager mode, as Python that can run under a mode or above one."""
-    name = func._name
-    if name == "cond":
-        return choose
-    if name == "scan":
-        return _scan
-    found: Callable[..., Any] = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, func)
-    return found
+    own: Callable[..., Any] = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, func)
+    return KERNELS.get(func._name, own)
 
 
-def choose(condition: Any, if_true: Any, if_false: Any, operands: Any = ()) -> Any:
-    """What ``torch.cond`` does; its own kernel refuses to run under a mode."""
+def _cond(condition: Any, if_true: Any, if_false: Any, operands: Any = ()) -> Any:
+    """What ``torch.cond`` does."""
     return if_true(*operands) if condition else if_false(*operands)
 
 
 def _scan(combine: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
-    """What ``scan`` does; its own kernel refuses to run under a mode."""
+    """What ``scan`` does."""
     from torch._higher_order_ops.scan import generic_scan
 
     return generic_scan(combine, init, xs, additional_inputs=additional_inputs)
+
+
+# Of those higher-order operators whose own eager kernel refuses to run under a mode.
+KERNELS: dict[str, Callable[..., Any]] = {"cond": _cond, "scan": _scan}
 
 
 class Plan:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_vis.graph.rows import Site
+from torch_vis.ops.higher_order import AUTOGRAD_MODULES
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
@@ -79,10 +80,7 @@ TRANSPARENT = frozenset(
     {
         "torch.utils.checkpoint",
         "torch._functorch._aot_autograd.runtime_wrappers",
-        "torch._higher_order_ops.cond",
-        "torch._higher_order_ops.flex_attention",
-        "torch._higher_order_ops.scan",
-        "torch._higher_order_ops.while_loop",
+        *AUTOGRAD_MODULES,
     }
 )
 

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from torch_vis.capture.timing.profiler_run import quiet_profiler
+from torch_vis.graph.types import Ints
 
 MARK = "torch_vis: measured run"
-Ints = NDArray[Any]
 
 
 class Kernel(NamedTuple):

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import Ints
 from torch_vis.capture.timing.match_events import ends
 from torch_vis.capture.timing.profiler_run import Match, Timeline
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
+from torch_vis.graph.text import and_more
+from torch_vis.graph.types import Ints
 
 NAMES_SHOWN = 3
 
@@ -84,11 +85,10 @@ class Kernels:
             return []
         often = Counter(run.names[name] for name in run.device[stray, 0].tolist())
         spent = int((run.device[stray, 2] - run.device[stray, 1]).sum())
-        shown = ", ".join(f"{name[:60]} × {times}" for name, times in often.most_common(NAMES_SHOWN))
-        rest = f" and {len(often) - NAMES_SHOWN} more kinds" if len(often) > NAMES_SHOWN else ""
+        shown = and_more([f"{name[:60]} × {times}" for name, times in often.most_common()], NAMES_SHOWN)
         return [
             f"{len(stray):,} of {len(run.node):,} kernels ({spent / 1e3:,.1f} µs) were launched by no recorded "
-            f"operation: {shown}{rest}"
+            f"operation: {shown}"
         ]
 
     def meta(self) -> dict[str, Any]:

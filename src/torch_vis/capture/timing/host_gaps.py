@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import Ints
 from torch_vis.capture.timing.match_events import current, ends
 from torch_vis.capture.timing.profiler_run import Timeline, event_ns
+from torch_vis.graph.types import Ints
 
 
 class Between(NamedTuple):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import Ints
 from torch_vis.capture.timing.profiler_run import Timeline
+from torch_vis.graph.types import Ints
 
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what stands in the place of a backward node's number, as in the log
 ENGINE = "autograd::engine::evaluate_function: "

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch.autograd import profiler
 
-from torch_vis.capture.assembling.log import Rows
-from torch_vis.capture.assembling.sorted_columns import Ints, table
+from torch_vis.capture.assembling.log import Rows, table
 from torch_vis.capture.recording.recorder import clock
 from torch_vis.errors import UsageError
+from torch_vis.graph.types import Ints
 
 FAR_NS, NEAR_NS = (
     1_000_000,

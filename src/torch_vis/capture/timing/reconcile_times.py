@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import Ints
 from torch_vis.capture.timing.host_gaps import upwards
 from torch_vis.graph.metrics import Column
+from torch_vis.graph.types import Ints
 
 
 def own_times(inclusive: Any, parent: Ints) -> Any:

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.log import Rows, rows_of
-from torch_vis.capture.assembling.sorted_columns import Ints, table
+from torch_vis.capture.assembling.log import Rows, rows_of, table
 from torch_vis.capture.kept_tensors import Held, copy_of, version_of
 from torch_vis.capture.recording.module_calls import Following
 from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number
@@ -33,6 +32,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import Phase
+from torch_vis.graph.types import Ints
 from torch_vis.progress import progress
 
 UNSEEN = "torch_vis::unseen_write"
@@ -256,7 +256,7 @@ class Repeats:
             start = clock()
             scopes = self._follow()
             ended = clock()
-        places = np.full(len(self._rows.call), -1, dtype=np.int64)
+        places: Ints = np.full(len(self._rows.call), -1, dtype=np.int64)
         if scopes is not None:
             events = pieces_of_events(found.timeline, scopes, first_number)
             places, self.nested = self._align(found.timeline, events)

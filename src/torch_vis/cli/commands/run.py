@@ -180,8 +180,7 @@ class Session:
 
     def _report(self, found: Found) -> None:
         """Write what was recorded; whatever fails at it is none of the script's business."""
-        from torch_vis.graph.text import many
-        from torch_vis.graph.units import duration
+        from torch_vis.graph.text import duration, many
 
         trace = found.trace
         trace.meta.update(script=self.options.script.name, traced=found.label)

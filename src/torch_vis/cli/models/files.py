@@ -51,7 +51,7 @@ def write(trace: Trace, paths: list[str], format: str | None, out: Output) -> li
 
 
 def _size(path: str) -> str:
-    from torch_vis.graph.units import size
+    from torch_vis.graph.text import size
 
     return size(os.path.getsize(path))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch_vis.cli.models.user_errors import users_code
 from torch_vis.errors import NoMatch, UsageError, no_match
+from torch_vis.graph.text import and_more
 
 MOST = 24  # names that a line lists
 
@@ -21,8 +22,7 @@ def find(target: str, kind: str) -> Any:
     module = _file(place) if place.endswith(".py") else _module(place, target)
     if not attribute:
         names = candidates(module)
-        more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
-        there = f"; there are {', '.join(names[:MOST])}{more}" if names else ""
+        there = f"; there are {and_more(names, MOST)}" if names else ""
         raise UsageError(f"{target!r} names no {kind}: write {place}:NAME{there}")
     found: Any = module
     for part in attribute.split("."):

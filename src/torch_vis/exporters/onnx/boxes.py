@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from torch_vis.exporters.reading import Part, main_scope, node_parts, node_reads
 from torch_vis.exporters.stretches import Stretches
 from torch_vis.graph import Graph
-from torch_vis.graph.graph import Ints
+from torch_vis.graph.types import Ints
 
 Step = tuple[int, int]  # down into a box: its scope, and the number of a stretch of that or -1
 DEPTH = 24  # of boxes in boxes: protobuf reads no deeper than 100 messages, and each box takes three

@@ -63,4 +63,5 @@ def _weight(column: Any) -> float:
 def _planes(column: Any) -> bytes:
     """The lowest bytes of all numbers, then the next ones: what is alike stands together."""
     size = column.dtype.itemsize
-    return column.view(np.uint8).reshape(-1, size).T.tobytes() if size > 1 else column.tobytes()
+    data: bytes = column.view(np.uint8).reshape(-1, size).T.tobytes() if size > 1 else column.tobytes()
+    return data

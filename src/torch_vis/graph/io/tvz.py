@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.errors import FileError, GraphError
-from torch_vis.graph.graph import Graph, Ints
+from torch_vis.graph.graph import Graph
 from torch_vis.graph.io.atomic import PathLike, read_whole, replacing
 from torch_vis.graph.io.tables_json import (
     FORMAT,
@@ -47,6 +47,7 @@ from torch_vis.graph.io.tables_json import (
 )
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import COLUMNS
+from torch_vis.graph.types import Array, Ints
 
 VERSION = 1
 MARKER = "torch_vis.json"
@@ -163,7 +164,7 @@ def _read_metric(archive: zipfile.ZipFile, number: int, entry: Mapping[str, Any]
     return Column(str(entry["name"]), values, along=entry["along"], known=mask)
 
 
-def _write_column(archive: zipfile.ZipFile, name: str, column: Ints) -> dict[str, Any]:
+def _write_column(archive: zipfile.ZipFile, name: str, column: Array) -> dict[str, Any]:
     """Store one column and say how."""
     steps = False
     if column.dtype.kind == "f":
@@ -188,11 +189,11 @@ def _read_column(archive: zipfile.ZipFile, name: str, how: Mapping[str, Any]) ->
     dtype = np.dtype(stored)
     data = _read(archive, name, size=rows * dtype.itemsize)
     planes = np.frombuffer(data, dtype=np.uint8).reshape(dtype.itemsize, rows)
-    column: Ints = np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
+    column: Array = np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
     return np.cumsum(column, dtype=np.int64) if how["steps"] else column
 
 
-def _narrow(column: Ints) -> Ints:
+def _narrow(column: Array) -> Ints:
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
     for name in INTEGERS[:-1]:
         limits = np.iinfo(name)

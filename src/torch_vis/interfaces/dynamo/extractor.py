@@ -12,7 +12,7 @@ from torch import fx
 from torch_vis.capture.compilers.interpreter import target_name
 from torch_vis.capture.compilers.partition_meta import describe
 from torch_vis.errors import UsageError, no_match
-from torch_vis.graph.units import size as size_text
+from torch_vis.graph.text import size as size_text
 from torch_vis.interfaces.dynamo.descriptors import (
     SubgraphDescriptor,
     TensorDescriptor,

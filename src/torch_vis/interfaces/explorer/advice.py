@@ -9,7 +9,7 @@ import torch
 from torch_vis.analysis.advice.quantization.channels import Channels
 from torch_vis.api import Trace
 from torch_vis.capture.modules_only.tensor_stats import readable, unseen
-from torch_vis.graph.units import size
+from torch_vis.graph.text import size
 from torch_vis.views.terminal.source import Advice
 
 MOST_ELEMENTS = 50_000_000  # looked at for advice, per tensor

@@ -17,8 +17,7 @@ import torch
 
 from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, size
+from torch_vis.graph.text import count, many, size
 from torch_vis.views.terminal.forest import Forest, Sharing
 from torch_vis.views.terminal.measures import share
 from torch_vis.views.terminal.source import Bars, Details, Figures, Subject, TensorRow

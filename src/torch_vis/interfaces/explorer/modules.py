@@ -11,8 +11,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch_vis.api import Trace
 from torch_vis.capture.modules_only.stats import TensorFact
 from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, size
+from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.maps import Maps
 from torch_vis.interfaces.explorer.source_code import class_source
 from torch_vis.interfaces.explorer.stats import ForwardStats, add_columns

@@ -12,7 +12,7 @@ import torch
 
 from torch_vis.api import Trace
 from torch_vis.errors import NotTraceable, no_match
-from torch_vis.graph.units import size
+from torch_vis.graph.text import size
 from torch_vis.interfaces.explorer.format import format_param_count, format_time, get_parameter_statistics
 from torch_vis.interfaces.explorer.modules import ModuleSubject
 from torch_vis.interfaces.explorer.stats import ForwardStats, get_forward_stats

@@ -15,8 +15,7 @@ from torch_vis.graph.gradients import ENDING, gradients
 from torch_vis.graph.module_totals import places_of_calls
 from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import Phase, Role
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, many, size
 from torch_vis.interfaces.explorer.maps import Maps
 from torch_vis.interfaces.explorer.source_code import lines_source
 from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.api import Trace
-from torch_vis.capture.recording.function_calls import TENSOR, UNKNOWN, last_part
+from torch_vis.capture.recording.function_calls import TENSOR, UNKNOWN
+from torch_vis.capture.recording.user_functions import last_part
 from torch_vis.graph import Graph
-from torch_vis.graph.graph import Ints
+from torch_vis.graph.types import Ints
 
 NOWHERE = -1  # a tensor that is not in the graph
 TYPES = {  # by the kind of a literal, what the types of parameters that take it have in them

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import UsageError
-from torch_vis.exporters.facts import METRICS, with_unit
+from torch_vis.exporters.facts import METRICS
 from torch_vis.exporters.onnx.naming import Names, clean
 from torch_vis.exporters.onnx.protos import Protos, can_be_sparse, name_inputs, say
 from torch_vis.graph.io.atomic import replacing
+from torch_vis.graph.text import with_unit
 from torch_vis.interfaces.tensor_ids.reading import UNKNOWN, Entry, Reading
 from torch_vis.interfaces.tensor_ids.sequence import FIGURES
 

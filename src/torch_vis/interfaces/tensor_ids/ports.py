@@ -10,8 +10,8 @@ import numpy as np
 
 from torch_vis.capture.recording.function_calls import OPENED
 from torch_vis.graph import Graph
-from torch_vis.graph.graph import Ints
 from torch_vis.graph.schema import Phase, Role
+from torch_vis.graph.types import Ints
 from torch_vis.interfaces.tensor_ids.calls import Calls, Noted
 from torch_vis.interfaces.tensor_ids.steps import Level, Steps
 

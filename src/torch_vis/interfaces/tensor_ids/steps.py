@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from torch_vis.capture.recording.function_calls import OPENED, last_part
+from torch_vis.capture.recording.function_calls import OPENED
+from torch_vis.capture.recording.user_functions import last_part
 from torch_vis.graph import Graph
-from torch_vis.graph.graph import Ints
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.types import Ints
 
 Level = Literal["leaf", "outermost"]
 LEVELS = ("leaf", "outermost")

@@ -7,14 +7,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.api import Trace
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
+from torch_vis.graph.types import Array, Ints
 from torch_vis.interfaces.tracking.types import OperationType
-
-Ints = NDArray[Any]
 
 TYPES = list(OperationType)
 LAYERS = frozenset({"module", "compiled"})  # kinds of scopes that are calls of modules
@@ -129,7 +127,7 @@ class Tracked:
             found[scope] = scope if self.kinds[scope] in LAYERS else found[self.parents[scope]]
         return found
 
-    def sum_inside(self, of_ops: Ints, ops: Ints) -> Ints:
+    def sum_inside(self, of_ops: Array, ops: Ints) -> Array:
         """For each scope, the sum over some operations that ran in it or in what it called."""
         sums = np.bincount(self.graph.node_scope[ops], weights=of_ops[ops], minlength=self.scopes)
         for scope in range(self.scopes - 1, 0, -1):

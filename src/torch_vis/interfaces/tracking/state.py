@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_map_only
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.kept_tensors import Held, copy_of
 from torch_vis.capture.recording.dispatch_mode import RecordMode, is_wrapper
-from torch_vis.capture.recording.op_plan import INLINED
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
+from torch_vis.ops.higher_order import INLINED
 
 COPIED = 64 << 20  # bytes up to which copying everything is cheaper than watching every operation
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

@@ -8,10 +8,10 @@ from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph import Call, Column, Graph, Slot, TensorType
 from torch_vis.graph.schema import Flag, Kind
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.grouping import classes
 from torch_vis.ops.cost.nested_sizes import with_nested_sizes
 from torch_vis.ops.cost.operation import (
@@ -26,7 +26,6 @@ from torch_vis.ops.cost.registry import Entry, formula_of
 from torch_vis.ops.cost.shared_reads import is_unread, read_bytes
 from torch_vis.ops.cost.sparse_sizes import with_sparse_sizes
 
-Ints = NDArray[np.int64]
 LARGEST = 2**63 - 1
 BY_TYPE = -2  # in a table of bytes: to be taken from the types
 FILLED = "torch_vis::unseen_write"
@@ -142,7 +141,7 @@ def _reads(graph: Graph, values: Ints, types: list[TensorType]) -> tuple[Ints, I
     return read, number
 
 
-def _bytes_by_type(graph: Graph, read: Ints, made: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+def _bytes_by_type(graph: Graph, read: Ints, made: Ints) -> tuple[Ints, Bools]:
     """What every node reads and writes going by its tensors' types, and where that is known."""
     write = np.where(_is_fresh(graph), made, 0)
     total, unknown = np.zeros(len(graph), dtype=np.int64), np.zeros(len(graph), dtype=np.int64)
@@ -152,7 +151,7 @@ def _bytes_by_type(graph: Graph, read: Ints, made: Ints) -> tuple[Ints, NDArray[
     return total, unknown == 0
 
 
-def _read_by_another_name(graph: Graph) -> NDArray[np.bool_]:
+def _read_by_another_name(graph: Graph) -> Bools:
     """For each input, whether its bytes are those of a value below slot 0: an alias that was written to since."""
     named = graph.in_slot < 0  # no argument, but the newest version of the memory that one lies in
     if not named.any():
@@ -161,13 +160,13 @@ def _read_by_another_name(graph: Graph) -> NDArray[np.bool_]:
     return ~named & np.isin(place, place[named & (graph.in_kind != Kind.SHAPE)])
 
 
-def _is_fresh(graph: Graph) -> NDArray[np.bool_]:
+def _is_fresh(graph: Graph) -> Bools:
     """For each output, whether its bytes were written: it is not an alias of something older."""
     maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
     return (graph.out_slot < 0) | (graph.storage_birth[graph.value_storage[graph.out_value]] >= maker)
 
 
-def _fills_nothing(graph: Graph) -> NDArray[np.bool_]:
+def _fills_nothing(graph: Graph) -> Bools:
     """The operations that stand for a write by code that was not seen, of memory without a byte: there was none."""
     fills = np.array([call.op == FILLED for call in graph.calls] or [False])[graph.node_call]
     if not fills.any():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Cells = tuple[Ints, Ints, "NDArray[np.bool_] | None"]
+from torch_vis.graph.types import Bools, Ints
+
+Cells = tuple[Ints, Ints, "Bools | None"]
 
 
 def classes(nodes: Ints, head: Ints, *parts: Cells) -> Ints:

@@ -7,9 +7,9 @@ box of as many parts as there are, each as long as the longest. What it is made 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph import Column, Graph, Node, TensorType
+from torch_vis.graph.types import Ints
 from torch_vis.ops.cost.operation import NestedType
 
 FROM_BOX = frozenset(
@@ -26,8 +26,8 @@ Box = tuple[int, int]
 
 
 def with_nested_sizes(
-    graph: Graph, numbers: NDArray[np.int64], types: list[TensorType], stored: Column | None
-) -> tuple[NDArray[np.int64], list[TensorType]]:
+    graph: Graph, numbers: Ints, types: list[TensorType], stored: Column | None
+) -> tuple[Ints, list[TensorType]]:
     """The type number of every value and the types, with a ``NestedType`` wherever the elements were noted."""
     nested = np.array([type_.layout == "nested" for type_ in types], dtype=np.bool_)
     if stored is None or not nested.any():

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph import Call, Graph, Slot, TensorType
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.operation import touched
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 OTHER = -1  # in ``rows`` of a region: bytes in no such pattern
 
 # What is ``beta c + …``: a beta of zero means that c is not looked at, whatever it holds.

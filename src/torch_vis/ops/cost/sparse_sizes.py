@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph import Column, Graph, Node, TensorType
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.operation import SparseType
 
 LAYOUTS = frozenset({"sparse_coo", "sparse_csr", "sparse_csc"})
@@ -33,9 +33,7 @@ KEEPERS = frozenset(
 )  # their last sparse argument has the pattern of the result, if the other is a number
 
 
-def with_sparse_sizes(
-    graph: Graph, stored: Column | None = None
-) -> tuple[NDArray[np.int64], list[TensorType]]:
+def with_sparse_sizes(graph: Graph, stored: Column | None = None) -> tuple[Ints, list[TensorType]]:
     """The type number of every value and the types, with a ``SparseType`` wherever the stored elements are known."""
     numbers = graph.value_type.astype(np.int64)
     types = list(graph.types)
@@ -52,7 +50,7 @@ def with_sparse_sizes(
     return numbers, types
 
 
-def _stored(graph: Graph, sparse: NDArray[np.bool_], given: Column | None) -> dict[int, int]:
+def _stored(graph: Graph, sparse: Bools, given: Column | None) -> dict[int, int]:
     """Stored elements by value."""
     is_sparse = sparse[graph.value_type]
     parent: dict[int, int] = {}
@@ -82,7 +80,7 @@ def _stored(graph: Graph, sparse: NDArray[np.bool_], given: Column | None) -> di
     return derived | {value: known[value] for value in values if value in known}
 
 
-def _around(graph: Graph, is_sparse: NDArray[np.bool_]) -> Iterator[Node]:
+def _around(graph: Graph, is_sparse: Bools) -> Iterator[Node]:
     """The operations that take or make a sparse tensor."""
     found = np.concatenate([graph.in_node[is_sparse[graph.in_value]], graph.value_producer[is_sparse]])
     for index in np.unique(found[found >= 0]).tolist():

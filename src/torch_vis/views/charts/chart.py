@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch_vis.errors import no_match
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, size
 from torch_vis.views.charts.names import named_ticks
 
 UNITS: dict[str, Callable[[Any], str]] = {"ns": duration, "bytes": size, "count": count}

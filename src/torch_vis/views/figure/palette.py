@@ -11,8 +11,7 @@ import numpy as np
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Metrics
 from torch_vis.graph.call import short_name
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, many, size
 from torch_vis.ops.figure_families import FAMILIES, OTHER, family
 from torch_vis.views.figure.diagram import Diagram
 from torch_vis.views.figure.tree import Item

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, size
 from torch_vis.views.terminal.config import ExplorerConfig
 from torch_vis.views.terminal.forest import Forest
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from torch_vis.graph.types import Array, Floats, Ints
+
 RECOMPUTED = "recomputed"  # what a row is marked with whose module backward ran again
 
 
@@ -70,7 +69,7 @@ class Forest:
             place = int(self.end[place])
         return found
 
-    def subtotal(self, own: NDArray[Any]) -> NDArray[Any]:
+    def subtotal(self, own: Array) -> Array:
         """The sum of a column over each row's subtree."""
         running = np.concatenate([[0], np.cumsum(own)])
         return running[self.end] - running[:-1]
@@ -135,12 +134,12 @@ class Sharing:
         self.size: Ints = np.asarray(size, dtype=np.int64)
         self._again = self._meetings()
 
-    def own(self, figure: NDArray[Any]) -> NDArray[Any]:
+    def own(self, figure: Array) -> Array:
         """A figure of the items, summed over what each row holds itself."""
         found = np.bincount(self.row, weights=figure[self.item], minlength=len(self.forest))
         return found if figure.dtype.kind == "f" else found.astype(np.int64)
 
-    def inclusive(self, figure: NDArray[Any]) -> NDArray[Any]:
+    def inclusive(self, figure: Array) -> Array:
         """The same over each row's subtree, every item once."""
         own = self.own(figure)
         meeting, item = self._again
@@ -149,7 +148,7 @@ class Sharing:
             own = own - twice.astype(own.dtype)
         return self.forest.subtotal(own)
 
-    def over(self, first: int, stop: int, figure: NDArray[Any]) -> int:
+    def over(self, first: int, stop: int, figure: Array) -> int:
         """The sum over a stretch of rows, every item once."""
         low, high = np.searchsorted(self.row, [first, stop])
         return int(figure[np.unique(self.item[low:high])].sum())

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from torch_vis.graph.types import Ints
 from torch_vis.views.terminal.columns import ADDITIVE, COLUMNS, TEXT, cell
-from torch_vis.views.terminal.forest import Ints
 from torch_vis.views.terminal.row_filter import Arrangement
 
 PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.module_table import output_values
 from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.views.terminal.forest import RECOMPUTED, Floats, Forest, Ints
+from torch_vis.graph.types import Bools, Floats, Ints
+from torch_vis.views.terminal.forest import RECOMPUTED, Forest
 
 MEASURED = (
     "time", "self", "mean", "backward", "backward_self", "recomputed", "recomputed_ops", "memory", "flops", "ops",
@@ -80,7 +80,7 @@ def _recomputed(forest: Forest, graph: Graph, metrics: Metrics, tally: Tally) ->
         forest.marks[row] = RECOMPUTED
 
 
-def _without_backward(graph: Graph, metrics: Metrics, again: NDArray[np.bool_]) -> Floats:
+def _without_backward(graph: Graph, metrics: Metrics, again: Bools) -> Floats:
     """How long each call took; the run itself, as long as its calls and its own forward operations."""
     taken = np.where(again, 0.0, metrics["scope_time_ns"].values.astype(np.float64))
     if len(taken) and graph.modules[graph.scope_module[0]].kind == "run" and "time_ns" in metrics:
@@ -112,7 +112,7 @@ class Tally:
         """Calls of the row's own, as against functions that ran inside one."""
         self.outermost = self._outermost(rows)
 
-    def _outermost(self, rows: list[int]) -> NDArray[np.bool_]:
+    def _outermost(self, rows: list[int]) -> Bools:
         counts = np.bincount(self.rows[self.begins], minlength=len(self.forest))
         alone = np.ones(len(rows), dtype=bool)
         for scope in np.flatnonzero(self.begins & (counts[self.rows] > 1)).tolist():
@@ -122,7 +122,7 @@ class Tally:
                 above = self.parents[above]
         return alone
 
-    def by_row(self, figures: Floats, which: NDArray[np.bool_]) -> Floats:
+    def by_row(self, figures: Floats, which: Bools) -> Floats:
         """The sum of a figure of calls, over some of each row's calls."""
         rows = self.rows[which]
         return self._sum(rows, figures[which])
@@ -161,7 +161,7 @@ class Tally:
         return self.by_row(np.asarray(sums), self.begins & self.outermost)
 
 
-def _where_first_called(graph: Graph, again: NDArray[np.bool_]) -> list[int]:
+def _where_first_called(graph: Graph, again: Bools) -> list[int]:
     """The call around each call; of one that backward runs again, that around the first call of its module."""
     parents: list[int] = graph.scope_parent.tolist()
     if not again.any():

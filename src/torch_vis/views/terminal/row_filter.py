@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torch_vis.views.terminal.forest import Forest, Ints
+from torch_vis.graph.types import Bools, Floats, Ints
+from torch_vis.views.terminal.forest import Forest
 
-Mask = NDArray[np.bool_]
 CHUNK = 8_000  # rows that one step of a search looks through
 SPECIAL = "\\.^$*+?{}[]|()"
 
@@ -29,16 +28,16 @@ class Arrangement:
     def __init__(self, forest: Forest, *, max_depth: int | None = None) -> None:
         self.forest = forest
         self.max_depth = max_depth
-        self.is_open: Mask = np.zeros(len(forest), dtype=bool)
-        self.has_children: Mask = forest.end > np.arange(len(forest)) + 1
+        self.is_open: Bools = np.zeros(len(forest), dtype=bool)
+        self.has_children: Bools = forest.end > np.arange(len(forest)) + 1
         if max_depth is not None:
             self.has_children &= forest.depth < max_depth
-        self.matching: Mask | None = None
+        self.matching: Bools | None = None
         self.sort: str | None = None
         self.descending = True
         self.flat = False
         self.folding = False
-        self._folds: tuple[Ints, Mask] | None = None
+        self._folds: tuple[Ints, Bools] | None = None
         self._lines: tuple[list[str], list[str]] | None = None
 
     # what is open
@@ -65,7 +64,7 @@ class Arrangement:
         """For how many neighbours a row stands: 1, or more where repeats are folded."""
         return int(self.find_repeats()[0][row]) if self.folding else 1
 
-    def find_repeats(self) -> tuple[Ints, Mask]:
+    def find_repeats(self) -> tuple[Ints, Bools]:
         """The number of alike neighbours that a row begins, and the rows inside such stretches after the first."""
         if self._folds is None:
             forest, signatures = self.forest, self.forest.signatures
@@ -93,14 +92,14 @@ class Arrangement:
 
     # the filter
 
-    def search(self, pattern: str) -> Mask:
+    def search(self, pattern: str) -> Bools:
         """The rows whose path, class or mark matches: a regular expression, in any case unless it has capitals."""
         found = np.zeros(len(self.forest), dtype=bool)
         for part in self.searching(pattern):
             found |= part
         return found
 
-    def searching(self, pattern: str) -> Iterator[Mask]:
+    def searching(self, pattern: str) -> Iterator[Bools]:
         """The same step by step, so that a newer search can take its place: a mask per stretch of rows."""
         matches = matcher(pattern)
         cased, lower = self.searchable()
@@ -136,7 +135,7 @@ class Arrangement:
             return rows
         return self._sorted(rows)
 
-    def _unfolded(self) -> Mask:
+    def _unfolded(self) -> Bools:
         """The rows below nothing that is closed; in a flat list, all of them."""
         forest = self.forest
         if self.flat:
@@ -147,7 +146,7 @@ class Arrangement:
         ends = np.bincount(forest.end[closed], minlength=size)
         return np.cumsum(begins - ends)[:-1] == 0
 
-    def _filtered(self) -> Mask:
+    def _filtered(self) -> Bools:
         """What matches, with all that is above it; in a flat list without."""
         assert self.matching is not None
         if self.flat:
@@ -175,7 +174,7 @@ class Arrangement:
         offset[order] = before
         return rows[np.argsort(_positions(up, offset), kind="stable")]
 
-    def _key(self, rows: Ints) -> NDArray[np.float64]:
+    def _key(self, rows: Ints) -> Floats:
         """What to sort by, ascending; what is not known comes last either way."""
         assert self.sort is not None
         forest = self.forest

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.types import Ints
 from torch_vis.views.terminal.forest import Forest
 
 
@@ -125,7 +126,7 @@ class Subject:
         """What could not be seen, or should be known."""
         self.graph: Graph | None = None
         self.metrics: Metrics | None = None
-        self.row_of_scope: NDArray[np.int64] | None = None
+        self.row_of_scope: Ints | None = None
         """For each call in the graph, the row that it belongs to; -1 for none."""
         self.other: Subject | None = None
         """A second subject to compare this one with."""
@@ -182,7 +183,7 @@ class Subject:
         """What could be made smaller or faster."""
         return ()
 
-    def nodes(self, row: int, *, below: bool = True) -> NDArray[np.int64]:
+    def nodes(self, row: int, *, below: bool = True) -> Ints:
         """The operations of a row in the graph, with or without those of the rows below it."""
         if self.graph is None or self.row_of_scope is None:
             return np.empty(0, dtype=np.int64)

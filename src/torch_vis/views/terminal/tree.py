@@ -15,9 +15,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from torch_vis.graph.types import Ints
 from torch_vis.views.terminal.columns import COLUMNS, TEXT, cell
 from torch_vis.views.terminal.columns import PLAIN as COUNTED
-from torch_vis.views.terminal.forest import Ints
 from torch_vis.views.terminal.listing import Listing
 from torch_vis.views.terminal.palette import Palette, palette
 from torch_vis.views.terminal.row_filter import Arrangement

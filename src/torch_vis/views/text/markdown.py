@@ -16,7 +16,7 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.module_table import Outline
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, size
 from torch_vis.views.figure.diagram import Diagram, Look, diagram, walk
 from torch_vis.views.figure.palette import STROKE, colors
 from torch_vis.views.figure.scene import box_of, named

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch_vis.graph.module_totals import Sums
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, size
 
 
 class Figure(NamedTuple):

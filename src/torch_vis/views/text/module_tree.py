@@ -16,8 +16,7 @@ from torch_vis.graph import Column, Graph, Metrics, TensorType
 from torch_vis.graph.module_table import Line, Outline
 from torch_vis.graph.module_totals import Block, Sums
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import and_more, count, duration, many, size
 from torch_vis.views.text.breaks import Breaks
 from torch_vis.views.text.module_columns import Row, layout
 from torch_vis.views.text.notes import AGAIN, remarks, wall_time
@@ -268,8 +267,8 @@ def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:
 
 def _inputs(graph: Graph) -> str:
     values = [value for value in graph.inputs if value.role == "input"]
-    shown = [f"{value.name} {value.type}" if value.name else str(value.type) for value in values[:4]]
-    return ", ".join(shown) + (f" and {len(values) - 4:,} more" if len(values) > 4 else "")
+    shown = [f"{value.name} {value.type}" if value.name else str(value.type) for value in values]
+    return and_more(shown, 4)
 
 
 def _peak(graph: Graph, live: Column, freed: Column) -> str:
@@ -297,8 +296,7 @@ def _uncovered(graph: Graph, metrics: Metrics) -> list[str]:
     names = [name for name, _ in Counter(graph.calls[call].op for call in missing).most_common()]
     if not names:
         return []
-    rest = f" and {len(names) - FIRST:,} more" if len(names) > FIRST else ""
-    return [f"without FLOPs: {', '.join(names[:FIRST])}{rest}; t.summary().why_uncovered says why"]
+    return [f"without FLOPs: {and_more(names, FIRST)}; t.summary().why_uncovered says why"]
 
 
 def _footnotes(notes: Sequence[str], limits: Sequence[str], width: int) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_vis.graph import Graph
-from torch_vis.graph.units import duration
+from torch_vis.graph.text import duration
 
 AGAIN = "↻"  # stands beside what backward computes again
 INSIDE = (

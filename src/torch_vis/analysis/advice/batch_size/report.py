@@ -21,7 +21,7 @@ from torch_vis.analysis.advice.batch_size.search import (
 from torch_vis.analysis.parse_size import UNITS, amount_bytes
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
-from torch_vis.graph.units import duration, size
+from torch_vis.graph.text import duration, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table import Field, Listing
 

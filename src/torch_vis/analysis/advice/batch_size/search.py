@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_vis.api import Trace, trace
 from torch_vis.capture.session import run_backward
 from torch_vis.errors import TorchVisError, UsageError
-from torch_vis.graph.units import size
+from torch_vis.graph.text import size
 from torch_vis.progress import progress
 
 STEPS_FIRST = (

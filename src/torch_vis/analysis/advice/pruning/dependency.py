@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.advice.pruning.dependency_rules import PLAIN, rule_of
 from torch_vis.analysis.advice.pruning.dependency_step import Dims, Entry, Grid, Ids, Part, Step
 from torch_vis.graph import Graph
 from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Phase, Role
+from torch_vis.graph.types import Bools
 
 ALONE = "nothing was seen to go along with it"
 Place = tuple[str, int]
@@ -304,7 +304,7 @@ class Coupling:
                 paths.setdefault(unit, set()).add(path)
         return paths
 
-    def kept(self, cut: Ids, names: Collection[str] | None = None) -> dict[str, list[NDArray[np.bool_]]]:
+    def kept(self, cut: Ids, names: Collection[str] | None = None) -> dict[str, list[Bools]]:
         """For each parameter and buffer (or those named), along each dimension, what stays when these units go."""
         gone = np.zeros(self._count, dtype=bool)
         gone[cut] = True
@@ -312,7 +312,7 @@ class Coupling:
         return {name: [~gone[self.unit[ids]] for ids in self.ids[name]] for name in chosen}
 
     @cached_property
-    def _is_fed(self) -> NDArray[np.bool_]:
+    def _is_fed(self) -> Bools:
         found = np.zeros(self._count, dtype=bool)
         for ids in self._fed:
             found[ids] = True
@@ -322,11 +322,11 @@ class Coupling:
         """Whether a parameter is summed over along a dimension: it reads units there and does not make them."""
         return bool(self._is_fed[self.ids[place[0]][place[1]]].any())
 
-    def everywhere(self, cut: Ids) -> dict[str, list[NDArray[np.bool_]]]:
+    def everywhere(self, cut: Ids) -> dict[str, list[Bools]]:
         """For each parameter and buffer, along each dimension, all that these units have there."""
         return {name: [~stays for stays in dims] for name, dims in self.kept(cut).items()}
 
-    def fed(self, cut: Ids) -> dict[str, list[NDArray[np.bool_]]]:
+    def fed(self, cut: Ids) -> dict[str, list[Bools]]:
         """For each parameter, along each dimension, the columns through which these units reach others."""
         gone = self._is_fed & np.isin(self.unit, cut)
         return {name: [gone[ids] for ids in dims] for name, dims in self.ids.items()}
@@ -336,7 +336,7 @@ class Coupling:
 class _Facts:
     """What is known of each unit, by its number."""
 
-    mixed: dict[str, NDArray[np.bool_]]
+    mixed: dict[str, Bools]
     heads: dict[int, set[str]]
     paths: dict[int, set[str]]
     lines: dict[int, set[int]]

@@ -6,16 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from torch_vis.graph import Slot
 from torch_vis.graph.rows import Node
+from torch_vis.graph.types import Ints
 
 if TYPE_CHECKING:
     from torch_vis.analysis.advice.pruning.dependency import Coupling
 
-Ids = NDArray[np.int64]
+Ids = Ints
 Dims = list["Ids | None"]  # for each dimension the numbers of its indices, None where they are not followed
 
 

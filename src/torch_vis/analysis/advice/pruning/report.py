@@ -21,7 +21,7 @@ from torch_vis.analysis.machine.lower_bound import Least, least, summed
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
 from torch_vis.errors import UsageError
-from torch_vis.graph.units import count, duration
+from torch_vis.graph.text import and_more, count, duration
 from torch_vis.progress import progress
 from torch_vis.views.charts.chart import COLORS, QUIET, Axis, Chart, Series
 from torch_vis.views.text.table import Field, Listing
@@ -339,16 +339,16 @@ class Pruning(Report):
         for by in dict.fromkeys(group.by for group in cut if group.by):
             names = [group.name for group in cut if group.by == by]
             found.append(
-                f"the output does not show these units, so they were checked by {by}: {_first(names)}"
+                f"the output does not show these units, so they were checked by {by}: {and_more(names, NAMED)}"
             )
         for why in dict.fromkeys(group.unchecked for group in cut if group.unchecked):
             names = [group.name for group in cut if group.unchecked == why]
-            found.append(f"not checked against units at zero: {_first(names)}: {why}")
+            found.append(f"not checked against units at zero: {and_more(names, NAMED)}: {why}")
         more = [g for g in cut if self.ratio is not None and g.cut / g.units > self.ratio + MORE]
         if more:
             told = [f"{g.cut:,} of {g.units:,} {'heads' if g.heads else 'units'} of {g.name}" for g in more]
             found.append(
-                f"whole units only: more goes than a ratio of {self.ratio:g} asks for, {_first(told)}"
+                f"whole units only: more goes than a ratio of {self.ratio:g} asks for, {and_more(told, NAMED)}"
             )
         return found
 
@@ -360,10 +360,6 @@ class Pruning(Report):
 def _way(problem: str) -> tuple[str, str]:
     """What came of cutting a group that cannot be cut, in a word."""
     return next((way for why, way in WAYS.items() if why in problem), FAILS)
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
 
 
 def analyze_pruning(

@@ -34,7 +34,7 @@ from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.analysis.report import Report
 from torch_vis.api import Trace, trace
 from torch_vis.errors import UsageError, no_match
-from torch_vis.graph.units import duration, size
+from torch_vis.graph.text import and_more, duration, size
 from torch_vis.progress import progress
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.charts.names import common_path
@@ -109,13 +109,13 @@ class Quantization(Report):
             found["advised"] = _told(self.advised.whole) + self._wider(self.advised)
         kept = [name for name, form in self.advice.items() if form is None and name not in self.hidden]
         if kept:
-            found["keep as they are"] = _first(kept)
+            found["keep as they are"] = and_more(kept, 4)
         unknown = [name for name, why in self.hidden.items() if why != ZERO]
         if unknown:
-            found["not known"] = f"what rounding does to {_first(unknown)}: see the notes"
+            found["not known"] = f"what rounding does to {and_more(unknown, 4)}: see the notes"
         zeros = [name for name, why in self.hidden.items() if why == ZERO]
         if zeros:
-            found["all zeros"] = f"{_first(zeros)}: rounding does nothing to them as they are"
+            found["all zeros"] = f"{and_more(zeros, 4)}: rounding does nothing to them as they are"
         return found
 
     def _wider(self, advised: Advised) -> str:
@@ -212,10 +212,6 @@ def _told(row: Whole) -> str:
     if row.time_saved_ns is not None:
         told.append(f"{duration(row.time_saved_ns)} saved (predicted)")
     return ", ".join(told)
-
-
-def _first(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def analyze_quantization(
@@ -339,7 +335,7 @@ def _about_hidden(rows: Sequence[Rounding]) -> list[str]:
     for row in rows:
         if row.hidden:
             why.setdefault(row.hidden, {})[row.weight] = None
-    found = [f"no advice for {_first([*names], 3)}: {reason}" for reason, names in why.items()]
+    found = [f"no advice for {and_more([*names], 3)}: {reason}" for reason, names in why.items()]
     return [*found, "figures of the output say nothing of these"] if found else []
 
 
@@ -354,7 +350,7 @@ def _notes(hidden: Iterable[str], whole: Sequence[Whole], machine: Hardware | No
     hidden = list(dict.fromkeys(hidden))
     if hidden:
         found.append(
-            f"no activation dB for {_first(hidden, 3)}: an embedding multiplies nothing, and what else they are "
+            f"no activation dB for {and_more(hidden, 3)}: an embedding multiplies nothing, and what else they are "
             "multiplied with never leaves a fused kernel; it stays exact"
         )
     if any(one.agreement is not None for one in whole):

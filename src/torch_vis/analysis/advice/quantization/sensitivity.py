@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from torch_vis.analysis.advice.quantization.channels import channels_of
 from torch_vis.analysis.advice.quantization.rounding import (
@@ -28,6 +27,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.api import Trace
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kind_of
 from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Watched
@@ -339,11 +339,11 @@ def time_saved(
 
 def _device_ns(
     work: Workload,
-    rows: NDArray[np.int64],
+    rows: Ints,
     machine: Hardware,
     form: str | None = None,
-    spared: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
+    spared: Floats | None = None,
+) -> Floats:
     """What the kernels of some classes of operation take, as they are or in a format; NaN where work is not known."""
     dtype, moved = work.dtype[rows], work.moved[rows]
     if form is not None and spared is not None:

@@ -10,6 +10,7 @@ from torch_vis.analysis.compare.numeric.tensor_distance import Gap
 from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.rows import Node, Value
 from torch_vis.graph.schema import Flag
+from torch_vis.graph.text import and_more
 from torch_vis.replay.live_args import operator
 from torch_vis.views.charts.names import placed
 
@@ -48,16 +49,6 @@ def told(gap: Gap | Difference) -> str:
     )
 
 
-def some(names: list[str], most: int = 5) -> str:
-    """The first of some names, and how many more there are.
-
-    >>> some(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
 def at_most(gap: Gap | Difference) -> str:
     """The largest of some differences in words."""
     return f"at most {told(gap)}" if gap.largest < float("inf") else told(gap)
@@ -77,8 +68,7 @@ def called_otherwise(one: Call, two: Call) -> str:
         for name in dict.fromkeys([*here, *there])
         if _shown(here.get(name)) != _shown(there.get(name))
     ]
-    rest = len(found) - MOST_ARGUMENTS
-    return ", ".join(found[:MOST_ARGUMENTS]) + (f" and {rest} more" if rest > 0 else "")
+    return and_more(found, MOST_ARGUMENTS)
 
 
 def _by_name(call: Call) -> dict[str, Any]:
@@ -113,7 +103,7 @@ def in_short(found: Differences) -> str:
         told = _other_outputs(found) + (f"; {told}" if told and not told.startswith(SAME) else "")
     if not missing:
         return (told or SAME) + ("" if has_outputs else f"; {NO_OUTPUT}")
-    names = "; ".join(f"{some(names, 3)} ({reason})" for reason, names in missing.items())
+    names = "; ".join(f"{and_more(names, 3)} ({reason})" for reason, names in missing.items())
     if has_outputs:
         return (
             f"{told}; not compared: {names}"
@@ -130,7 +120,7 @@ def in_short(found: Differences) -> str:
 def _other_outputs(found: Differences) -> str:
     """The outputs that are no numbers, and something else in both."""
     told = [f"{name} ({words})" for name, words in found.plain.other.items()]
-    return f"{some(told, 3)} {'is' if len(told) == 1 else 'are'} something else"
+    return f"{and_more(told, 3)} {'is' if len(told) == 1 else 'are'} something else"
 
 
 def _what_differs(found: Differences) -> str:

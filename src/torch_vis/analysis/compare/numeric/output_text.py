@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_vis.analysis.compare.numeric.headline import at_most, some
+from torch_vis.analysis.compare.numeric.headline import at_most
 from torch_vis.analysis.compare.numeric.tensor_distance import Gap
+from torch_vis.graph.text import and_more
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def told_of_kind(found: Differences, kind: str) -> str:
     if not all_of:
         return ""
     if not of_run:
-        return f"{MIXED}, in {some(list(all_of))}"
+        return f"{MIXED}, in {and_more(list(all_of))}"
     parts = []
     if of_kind:
         worst = max(of_kind, key=lambda name: (not of_kind[name].rounding, of_kind[name].relative))
@@ -37,8 +38,8 @@ def told_of_kind(found: Differences, kind: str) -> str:
         )
     for where, run in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
         zero = [name for name, gap in of_run.items() if gap.zero_in == where]
-        parts += [f"{ZERO} in {run}: {some(zero, 2)}"] if zero else []
-    return "; ".join([*parts, *([f"{LED}: {some(led, 2)}"] if led else [])])
+        parts += [f"{ZERO} in {run}: {and_more(zero, 2)}"] if zero else []
+    return "; ".join([*parts, *([f"{LED}: {and_more(led, 2)}"] if led else [])])
 
 
 def result_listing(found: Differences, title: str, gap: Sequence[Field]) -> Listing:

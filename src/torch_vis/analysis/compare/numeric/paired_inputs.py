@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.gradients.tensor_stats import makes_numbers
 from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Role
+from torch_vis.graph.types import Ints
 
 
 class Pair(NamedTuple):
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 class Readings:
     """The pairs of what is read by all operations of ``a`` that have a counterpart."""
 
-    def __init__(self, a: Graph, b: Graph, to_b: NDArray[np.int64]) -> None:
+    def __init__(self, a: Graph, b: Graph, to_b: Ints) -> None:
         self.a, self.b, self.to_b = a, b, to_b.tolist()
         self.sides = _Side(a), _Side(b)
         self._places: dict[tuple[int, int], list[tuple[int, int]]] = {}

@@ -6,12 +6,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torch_vis.analysis.compare.numeric.attribution import CameIn, Judge
 from torch_vis.analysis.compare.numeric.chart import chart
 from torch_vis.analysis.compare.numeric.compared_outputs import all_results, all_rounds, not_compared
-from torch_vis.analysis.compare.numeric.headline import NO_NUMBERS, in_short, named, some, tensor_name, told
+from torch_vis.analysis.compare.numeric.headline import NO_NUMBERS, in_short, named, tensor_name, told
 from torch_vis.analysis.compare.numeric.output_text import ZERO, result_listing, told_of_kind
 from torch_vis.analysis.compare.numeric.paired_inputs import Pair, Readings
 from torch_vis.analysis.compare.numeric.python_outputs import APART, plain_outputs
@@ -24,7 +23,8 @@ from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import ENDING
 from torch_vis.graph.rows import Node
-from torch_vis.graph.text import many
+from torch_vis.graph.text import and_more, many
+from torch_vis.graph.types import Bools
 from torch_vis.views.charts.chart import Chart
 from torch_vis.views.text.table import Field, Listing
 
@@ -128,7 +128,7 @@ class Differences(Report):
         return self._all_came_in[node.index]
 
     @cached_property
-    def differing(self) -> NDArray[np.bool_]:
+    def differing(self) -> Bools:
         """Operations that differ at all; not those that add to a gradient from before, nor what is only rounding."""
         found = self.gaps.known & (self.gaps.relative > 0) & ~self.gaps.rounding
         found[list(self._accumulating)] = False
@@ -306,9 +306,9 @@ class Differences(Report):
             kind: text for kind in ("output", "gradient", "state") if (text := told_of_kind(self, kind))
         }
         if self.plain.other:
-            found["other outputs"] = some([f"{name}: {told}" for name, told in self.plain.other.items()])
+            found["other outputs"] = and_more([f"{name}: {told}" for name, told in self.plain.other.items()])
         for reason, names in self.left_out.items():
-            found[f"results {reason}"] = some(names)
+            found[f"results {reason}"] = and_more(names)
         found["differ"] = (
             many(len(self.rows), "operation")
             + (f" by more than {self.tolerance:g}" if self.tolerance else "")

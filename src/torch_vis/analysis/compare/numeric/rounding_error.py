@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from torch_vis.analysis.compare.numeric.cancellation import BACKWARD, centres, size_of, summands
 from torch_vis.analysis.compare.numeric.paired_inputs import shape_only
 from torch_vis.graph.call import Slot, short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
+from torch_vis.graph.types import Bools
 from torch_vis.replay.stepper import Watched
 
 FOREACH = "_foreach_"
@@ -244,7 +244,7 @@ def _kind(name: str) -> str:
     return "copies" if name == "copy" else "scales" if BACKWARD in name else ""
 
 
-def _read_by_sums(graph: Graph, kinds: list[str]) -> NDArray[np.bool_]:
+def _read_by_sums(graph: Graph, kinds: list[str]) -> Bools:
     """A mask of the values that sums of some kind read."""
     adding = np.array([kind in ADDING for kind in kinds], dtype=bool)
     rows = graph.in_kind != Kind.SHAPE

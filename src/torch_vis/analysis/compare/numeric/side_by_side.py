@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from torch_vis.analysis.compare.numeric.isolated_replay import Asked, Own, by_itself
 from torch_vis.analysis.compare.numeric.norms import MEAN, is_norm
@@ -29,6 +28,7 @@ from torch_vis.analysis.compare.numeric.tensor_distance import (
 from torch_vis.analysis.gradients.tensor_stats import made_where, makes_numbers
 from torch_vis.capture.kept_tensors import Held
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.types import Bools, Floats
 from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Watched
 
@@ -41,11 +41,11 @@ NOTHING = Apart(0.0, 0.0, 0.0, 0.0)
 class Gaps(NamedTuple):
     """For every operation of ``a`` with a counterpart, and for every result that both runs have."""
 
-    relative: NDArray[np.float64]
-    largest: NDArray[np.float64]
-    known: NDArray[np.bool_]
-    rounding: NDArray[np.bool_]  # both made what is zero but for rounding
-    grows: NDArray[np.float64]  # by how much cancelling enlarges a difference of what an operation sums up
+    relative: Floats
+    largest: Floats
+    known: Bools
+    rounding: Bools  # both made what is zero but for rounding
+    grows: Floats  # by how much cancelling enlarges a difference of what an operation sums up
     read: dict[
         int, list[tuple[Pair, Gap | None]]
     ]  # by operations that differ; None where it cannot be compared

@@ -8,6 +8,7 @@ from rich.style import Style
 from rich.text import Text
 
 from torch_vis.errors import TorchVisError
+from torch_vis.graph.types import Floats
 from torch_vis.views.terminal.palette import blend
 from torch_vis.views.terminal.panels.panel_canvas import Sheet, cut
 from torch_vis.views.terminal.source import Subject
@@ -34,7 +35,7 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
         _gallery([_scaled(image, low, high) for image in picture.images], sheet)
 
 
-def _gallery(images: list[NDArray[np.float64]], sheet: Sheet) -> None:
+def _gallery(images: list[Floats], sheet: Sheet) -> None:
     """The images with their channels' numbers, at least two side by side where there are several."""
     most = sheet.width if len(images) == 1 else max(8, (sheet.width - 1) // 2)
     images = [narrowed(image, most) for image in images]
@@ -50,7 +51,7 @@ def _gallery(images: list[NDArray[np.float64]], sheet: Sheet) -> None:
         sheet.lines.append(Text())
 
 
-def narrowed(image: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+def narrowed(image: Floats, width: int) -> Floats:
     """An image no wider than ``width``, each pixel the mean of those it stands for.
 
     >>> narrowed(np.array([[0.0, 1.0, 0.0, 1.0]] * 4), 2).tolist()
@@ -63,11 +64,11 @@ def narrowed(image: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     rows = np.linspace(0, height, max(1, round(height * width / wide)) + 1).astype(int)[:-1]
     sums = np.add.reduceat(np.add.reduceat(image, rows, axis=0), columns, axis=1)
     counts = np.outer(np.diff(np.append(rows, height)), np.diff(np.append(columns, wide)))
-    found: NDArray[np.float64] = sums / counts
+    found: Floats = sums / counts
     return found
 
 
-def half_blocks(image: NDArray[np.float64]) -> list[Text]:
+def half_blocks(image: Floats) -> list[Text]:
     """An image with values from 0 to 1 as lines of half blocks, each pixel its own colour.
 
     >>> [line.plain for line in half_blocks(np.zeros((3, 2)))]
@@ -91,5 +92,5 @@ def colour(value: float) -> str:
     return blend(RAMP[at], RAMP[at + 1], round((place - at) * 8) / 8)
 
 
-def _scaled(image: NDArray[np.float32], low: float, high: float) -> NDArray[np.float64]:
+def _scaled(image: NDArray[np.float32], low: float, high: float) -> Floats:
     return (image.astype(np.float64) - low) / (high - low or 1.0)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from torch_vis.graph.text import many
-from torch_vis.graph.units import size
+from torch_vis.graph.text import many, size
 from torch_vis.views.terminal.columns import cell
 from torch_vis.views.terminal.forest import RECOMPUTED
 from torch_vis.views.terminal.panels.panel_canvas import Sheet, short, sizes

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from torch_vis.graph import Graph
 from torch_vis.graph.memory_use import MemoryByUse
-from torch_vis.graph.units import size
+from torch_vis.graph.text import size
 from torch_vis.views.terminal.panels.panel_canvas import Sheet, chart, squeeze
 from torch_vis.views.terminal.source import Subject
 

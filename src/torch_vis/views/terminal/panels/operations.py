@@ -9,8 +9,7 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import many
-from torch_vis.graph.units import count, duration
+from torch_vis.graph.text import count, duration, many
 from torch_vis.views.terminal.forest import RECOMPUTED
 from torch_vis.views.terminal.panels.panel_canvas import Sheet
 from torch_vis.views.terminal.source import Subject

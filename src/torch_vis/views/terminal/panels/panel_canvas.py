@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
+from torch_vis.graph.types import Floats
 from torch_vis.views.terminal.palette import Palette
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -161,7 +161,7 @@ def sparkline(figures: Sequence[float], width: int) -> str:
     return "".join(EIGHTHS[0 if math.isnan(one) else round(one / top * 8)] for one in points)
 
 
-def squeeze(figures: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+def squeeze(figures: Floats, width: int) -> Floats:
     """At most ``width`` figures: the highest of each equal stretch."""
     if len(figures) <= width or width <= 0:
         return figures
@@ -169,7 +169,7 @@ def squeeze(figures: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     return np.maximum.reduceat(figures, edges)
 
 
-def chart(figures: NDArray[np.float64], width: int, height: int) -> list[str]:
+def chart(figures: Floats, width: int, height: int) -> list[str]:
     """A filled curve ``height`` lines high, from the top line down."""
     points = squeeze(figures, width)
     top = float(points.max(initial=0.0)) or 1.0

@@ -9,7 +9,7 @@ import numpy as np
 from rich.text import Text
 
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.units import count, duration, size
+from torch_vis.graph.text import count, duration, size
 from torch_vis.views.terminal.columns import cell
 from torch_vis.views.terminal.forest import RECOMPUTED
 from torch_vis.views.terminal.panels.panel_canvas import Sheet, short, sizes, sparkline
