@@ -8,31 +8,36 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from torch_vis.capture.assembling.assemble import Finding, assemble
-from torch_vis.capture.assembling.limits import describe
+from torch_vis.capture.assembling.limits import describe, packed_weights
 from torch_vis.capture.assembling.metric_columns import with_stored
-from torch_vis.capture.assembling.unused_parameters import unused
-from torch_vis.capture.compilers import inductor_calls as compiled
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.kept_tensors import Held, version_of
+from torch_vis.capture.recording import inductor_calls as compiled
 from torch_vis.capture.recording.dispatch_mode import RecordMode
-from torch_vis.capture.recording.function_naming import Naming
-from torch_vis.capture.recording.module_calls import Following
-from torch_vis.capture.recording.module_methods import codes_here
-from torch_vis.capture.recording.packed_weights import packed_weights
+from torch_vis.capture.recording.function_calls import Naming
+from torch_vis.capture.recording.module_calls import Following, codes_here
 from torch_vis.capture.recording.recorder import Recorder, clock
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Role
 
-if TYPE_CHECKING:
-    from torch_vis.capture.fake.run import Faking
+
+class SubstituteMode(Protocol):
+    """A mode that hands every operation other tensors in place of the user's: in a fake run, those without numbers."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *exception: Any) -> Any: ...
+
+    def substitute(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that operations get in place of one of the user's."""
 
 
 class Capture:
@@ -46,12 +51,12 @@ class Capture:
         memory: bool = True,
         functions: bool = False,
         declared: Iterable[Callable[..., Any]] = (),
-        faking: Faking | None = None,
+        substitutes: SubstituteMode | None = None,
     ) -> None:
-        self.faking = faking
+        self.substitutes = substitutes
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
-        if faking is not None:
-            self.recorder.gradients.met = faking.twins.of
+        if substitutes is not None:
+            self.recorder.gradients.met = substitutes.substitute
         self.roots: list[tuple[str, torch.nn.Module]] = []
         for place, module in enumerate(modules):
             self.roots.append(
@@ -71,10 +76,9 @@ class Capture:
         with ExitStack() as entered:
             for part in (self._following, self._mode, self._naming):
                 entered.enter_context(part)
-            if (
-                self.faking is not None
-            ):  # above the recorder, which then sees only what stands for the tensors
-                entered.enter_context(self.faking.above)
+            # above the recorder, which then sees only what stands for the tensors
+            if self.substitutes is not None:
+                entered.enter_context(self.substitutes)
             self._entered = entered.pop_all()
         self._compiled_before = compiled.compile_ns()
         self.recorder.scopes[0][2] = clock()
@@ -200,7 +204,7 @@ class Capture:
 
     def _met(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor that the recorder has seen: in a fake run, the one that stands for it."""
-        return tensor if self.faking is None else self.faking.twins.of(tensor)
+        return tensor if self.substitutes is None else self.substitutes.substitute(tensor)
 
     def _leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Every parameter and input by name, wrappers (a DTensor, say) left whole."""
@@ -343,3 +347,19 @@ def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
     for part in parts[1:]:
         total = total + (part if part.device == total.device else part.to(total.device))
     total.backward()
+
+
+def unused(graph: Graph, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, int]:
+    """By the path of the module that holds them, how many elements no operation of the run read or wrote."""
+    outside = (graph.value_role == Role.PARAMETER) & (graph.value_producer < 0) & (graph.value_name >= 0)
+    used = {graph.names[name] for name in np.unique(graph.value_name[outside]).tolist()}
+    found: dict[str, int] = {}
+    for name, parameter in parameters:
+        if name in used or isinstance(parameter, torch.nn.UninitializedParameter):
+            continue
+        if used.isdisjoint(
+            part for part, _ in named_tensors(parameter, name)
+        ):  # a wrapper is known by its parts
+            path = name.rpartition(".")[0]
+            found[path] = found.get(path, 0) + parameter.numel()
+    return found

@@ -9,8 +9,8 @@ import numpy as np
 from torch_vis.analysis.compare.align import BETWEEN, Alignment
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.parameters import parameters
 from torch_vis.graph.text import count, duration, size
-from torch_vis.views.page.parameters import parameters
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:

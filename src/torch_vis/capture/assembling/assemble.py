@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling import edges as dataflow
-from torch_vis.capture.assembling import metric_columns as measures
-from torch_vis.capture.assembling import optimizer_closures as closures
-from torch_vis.capture.assembling.backward_links import forward_of
-from torch_vis.capture.assembling.log import read_log
-from torch_vis.capture.assembling.optimizer_phase import Reads, on_gradients
-from torch_vis.capture.assembling.recomputed_calls import computed_again
-from torch_vis.capture.assembling.sorted_columns import call_numbers, carry_down, offsets, table
+from torch_vis.capture.assembling.backward_links import computed_again, forward_of
+from torch_vis.capture.assembling.edges import Memory
+from torch_vis.capture.assembling.edges import resolve as resolve_reads
+from torch_vis.capture.assembling.log import Reads, call_numbers, carry_down, offsets, read_log, table
+from torch_vis.capture.assembling.metric_columns import memory_columns, time_columns
+from torch_vis.capture.assembling.phases import GradientReads, Operations, lift, on_gradients
 from torch_vis.capture.assembling.tensor_owners import Places, Span, span_at, span_of
 from torch_vis.capture.recording import opaque_nodes as unseen
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
@@ -178,14 +176,14 @@ class _Assembly:
 
     def _resolve(self) -> int:
         result_count = len(self.result_value)
-        reads = dataflow.Reads(
+        reads = Reads(
             np.concatenate([self.in_node, self.count + np.arange(result_count)]),
             np.concatenate([self.in_value, self.result_value]),
             np.concatenate([self.in_slot, np.zeros(result_count, dtype=np.int64)]),
             np.concatenate([self.in_kind, np.full(result_count, Kind.DATA, dtype=np.int64)]),
         )
         follow = self.written.copy()
-        memory = dataflow.Memory(
+        memory = Memory(
             self.value_storage,
             self.value_offset,
             self.value_type,
@@ -194,11 +192,11 @@ class _Assembly:
             self.storage_bytes,
             self.rec.type_rows,
         )
-        reads, self.carries, guessed = dataflow.resolve(
+        reads, self.carries, guessed = resolve_reads(
             memory, reads, self._views, self._inert, self.unseen_aliases
         )
         order = np.lexsort((np.where(reads.slot < 0, 1 << 30, reads.slot), reads.node))
-        reads = dataflow.Reads(*(column[order] for column in reads))
+        reads = Reads(*(column[order] for column in reads))
         inside = reads.node < self.count
         self.in_node, self.in_value = reads.node[inside], reads.value[inside]
         self.in_slot, self.in_kind = reads.slot[inside], reads.kind[inside]
@@ -231,8 +229,8 @@ class _Assembly:
         rec = self.rec
         is_backward = self.rows.backward != FORWARD
         spent = self.rows.ended - self.rows.begun
-        ran = closures.Operations(self.rows.scope, self.rows.grad_mode, is_backward, spent)
-        scope, optimizing = closures.lift(rec, ran)
+        ran = Operations(self.rows.scope, self.rows.grad_mode, is_backward, spent)
+        scope, optimizing = lift(rec, ran)
         rows = table(rec.scopes, 6)
         kinds = [kind for _, _, _, kind in rec.modules]
         self.scope_module, self.scope_parent = rows[:, 0], rows[:, 1]
@@ -304,7 +302,7 @@ class _Assembly:
         writes = np.zeros(self.count, dtype=bool)
         writes[self.maker[gradients & (self.maker >= 0)]] = True
         start, read = np.searchsorted(self.in_node, np.arange(self.count + 1)), self.in_value
-        reads = Reads(start, self.maker[read], gradients[read], (kept & ~gradients)[read])
+        reads = GradientReads(start, self.maker[read], gradients[read], (kept & ~gradients)[read])
         found = on_gradients(possible, writes, reads)
         self.phase[found] = Phase.OPTIMIZER
 
@@ -402,10 +400,8 @@ class _Assembly:
     def _metrics(self, graph: Graph) -> Metrics:
         rec, found = self.rec, []
         if rec.timing:
-            found += measures.times(
-                rec, self.rows.begun, self.rows.ended, graph.node_scope, self.finding.ended
-            )
+            found += time_columns(rec, self.rows.begun, self.rows.ended, graph.node_scope, self.finding.ended)
         if rec.memory:
             blocks = (block_births(graph), self.storage_death, self.first_bytes, self.storage_bytes)
-            found += measures.memory(rec, *blocks, self.count)
+            found += memory_columns(rec, *blocks, self.count)
         return Metrics({column.name: column for column in found})

@@ -27,7 +27,7 @@ def run_on_shapes(
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     try:
         with Faking() as faking:
-            capture = Capture(keep=False, faking=faking)
+            capture = Capture(keep=False, substitutes=faking.above)
             capture.inputs = [(n, i) for n, i in zip(names, subgraph.inputs) if isinstance(i, torch.Tensor)]
             capture.has_output = True
             with capture:

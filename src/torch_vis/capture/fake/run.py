@@ -95,7 +95,7 @@ def fake_run(
     """Run a model without numbers: the graph, metrics, limits, circumstances, output, and what ended it early."""
     with Faking() as faking:
         modules = [model] if isinstance(model, torch.nn.Module) else []
-        capture = Capture(*modules, keep=False, functions=functions, faking=faking)
+        capture = Capture(*modules, keep=False, functions=functions, substitutes=faking.above)
         capture.inputs = name_inputs(model, args, kwargs)
         error = capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
         graph, metrics, _, limits, meta = capture.finish()
@@ -212,6 +212,10 @@ class TwinMode(TorchDispatchMode):
     def __init__(self, twins: Twins) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.twins = twins
+
+    def substitute(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of a tensor."""
+        return self.twins.of(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass one operation on to the recorder."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from torch_vis.capture.recording.recorder import (
     sequence_number,
 )
 from torch_vis.capture.recording.tensors import Tensor
+from torch_vis.capture.recording.user_functions import Declared, api_name, code_of, last_part, name_of
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
@@ -270,42 +272,6 @@ def frozen(item: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     return (object, kind.__name__)
 
 
-def api_name(func: Any) -> str:
-    """The public name of a torch function, as a program would write it.
-
-    >>> api_name(torch.nn.functional.conv2d), api_name(torch.Tensor.add), api_name(torch.functional.einsum)
-    ('torch.nn.functional.conv2d', 'Tensor.add', 'torch.einsum')
-    >>> api_name(torch.ops.aten.sin.default), api_name(torch._foreach_add)
-    ('torch.ops.aten.sin', 'torch._foreach_add')
-    """
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return f"torch.ops.{str(func).removesuffix('.default')}"
-    if isinstance(func, torch._ops.HigherOrderOperator):
-        return f"torch.ops.higher_order.{func.name()}"
-    try:
-        name = resolve_name(func)
-    except TypeError:
-        name = None
-    own = getattr(func, "__name__", type(func).__name__)
-    if name is None:
-        if getattr(torch, own, None) is func:
-            return f"torch.{own}"
-        if getattr(func, "__objclass__", None) in torch.Tensor.__mro__:
-            return f"Tensor.{own}"
-        module = getattr(func, "__module__", None) or "torch"
-        return f"{module}.{getattr(func, '__qualname__', own)}".replace("<locals>.", "")
-    name = str(name)
-    for long, short in (("torch.Tensor.", "Tensor."), ("torch.functional.", "torch.")):
-        if name.startswith(long):
-            return short + name.removeprefix(long)
-    return name
-
-
-def last_part(name: str) -> str:
-    """What follows the last dot of a name."""
-    return name.rpartition(".")[2]
-
-
 def is_quiet(name: str) -> bool:
     """Whether a function only tells something of a tensor.
 
@@ -383,3 +349,35 @@ def _hook_is_set(callback: Any) -> Any:
         kept = [mode for mode in stack if isinstance(mode, FunctionMode) or mode in now]
         _restack(kept + [mode for mode in now if mode not in stack])
     return before
+
+
+class Naming:
+    """Scopes for calls of public torch functions and, recognised by their frames, for functions of the user's."""
+
+    def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]] = ()) -> None:
+        functions = list(functions)
+        whole = frozenset(name_of(function) for function in functions if code_of(function) is None)
+        self.recorder = recorder
+        recorder.naming = FunctionMode(recorder, whole)
+        recorder.declared = Declared(recorder, functions) if functions else None
+
+    def __enter__(self) -> Naming:
+        self._watching = watch_compiled()
+        try:
+            self.recorder.naming.__enter__()
+        except BaseException:
+            unwatch_compiled()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        rec = self.recorder
+        try:
+            rec.naming.__exit__(None, None, None)
+        finally:
+            unwatch_compiled()
+            if rec.declared is not None:
+                rec.declared.end()
+        if not self._watching and "torch._dynamo.eval_frame" in sys.modules:
+            frames = sys.modules["torch._dynamo.utils"].counters["frames"]
+            rec.unseen["compiled under names"] = frames["total"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from torch_vis.capture.recording.call_templates import encode
 from torch_vis.capture.recording.op_plan import Plan
 from torch_vis.capture.recording.recorder import (
     FORWARD,
@@ -13,6 +12,7 @@ from torch_vis.capture.recording.recorder import (
     backward_number,
     clock,
     current_autograd_node,
+    encode,
     get_ident,
     sequence_number,
 )

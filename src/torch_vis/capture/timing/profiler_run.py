@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch.autograd import profiler
 
-from torch_vis.capture.assembling.log import Rows
-from torch_vis.capture.assembling.sorted_columns import table
+from torch_vis.capture.assembling.log import Rows, table
 from torch_vis.capture.recording.recorder import clock
 from torch_vis.errors import UsageError
 from torch_vis.graph.types import Ints

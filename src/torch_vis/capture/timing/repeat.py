@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.log import Rows, rows_of
-from torch_vis.capture.assembling.sorted_columns import table
+from torch_vis.capture.assembling.log import Rows, rows_of, table
 from torch_vis.capture.kept_tensors import Held, copy_of, version_of
 from torch_vis.capture.recording.module_calls import Following
 from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number

@@ -8,11 +8,11 @@ from typing import Any
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
+from torch_vis.graph.parameters import parameters
 from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.ops.figure_families import family
 from torch_vis.views.page.memory import memory_columns
-from torch_vis.views.page.parameters import parameters
 from torch_vis.views.page.source import source_lines
 
 VERSION = 1

@@ -1,0 +1,271 @@
+"""Two aligned runs as one graph: the graph of ``b`` with what only ``a`` had inserted where it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.memory_use import MemoryByUse
+from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.parameters import looked_through, sources
+from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.graph.schema import COLUMNS, TABLES, Kind
+
+Ints = NDArray[np.int64]
+SAME, ADDED, REMOVED, CHANGED = range(4)
+
+
+class UnionGraph:
+    """The union of two graphs, and for every operation whether it is the same, added, removed or changed.
+
+    The alignment is given as arrays: for each operation and each scope of ``a`` its counterpart in ``b``, -1 for none;
+    ``changed`` says which operations of ``b`` differ from their counterparts. What ``b`` has keeps its order;
+    ``node_of_a`` and ``node_of_b`` are the indices of both runs' operations in the union.
+    """
+
+    def __init__(self, a: Graph, b: Graph, to_b: Ints, scope_to_b: Ints, changed: NDArray[np.bool_]) -> None:
+        self.a, self.b = a, b
+        self.to_b, self.scope_to_b, self.changed = to_b, scope_to_b, changed
+        # operations of b by their index, those of a alone by ~index
+        self._order = self._ordered()
+        self._from_b = self._order >= 0
+        indices = np.arange(len(self._order))
+        self.node_of_b = np.full(len(b) + 1, len(self._order), dtype=np.int64)
+        self.node_of_b[self._order[self._from_b]] = indices[self._from_b]
+        self.node_of_a = np.full(len(a), -1, dtype=np.int64)
+        self.node_of_a[~self._order[~self._from_b]] = indices[~self._from_b]
+        matched = np.flatnonzero(to_b >= 0)
+        self.node_of_a[matched] = self.node_of_b[to_b[matched]]
+        columns = {name: getattr(b, name) for name in COLUMNS}
+        self._scope_of_a = self._add_scopes(columns)
+        self._value_of_a = self._add_values(columns)
+        self._add_storages(columns)
+        self._merge_nodes(columns)
+        self._merge_reads_and_writes(columns)
+        tables = {name: [*getattr(b, name), *getattr(a, name)] for name in TABLES}
+        tables["results"] = list(b.results)
+        self.graph = Graph(columns, tables)
+
+    def status(self) -> NDArray[np.int8]:
+        """For each operation ``SAME``, ``ADDED``, ``REMOVED`` or ``CHANGED``."""
+        status = np.full(len(self._order), ADDED, dtype=np.int8)
+        matched = self.to_b[self.to_b >= 0]
+        status[self.node_of_b[matched]] = np.where(self.changed[matched], CHANGED, SAME)
+        status[~self._from_b] = REMOVED
+        return status
+
+    def renamed_modules(self) -> list[tuple[int, str]]:
+        """Calls of modules with another name or parent in ``b``, and their paths in ``a``; not all inside them."""
+        a, b, counterpart = self.a, self.b, self.scope_to_b.tolist()
+        paths_a, paths_b = a.scope_paths, b.scope_paths
+        renamed = []
+        for scope, other in enumerate(counterpart):
+            if scope == 0 or other <= 0 or a.modules[int(a.scope_module[scope])].kind != "module":
+                continue
+            parent_a, parent_b = int(a.scope_parent[scope]), int(b.scope_parent[other])
+            before = _name_inside(paths_a[scope], paths_a[parent_a])
+            after = _name_inside(paths_b[other], paths_b[parent_b])
+            moved = counterpart[parent_a] != parent_b or before != after
+            if moved and paths_a[scope] not in ("", paths_b[other]):
+                renamed.append((other, paths_a[scope]))
+        return renamed
+
+    def metrics(self, a: Metrics, b: Metrics, compared: Sequence[str]) -> Metrics:
+        """The metrics of ``b``, the ``compared`` ones of ``a`` as ``name@a``, and the status as ``difference``."""
+        columns = [Column("difference", self.status().astype(np.int64))]
+        indices = np.flatnonzero(self._from_b)
+        columns += [self._column(name, b[name], indices) for name in b if b[name].along == "node"]
+        columns += [
+            self._column(name, a[name], self.node_of_a, "@a") for name in compared if name in a and name in b
+        ]
+        return Metrics({column.name: column for column in columns}, memory=self._memory(b.memory))
+
+    def reads_of_removed(self) -> list[int]:
+        """What operations of both runs read in ``a`` that only ``a`` computed: operation and value in turn."""
+        a, to_b = self.a, self.to_b
+        # the last entry is for values that no operation made
+        removed = np.append(to_b < 0, False)
+        views = looked_through(a)
+        values = sources(a, views)[a.in_value]
+        lost = (to_b[a.in_node] >= 0) & removed[a.value_producer[values]]
+        lost &= (a.in_kind != Kind.SHAPE) & ~views[a.in_node]
+        pairs = np.stack([self.node_of_a[a.in_node[lost]], self._value_of_a[values[lost]]], axis=1)
+        return [int(index) for index in np.unique(pairs, axis=0).ravel()]
+
+    def recomputed(self) -> NDArray[np.bool_]:
+        """Which scopes backward recomputed: of those that both runs have, in ``b``."""
+        recomputed = np.zeros(len(self.graph.scope_call), dtype=bool)
+        recomputed[self._scope_of_a[recomputed_scopes(self.a)]] = True
+        recomputed[: len(self.b.scope_call)] = recomputed_scopes(self.b)
+        return recomputed
+
+    def _column(self, name: str, column: Column, indices: Ints, suffix: str = "") -> Column:
+        """A metric of one run along the union; unknown for operations that this run does not have."""
+        values = np.zeros(len(self._order), dtype=column.values.dtype)
+        known = np.zeros(len(self._order), dtype=bool)
+        values[indices] = column.values
+        known[indices] = True if column.known is None else column.known
+        return Column(name + suffix, values, along="before" if suffix else "node", known=known)
+
+    def _memory(self, memory: MemoryByUse | None) -> MemoryByUse | None:
+        """The memory of ``b`` along the union; it stays as it is while operations of ``a`` alone run."""
+        if memory is None:
+            return None
+        nothing = np.zeros(len(self.a.storage_bytes), dtype=np.int64)
+        outside = memory.birth < 0
+        start = np.bincount(memory.use[outside], memory.size_bytes[outside], minlength=len(memory.words))
+        # operations of b up to each one
+        before = np.cumsum(self._from_b)
+        birth = np.where(memory.birth >= 0, self.node_of_b[np.maximum(memory.birth, 0)], -1)
+        return MemoryByUse(
+            memory.words,
+            np.append(memory.use, nothing),
+            np.append(memory.value, nothing - 1),
+            np.append(birth, nothing - 1),
+            self.graph.storage_death,
+            self.graph.storage_bytes,
+            np.column_stack([start.astype(np.int64), memory.during])[:, before],
+        )
+
+    def _ordered(self) -> Ints:
+        """The operations of ``b``, each after the removed ones that ran before its counterpart."""
+        from_a = np.full(len(self.b), -1, dtype=np.int64)
+        matched = np.flatnonzero(self.to_b >= 0)
+        from_a[self.to_b[matched]] = matched
+        removed = np.flatnonzero(self.to_b < 0).tolist()
+        order: list[int] = []
+        done = 0
+        for node, counterpart in enumerate(from_a.tolist()):
+            while counterpart >= 0 and done < len(removed) and removed[done] < counterpart:
+                order.append(~removed[done])
+                done += 1
+            order.append(node)
+        order.extend(~node for node in removed[done:])
+        return np.array(order, dtype=np.int64)
+
+    def _merge_nodes(self, columns: dict[str, Any]) -> None:
+        a, b = self.a, self.b
+        removed = ~self._order[~self._from_b]
+
+        def merged(name: str, convert: Callable[[Ints], Ints]) -> Ints:
+            column = np.zeros(len(self._order), dtype=np.int64)
+            column[self._from_b] = getattr(b, name)
+            column[~self._from_b] = convert(getattr(a, name)[removed].astype(np.int64))
+            return column
+
+        columns["node_call"] = merged("node_call", lambda call: call + len(b.calls))
+        columns["node_site"] = merged("node_site", lambda site: np.where(site >= 0, site + len(b.sites), -1))
+        columns["node_phase"] = merged("node_phase", lambda phase: phase)
+        columns["node_flags"] = merged("node_flags", lambda flags: flags)
+        columns["node_scope"] = merged("node_scope", lambda scope: self._scope_of_a[scope])
+        link = merged("node_link", lambda link: np.where(link >= 0, self.node_of_a[link], -1))
+        from_b = self._from_b & (link >= 0)
+        link[from_b] = self.node_of_b[link[from_b]]
+        columns["node_link"] = link
+
+    def _add_scopes(self, columns: dict[str, Any]) -> Ints:
+        """Add the scopes that only ``a`` has; returns the index of each scope of ``a`` in the union.
+
+        One without a counterpart becomes the scope of ``b`` with the same path and parent that is no other's
+        counterpart, so that what replaced it is seen beside it; else it is a scope of its own, even if another has its
+        path by now.
+        """
+        a, b = self.a, self.b
+        counterpart = self.scope_to_b.tolist()
+        taken = set(counterpart)
+        free = {key: scope for scope, key in enumerate(_scope_keys(b)) if scope not in taken}
+        indices: list[int] = []
+        parents: list[int] = []
+        modules: list[int] = []
+        calls: list[int] = []
+        for scope, key in enumerate(_scope_keys(a)):
+            index = 0 if scope == 0 else counterpart[scope]
+            parent = indices[int(a.scope_parent[scope])] if scope else 0
+            if index < 0:
+                index = free.get(key, -1)
+                if index >= 0 and int(b.scope_parent[index]) != parent:
+                    index = -1
+            if index < 0:
+                index = len(b.scope_call) + len(parents)
+                parents.append(parent)
+                modules.append(int(a.scope_module[scope]) + len(b.modules))
+                calls.append(key[-1])
+            indices.append(index)
+        for name, more in (("scope_parent", parents), ("scope_module", modules), ("scope_call", calls)):
+            columns[name] = np.concatenate([getattr(b, name), np.array(more, dtype=np.int64)])
+        return np.array(indices, dtype=np.int64)
+
+    def _add_values(self, columns: dict[str, Any]) -> Ints:
+        """Add the values that only ``a`` has; returns the index of each value of ``a`` in the union."""
+        a, b = self.a, self.b
+        indices = np.full(len(a.value_type), -1, dtype=np.int64)
+        for node in np.flatnonzero(self.to_b >= 0).tolist():
+            outputs_a = a.out_value[slice(*a.output_span(node))]
+            outputs_b = b.out_value[slice(*b.output_span(int(self.to_b[node])))]
+            count = min(len(outputs_a), len(outputs_b))
+            indices[outputs_a[:count]] = outputs_b[:count]
+        named = {
+            b.names[b.value_name[v]]: v for v in np.flatnonzero((b.value_producer < 0) & (b.value_name >= 0))
+        }
+        for value in np.flatnonzero((a.value_producer < 0) & (a.value_name >= 0)).tolist():
+            indices[value] = named.get(a.names[a.value_name[value]], -1)
+        added = np.flatnonzero(indices < 0)
+        indices[added] = len(b.value_type) + np.arange(len(added))
+        shifts = {
+            "value_type": len(b.types),
+            "value_name": len(b.names),
+            "value_storage": len(b.storage_bytes),
+        }
+        for name in ("value_type", "value_name", "value_storage", "value_offset", "value_role"):
+            column = getattr(a, name)[added].astype(np.int64)
+            shifted = np.where(column >= 0, column + shifts.get(name, 0), -1)
+            columns[name] = np.concatenate([getattr(b, name), shifted])
+        columns["value_carries"] = np.concatenate([b.value_carries, np.full(len(added), -1)])
+        columns["value_producer"] = np.full(len(columns["value_type"]), -1)
+        return indices
+
+    def _add_storages(self, columns: dict[str, Any]) -> None:
+        """The memory of ``b`` by the indices of the union; that of ``a`` has no size and never lives."""
+        a, b = self.a, self.b
+        birth = np.where(b.storage_birth >= 0, self.node_of_b[np.maximum(b.storage_birth, 0)], -1)
+        death = self.node_of_b[np.minimum(b.storage_death, len(b))]
+        death = np.where(b.storage_death > len(b), len(self._order) + 1, death)
+        nothing = np.zeros(len(a.storage_bytes), dtype=np.int64)
+        columns["storage_bytes"] = np.concatenate([b.storage_bytes, nothing])
+        columns["storage_birth"] = np.concatenate([birth, nothing - 1])
+        columns["storage_death"] = np.concatenate([death, nothing + len(self._order) + 1])
+        columns["storage_device"] = np.concatenate([b.storage_device, a.storage_device + len(b.devices)])
+
+    def _merge_reads_and_writes(self, columns: dict[str, Any]) -> None:
+        """The inputs and outputs of every operation, in the order of the union."""
+        a, b = self.a, self.b
+        for side, names in (("in", ("in_value", "in_slot", "in_kind")), ("out", ("out_value", "out_slot"))):
+            start_a, start_b = (getattr(graph, f"{side}_start").astype(np.int64) for graph in (a, b))
+            starts = np.concatenate([start_b, start_a + len(getattr(b, f"{side}_value"))])
+            spans = np.where(self._from_b, self._order, ~self._order + len(start_b))
+            start, end = starts[spans], starts[spans + 1]
+            ends = np.cumsum(end - start)
+            rows = np.arange(ends[-1] if len(ends) else 0) + np.repeat(end - ends, end - start)
+            for name in names:
+                column_a = getattr(a, name)
+                if name.endswith("value"):
+                    column_a = self._value_of_a[column_a]
+                columns[name] = np.concatenate([getattr(b, name), column_a])[rows]
+            columns[f"{side}_start"] = np.concatenate([[0], ends]).astype(np.int64)
+        producer = np.repeat(np.arange(len(self._order)), np.diff(columns["out_start"]))
+        columns["value_producer"][columns["out_value"]] = producer
+
+
+def _scope_keys(graph: Graph) -> list[tuple[str, bool, int]]:
+    """The path of each call, whether it is the run itself (which has the path of the model), and its number."""
+    runs = [graph.modules[module].kind == "run" for module in graph.scope_module.tolist()]
+    return list(zip(graph.scope_paths, runs, graph.scope_call.tolist()))
+
+
+def _name_inside(path: str, parent: str) -> str:
+    """The name of a module within its parent."""
+    return path.removeprefix(f"{parent}.") if parent else path
