@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from torch_vis.analysis.fusion.report import FusionReport
     from torch_vis.analysis.gradients.report import GradientFlow
-    from torch_vis.analysis.machine.latency_report import LatencyReport
-    from torch_vis.analysis.machine.roofline_report import RooflineReport
+    from torch_vis.analysis.machine.latency import LatencyReport
+    from torch_vis.analysis.machine.roofline import RooflineReport
     from torch_vis.analysis.memory.report import MemoryReport
     from torch_vis.analysis.partition.report import PartitionReport
     from torch_vis.analysis.summary import Summary
@@ -193,7 +193,7 @@ class Reading:
         """
         self._refuse_fake("roofline")
         from torch_vis.analysis.machine.resolve import machine, profile
-        from torch_vis.analysis.machine.roofline_report import RooflineReport
+        from torch_vis.analysis.machine.roofline import RooflineReport
 
         chosen = machine(hardware, devices=cast("Trace", self).meta.get("devices", ()))
         found = RooflineReport(self.graph, self.metrics, profile(chosen))
@@ -208,7 +208,7 @@ class Reading:
         >>> print(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="a100").found.machine)
         A100 80GB SXM
         """
-        from torch_vis.analysis.machine.latency_report import predict_latency
+        from torch_vis.analysis.machine.latency import predict_latency
 
         return predict_latency(cast("Trace", self), hardware=hardware, calibration=calibration)
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.analysis.compare.numeric.norms import MEAN, is_norm
 from torch_vis.analysis.compare.numeric.paired_inputs import Pair, Readings
+from torch_vis.analysis.compare.numeric.rounding_error import MEAN, is_norm
 from torch_vis.analysis.compare.numeric.tensor_distance import Gap, counted, has_numbers, is_comparable
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed

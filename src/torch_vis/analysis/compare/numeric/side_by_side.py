@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.compare.numeric.isolated_replay import Asked, Own, by_itself
-from torch_vis.analysis.compare.numeric.norms import MEAN, is_norm
 from torch_vis.analysis.compare.numeric.paired_inputs import Pair, Readings
-from torch_vis.analysis.compare.numeric.rounding_error import SLACK, Noise
+from torch_vis.analysis.compare.numeric.rounding_error import MEAN, SLACK, Noise, is_norm
 from torch_vis.analysis.compare.numeric.tensor_distance import (
     Apart,
     Gap,
