@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch_vis.analysis.summary import Summary
     from torch_vis.analysis.time.report import TimeReport
     from torch_vis.api import Trace
-    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
 
@@ -28,7 +28,7 @@ class Reading:
 
     graph: Graph
     metrics: Metrics
-    _held: Held | None
+    _held: KeptTensors | None
 
     def summary(self) -> Summary:
         """What ``print`` shows, as data: totals, the module tree, operators without a cost formula.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch_vis.capture.compilers.frontends import Captured
     from torch_vis.capture.compilers.program import Program
-    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.capture.session import Capture
     from torch_vis.capture.timing.repeat import Repeats
     from torch_vis.replay.check import Report
@@ -69,7 +69,7 @@ class Trace(Reading, Showing):
         meta: Mapping[str, Any] | None = None,
         *,
         output: Any = None,
-        held: Held | None = None,
+        held: KeptTensors | None = None,
         error: BaseException | None = None,
     ) -> None:
         self.graph = graph

@@ -18,13 +18,13 @@ from torch_vis.replay.intervene import Basis, Diverged, Request, Rerun, execute
 
 if TYPE_CHECKING:
     from torch_vis.api import Trace
-    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.replay.inputs import Entry
 
 
 def rerun(
     trace: Trace,
-    held: Held | None,
+    held: KeptTensors | None,
     entry: Entry | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -105,7 +105,7 @@ def _called(exported: Any, args: Any, kwargs: Any) -> Any:
         return torch.func.functional_call(module, buffers, args, kwargs)
 
 
-def _run(trace: Trace, held: Held, request: Request, basis: Basis | None) -> Rerun:
+def _run(trace: Trace, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
     for key, by in request.replace.items():
         if not callable(by) and not isinstance(by, torch.Tensor):
             raise UsageError(
@@ -121,7 +121,7 @@ def _run(trace: Trace, held: Held, request: Request, basis: Basis | None) -> Rer
     return found
 
 
-def _again(trace: Trace, held: Held, request: Request, basis: Basis) -> Rerun:
+def _again(trace: Trace, held: KeptTensors, request: Request, basis: Basis) -> Rerun:
     try:
         return _run(trace, held, request, basis)
     except Diverged as found:

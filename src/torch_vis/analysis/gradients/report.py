@@ -39,7 +39,7 @@ from torch_vis.views.charts.names import ALL, OTHERS, common_path, families
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
-    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
 
 NEAR = 10.0  # times from such a bound: it is drawn
@@ -87,7 +87,9 @@ class GradientFlow(Report):
 
     title = "Gradient flow"
 
-    def __init__(self, graph: Graph, held: Held | None, unused: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, held: KeptTensors | None, unused: Mapping[str, int] | None = None
+    ) -> None:
         """``unused`` are paths of modules that the run did not use, with the number of their parameters."""
         if not (graph.node_phase == Phase.BACKWARD).any():
             raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")

@@ -46,7 +46,7 @@ def kind_of(code: CodeType) -> CodeKind:
     return kind
 
 
-class Code:
+class CodeInfo:
     """A code object in one recording: its kind, and the numbers of the sites seen in it."""
 
     __slots__ = ("code", "compiled", "function", "notable", "seeding", "sites", "user")

@@ -268,7 +268,7 @@ def analyze_quantization(
                 "give the model and a batch, not a training step"
             ) from error
         if found._held is not None:
-            found._held.put_back()  # this was no step of the user's
+            found._held.restore()  # this was no step of the user's
     trial = Trial(found.graph, found._held)
     multiplied = multiplied_in(found.graph, trial.nodes)
     first: dict[int, Product] = {}
