@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch_vis.analysis.machine.hardware import Hardware as Hardware
     from torch_vis.analysis.machine.hardware import known_hardware as known_hardware
     from torch_vis.analysis.machine.hardware import register_hardware as register_hardware
-    from torch_vis.analysis.machine.latency_report import predict_latency as predict_latency
+    from torch_vis.analysis.machine.latency import predict_latency as predict_latency
     from torch_vis.analysis.memory.measured import measure_memory as measure_memory
     from torch_vis.api import load as load
     from torch_vis.api import record as record
@@ -122,7 +122,7 @@ _PUBLIC = {
     "load": "torch_vis.api",
     "load_calibration": "torch_vis.analysis.machine.calibration",
     "measure_memory": "torch_vis.analysis.memory.measured",
-    "predict_latency": "torch_vis.analysis.machine.latency_report",
+    "predict_latency": "torch_vis.analysis.machine.latency",
     "record": "torch_vis.api",
     "record_torch_module_forward_stats": "torch_vis.interfaces.explorer.explorer",
     "register_hardware": "torch_vis.analysis.machine.hardware",

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from torch_vis.analysis.fusion.report import FusionReport
     from torch_vis.analysis.gradients.report import GradientFlow
-    from torch_vis.analysis.machine.latency_report import LatencyReport
-    from torch_vis.analysis.machine.roofline_report import RooflineReport
+    from torch_vis.analysis.machine.latency import LatencyReport
+    from torch_vis.analysis.machine.roofline import RooflineReport
     from torch_vis.analysis.memory.report import MemoryReport
     from torch_vis.analysis.partition.report import PartitionReport
     from torch_vis.analysis.summary import Summary
     from torch_vis.analysis.time.report import TimeReport
     from torch_vis.capture.compilers.program import Program
-    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
     from torch_vis.replay.check import Report
     from torch_vis.replay.inputs import Entry
@@ -49,8 +49,8 @@ REPORTS: dict[str, str] = {
     "gradients": "torch_vis.analysis.gradients.report:GradientFlow",
     "fusion": "torch_vis.analysis.fusion.report:FusionReport",
     "partition": "torch_vis.analysis.partition.report:PartitionReport",
-    "roofline": "torch_vis.analysis.machine.roofline_report:RooflineReport",
-    "latency": "torch_vis.analysis.machine.latency_report:LatencyReport",
+    "roofline": "torch_vis.analysis.machine.roofline:RooflineReport",
+    "latency": "torch_vis.analysis.machine.latency:LatencyReport",
 }
 NEED_NUMBERS = frozenset({"time", "gradients", "roofline"})
 """The reports that a run on shapes alone cannot give."""
@@ -85,7 +85,7 @@ class Trace(LiveRun):
         meta: Mapping[str, Any] | None = None,
         *,
         output: Any = None,
-        kept: Held | None = None,
+        kept: KeptTensors | None = None,
         error: BaseException | None = None,
         program: Program | None = None,
         entry: Entry | None = None,

@@ -29,7 +29,7 @@ class Recording(Trace):
     """A trace of a block of code; it is empty until the block ends, and holds the part that ran if the block raises."""
 
     def __init__(self, capture: Capture) -> None:
-        from torch_vis.graph.builder import GraphBuilder
+        from torch_vis.graph.graph import GraphBuilder
 
         super().__init__(GraphBuilder().build(), Metrics())
         self._capture = capture

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 import torch_vis as tv
 from tests.zoo import ZOO, Case, close_process_group
 from torch_vis import errors
-from torch_vis.graph.builder import GraphBuilder
-from torch_vis.graph.graph import Graph
+from torch_vis.graph.graph import Graph, GraphBuilder
 from torch_vis.graph.schema import COLUMNS, Kind
 from torch_vis.replay.check import check as check_graph
 

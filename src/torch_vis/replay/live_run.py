@@ -10,7 +10,7 @@ from torch_vis.graph.record import Run
 
 if TYPE_CHECKING:
     from torch_vis.capture.compilers.program import Program
-    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
     from torch_vis.replay.inputs import Entry
@@ -25,7 +25,7 @@ class LiveRun(Run):
     """The exception that ended the run, if one did."""
     program: Program | None
     """What a compiler's front-end captured, where the trace went through one."""
-    kept: Held | None
+    kept: KeptTensors | None
     """The tensors that ``check`` and ``run`` start from and compare with; None where none are held."""
     entry: Entry | None
     """How the run was called, so that it can be called on other inputs."""
@@ -38,7 +38,7 @@ class LiveRun(Run):
         meta: Mapping[str, Any] | None = None,
         *,
         output: Any = None,
-        kept: Held | None = None,
+        kept: KeptTensors | None = None,
         error: BaseException | None = None,
         program: Program | None = None,
         entry: Entry | None = None,
@@ -47,7 +47,7 @@ class LiveRun(Run):
         self.output, self.error, self.program = output, error, program
         self.kept, self.entry = kept, entry
 
-    def needs_tensors(self, purpose: str) -> Held:
+    def needs_tensors(self, purpose: str) -> KeptTensors:
         """The tensors that are held; raises ``TensorsMissing`` where there are none to ``purpose`` with."""
         if self.kept is None and self.meta.get("fake"):
             raise TensorsMissing(f"this was worked out on shapes: there are no numbers to {purpose} it with")

@@ -17,7 +17,7 @@ from torch_vis.replay.inputs import refused_sizes
 from torch_vis.replay.intervene import Basis, Diverged, Request, Rerun, execute
 
 if TYPE_CHECKING:
-    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.replay.live_run import LiveRun
 
 
@@ -96,7 +96,7 @@ def _called(exported: Any, args: Any, kwargs: Any) -> Any:
         return torch.func.functional_call(module, buffers, args, kwargs)
 
 
-def _run(trace: LiveRun, held: Held, request: Request, basis: Basis | None) -> Rerun:
+def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
     for key, by in request.replace.items():
         if not callable(by) and not isinstance(by, torch.Tensor):
             raise UsageError(
@@ -112,7 +112,7 @@ def _run(trace: LiveRun, held: Held, request: Request, basis: Basis | None) -> R
     return found
 
 
-def _again(trace: LiveRun, held: Held, request: Request, basis: Basis) -> Rerun:
+def _again(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis) -> Rerun:
     try:
         return _run(trace, held, request, basis)
     except Diverged as found:

@@ -20,8 +20,7 @@ from torch_vis.analysis.machine.features import workload
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit, per_node, usual
 from torch_vis.analysis.machine.kernel_model import Estimate
-from torch_vis.analysis.machine.latency import SETTLE_NS, WITHIN, predict, timeline
-from torch_vis.analysis.machine.latency_report import LatencyReport
+from torch_vis.analysis.machine.latency import SETTLE_NS, WITHIN, LatencyReport, predict, timeline
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Metrics
 from torch_vis.graph.record import Run

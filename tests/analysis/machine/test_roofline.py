@@ -15,8 +15,7 @@ from tests.kit.traced import NAMES, traced
 from tests.kit.unknown import WithUnknown, opaque
 from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.analysis.machine.roofline import BOUND, roofline
-from torch_vis.analysis.machine.roofline_report import RooflineReport
+from torch_vis.analysis.machine.roofline import BOUND, RooflineReport, roofline
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.graph import Column, Metrics
 from torch_vis.graph.record import Run

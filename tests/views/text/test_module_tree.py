@@ -459,7 +459,7 @@ def test_modules_nested_deeper_than_the_recursion_limit() -> None:
 def chain_of_scopes(count: int) -> Graph:
     """One operation, inside modules nested ``count`` deep."""
     from torch_vis.graph import GraphBuilder
-    from torch_vis.graph.rows import Module
+    from torch_vis.graph.schema import Module
 
     builder = GraphBuilder()
     builder.modules.intern(Module("", "run", "run"))

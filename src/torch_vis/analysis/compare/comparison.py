@@ -26,9 +26,8 @@ from torch_vis.analysis.compare.sequence_diff import increasing
 from torch_vis.analysis.compare.sides import steps
 from torch_vis.analysis.compare.wiring import Read
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
-from torch_vis.graph.graph import Graph, Rows
+from torch_vis.graph.graph import Graph, Node, Rows, Scope, Value
 from torch_vis.graph.recomputed import first_calls
-from torch_vis.graph.rows import Node, Scope, Value
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series, draw
@@ -37,8 +36,8 @@ from torch_vis.views.text.table import table
 if TYPE_CHECKING:
     import pandas
 
+    from torch_vis._trace import Trace
     from torch_vis.analysis.compare.numeric.report import Differences
-    from torch_vis.api import Trace
 
 MOST_TOLD = 5000  # changed operations whose differences a page says in words
 

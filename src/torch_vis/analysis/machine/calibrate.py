@@ -298,7 +298,7 @@ def _samples(
     device: str, roofs: dict[str, float], until: float, unit: float, look: Callable[[], None]
 ) -> Samples:
     """Single operations, timed until the time is up and recorded in one go for what they are."""
-    from torch_vis.analysis.machine.probes.probes import all_probes
+    from torch_vis.analysis.machine.probes.operations import all_probes
     from torch_vis.analysis.machine.probes.sizes import Bench
 
     on_gpu = device.startswith("cuda")

@@ -26,8 +26,8 @@ from torch_vis.analysis.memory.live_tensors import Alive
 from torch_vis.analysis.memory.untraced_run import plain_live
 from torch_vis.analysis.report import Report, most
 from torch_vis.errors import UsageError
+from torch_vis.graph.graph import Node
 from torch_vis.graph.record import Run
-from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.charts.chart import INK, Axis, Chart, Series

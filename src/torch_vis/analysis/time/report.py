@@ -11,8 +11,8 @@ import numpy as np
 from torch_vis.analysis.report import Report, most
 from torch_vis.analysis.time.breakdown import Called, Group, Timing
 from torch_vis.analysis.time.device_activity import DeviceUse, devices
+from torch_vis.graph.graph import Node
 from torch_vis.graph.record import Run
-from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import duration
 from torch_vis.views.charts.chart import Axis, Chart, Series

@@ -29,8 +29,7 @@ from torch_vis.graph.io.tables_json import (
     to_json,
 )
 from torch_vis.graph.record import Limit, Run
-from torch_vis.graph.rows import Module, ResultRow, Site, TensorType
-from torch_vis.graph.schema import COLUMNS, Flag, Kind, Phase, Role
+from torch_vis.graph.schema import COLUMNS, Flag, Kind, Module, Phase, ResultRow, Role, Site, TensorType
 
 VERSION = 1
 HEAD = b'{\n"format":"' + FORMAT.encode()

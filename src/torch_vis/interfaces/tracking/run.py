@@ -113,7 +113,7 @@ def run_once(
     session = Session(model, memory=memory, timing=timing, operations=operations, keep=operations)
     capture = session.capture
     with Untouched(model, [tensor for _, tensor in inputs], operations=operations) as state:
-        state.watch(capture.recorder.held)
+        state.watch(capture.recorder.kept)
         capture.inputs = inputs
         if not operations:
             session.borders.hand(tensor for _, tensor in inputs)

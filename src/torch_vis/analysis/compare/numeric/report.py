@@ -23,7 +23,7 @@ from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.gradients import ENDING
-from torch_vis.graph.rows import Node, Value
+from torch_vis.graph.graph import Node, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
