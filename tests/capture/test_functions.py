@@ -50,7 +50,7 @@ def named(
     with capture:
         capture.output = model(*args)
     graph, metrics, held, limits, meta = capture.finish()
-    return tv.Trace(graph, metrics, limits, meta, output=capture.output, held=held)
+    return tv.Trace(graph, metrics, limits, meta, output=capture.output, kept=held)
 
 
 def tree(t: tv.Trace, kind: str = "function") -> list[tuple[str, str, list[str]]]:
@@ -210,7 +210,7 @@ def test_torchs_own_list_of_functions_is_not_touched() -> None:
 def test_a_value_that_leaves_is_told_once(method: str) -> None:
     t = named(lambda x: getattr(x, method)(), torch.ones(1))
     limits = [limit for limit in t.limits if "took a value" in limit]
-    assert len(limits) == 1 and "times" not in limits[0] and "test_capture_functions.py" in limits[0]
+    assert len(limits) == 1 and "times" not in limits[0] and "test_functions.py" in limits[0]
 
 
 # ---------------------------------------------------------------- compiled code

@@ -8,31 +8,36 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.assemble import Finding, assemble
-from torch_vis.capture.assembling.limits import describe
+from torch_vis.capture.assembling.assemble import RunFacts, assemble
+from torch_vis.capture.assembling.limits import describe, packed_weights
 from torch_vis.capture.assembling.metric_columns import with_stored
-from torch_vis.capture.assembling.unused_parameters import unused
-from torch_vis.capture.compilers import inductor_calls as compiled
 from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.kept_tensors import Held, version_of
+from torch_vis.capture.kept_tensors import KeptTensors, version_of
+from torch_vis.capture.recording import inductor_calls as compiled
 from torch_vis.capture.recording.dispatch_mode import RecordMode
-from torch_vis.capture.recording.function_naming import Naming
-from torch_vis.capture.recording.module_calls import Following
-from torch_vis.capture.recording.module_methods import codes_here
-from torch_vis.capture.recording.packed_weights import packed_weights
+from torch_vis.capture.recording.function_calls import FunctionScopes
+from torch_vis.capture.recording.module_calls import ModuleCalls, codes_here
 from torch_vis.capture.recording.recorder import Recorder, clock
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Role
 
-if TYPE_CHECKING:
-    from torch_vis.capture.fake.tensors import FakeTensors
+
+class SubstituteMode(Protocol):
+    """A mode that hands every operation other tensors in place of the user's: in a fake run, those without numbers."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *exception: Any) -> Any: ...
+
+    def substitute(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that operations get in place of one of the user's."""
 
 
 class Capture:
@@ -46,21 +51,21 @@ class Capture:
         memory: bool = True,
         functions: bool = False,
         declared: Iterable[Callable[..., Any]] = (),
-        faking: FakeTensors | None = None,
+        substitutes: SubstituteMode | None = None,
     ) -> None:
-        self.faking = faking
+        self.substitutes = substitutes
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
-        if faking is not None:
-            self.recorder.gradients.met = faking.twins.of
+        if substitutes is not None:
+            self.recorder.gradients.met = substitutes.substitute
         self.roots: list[tuple[str, torch.nn.Module]] = []
         for place, module in enumerate(modules):
             self.roots.append(
                 ("" if len(modules) == 1 else f"{type(module).__name__.lower()}{place}", module)
             )
         inside = frozenset(id(part) for module in modules for part in module.modules())
-        self._following = Following(self.recorder, inside)
+        self._following = ModuleCalls(self.recorder, inside)
         self._mode = RecordMode(self.recorder)
-        self._naming = Naming(self.recorder, declared) if functions else nullcontext()
+        self._naming = FunctionScopes(self.recorder, declared) if functions else nullcontext()
         self.inputs: list[tuple[str, torch.Tensor]] = []
         self.output: Any = None
         self.has_output = False
@@ -71,10 +76,9 @@ class Capture:
         with ExitStack() as entered:
             for part in (self._following, self._mode, self._naming):
                 entered.enter_context(part)
-            if (
-                self.faking is not None
-            ):  # above the recorder, which then sees only what stands for the tensors
-                entered.enter_context(self.faking.above)
+            # above the recorder, which then sees only what stands for the tensors
+            if self.substitutes is not None:
+                entered.enter_context(self.substitutes)
             self._entered = entered.pop_all()
         self._compiled_before = compiled.compile_ns()
         self.recorder.scopes[0][2] = clock()
@@ -109,25 +113,25 @@ class Capture:
             return raised
         return None
 
-    def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:
+    def finish(self) -> tuple[Graph, Metrics, KeptTensors, tuple[str, ...], dict[str, Any]]:
         """The graph of what was recorded, its metrics, the tensors held, the limits and the circumstances."""
         rec = self.recorder
         rec.settle()
-        finding = Finding(ended=self.ended)
-        finding.paths = self._paths()
-        finding.named = self._named()
-        finding.results = self._results(finding)
-        finding.gradients = rec.gradients.named(self._leaf_names(finding))
-        finding.live = not self.has_output
-        graph, metrics, guessed, numbers = assemble(rec, finding)
+        facts = RunFacts(ended=self.ended)
+        facts.paths = self._paths()
+        facts.named = self._named()
+        facts.results = self._results(facts)
+        facts.gradients = rec.gradients.named(self._leaf_names(facts))
+        facts.live = not self.has_output
+        graph, metrics, guessed, numbers = assemble(rec, facts)
         self.numbers = numbers  # of the recorder's values in the graph
-        held = rec.held
-        held.opaque = {int(numbers[value]): tensor for value, tensor in held.opaque.items()}
+        held = rec.kept
+        held.opaque_tensors = {int(numbers[value]): tensor for value, tensor in held.opaque_tensors.items()}
         kept = np.diff(numbers, prepend=-1) > 0  # a value that the graph leaves out has the number before it
         stored = {int(numbers[value]): count for value, count in rec.stored.items() if kept[value]}
         metrics = with_stored(metrics, stored, len(graph.value_type))
         if rec.keep:
-            self._hold_results(finding)
+            self._hold_results(facts)
         roles = graph.value_role[numbers[rec.appeared]] if rec.appeared else np.zeros(0)
         rec.unseen["appeared"] = int((roles == Role.CONSTANT).sum())
         rec.steps.clear()
@@ -200,7 +204,7 @@ class Capture:
 
     def _met(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor that the recorder has seen: in a fake run, the one that stands for it."""
-        return tensor if self.faking is None else self.faking.twins.of(tensor)
+        return tensor if self.substitutes is None else self.substitutes.substitute(tensor)
 
     def _leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Every parameter and input by name, wrappers (a DTensor, say) left whole."""
@@ -214,12 +218,12 @@ class Capture:
             for prefix, root in self.roots
         ]
 
-    def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:
+    def _results(self, facts: RunFacts) -> list[tuple[str, str, torch.Tensor]]:
         rec = self.recorder
         results = [
             (name, "output", self._met(tensor)) for name, tensor in named_tensors(self.output, "output")
         ]
-        names = {id(tensor): name for name, tensor, _ in finding.named}
+        names = {id(tensor): name for name, tensor, _ in facts.named}
         gradients: set[int] = set()
         leaves = self._leaves()
         for number, found in rec.external_refs.items():
@@ -242,22 +246,22 @@ class Capture:
                 results.append((names.get(id(tensor), f"constant.{number}"), "state", tensor))
         return results
 
-    def _leaf_names(self, finding: Finding) -> dict[int, str]:
+    def _leaf_names(self, facts: RunFacts) -> dict[int, str]:
         """The names of all that can have a gradient, by identity."""
         found = {id(tensor): name for name, tensor in self._leaves()}
-        named = {id(tensor) for _, tensor, _ in finding.named}
+        named = {id(tensor) for _, tensor, _ in facts.named}
         for number, made in self.recorder.external_refs.items():
             tensor = made()
             if tensor is not None and id(tensor) not in named:
                 found.setdefault(id(tensor), f"constant.{number}")
         return found
 
-    def _hold_results(self, finding: Finding) -> None:
-        held = self.recorder.held
-        for number, (name, _, tensor) in enumerate(finding.results):
+    def _hold_results(self, facts: RunFacts) -> None:
+        held = self.recorder.kept
+        for number, (name, _, tensor) in enumerate(facts.results):
             held.results[number] = tensor.detach() if tensor.grad_fn is not None else tensor
             held.versions.append((name, held.results[number], version_of(tensor)))
-        for name, tensor, role in finding.named:
+        for name, tensor, role in facts.named:
             if role != Role.GRADIENT and self.recorder.knows(tensor):
                 kept = tensor.detach() if tensor.grad_fn is not None else tensor
                 held.versions.append((name, kept, version_of(tensor)))
@@ -343,3 +347,19 @@ def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
     for part in parts[1:]:
         total = total + (part if part.device == total.device else part.to(total.device))
     total.backward()
+
+
+def unused(graph: Graph, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, int]:
+    """By the path of the module that holds them, how many elements no operation of the run read or wrote."""
+    outside = (graph.value_role == Role.PARAMETER) & (graph.value_producer < 0) & (graph.value_name >= 0)
+    used = {graph.names[name] for name in np.unique(graph.value_name[outside]).tolist()}
+    found: dict[str, int] = {}
+    for name, parameter in parameters:
+        if name in used or isinstance(parameter, torch.nn.UninitializedParameter):
+            continue
+        if used.isdisjoint(
+            part for part, _ in named_tensors(parameter, name)
+        ):  # a wrapper is known by its parts
+            path = name.rpartition(".")[0]
+            found[path] = found.get(path, 0) + parameter.numel()
+    return found

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from torch_vis.analysis.compare import match_moved as compare_elsewhere
+from torch_vis.analysis.compare import match_modules as compare_elsewhere
 
 LAYERS = 300
 

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.compare.align import align, module_of
-from torch_vis.analysis.compare.change_text import differences_in, instead
-from torch_vis.analysis.compare.charts import figures_of, incomplete_in
-from torch_vis.analysis.compare.module_deltas import ModuleDelta, is_root, module_deltas, module_scopes
+from torch_vis.analysis.compare.module_deltas import (
+    ModuleDelta,
+    is_root,
+    largest,
+    module_deltas,
+    module_scopes,
+)
+from torch_vis.analysis.compare.module_keys import contents_of
 from torch_vis.analysis.compare.outputs import match_results
 from torch_vis.analysis.compare.sequence_diff import increasing
-from torch_vis.analysis.compare.text import chart, notes, text
-from torch_vis.analysis.compare.weight_digest import contents_of
-from torch_vis.api import Trace
+from torch_vis.analysis.compare.sides import steps
+from torch_vis.analysis.compare.wiring import Read
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
-from torch_vis.graph.graph import Rows
+from torch_vis.graph.graph import Graph, Node, Rows, Scope, Value
 from torch_vis.graph.recomputed import first_calls
-from torch_vis.graph.rows import Node, Scope
-from torch_vis.graph.schema import Phase
-from torch_vis.views.charts.chart import draw
+from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.text import and_more, count, duration, many, size
+from torch_vis.views.charts.chart import Axis, Chart, Series, draw
+from torch_vis.views.text.table import table
 
 if TYPE_CHECKING:
     import pandas
 
+    from torch_vis._trace import Trace
     from torch_vis.analysis.compare.numeric.report import Differences
-
 
 MOST_TOLD = 5000  # changed operations whose differences a page says in words
 
@@ -56,7 +63,7 @@ class Comparison:
 
     def __init__(self, a: Trace, b: Trace) -> None:
         self.a, self.b = a, b
-        weights = contents_of(a.graph, a._held), contents_of(b.graph, b._held)
+        weights = contents_of(a.graph, a.kept), contents_of(b.graph, b.kept)
         self.alignment = align(a.graph, b.graph, weights)
 
     @property
@@ -305,7 +312,7 @@ class Comparison:
                 f"a comparison is saved as a page: name a file that ends in .html, not {os.fspath(path)}"
             )
         told = {change.after.index: change.what for change in islice(self._changes(), MOST_TOLD)}
-        save_comparison(path, _parts(self.a), _parts(self.b), self.alignment, words=told)
+        save_comparison(path, self.a, self.b, self.alignment, words=told)
 
     def show(self) -> str:
         """Open that page: in the notebook that this is called from, or else in the browser; returns the file's path.
@@ -378,10 +385,6 @@ def _modules(scopes: Iterable[Scope]) -> list[Scope]:
     ]
 
 
-def _parts(trace: Trace) -> Any:
-    return trace.graph, trace.metrics, trace.limits, trace.meta
-
-
 def _plain(node: Node) -> dict[str, Any]:
     made = [str(value.type) for value in node.outputs]
     return {
@@ -391,3 +394,301 @@ def _plain(node: Node) -> dict[str, Any]:
         "phase": node.phase,
         "outputs": made,
     }
+
+
+MOST_ROWS = 20
+MOST_LOOKED_AT = 2000  # operations, for lines that are equal
+
+
+def differences_in(before: Node, after: Node, reads: Sequence[Read] = ()) -> list[str]:
+    """What two operations make, how they are called and what they read, where that is not the same."""
+    found = []
+    made = [(", ".join(str(value.type) for value in node.outputs)) for node in (before, after)]
+    if made[0] != made[1]:
+        found.append(f"{made[0]} → {made[1]}")
+    elif any(steps(one.type) != steps(two.type) for one, two in zip(before.outputs, after.outputs)):
+        strides = [", ".join(str(value.type.stride) for value in node.outputs) for node in (before, after)]
+        found.append(f"strides {strides[0]} → {strides[1]}")
+    calls = before.call.format(), after.call.format()
+    if calls[0] != calls[1]:
+        found.append(f"{calls[0]} → {calls[1]}")
+    elif before.call != after.call:
+        found.append(f"{before.call.op} → {after.call.op}")
+    return found + _rewired(before.graph, after.graph, reads)
+
+
+def _rewired(a: Graph, b: Graph, reads: Sequence[Read]) -> list[str]:
+    if len(reads) > 1 and sorted(read.code_a for read in reads) == sorted(read.code_b for read in reads):
+        return ["its operands are swapped" if len(reads) == 2 else "its operands are in another order"]
+    told = []
+    for read in reads:
+        if read.a < 0 or read.b < 0:
+            written = _maker(a.values[read.a] if read.b < 0 else b.values[read.b])
+            told.append(f"reads what {written} writes" + (" in A alone" if read.b < 0 else " in B alone"))
+        else:
+            told.append(f"reads {instead(a.values[read.a], b.values[read.b])}")
+    return list(dict.fromkeys(told))
+
+
+def instead(before: Value, after: Value) -> str:
+    """What a value is in the place of another: ``x (input) instead of addmm in a``."""
+    for tell in (_source, _maker, _exactly):
+        one, two = tell(before), tell(after)
+        if one != two:
+            break
+    return f"{two} instead of {one}"
+
+
+def _source(value: Value) -> str:
+    """What a value comes from, with views looked through."""
+    maker = value.producer
+    while maker is not None and "view" in maker.flags and maker.inputs:
+        value = maker.inputs[0]
+        maker = value.producer
+    return _maker(value)
+
+
+def _maker(value: Value) -> str:
+    """What made a value, or what it is if nothing did."""
+    if value.producer is None:
+        return f"{value.name} ({value.role})" if value.name else f"a {value.role} {value.type}"
+    return line(value.producer)
+
+
+def _exactly(value: Value) -> str:
+    """The same, with which of several operations or results it is."""
+    maker = value.producer
+    if maker is None:
+        return f"{_maker(value)}, value {value.index}"
+    made = [output.index for output in maker.outputs]
+    which = f", result {made.index(value.index)}" if len(made) > 1 else ""
+    return f"{maker.call.format()} in {module_of(maker) or 'the run'}, operation {maker.index}{which}"
+
+
+def line(node: Node) -> str:
+    """An operation and where it runs."""
+    return f"{node.name} in {module_of(node) or 'the run'}" + (
+        f" ({node.phase})" if node.phase != "forward" else ""
+    )
+
+
+def listed(title: str, lines: list[str], total: int, more: str = "") -> list[str]:
+    """Lines under a title, equal ones as one, those beyond the most that are shown as a number."""
+    if not total:
+        return []
+    shown = list(Counter(lines).items())[:MOST_ROWS]
+    rest = total - sum(times for _, times in shown)
+    told = [f"  {text} × {times:,}" if times > 1 else f"  {text}" for text, times in shown]
+    return ["", f"{title} ({total:,})", *told, *([f"  … and {rest:,} more{more}"] if rest else [])]
+
+
+def listed_nodes(title: str, nodes: Rows[Node], graph: Graph) -> list[str]:
+    """Operations under a title: those that compute, in their order, and how many views there are besides."""
+    numbers = np.asarray(nodes.numbers, dtype=np.int64)
+    is_view = graph.node_flags[numbers] & Flag.VIEW != 0
+    kept = numbers[~is_view]
+    lines = [line(graph.nodes[int(node)]) for node in kept[:MOST_LOOKED_AT]]
+    found = listed(title, lines, len(kept)) if len(kept) else ["", f"{title} ({len(numbers):,})"]
+    if len(numbers) and is_view.any():
+        found[1] = f"{title} ({len(numbers):,})"
+        names = Counter(graph.nodes[int(node)].name for node in numbers[is_view][:MOST_LOOKED_AT])
+        told = ", ".join(name for name, _ in names.most_common(4)) + (" …" if len(names) > 4 else "")
+        found.append(f"  {'and ' if len(kept) else ''}{many(int(is_view.sum()), 'view')}: {told}")
+    return found if len(numbers) else []
+
+
+FIGURES = {
+    "operations": ("{:,}".format, None),
+    "parameters": (count, None),
+    "time": (duration, "time_ns"),
+    "allocated": (size, "alloc_bytes"),
+    "peak memory": (size, None),
+    "FLOPs": (count, "flops"),
+    "bytes moved": (size, "moved_bytes"),
+}
+
+
+def text(found: Comparison) -> str:
+    """The whole comparison."""
+    kept = len(found.a.graph) - len(found.removed)
+    lines = [*_ended(found), *_figures(found), ""]
+    lines += [f"{many(kept, 'operation')} in both, {len(found.changed):,} of them changed"]
+    lines += listed_nodes("only in A", found.removed, found.a.graph)
+    lines += listed_nodes("only in B", found.added, found.b.graph)
+    computing = sorted(found.changed, key=lambda row: "view" in row.after.flags)  # before views
+    changed = [f"{line(row.after)}: {'; '.join(row.what)}" for row in computing[:MOST_LOOKED_AT]]
+    lines += listed("changed", changed, len(found.changed))
+    moved = [
+        f"{one.name}: {module_of(one) or '(root)'} → {module_of(two) or '(root)'}"
+        for one, two in found.moved[:MOST_LOOKED_AT]
+    ]
+    lines += listed("moved to another module", moved, len(found.moved))
+    outputs = [f"{name}: {what}" for name, what in found.changed_outputs.items()]
+    lines += listed("outputs that are not the same", outputs, len(outputs))
+    lines += _module_lines(found)
+    deltas = largest(found.modules, all("plain_wall_ns" in trace.meta for trace in (found.a, found.b)))
+    lines += ["", *table(deltas)] if len(deltas.rows) else []
+    return "\n".join([*lines, "", *notes(found)])
+
+
+def _ended(found: Comparison) -> list[str]:
+    told = [
+        f"{name} is incomplete: it was ended by {error}. What would have come after that is missing from it"
+        for name, error in zip("AB", found.ended)
+        if error
+    ]
+    return [*told, ""] if told else []
+
+
+def _figures(found: Comparison) -> list[str]:
+    lines = [f"{'':12}  {'A':>12}  {'B':>12}  {'B − A':>12}"]
+    for name, (one, two) in found.figures.items():
+        show = FIGURES[name][0]
+        low = found.incomplete.get(name, (False, False))
+        delta = "" if one is None or two is None or any(low) else _signed(two - one, show)
+        cells = [f"{'≥ ' if too else ''}{_cell(amount, show)}" for amount, too in zip((one, two), low)]
+        lines.append(f"{name:12}  {cells[0]:>12}  {cells[1]:>12}  {delta:>12}")
+    return lines
+
+
+def _module_lines(found: Comparison) -> list[str]:
+    classes: dict[str, list[str]] = defaultdict(list)
+    for one, two in found.changed_modules:
+        classes[f"{one.type} → {two.type}"].append(one.path)
+    changed = [f"{what}: {and_more(paths, 3)}" for what, paths in classes.items()]
+    lines = ["", f"modules of another class ({len(found.changed_modules):,})"] if changed else []
+    lines += [f"  {row}" for row in changed[:MOST_ROWS]]
+    lines += [f"  … and {len(changed) - MOST_ROWS:,} more"] if len(changed) > MOST_ROWS else []
+    for title, scopes in (
+        ("modules only in A", found.removed_modules),
+        ("modules only in B", found.added_modules),
+    ):
+        lines += _titled(title, _outermost(scopes), len(scopes))
+    pairs = {(one.index, two.index) for one, two in found.moved_modules}
+    moved = [
+        f"{one.path or '(root)'} → {two.path or '(root)'}"
+        for one, two in found.moved_modules
+        if not _goes_along(one, two, pairs)
+    ]
+    along = "" if len(moved) == len(found.moved_modules) else ", and what is inside them"
+    lines += _titled(f"modules under another path{along}", moved, len(found.moved_modules))
+    order = [one.path for one, _ in found.reordered_modules[:MOST_LOOKED_AT]]
+    return lines + listed("modules called in another order", order, len(found.reordered_modules))
+
+
+def _titled(title: str, lines: list[str], total: int) -> list[str]:
+    """Lines of which some stand for several modules, with the number of all of them in the title."""
+    told = listed(title, lines, len(lines))
+    return [*told[:1], f"{title} ({total:,})", *told[2:]] if told else []
+
+
+def _outermost(scopes: Sequence[Scope]) -> list[str]:
+    """A line for each call that lies in none of the others, with how many lie in it."""
+    outer: dict[int, int] = {}
+    for scope in scopes:  # what is around a call comes before it
+        around = int(scope.graph.scope_parent[scope.index])
+        outer[scope.index] = outer.get(around, scope.index)
+    inside = Counter(outer.values())
+    return [
+        _called(scope) + (f" and {inside[scope.index] - 1:,} inside it" if inside[scope.index] > 1 else "")
+        for scope in scopes
+        if outer[scope.index] == scope.index
+    ]
+
+
+def _goes_along(one: Scope, two: Scope, moved: Set[tuple[int, int]]) -> bool:
+    """Whether a call has another path because the one around it has, which moved as well."""
+    before, after = one.parent, two.parent
+    if before is None or after is None or (before.index, after.index) not in moved:
+        return False
+    inner = (own.path[len(around.path) :].removeprefix(".") for own, around in ((one, before), (two, after)))
+    return next(inner) == next(inner)
+
+
+def notes(found: Comparison) -> list[str]:
+    """What a reader has to know of the figures and lists."""
+    told = []
+    if found.incomplete:
+        told.append("≥: operations of which it is not known are left out, so that the two cannot be compared")
+    for alike in found.alignment.alike:
+        scopes = [found.a.graph.scopes[n] for n in alike.a], [found.b.graph.scopes[n] for n in alike.b]
+        told.append(
+            f"{many(len(alike.a), 'layer')} of A ({_range(scopes[0])}) and {len(alike.b):,} of B ({_range(scopes[1])}) "
+            f"are alike ({scopes[0][0].type}), and no weights tell which is which: they are matched by their numbers, "
+            "so that those at the end count as new or gone"
+        )
+    for name, trace in (("A", found.a), ("B", found.b)):
+        if trace.meta.get("fake"):
+            told.append(f"{name} was not run (fake=True): it took no time, and made no numbers to compare")
+    return [*told, "times are those of one run each; trace(..., repeat=10) gives medians"]
+
+
+def _range(scopes: list[Scope]) -> str:
+    return scopes[0].path if len(scopes) == 1 else f"{scopes[0].path} … {scopes[-1].path}"
+
+
+def chart(found: Comparison) -> Chart:
+    """How much more or less of each figure ``b`` has, in per cent; those that are complete."""
+    known = {
+        name: pair
+        for name, pair in found.figures.items()
+        if pair[0] and pair[1] is not None and name not in found.incomplete
+    }
+    told = {
+        name: f"{name}: {_cell(one, FIGURES[name][0])} → {_cell(two, FIGURES[name][0])}"
+        for name, (one, two) in known.items()
+    }
+    changes = [100 * ((two or 0) / (one or 1) - 1) for one, two in known.values()]
+    series = Series("B − A", list(told.values()), changes, list(told.values()))
+    return Chart("bars", "B against A", Axis(""), Axis("B − A, in % of A", "%"), [series])
+
+
+def _called(scope: Scope) -> str:
+    return f"{scope.path or '(root)'} ({scope.type})"
+
+
+def _cell(amount: float | None, show: Any) -> str:
+    return "" if amount is None else show(int(amount))
+
+
+def _signed(amount: float, show: Any) -> str:
+    return ("−" if amount < 0 else "+") + show(abs(int(amount))) if amount else "0"
+
+
+def figures_of(a: Trace, b: Trace) -> dict[str, tuple[float | None, float | None]]:
+    """Of each figure what it is in both; None where it is not known.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+    >>> figures_of(t, t)["parameters"]
+    (8, 8)
+    """
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for name, (_, metric) in FIGURES.items():
+        if metric is not None:
+            found[name] = (_total(a, metric), _total(b, metric))
+    found["peak memory"] = (a.summary().peak_bytes, b.summary().peak_bytes)
+    both = (a.meta.get("parameters"), b.meta.get("parameters"))
+    return {"operations": (len(a.graph), len(b.graph)), "parameters": both, **found}
+
+
+def incomplete_in(a: Trace, b: Trace) -> dict[str, tuple[bool, bool]]:
+    """The figures that leave out operations of which they are not known, and in which of the two they do."""
+    found = {
+        name: (_is_low(a, metric), _is_low(b, metric))
+        for name, (_, metric) in FIGURES.items()
+        if metric is not None
+    }
+    return {name: low for name, low in found.items() if any(low)}
+
+
+def _total(trace: Trace, metric: str) -> float | None:
+    if metric == "time_ns" and trace.meta.get("fake"):
+        return None
+    return trace.metrics[metric].total() if metric in trace.metrics else None
+
+
+def _is_low(trace: Trace, metric: str) -> bool:
+    """Whether operations are missing from a total."""
+    column = trace.metrics.get(metric)
+    return column is not None and column.uncovered > 0

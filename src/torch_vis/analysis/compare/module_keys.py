@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
 from torch_vis.analysis.compare.sides import Side
-from torch_vis.graph import Graph
-from torch_vis.graph.schema import Phase
+from torch_vis.capture.kept_tensors import KeptTensors
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import Phase, Role
 
 
 class Key(NamedTuple):
@@ -143,3 +148,92 @@ def fingerprints(
         key = (classes[scope], tuple(own[scope]), tuple(prints[child] for child in inside[scope]))
         prints[scope] = known.setdefault(key, len(known))
     return prints
+
+
+class Contents:
+    """The weights that the calls of one run read, by what ``read`` tells of a value, if it is there."""
+
+    def __init__(
+        self,
+        side: Side,
+        inside: list[list[int]],
+        read: Callable[[int], Any] | None,
+        known: dict[Any, int],
+    ) -> None:
+        self.side, self.inside, self.read, self.known = side, inside, read, known
+
+    def has(self, scope: int) -> bool:
+        """Whether a call, or one inside it, reads weights."""
+        return self._has[scope]
+
+    def of(self, scope: int) -> int | None:
+        """A number that is equal where the weights in a call, and those inside it, are; None where they say nothing."""
+        return None if self.read is None else self._numbers[scope]
+
+    @cached_property
+    def _has(self) -> list[bool]:
+        found = [False] * len(self.inside)
+        for scope in range(len(found) - 1, -1, -1):  # a call has a higher number than those around it
+            found[scope] = scope in self._values or any(found[inner] for inner in self.inside[scope])
+        return found
+
+    @cached_property
+    def _numbers(self) -> list[int | None]:
+        assert self.read is not None
+        found: list[int | None] = [None] * len(self.inside)
+        for scope in range(len(found) - 1, -1, -1):
+            own = [told for value in self._values.get(scope, ()) if (told := self.read(value)) is not None]
+            inner = [told for child in self.inside[scope] if (told := found[child]) is not None]
+            if own or inner:
+                found[scope] = self.known.setdefault((*own, None, *inner), len(self.known))
+        return found
+
+    @cached_property
+    def _values(self) -> dict[int, list[int]]:
+        """The parameters and buffers that each call reads itself."""
+        graph = self.side.graph
+        role, made = graph.value_role[graph.in_value], graph.value_producer[graph.in_value] >= 0
+        rows = np.flatnonzero(~made & ((role == Role.PARAMETER) | (role == Role.BUFFER)))
+        scopes, values = graph.node_scope[graph.in_node[rows]].tolist(), graph.in_value[rows].tolist()
+        found: dict[int, list[int]] = defaultdict(list)
+        for scope, value in dict.fromkeys(zip(scopes, values)):
+            found[self.side.solid[scope]].append(value)
+        return dict(found)
+
+
+SAMPLES = 512  # elements that are looked at, all over the tensor
+
+
+def contents_of(graph: Graph, held: KeptTensors | None) -> Callable[[int], bytes | None]:
+    """For a value from outside some of its bytes; None where they are not held, or are all the same.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.LayerNorm(3), torch.arange(3.0))
+    >>> [contents_of(t.graph, t.kept)(value.index) is None for value in t.graph.inputs]
+    [False, True, True]
+    """
+    known: dict[int, bytes | None] = {}
+
+    def told(value: int) -> bytes | None:
+        if value not in known:
+            known[value] = None if held is None else _sample(graph, held, value)
+        return known[value]
+
+    return told
+
+
+def _sample(graph: Graph, held: KeptTensors, value: int) -> bytes | None:
+    number = int(graph.value_storage[value])
+    storage = held.originals.get(number) or held.storages.get(number)
+    kind = graph.types[int(graph.value_type[value])]
+    if storage is None or storage.device.type == "meta" or not kind.nbytes or kind.itemsize is None:
+        return None
+    begin = int(graph.value_offset[value]) * kind.itemsize
+    if begin + kind.nbytes > storage.nbytes():
+        return None
+    with torch.no_grad():
+        memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        elements = memory[begin : begin + kind.nbytes].view(-1, kind.itemsize)
+        chosen = torch.linspace(0, len(elements) - 1, min(SAMPLES, len(elements))).long()
+        some = elements[chosen.to(elements.device)].cpu().numpy()
+    return None if (some == some[0]).all() else bytes(some.tobytes())

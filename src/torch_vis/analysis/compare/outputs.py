@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch_vis.analysis.compare.wiring import Wiring
 
 
-class Given(NamedTuple):
+class RunResult(NamedTuple):
     """An output, a gradient or a changed state of a run, and the value that it is."""
 
     kind: str
@@ -22,18 +22,18 @@ class Given(NamedTuple):
     value: int
 
 
-Key = Callable[[Given], Hashable]
+Key = Callable[[RunResult], Hashable]
 
 
 class Matched(NamedTuple):
     """Pairs of what both runs gave back, and what only one of them did."""
 
-    pairs: list[tuple[Given, Given]]
-    only_a: list[Given]
-    only_b: list[Given]
+    pairs: list[tuple[RunResult, RunResult]]
+    only_a: list[RunResult]
+    only_b: list[RunResult]
 
 
-def given_back(graph: Graph) -> list[Given]:
+def given_back(graph: Graph) -> list[RunResult]:
     """The results of a run; gradients as they were when complete, also those that were freed or zeroed since.
 
     Of a gradient that was added to what was there before the run, what the run itself added, where that is known.
@@ -43,14 +43,14 @@ def given_back(graph: Graph) -> list[Given]:
         if row.own is not None:
             complete[f"{name}{ENDING}"] = row.own
     found = [
-        Given(
+        RunResult(
             row.kind,
             row.name,
             complete.pop(row.name, row.value.index) if row.kind == "gradient" else row.value.index,
         )
         for row in graph.outcomes
     ]
-    return found + [Given("gradient", name, value) for name, value in complete.items()]
+    return found + [RunResult("gradient", name, value) for name, value in complete.items()]
 
 
 def match_results(a: Graph, b: Graph, scope_to_b: Any, wiring: Wiring | None = None) -> Matched:
@@ -69,7 +69,7 @@ def match_results(a: Graph, b: Graph, scope_to_b: Any, wiring: Wiring | None = N
     """
     paths = _paths(a, b, scope_to_b)
     ours, left = given_back(a), given_back(b)
-    found: dict[Given, Given] = {}
+    found: dict[RunResult, RunResult] = {}
     for name_a, name_b in (  # a name that is the same may be another module's by now
         (lambda name: _renamed(name, paths), str),
         (str, str),
@@ -92,11 +92,11 @@ def match_results(a: Graph, b: Graph, scope_to_b: Any, wiring: Wiring | None = N
 
 
 def _contained_otherwise(
-    a: Graph, b: Graph, left_a: list[Given], left_b: list[Given], wiring: Wiring | None
-) -> list[tuple[Given, Given]]:
+    a: Graph, b: Graph, left_a: list[RunResult], left_b: list[RunResult], wiring: Wiring | None
+) -> list[tuple[RunResult, RunResult]]:
     """Pairs of outputs that do not share a name: only those that are certain."""
     ours, theirs = ([one for one in left if one.kind == "output"] for left in (left_a, left_b))
-    found: list[tuple[Given, Given]] = []
+    found: list[tuple[RunResult, RunResult]] = []
     if wiring is not None:
         for codes in zip(wiring.codes_a, wiring.codes_b):  # what it is, then what it is a view of
             found += _together(ours, theirs, _code(a, codes[0]), _code(b, codes[1]))
@@ -113,8 +113,8 @@ def _contained_otherwise(
 
 
 def _without(
-    pairs: list[tuple[Given, Given]], ours: list[Given], theirs: list[Given]
-) -> tuple[list[Given], list[Given]]:
+    pairs: list[tuple[RunResult, RunResult]], ours: list[RunResult], theirs: list[RunResult]
+) -> tuple[list[RunResult], list[RunResult]]:
     here, there = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
     return [one for one in ours if one not in here], [one for one in theirs if one not in there]
 
@@ -128,16 +128,18 @@ def _code(graph: Graph, codes: Any) -> Key:
 
     shape = _shape(graph)
 
-    def told(one: Given) -> Hashable:
+    def told(one: RunResult) -> Hashable:
         code = int(codes[one.value])
         return (code, shape(one)) if code >= 0 else None
 
     return told
 
 
-def _together(ours: list[Given], theirs: list[Given], key_a: Key, key_b: Key) -> list[tuple[Given, Given]]:
+def _together(
+    ours: list[RunResult], theirs: list[RunResult], key_a: Key, key_b: Key
+) -> list[tuple[RunResult, RunResult]]:
     """Pairs that have one key, in order; those whose key is None have none."""
-    groups: dict[Hashable, list[Given]] = defaultdict(list)
+    groups: dict[Hashable, list[RunResult]] = defaultdict(list)
     for one in reversed(theirs):
         groups[key_b(one)].append(one)
     keys = ((one, key_a(one)) for one in ours)

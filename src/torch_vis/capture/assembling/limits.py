@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from torch_vis.capture.recording.packed_weights import Packed
+import torch
+
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.graph import Graph
@@ -13,7 +16,7 @@ from torch_vis.graph.schema import Phase
 CALLS = {"_local_scalar_dense": "item()"}
 
 
-def describe(rec: Recorder, graph: Graph, guessed: int, packed: Packed) -> tuple[str, ...]:
+def describe(rec: Recorder, graph: Graph, guessed: int, packed: PackedWeights) -> tuple[str, ...]:
     """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
     limits: list[str] = []
     left = Counter((name, _where(rec, graph, site, node)) for name, _, site, node in rec.escapes)
@@ -70,7 +73,7 @@ def describe(rec: Recorder, graph: Graph, guessed: int, packed: Packed) -> tuple
     return tuple(limits)
 
 
-def _packed(found: Packed) -> list[str]:
+def _packed(found: PackedWeights) -> list[str]:
     """What packed weights hold, which operations are given as objects."""
     opaque, limits = "× packed weights, which are opaque to torch", []
     if found.objects:
@@ -89,3 +92,53 @@ def _where(rec: Recorder, graph: Graph, site: int, node: int) -> str:
     if node >= 0 and graph.node_phase[node] == Phase.OPTIMIZER:
         return f"{line}, by {graph.nodes[node].scope.type} itself"
     return line
+
+
+class PackedWeights(NamedTuple):
+    """How many such objects a run was given, what the tensors inside hold, and how many do not tell."""
+
+    objects: int
+    size_bytes: int
+    elements: int
+    unknown: int
+
+
+def packed_weights(objects: Iterable[Any]) -> PackedWeights:
+    """What objects that operations were given hold; one that is given twice counts once.
+
+    The tensors are those that ``torch.save`` would write, which are copies of what was packed: about as large.
+
+    >>> layer = torch.ao.nn.quantized.dynamic.Linear(8, 4)
+    >>> packed_weights([layer._packed_params._packed_params])
+    PackedWeights(objects=1, size_bytes=48, elements=36, unknown=0)
+    """
+    given = {hash(item): item for item in objects if isinstance(item, torch.ScriptObject)}
+    count = total = elements = unknown = 0
+    for item in given.values():
+        tensors = _tensors(item)
+        if tensors is None:
+            unknown += "Params" in str(item._type())  # others, a process group say, are no weights
+        elif tensors:
+            count += 1
+            total += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            elements += sum(tensor.numel() for tensor in tensors)
+    return PackedWeights(count, total, elements, unknown)
+
+
+def _tensors(item: Any) -> list[torch.Tensor] | None:
+    """The tensors inside an object and the objects inside it, each once; None where it cannot tell."""
+    found: dict[int, torch.Tensor] = {}
+    left = [item]
+    try:
+        while left:
+            part = left.pop()
+            if isinstance(part, torch.Tensor):
+                if part.is_quantized or part.is_floating_point():  # else it is sizes and strides
+                    found[part.data_ptr()] = part
+            elif isinstance(part, torch.ScriptObject):
+                left.append(part.__getstate__())
+            elif isinstance(part, (list, tuple)):
+                left += part
+    except (RuntimeError, AttributeError):  # a class without a state; NotImplementedError is a RuntimeError
+        return None
+    return list(found.values())

@@ -2,20 +2,75 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.edges import Reads
-from torch_vis.capture.assembling.sorted_columns import spans
 from torch_vis.capture.recording.recorder import CallInfo, Recorder
 from torch_vis.graph.schema import Kind
-from torch_vis.graph.types import Ints
+from torch_vis.graph.types import Bools, Ints
+
+
+def spans(counts: Ints) -> tuple[Ints, Ints]:
+    """For rows grouped by owner: the owner of each row, and its place within the owner's rows.
+
+    >>> [column.tolist() for column in spans(np.array([2, 0, 1]))]
+    [[0, 0, 2], [0, 1, 0]]
+    """
+    owner = np.repeat(np.arange(len(counts)), counts)
+    first = np.cumsum(counts) - counts
+    return owner, np.arange(len(owner)) - first[owner]
+
+
+def offsets(owner: Ints, count: int) -> Ints:
+    """Where each owner's rows begin, and at the end their number.
+
+    >>> offsets(np.array([0, 0, 2]), 3).tolist()
+    [0, 2, 2, 3]
+    """
+    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=count)[:count])]).astype(np.int64)
+
+
+def table(rows: list[Any], width: int) -> Ints:
+    """A list of equal tuples as a two-dimensional array."""
+    return np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width).reshape(-1, width)
+
+
+def call_numbers(module: Ints) -> Ints:
+    """For each scope, how many calls of the same module came before it.
+
+    >>> call_numbers(np.array([0, 1, 1, 2, 1])).tolist()
+    [0, 0, 1, 0, 2]
+    """
+    order = np.argsort(module, kind="stable")
+    ranked = module[order]
+    first = np.searchsorted(ranked, ranked)
+    numbers = np.empty(len(module), dtype=np.int64)
+    numbers[order] = np.arange(len(module)) - first
+    return numbers
+
+
+def carry_down(mask: Bools, parent: Ints) -> None:
+    """Mark whatever is inside of something marked; parents come first.
+
+    >>> mask = np.array([False, True, False, False])
+    >>> carry_down(mask, np.array([-1, 0, 1, 0]))
+    >>> mask.tolist()
+    [False, True, True, False]
+    """
+    if not mask.any():
+        return
+    marks = mask.tolist()
+    for row, above in enumerate(parent.tolist()):
+        marks[row] = marks[row] or (above >= 0 and marks[above])
+    mask[:] = marks
+
 
 HEAD = 2  # numbers in a row before its columns: its length and the number of its operation
 
 
-class Rows(NamedTuple):
+class OpRows(NamedTuple):
     """The operations of a recording, in order; begin and end are on Python's clock."""
 
     call: Ints
@@ -29,7 +84,16 @@ class Rows(NamedTuple):
     ended: Ints
 
 
-class Made(NamedTuple):
+class OpInputs(NamedTuple):
+    """OpInputs as columns: the node, the value named, the slot (-1 for hidden ones) and what is taken of it."""
+
+    node: Ints
+    value: Ints
+    slot: Ints
+    kind: Ints
+
+
+class OpOutputs(NamedTuple):
     """What operations returned or wrote: the node, the value, and the place among the results.
 
     A value that was written has the slot of the argument as a negative number: -1 is the first.
@@ -40,15 +104,15 @@ class Made(NamedTuple):
     slot: Ints
 
 
-FIXED = HEAD + len(Rows._fields)
+FIXED = HEAD + len(OpRows._fields)
 
 
-def rows_of(rec: Recorder) -> Rows:
+def rows_of(rec: Recorder) -> OpRows:
     """The operations of a recording that has ended."""
     return _rows(*_in_order(rec))
 
 
-def read_log(rec: Recorder) -> tuple[Rows, Reads, Made]:
+def read_log(rec: Recorder) -> tuple[OpRows, OpInputs, OpOutputs]:
     """The operations of a recording, what they name as arguments, and what they made."""
     flat, starts = _in_order(rec)
     rows = _rows(flat, starts)
@@ -56,11 +120,11 @@ def read_log(rec: Recorder) -> tuple[Rows, Reads, Made]:
     in_count = slots[rows.call] if len(slots) else np.zeros(0, dtype=np.int64)
     node, slot = spans(in_count)
     value = flat[np.repeat(starts + FIXED, in_count) + slot]
-    reads = Reads(node, value, slot, _kinds(rec.calls, rows.call, node))
+    reads = OpInputs(node, value, slot, _kinds(rec.calls, rows.call, node))
     out_count = flat[starts] - FIXED - in_count
     out_node, place = spans(out_count)
     out_value = flat[np.repeat(starts + FIXED + in_count, out_count) + place]
-    return rows, reads, Made(out_node, out_value, _out_slots(rec.calls, rows.call[out_node], place))
+    return rows, reads, OpOutputs(out_node, out_value, _out_slots(rec.calls, rows.call[out_node], place))
 
 
 def _in_order(rec: Recorder) -> tuple[Ints, Ints]:
@@ -70,8 +134,8 @@ def _in_order(rec: Recorder) -> tuple[Ints, Ints]:
     return flat, starts[np.argsort(flat[starts + 1], kind="stable")]
 
 
-def _rows(flat: Ints, starts: Ints) -> Rows:
-    return Rows(*(flat[starts + column] for column in range(HEAD, FIXED)))
+def _rows(flat: Ints, starts: Ints) -> OpRows:
+    return OpRows(*(flat[starts + column] for column in range(HEAD, FIXED)))
 
 
 def _out_slots(calls: list[CallInfo], call: Ints, place: Ints) -> Ints:

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from torch_vis.capture.assembling.sorted_columns import table
+from torch_vis.capture.assembling.log import table
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.types import Ints
 
 
-def memory(rec: Recorder, birth: Ints, death: Ints, first: Ints, most: Ints, count: int) -> list[Column]:
+def memory_columns(
+    rec: Recorder, birth: Ints, death: Ints, first: Ints, most: Ints, count: int
+) -> list[Column]:
     """Bytes that each operation allocated, that were freed after it, and that were alive then.
 
     Along storages: the operations that made them and before which they died, their first and their largest size.
@@ -48,7 +50,7 @@ def with_stored(metrics: Metrics, stored: Mapping[int, int], count: int) -> Metr
     return metrics.with_column(Column("stored", numbers, along="value", known=known))
 
 
-def times(rec: Recorder, begun: Ints, ended: Ints, node_scope: Ints, stop: int) -> list[Column]:
+def time_columns(rec: Recorder, begun: Ints, ended: Ints, node_scope: Ints, stop: int) -> list[Column]:
     """When operations and module calls began, and how long they took; recording itself is taken off the calls."""
     rows = table(rec.scopes, 6)
     start, origin = rows[:, 2].copy(), rows[0, 2]

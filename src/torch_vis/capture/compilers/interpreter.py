@@ -28,7 +28,7 @@ from torch_vis.capture.recording.op_plan import eager_kernel
 from torch_vis.capture.recording.recorder import get_ident
 from torch_vis.capture.recording.source_lines import OURS, TORCH, resumed
 from torch_vis.capture.session import Capture
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import INTERPRETED, TABLE
 
 LINE = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)

@@ -16,7 +16,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch_vis.capture.compilers.graph_breaks import Break, EagerOp, Recompilation
 from torch_vis.capture.compilers.symbolic_sizes import Bounds, range_text
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 NOT_TAKEN = "not taken"
 SHOWN = 4  # names of operations in the label of a branch that was not taken

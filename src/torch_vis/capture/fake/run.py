@@ -39,7 +39,7 @@ def fake_run(
     """Run a model without numbers: the graph, metrics, limits, circumstances, output, and what ended it early."""
     with FakeTensors() as fake:
         modules = [model] if isinstance(model, torch.nn.Module) else []
-        capture = Capture(*modules, keep=False, functions=functions, faking=fake)
+        capture = Capture(*modules, keep=False, functions=functions, substitutes=fake.above)
         capture.inputs = name_inputs(model, args, kwargs)
         error = capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
         graph, metrics, _, limits, meta = capture.finish()
@@ -58,7 +58,7 @@ def run_subgraph(subgraph: Subgraph) -> tuple[Graph, Metrics, tuple[str, ...], d
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     try:
         with FakeTensors() as fake:
-            capture = Capture(keep=False, faking=fake)
+            capture = Capture(keep=False, substitutes=fake.above)
             capture.inputs = [(n, i) for n, i in zip(names, subgraph.inputs) if isinstance(i, torch.Tensor)]
             capture.has_output = True
             with capture:

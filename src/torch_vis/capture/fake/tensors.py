@@ -33,7 +33,7 @@ from torch_vis.capture.recording.dispatch_mode import is_wrapper
 from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
 from torch_vis.capture.state import Memento
 from torch_vis.errors import CaptureFailed, UsageError
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 CPU = torch.device("cpu")
 MODULES = tuple(os.path.join(TORCH, part) + os.sep for part in ("nn", "optim", "ao", "amp"))
@@ -187,6 +187,10 @@ class TwinMode(TorchDispatchMode):
     def __init__(self, twins: FakeTwins) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.twins = twins
+
+    def substitute(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of a tensor."""
+        return self.twins.of(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass one operation on to the recorder."""

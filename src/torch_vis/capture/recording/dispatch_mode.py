@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_vis.capture.kept_tensors import RngState
 from torch_vis.capture.recording import opaque_nodes as unseen
 from torch_vis.capture.recording.op_plan import Plan, eager_kernel
 from torch_vis.capture.recording.recorder import (
@@ -21,7 +23,6 @@ from torch_vis.capture.recording.recorder import (
     get_ident,
     sequence_number,
 )
-from torch_vis.capture.recording.rng_states import drawn_from, keep_state
 from torch_vis.capture.recording.source_lines import leave_alone
 from torch_vis.capture.recording.tensors import Tensor, Unrecordable
 from torch_vis.ops.higher_order import INLINED
@@ -209,7 +210,7 @@ class RecordMode(TorchDispatchMode):
             keep_state(rec, seed, birth)
         if plan.escape:
             rec.escapes.append((plan.name, numbers[0], site, birth))
-            rec.held.escaped[birth] = out
+            rec.kept.python_values[birth] = out
         rec.log += (
             11 + len(numbers),
             birth,
@@ -323,3 +324,48 @@ def storage_as_tensor(args: Any) -> tuple[Any, Any]:
     elif len(geometry) == 2:
         geometry.append(torch.empty(geometry[1], device="meta").stride())
     return torch.ops.aten.set_.source_Tensor_storage_offset, (target, source, *geometry)
+
+
+class GeneratorState(NamedTuple):
+    """A generator that an operation is about to draw from, and how it was found."""
+
+    generator: Any
+    device: str
+    state: torch.Tensor
+    content: bytes
+
+
+def drawn_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GeneratorState | None:
+    """The generator that a random operation is about to draw from; None on a device whose generator is not known."""
+    generator = kwargs.get("generator")
+    device = "cpu"
+    if generator is None:
+        found = kwargs.get("device")
+        if found is None:
+            tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+            found = tensors[0].device if tensors else torch.device("cpu")
+        found = torch.device(found)
+        if found.type == "cuda":
+            index = torch.cuda.current_device() if found.index is None else found.index
+            generator = torch.cuda.default_generators[index]
+            device = f"cuda:{index}"
+        elif found.type == "cpu":
+            generator = torch.default_generator
+        else:
+            return None
+    state = generator.get_state()
+    return GeneratorState(generator, device, state, _bytes(state))
+
+
+def keep_state(rec: Recorder, found: GeneratorState, node: int) -> None:
+    """After an operation has drawn: keep the state that it found, where that was not left by the one before."""
+    generator, device, state, content = found
+    if rec.random_states.get(generator) != content:
+        default = generator is torch.default_generator or device != "cpu"
+        rec.kept.rng_states[node] = RngState(None if default else generator, device, state)
+    rec.random_states[generator] = _bytes(generator.get_state())
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    """A generator's state, read without an operation."""
+    return ctypes.string_at(state.data_ptr(), state.numel())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from torch_vis.capture.recording.recorder import (
     sequence_number,
 )
 from torch_vis.capture.recording.tensors import Tensor
+from torch_vis.capture.recording.user_functions import UserFunctions, api_name, code_of, last_part, name_of
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
@@ -71,7 +73,7 @@ FAILED = object()
 UNKNOWN = -1  # in a note: a tensor that no operation has seen
 
 
-class Called(NamedTuple):
+class FunctionPlan(NamedTuple):
     """What to do at the call of one function."""
 
     run: Any
@@ -90,7 +92,7 @@ class FunctionMode(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
         self.closed = closed  # names that are not to be opened
-        self.known: dict[Any, Called] = {}
+        self.known: dict[Any, FunctionPlan] = {}
         self.notes = array("q")  # see ``_note``
         self.spellings: dict[Any, int] = {}  # function and arguments as written, tensors left blank
 
@@ -148,7 +150,7 @@ class FunctionMode(TorchFunctionMode):
         else:  # the block left a mode of its own behind
             _restack([mode for mode in stack if mode is not self])
 
-    def _open(self, called: Called, types: Any, args: Any, kwargs: Any) -> Any:
+    def _open(self, called: FunctionPlan, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a function with the mode on for what it calls, though not for itself again."""
         with self:
             return redispatch(called.run, types, args, kwargs or {})
@@ -185,18 +187,18 @@ class FunctionMode(TorchFunctionMode):
         number = self.spellings.setdefault(spelling, len(self.spellings))
         self.notes.extend((scope, number, len(before), len(after), *before, *after))
 
-    def _meet(self, func: Any) -> Called:
+    def _meet(self, func: Any) -> FunctionPlan:
         """What to do about a function, at its first call."""
         run = getattr(func, "unwrapped", func)  # a method that a recorder wraps already
         name = api_name(run)
         opened = (name in OPENED or name in PASSED_THROUGH) and name not in self.closed
         if is_quiet(name) or name in PASSED_THROUGH:
-            called = Called(run, -1, opened)
+            called = FunctionPlan(run, -1, opened)
         else:
             shown = name.removesuffix(".__get__")
             module = self.recorder.module_number(run, shown, last_part(shown), "function")
             self.recorder.api_modules.add(module)
-            called = Called(run, module, opened)
+            called = FunctionPlan(run, module, opened)
         try:
             self.known[func] = called
         except TypeError:
@@ -268,42 +270,6 @@ def frozen(item: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     if isinstance(item, (int, complex)):
         return (object, repr(item))
     return (object, kind.__name__)
-
-
-def api_name(func: Any) -> str:
-    """The public name of a torch function, as a program would write it.
-
-    >>> api_name(torch.nn.functional.conv2d), api_name(torch.Tensor.add), api_name(torch.functional.einsum)
-    ('torch.nn.functional.conv2d', 'Tensor.add', 'torch.einsum')
-    >>> api_name(torch.ops.aten.sin.default), api_name(torch._foreach_add)
-    ('torch.ops.aten.sin', 'torch._foreach_add')
-    """
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return f"torch.ops.{str(func).removesuffix('.default')}"
-    if isinstance(func, torch._ops.HigherOrderOperator):
-        return f"torch.ops.higher_order.{func.name()}"
-    try:
-        name = resolve_name(func)
-    except TypeError:
-        name = None
-    own = getattr(func, "__name__", type(func).__name__)
-    if name is None:
-        if getattr(torch, own, None) is func:
-            return f"torch.{own}"
-        if getattr(func, "__objclass__", None) in torch.Tensor.__mro__:
-            return f"Tensor.{own}"
-        module = getattr(func, "__module__", None) or "torch"
-        return f"{module}.{getattr(func, '__qualname__', own)}".replace("<locals>.", "")
-    name = str(name)
-    for long, short in (("torch.Tensor.", "Tensor."), ("torch.functional.", "torch.")):
-        if name.startswith(long):
-            return short + name.removeprefix(long)
-    return name
-
-
-def last_part(name: str) -> str:
-    """What follows the last dot of a name."""
-    return name.rpartition(".")[2]
 
 
 def is_quiet(name: str) -> bool:
@@ -383,3 +349,35 @@ def _hook_is_set(callback: Any) -> Any:
         kept = [mode for mode in stack if isinstance(mode, FunctionMode) or mode in now]
         _restack(kept + [mode for mode in now if mode not in stack])
     return before
+
+
+class FunctionScopes:
+    """Scopes for calls of public torch functions and, recognised by their frames, for functions of the user's."""
+
+    def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]] = ()) -> None:
+        functions = list(functions)
+        whole = frozenset(name_of(function) for function in functions if code_of(function) is None)
+        self.recorder = recorder
+        recorder.naming = FunctionMode(recorder, whole)
+        recorder.declared = UserFunctions(recorder, functions) if functions else None
+
+    def __enter__(self) -> FunctionScopes:
+        self._watching = watch_compiled()
+        try:
+            self.recorder.naming.__enter__()
+        except BaseException:
+            unwatch_compiled()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        rec = self.recorder
+        try:
+            rec.naming.__exit__(None, None, None)
+        finally:
+            unwatch_compiled()
+            if rec.declared is not None:
+                rec.declared.end()
+        if not self._watching and "torch._dynamo.eval_frame" in sys.modules:
+            frames = sys.modules["torch._dynamo.utils"].counters["frames"]
+            rec.unseen["compiled under names"] = frames["total"]

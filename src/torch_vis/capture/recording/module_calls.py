@@ -12,18 +12,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from torch_vis.capture.compilers import inductor_calls as compiled
-from torch_vis.capture.recording import module_methods as methods
-from torch_vis.capture.recording import python_escapes as escapes
+from torch_vis.capture.recording import inductor_calls as compiled
 from torch_vis.capture.recording.dispatch_mode import RecordMode
-from torch_vis.capture.recording.recorder import Recorder, get_ident
-from torch_vis.capture.recording.source_lines import leave_alone
+from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
+from torch_vis.capture.recording.source_lines import kind_of, leave_alone
+from torch_vis.capture.recording.user_functions import UserFunctions
 
 _lock = threading.Lock()
 _active: dict[int, list[Recorder]] = {}
@@ -37,19 +37,14 @@ OBJECTS = (
 )
 
 
-def recorders_here() -> list[Recorder] | None:
-    """The recorders that are active on this thread, outermost first."""
-    return _active.get(get_ident())
-
-
-class Following:
+class ModuleCalls:
     """Follows module calls, optimizer steps and escapes for one recorder on the thread that enters it."""
 
     def __init__(self, recorder: Recorder, modules: frozenset[int] | None = None) -> None:
         self.recorder = recorder
         self.modules = modules  # calls of these on other threads are recorded too; None: this thread only
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> ModuleCalls:
         with _lock:
             if not _active:
                 _install()
@@ -78,7 +73,7 @@ def _install() -> None:
     torch.nn.Module.__call__ = _call  # type: ignore[method-assign]
     _hooks.append(register_optimizer_step_pre_hook(_step_begins))
     _hooks.append(register_optimizer_step_post_hook(_step_ends))
-    escapes.install(recorders_here)
+    _wrap_escapes()
     compiled.install()
     _slow_collector()
 
@@ -88,7 +83,7 @@ def _uninstall() -> None:
         torch.nn.Module.__call__ = _module_call  # type: ignore[method-assign]
     while _hooks:
         _hooks.pop().remove()
-    escapes.uninstall()
+    _unwrap_escapes()
     compiled.uninstall()
     _restore_collector()
 
@@ -167,7 +162,7 @@ def _look_around(recorder: Recorder, module: torch.nn.Module, thread: int) -> No
         return
     scope = recorder.current.get(thread, 0)
     if recorder.modules[recorder.scopes[scope][0]][3] in AROUND:
-        methods.look_above(recorder, module, thread)
+        look_above(recorder, module, thread)
         if recorder.declared is not None:
             recorder.declared.follow(thread)
 
@@ -199,7 +194,7 @@ def _call_elsewhere(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         if ours and get_ident() not in recorder.older_threads and not recorder.closed:
             recorder.shared = True
             mode = RecordMode(recorder) if recorder.operations else nullcontext()
-            with Following(recorder), mode, recorder.naming or nullcontext():
+            with ModuleCalls(recorder), mode, recorder.naming or nullcontext():
                 return _call(module, *args, **kwargs)
     for recorder, _ in _adopting:
         if get_ident() not in recorder.older_threads:
@@ -246,3 +241,118 @@ def _step_ends(optimizer: Any, *_: Any) -> None:
         step = recorder.steps.pop(thread, None)
         if step is not None:
             recorder.leave(step[0], thread)
+
+
+SNAPSHOTS = sys.version_info < (3, 13)  # f_locals is a dictionary that the frame keeps, and not a view of it
+_known: dict[int, tuple[CodeType, bool]] = {}  # with the code, so that its id stays its own
+
+
+def codes_here() -> frozenset[int]:
+    """The code that is running now: what began before a recording is no scope in it."""
+    found, frame = set(), sys._getframe(1).f_back
+    while frame is not None:
+        found.add(id(frame.f_code))
+        frame = frame.f_back
+    return frozenset(found)
+
+
+@leave_alone
+def look_above(recorder: Recorder, module: torch.nn.Module, thread: int) -> None:
+    """Before a call that no other module is around: note the modules of whose methods it is a part."""
+    begun = clock()
+    step = recorder.steps.get(thread)
+    owners: dict[int, tuple[torch.nn.Module, FrameType | None]] = {}
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and (step is None or frame is not step[1]):
+        owner = _owner(frame) if _is_method(frame.f_code) else None
+        if owner is not None and owner is not module and _holds(owner, module):
+            running = id(frame.f_code) in recorder.codes_before
+            before = owners.get(id(owner), (owner, None))[1]
+            owners[id(owner)] = (owner, before if running else frame)
+        frame = frame.f_back
+    for owner, method in owners.values():
+        name = type(owner).__name__
+        number = recorder.module_number(owner, "", name, "module")
+        if method is not None:
+            if recorder.declared is None:
+                recorder.declared = UserFunctions(recorder, ())
+            recorder.declared.methods[id(method.f_code)] = (method.f_code, number, _owner)
+    recorder.overhead += clock() - begun
+
+
+def _holds(owner: torch.nn.Module, part: torch.nn.Module) -> bool:
+    return any(one is part for one in owner.modules())
+
+
+def _owner(frame: FrameType) -> torch.nn.Module | None:
+    """The module whose method a frame runs: its first argument."""
+    seen: dict[str, Any] = frame.f_locals
+    found = seen.get(frame.f_code.co_varnames[0])
+    if (
+        SNAPSHOTS and sys.getrefcount(seen) == 3
+    ):  # the frame's, ours and the argument: nobody else looks at it
+        seen.clear()  # or it would keep what the method lets go of
+    return found if isinstance(found, torch.nn.Module) else None
+
+
+def _is_method(code: CodeType) -> bool:
+    known = _known.get(id(code))
+    if known is None:
+        known = _known[id(code)] = (code, bool(code.co_argcount) and kind_of(code).user and _of_module(code))
+    return known[1]
+
+
+def _of_module(code: CodeType) -> bool:
+    """Whether code is that of a method which some class of modules has."""
+    stack = [torch.nn.Module]
+    while stack:
+        kind = stack.pop()
+        stack.extend(kind.__subclasses__())
+        method: Any = kind.__dict__.get(code.co_name)
+        while hasattr(method, "__wrapped__"):
+            method = method.__wrapped__
+        if getattr(method, "__code__", None) is code:
+            return True
+    return False
+
+
+METHODS = ("numpy", "tolist", "__array__", "__dlpack__")
+_MISSING = object()
+_saved: dict[str, Any] = {}
+
+
+def _wrap_escapes() -> None:
+    """Wrap the methods through which values leave for Python."""
+    for name in METHODS:
+        _saved[name] = torch.Tensor.__dict__.get(name, _MISSING)
+        setattr(torch.Tensor, name, _wrapper(name, getattr(torch.Tensor, name)))
+
+
+def _unwrap_escapes() -> None:
+    """Put the methods back as they were."""
+    while _saved:
+        name, original = _saved.popitem()
+        if original is _MISSING:
+            delattr(torch.Tensor, name)
+        else:
+            setattr(torch.Tensor, name, original)
+
+
+def _wrapper(name: str, original: Any) -> Any:
+    @leave_alone  # compiled code calls it for arrays; compiled itself, it would call itself for ever
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not is_compiling():
+            for recorder in _active.get(get_ident(), ()):
+                _note_escape(recorder, name, self)
+        return original(self, *args, **kwargs)
+
+    method.__name__ = name
+    method.unwrapped = original
+    method.__doc__ = getattr(original, "__doc__", None)
+    return method
+
+
+def _note_escape(recorder: Recorder, name: str, tensor: torch.Tensor) -> None:
+    entry = recorder.seen.get(id(tensor))
+    value = entry.number if entry is not None and entry() is tensor else -1
+    recorder.escapes.append((name, value, recorder.site_of(sys._getframe(2)), -1))

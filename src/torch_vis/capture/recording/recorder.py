@@ -9,19 +9,19 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from torch_vis.capture.recording.call_templates import encode
-from torch_vis.capture.recording.grad_writes import Accumulated
+from torch_vis.capture.containers import named_tensors, wrapped_parts
 from torch_vis.capture.recording.op_plan import Plan
-from torch_vis.capture.recording.source_lines import Code
+from torch_vis.capture.recording.source_lines import CodeInfo
 from torch_vis.capture.recording.tensors import Tensor, Tensors
-from torch_vis.graph.call import Call
-from torch_vis.graph.rows import Site
+from torch_vis.graph.call import Call, Slot, Special
+from torch_vis.graph.schema import Site
 
 current_autograd_node = torch._C._current_autograd_node
 sequence_number = torch._C._autograd._get_sequence_nr
@@ -35,8 +35,8 @@ UNNUMBERED = 1 << 62  # from here on, a backward node has no number: it accumula
 _schemas: dict[int, Plan] = {}  # read once per process; a recorder takes copies, to number its own calls
 
 
-class CallBoundary(Protocol):
-    """Sees the tensors that go into and come out of module calls."""
+class CallObserver(Protocol):
+    """Sees the tensors that go into each call of a module and those that come out of it."""
 
     def take(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call begins."""
@@ -63,13 +63,13 @@ class Recorder(Tensors):
         super().__init__(keep=keep, memory=memory)
         self.timing = timing
         self.operations = True  # False where only the calls of modules are followed, without a mode
-        self.boundary: CallBoundary | None = None
+        self.boundary: CallObserver | None = None  # sees what goes into and comes out of module calls
         self.clock: Callable[[], int] = clock if timing else stopped
         self.log: list[int] = []  # rows on end, each headed by its length and its number
         self.node_numbers = itertools.count()
         self.plans: dict[int, Plan] = {}
         self.calls: list[CallInfo] = []
-        self.codes: dict[int, Code] = {}
+        self.codes: dict[int, CodeInfo] = {}
         self.boring: set[int] = set()  # ids of code that is torch's or ours, and nothing special
         self.sites: list[tuple[CodeType | Site, int]] = []
         self.scopes: list[Any] = [[0, -1, clock(), 0, 0, 0]]
@@ -80,7 +80,7 @@ class Recorder(Tensors):
         self.escapes: list[tuple[str, int, int, int]] = []
         self.opaque_nodes: list[int] = []
         self.blank: dict[int, int] = {}
-        self.gradients = Accumulated()
+        self.gradients = GradWrites()
         self.fill_call = -1
         self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
         self.wrapper_types: dict[type, bool] = {}
@@ -137,7 +137,7 @@ class Recorder(Tensors):
 
     def new_call(self, plan: Plan, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Number a call template that was not seen before."""
-        template, slots_of = encode(plan.name, args, kwargs, self.held.objects)
+        template, slots_of = encode(plan.name, args, kwargs, self.kept.objects)
         writes = plan.written(args, kwargs)
         written = tuple(slot for argument in writes for slot in slots_of.get(argument, ()))
         over = frozenset(slot for argument in plan.overwrites for slot in slots_of.get(argument, ()))
@@ -149,7 +149,7 @@ class Recorder(Tensors):
             plan.calls[key] = number
         return number
 
-    def new_site(self, info: Code, instruction: int) -> int:
+    def new_site(self, info: CodeInfo, instruction: int) -> int:
         """Number a source position that was not seen before."""
         number = info.sites[instruction] = len(self.sites)
         self.sites.append((info.code, instruction))
@@ -165,9 +165,9 @@ class Recorder(Tensors):
             frame = frame.f_back
         return -1
 
-    def new_code(self, code: CodeType) -> Code:
+    def new_code(self, code: CodeType) -> CodeInfo:
         """What a code object is, at its first appearance."""
-        info = self.codes[id(code)] = Code(code)
+        info = self.codes[id(code)] = CodeInfo(code)
         if not info.notable:
             self.boring.add(id(code))
         return info
@@ -198,7 +198,7 @@ class Recorder(Tensors):
             del self.steps[thread]
             self.leave(scope, thread)
 
-    def function_scope(self, info: Code, sequence: int, thread: int) -> int:
+    def function_scope(self, info: CodeInfo, sequence: int, thread: int) -> int:
         """The scope of the running call of an autograd.Function: one per class and sequence number."""
         parent = self.current.get(thread, 0)
         if (
@@ -251,3 +251,120 @@ def flat_tensors(items: Any) -> Any:
             yield from flat_tensors(item)
         elif isinstance(item, dict):
             yield from flat_tensors(item.values())
+
+
+PLAIN = (int, float, complex, str, bool, type(None))
+
+
+def encode(
+    op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], objects: dict[str, Any]
+) -> tuple[Call, dict[int | str, tuple[int, ...]]]:
+    """The template of a call, and which slots each argument (by position or name) holds.
+
+    What has no literal form is put into ``objects`` under the text that stands for it.
+    """
+    encoder = _Encoder(objects)
+    slots_of: dict[int | str, tuple[int, ...]] = {}
+    positional: list[Any] = []
+    for position, arg in enumerate(args):
+        first = encoder.slots
+        positional.append(encoder.item(arg))
+        slots_of[position] = tuple(range(first, encoder.slots))
+    named: list[tuple[str, Any]] = []
+    for name, arg in kwargs.items():
+        first = encoder.slots
+        named.append((name, encoder.item(arg)))
+        slots_of[name] = tuple(range(first, encoder.slots))
+    return Call(op, tuple(positional), tuple(named)), slots_of
+
+
+class _Encoder:
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self.objects = objects
+        self.slots = 0
+
+    def item(self, arg: Any) -> Any:
+        if isinstance(arg, torch.Tensor):
+            self.slots += 1
+            return Slot(self.slots - 1)
+        if type(arg) in PLAIN:
+            return arg
+        if isinstance(arg, (list, tuple)):
+            return tuple([self.item(part) for part in arg])
+        if isinstance(arg, dict):
+            return (Special("dict", repr(tuple(arg))), tuple([self.item(part) for part in arg.values()]))
+        if isinstance(arg, torch.dtype):
+            return Special("dtype", str(arg).removeprefix("torch."))
+        if isinstance(arg, torch.device):
+            return Special("device", str(arg))
+        if isinstance(arg, torch.layout):
+            return Special("layout", str(arg).removeprefix("torch."))
+        if isinstance(arg, torch.memory_format):
+            return Special("memory_format", str(arg).removeprefix("torch."))
+        text = f"{type(arg).__name__} #{len(self.objects)}"
+        self.objects[text] = arg
+        return Special("object", text)
+
+
+# How a leaf without a gradient gets its first: what was handed over, or a copy in the leaf's own layout.
+FIRST = frozenset({"detach", "clone", "new_empty_strided", "_sparse_coo_tensor_unsafe"})
+
+
+class GradWrites:
+    """Pairs of a leaf and the number of a value that was its gradient, in order.
+
+    ``-1 - n`` stands for the last value that operation ``n`` made.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[weakref.ref[Tensor], int]] = []
+        self.met: Callable[[Tensor], Tensor] = _itself  # what stands for a tensor in a run without numbers
+
+    def wrote(self, node: Any, name: str, args: Any, numbers: list[int], birth: int) -> None:
+        """An operation ran in a node that accumulates; ``numbers`` has the values that it read."""
+        leaf = getattr(node, "variable", None)
+        if leaf is None:
+            return
+        short = name.rpartition("::")[2].partition(".")[0]
+        if leaf.grad is None:
+            if short in FIRST:
+                self.rows.append((weakref.ref(leaf), -1 - birth))
+            return
+        before = self.met(leaf.grad)
+        # out of place only for a graph of the gradients, or sparse; otherwise it is a hook that looks at them
+        makes = short == "add" and (torch.is_grad_enabled() or before.is_sparse)
+        operands = args[:1] if short == "add_" else args[:2] if makes else ()
+        for arg, number in zip(operands, numbers):
+            if arg is before:
+                self.rows += [(weakref.ref(leaf), number), (weakref.ref(leaf), -1 - birth)]
+
+    def read_by(self, tensors: Tensors, optimizer: Any) -> None:
+        """Note the gradients that a step of an optimizer is about to read, whoever made them."""
+        for group in optimizer.param_groups:
+            for leaf in group["params"]:
+                gradient = leaf.grad
+                for _, found in named_tensors(gradient) if gradient is not None else ():
+                    part = self.met(found)
+                    if part.layout is torch.strided or tensors.knows(part):
+                        self.rows.append((weakref.ref(leaf), tensors.number_of(part)))
+
+    def named(self, names: Mapping[int, str]) -> list[tuple[str, int]]:
+        """The same by name; ``names`` has those of the leaves, by identity."""
+        found = []
+        for leaf_ref, number in self.rows:
+            leaf = leaf_ref()
+            if leaf is None:
+                continue
+            name = names.get(id(leaf)) or names.get(id(self.met(leaf)))
+            if name is None:
+                continue
+            parts = wrapped_parts(leaf)
+            if parts is None:
+                found.append((f"{name}.grad", number))
+            elif len(parts) == 1:  # of several, it cannot be told which
+                found.append((f"{name}.grad.{parts[0][0]}", number))
+        return found
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor

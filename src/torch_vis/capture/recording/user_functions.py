@@ -15,15 +15,15 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.overrides import resolve_name
 
-from torch_vis.capture.recording.function_calls import api_name, last_part
 from torch_vis.capture.recording.recorder import Recorder, current_autograd_node
 from torch_vis.errors import UsageError
 
 CUSTOM_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.library.CustomOpDef)
 
 
-class Declared:
+class UserFunctions:
     """Keeps the scopes of declared functions in step with the frames on the stack."""
 
     def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]]) -> None:
@@ -116,7 +116,7 @@ def code_of(function: Any) -> CodeType | None:
     plain = inspect.unwrap(plain)
     plain = getattr(plain, "__func__", plain)
     code = getattr(plain, "__code__", None) or getattr(type(plain).__call__, "__code__", None)
-    if torch.overrides.resolve_name(plain) is not None:
+    if resolve_name(plain) is not None:
         return None
     if not isinstance(code, CodeType):
         raise UsageError(
@@ -132,3 +132,39 @@ def name_of(function: Any) -> str:
         function = function.func
     function = inspect.unwrap(function)
     return api_name(getattr(function, "__func__", function)).removeprefix("__main__.")
+
+
+def api_name(func: Any) -> str:
+    """The public name of a torch function, as a program would write it.
+
+    >>> api_name(torch.nn.functional.conv2d), api_name(torch.Tensor.add), api_name(torch.functional.einsum)
+    ('torch.nn.functional.conv2d', 'Tensor.add', 'torch.einsum')
+    >>> api_name(torch.ops.aten.sin.default), api_name(torch._foreach_add)
+    ('torch.ops.aten.sin', 'torch._foreach_add')
+    """
+    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return f"torch.ops.{str(func).removesuffix('.default')}"
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return f"torch.ops.higher_order.{func.name()}"
+    try:
+        name = resolve_name(func)
+    except TypeError:
+        name = None
+    own = getattr(func, "__name__", type(func).__name__)
+    if name is None:
+        if getattr(torch, own, None) is func:
+            return f"torch.{own}"
+        if getattr(func, "__objclass__", None) in torch.Tensor.__mro__:
+            return f"Tensor.{own}"
+        module = getattr(func, "__module__", None) or "torch"
+        return f"{module}.{getattr(func, '__qualname__', own)}".replace("<locals>.", "")
+    name = str(name)
+    for long, short in (("torch.Tensor.", "Tensor."), ("torch.functional.", "torch.")):
+        if name.startswith(long):
+            return short + name.removeprefix(long)
+    return name
+
+
+def last_part(name: str) -> str:
+    """What follows the last dot of a name."""
+    return name.rpartition(".")[2]

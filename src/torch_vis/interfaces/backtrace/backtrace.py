@@ -32,8 +32,8 @@ from torch_vis.interfaces.backtrace.graph import NodeIO, facts, needed, selected
 if TYPE_CHECKING:
     import networkx
 
+    from torch_vis._trace import Trace
     from torch_vis.analysis.relevance.result import Relevance
-    from torch_vis.api import Trace
 
 
 # ---------------------------------------------------------------- memory

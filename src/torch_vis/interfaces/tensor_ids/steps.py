@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from torch_vis.capture.recording.function_calls import OPENED, last_part
+from torch_vis.capture.recording.function_calls import OPENED
+from torch_vis.capture.recording.user_functions import last_part
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.types import Ints

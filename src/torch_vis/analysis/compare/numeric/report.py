@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.numeric.attribution import CameIn, Judge
-from torch_vis.analysis.compare.numeric.chart import chart
-from torch_vis.analysis.compare.numeric.compared_outputs import all_results, all_rounds, not_compared
-from torch_vis.analysis.compare.numeric.headline import NO_NUMBERS, in_short, named, tensor_name, told
-from torch_vis.analysis.compare.numeric.output_text import ZERO, result_listing, told_of_kind
+from torch_vis.analysis.compare.numeric.isolated_replay import OF_ROUNDING
 from torch_vis.analysis.compare.numeric.paired_inputs import Pair, Readings
-from torch_vis.analysis.compare.numeric.python_outputs import APART, plain_outputs
+from torch_vis.analysis.compare.numeric.python_outputs import APART, THE_SAME, plain_outputs
 from torch_vis.analysis.compare.numeric.side_by_side import Gaps, gaps
 from torch_vis.analysis.compare.numeric.tensor_distance import Gap
-from torch_vis.analysis.compare.outputs import Matched, match_results
+from torch_vis.analysis.compare.outputs import Matched, RunResult, match_results
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
 from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
+from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.gradients import ENDING
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Node, Value
+from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
-from torch_vis.views.charts.chart import Chart
+from torch_vis.replay.live_args import operator
+from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
+from torch_vis.views.charts.names import placed
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
     import pandas
 
+    from torch_vis._trace import Trace
     from torch_vis.analysis.compare.align import Alignment
-    from torch_vis.api import Trace
 
 LISTINGS = {
     "news": "Where the difference is news",
@@ -96,12 +100,12 @@ class Differences(Report):
         self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b, alignment.wiring)
         values = [(one.value, two.value) for one, two in self.matched.pairs]
         self._readings = Readings(a.graph, b.graph, self._to_b)
-        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._readings, values)
+        self.gaps: Gaps = gaps((a.graph, a.kept), (b.graph, b.kept), self._readings, values)
         self._judge = Judge(self._readings, self.gaps)
         self.plain = plain_outputs(a, b)
         self.accumulated = {
-            "A": filled_before(a.graph, a._held),
-            "B": filled_before(b.graph, b._held),
+            "A": filled_before(a.graph, a.kept),
+            "B": filled_before(b.graph, b.kept),
         }
 
     @cached_property
@@ -388,3 +392,331 @@ def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, 
     site = line_to_mend(row.a)
     line = site.short if site else None
     return named(row.a), line, row.relative, row.largest, row.came_in, row.reads or None
+
+
+MOST_ARGUMENTS = 3
+SAME = "no difference: all that could be compared is the same in both"
+NOT_ELSE = "nothing else differs"
+NO_NUMBERS = "no operation has numbers to compare"
+NO_OUTPUT = "neither run gives anything back"
+
+
+def named(node: Node, most: int = 1000) -> str:
+    """An operation and where it stands, in about so many letters."""
+    return placed(node.name, module_of(node), most) + (f" ({node.phase})" if node.phase != "forward" else "")
+
+
+def tensor_name(value: Value) -> str:
+    """A tensor by its own name, or by the operation that made it."""
+    if value.producer is not None:
+        return named(value.producer)
+    return value.name or f"{value.type} from outside"
+
+
+def told(gap: Gap | Difference) -> str:
+    """A difference in words.
+
+    >>> told(Gap(0.25, 1.0)), told(Gap(float("inf"), 2.0))
+    ('0.25 relative', '2 from zero')
+    """
+    if gap.relative < float("inf"):
+        return f"{gap.relative:.3g} relative"
+    return (
+        f"{gap.largest:.3g} from zero" if gap.largest < float("inf") else "NaN or infinity in one run alone"
+    )
+
+
+def at_most(gap: Gap | Difference) -> str:
+    """The largest of some differences in words."""
+    return f"at most {told(gap)}" if gap.largest < float("inf") else told(gap)
+
+
+def called_otherwise(one: Call, two: Call) -> str:
+    """The arguments in which two calls differ, but for which tensors they take.
+
+    >>> called_otherwise(Call("aten::gelu", (Slot(0),), ()), Call("aten::gelu", (Slot(0),), (("approximate", "tanh"),)))
+    "approximate: none → 'tanh'"
+    """
+    if one.op != two.op:
+        return f"{one.op} → {two.op}"
+    here, there = _by_name(one), _by_name(two)
+    found = [
+        f"{name}: {_shown(here.get(name))} → {_shown(there.get(name))}"
+        for name in dict.fromkeys([*here, *there])
+        if _shown(here.get(name)) != _shown(there.get(name))
+    ]
+    return and_more(found, MOST_ARGUMENTS)
+
+
+def _by_name(call: Call) -> dict[str, Any]:
+    names: list[str] = []
+    try:
+        schema: Any = operator(call.op)
+        names = [argument.name for argument in schema._schema.arguments]
+    except AttributeError:  # an operator that is not registered here, or has no schema
+        pass
+    args = {
+        names[place] if place < len(names) else f"argument {place}": arg
+        for place, arg in enumerate(call.args)
+    }
+    return {**args, **dict(call.kwargs)}
+
+
+def _shown(item: Any) -> str:
+    if isinstance(item, Slot):
+        return "a tensor"
+    return "none" if item is None else Call("", (item,), ()).format()[1:-1]
+
+
+def in_short(found: Differences) -> str:
+    """What to look at, in a sentence."""
+    missing = found.outputs_left_out
+    has_outputs = any(kind == "output" for kind, _ in found.results.values()) or bool(found.plain.other)
+    if not found.any_compared:
+        no_output = "" if missing or has_outputs else f"; {NO_OUTPUT}"
+        return f"nothing could be compared: {NO_NUMBERS}, and no result has{no_output}"
+    told = _what_differs(found)
+    if found.plain.other:
+        told = _other_outputs(found) + (f"; {told}" if told and not told.startswith(SAME) else "")
+    if not missing:
+        return (told or SAME) + ("" if has_outputs else f"; {NO_OUTPUT}")
+    names = "; ".join(f"{and_more(names, 3)} ({reason})" for reason, names in missing.items())
+    if has_outputs:
+        return (
+            f"{told}; not compared: {names}"
+            if told
+            else f"no difference in what could be compared; not compared: {names}"
+        )
+    return (
+        f"{told}; no output could be compared"
+        if told
+        else f"no output could be compared: {names}; {NOT_ELSE}"
+    )
+
+
+def _other_outputs(found: Differences) -> str:
+    """The outputs that are no numbers, and something else in both."""
+    told = [f"{name} ({words})" for name, words in found.plain.other.items()]
+    return f"{and_more(told, 3)} {'is' if len(told) == 1 else 'are'} something else"
+
+
+def _what_differs(found: Differences) -> str:
+    """The same of what could be compared; nothing where that is the same."""
+    without = found.mixed | found.led_by_rounding
+    results = {
+        name: gap for name, (_, gap) in found.results.items() if not gap.rounding and name not in without
+    }
+    worst = max(results, key=lambda name: results[name].relative, default="")
+    if not found.rows and not (worst and results[worst].relative):
+        return f"{SAME}, but for what is nothing but rounding" if _only_rounds(found) else ""
+    off = f"{at_most(results[worst])}, in {worst}" if worst else ""
+    if worst and results[worst].relative and all(found.rounds(name) <= OF_ROUNDING for name in results):
+        times = max(found.rounds(name) for name in results)
+        return f"no more than rounding: results differ by {off} ({times:.2g} times the rounding of a single step)"
+    if found.compiled and worst and results[worst].relative:
+        return _given(found) or f"what the compiled code gave differs: {off}; {_inside(found)}"
+    start = next((row for row in found.rows if found.is_start(row)), found.first)
+    if start is not None:
+        return _where_it_starts(found, start) + _not_a_number(found, start)
+    if found.tolerance:
+        return f"nothing that both runs do differs by more than {found.tolerance:g}; results differ by {off}"
+    return _given(found) or (
+        f"results differ by {off}, but nothing that both runs do: look at what only one of them does"
+        + _made_by_another(found, worst)
+    )
+
+
+def _made_by_another(found: Differences, name: str) -> str:
+    """What gives a result in both runs, if that is not the same."""
+    if name in found.plain.gaps:
+        is_tensor = name in found.plain.hidden
+        return "" if is_tensor else f"; {name} is no tensor, and what is computed outside torch is not seen"
+    one, two = next(pair for pair in found.matched.pairs if pair[0].name == name)
+    here, there = found.called("A", one.value), found.called("B", two.value)
+    return f" ({there} instead of {here})" if here != there else ""
+
+
+def _only_rounds(found: Differences) -> bool:
+    return any(gap.relative for _, gap in found.results.values())
+
+
+def _inside(found: Differences) -> str:
+    """What may be the matter inside compiled code."""
+    if any(((trace.graph.node_flags & Flag.RANDOM) != 0).any() for trace in (found.a, found.b)):
+        return "it draws random numbers of its own (dropout), so that only model.eval() can be compared"
+    return "what is inside it cannot be compared"
+
+
+def _given(found: Differences) -> str:
+    if not found.given:
+        return ""
+    handed_on = ", and operations hand that on" if all(row.came_in is not None for row in found.rows) else ""
+    return f"what the runs were given differs, {_most_of_all(found)}{handed_on}"
+
+
+def _most_of_all(found: Differences) -> str:
+    first = found.given[0]
+    return f"most of all {first.name} ({told(first.gap)})"
+
+
+def _not_a_number(found: Differences, start: Difference) -> str:
+    """Where one run alone first made what is no number, unless that is where it starts."""
+    row = next((row for row in found.rows if row.largest == float("inf")), start)
+    return "" if row is start else f"; {named(row.a)} is the first to give {told(row)}"
+
+
+def _where_it_starts(found: Differences, row: Difference) -> str:
+    if not found.is_start(row):
+        read = "cannot be compared" if row.came_in is None else f"differs by {row.came_in:.3g}"
+        return _given(found) or f"{named(row.a)} is the first to differ ({told(row)}); what it reads {read}"
+    is_first = "is the first to differ" if row is found.first else "differs"
+    too = f"; what the runs were given differs too, {_most_of_all(found)}" if found.given else ""
+    return _why_here(found, row, f"{named(row.a)} {is_first}") + too
+
+
+def _why_here(found: Differences, row: Difference, differs: str) -> str:
+    """What is the matter with an operation where a difference starts."""
+    if found.came_in(row.a).rewired:
+        return f"the runs part at {named(row.a)}, which reads {row.reads}"
+    if "random" in row.a.flags:
+        return f"{named(row.a)} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
+    otherwise = called_otherwise(row.a.call, row.b.call)
+    if otherwise:
+        return f"{differs} ({told(row)}): it is called otherwise, {otherwise}"
+    also = "" if found.came_in(row.a).others else "also "
+    read = "is the same" if not row.came_in else f"differs by {row.came_in:.3g} only"
+    return f"{differs} ({told(row)}), though what it reads {read}" + (
+        f"; it {also}reads {row.reads}" if row.reads else ""
+    )
+
+
+MIXED = "accumulated into what was there before"
+ZERO = "zero but for rounding"
+EXPLAINED = "rounding explains it"
+LED = f"led by a gradient that is {ZERO}"
+
+
+def told_of_kind(found: Differences, kind: str) -> str:
+    """The results of a kind in words: the one that differs most of those of which that can be said."""
+    all_of = {name: gap for name, (what, gap) in found.results.items() if what == kind}
+    of_run = {name: gap for name, gap in all_of.items() if kind != "gradient" or name not in found.mixed}
+    led = [name for name in of_run if name in found.led_by_rounding]
+    of_kind = {name: gap for name, gap in of_run.items() if gap.zero_in != "AB" and name not in led}
+    if not all_of:
+        return ""
+    if not of_run:
+        return f"{MIXED}, in {and_more(list(all_of))}"
+    parts = []
+    if of_kind:
+        worst = max(of_kind, key=lambda name: (not of_kind[name].rounding, of_kind[name].relative))
+        remark = f": {EXPLAINED}" if of_kind[worst].rounding else ""
+        parts.append(
+            f"{at_most(of_kind[worst])}, in {worst}{remark}" if of_kind[worst].relative else "the same"
+        )
+    for where, run in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
+        zero = [name for name, gap in of_run.items() if gap.zero_in == where]
+        parts += [f"{ZERO} in {run}: {and_more(zero, 2)}"] if zero else []
+    return "; ".join([*parts, *([f"{LED}: {and_more(led, 2)}"] if led else [])])
+
+
+def result_listing(found: Differences, title: str, gap: Sequence[Field]) -> Listing:
+    """All results that both runs have, those that differ most first, those of which that says nothing last."""
+    other = {one.name: two.name for one, two in found.matched.pairs if one.name != two.name}
+    renamed = (Field("in_b", "in B"),) if other else ()
+    fields = (Field("name", "result"), *renamed, Field("kind", "kind"), *gap, Field("remark", "remark"))
+    quiet = found.mixed | found.led_by_rounding
+    worst = sorted(
+        found.results.items(), key=lambda row: (row[0] in quiet or row[1][1].rounding, -row[1][1].relative)
+    )
+    rows = [
+        (name, *((other.get(name),) if other else ()), kind, *one[:2], _remark(found, name, kind, one))
+        for name, (kind, one) in worst
+    ]
+    return Listing(title, fields, rows, most=15)
+
+
+def _remark(found: Differences, name: str, kind: str, gap: Gap) -> str | None:
+    if kind == "gradient" and name in found.mixed:
+        return MIXED
+    if name in found.led_by_rounding:
+        return LED
+    if gap.rounding:
+        return ZERO if gap.zero_in else EXPLAINED
+    return f"{ZERO} in {gap.zero_in}" if gap.zero_in else None
+
+
+def all_results(found: Differences) -> dict[str, tuple[str, Gap]]:
+    """The results that were compared, by the name in A: the kind, and the gap."""
+    compared = zip(found.matched.pairs, found.gaps.results, strict=True)
+    tensors = {one.name: (one.kind, gap) for (one, _), gap in compared if gap is not None}
+    empty = {one.name: (one.kind, THE_SAME) for one, two in found.matched.pairs if _is_empty(found, one, two)}
+    return tensors | empty | {name: ("output", gap) for name, gap in found.plain.gaps.items()}
+
+
+def _is_empty(found: Differences, one: RunResult, two: RunResult) -> bool:
+    """Whether two results are of one type and have no elements; where nothing else is there, that is not the same."""
+    here, there = found.a.graph.values[one.value].type, found.b.graph.values[two.value].type
+    return found.any_compared and 0 in here.shape and (here.shape, here.dtype) == (there.shape, there.dtype)
+
+
+def not_compared(found: Differences, *kinds: str) -> dict[str, list[str]]:
+    """The results of some kinds that were not compared, by the reason."""
+    compared = zip(found.matched.pairs, found.gaps.results, strict=True)
+    rows = {
+        "only in A": found.matched.only_a,
+        "only in B": found.matched.only_b,
+        APART: [one for (one, two), gap in compared if gap is None and not _is_empty(found, one, two)],
+    }
+    names = {reason: [one.name for one in left if one.kind in kinds] for reason, left in rows.items()}
+    for reason, more in found.plain.left_out.items():
+        names[reason] = [*names.get(reason, []), *more]
+    return {reason: left for reason, left in names.items() if left}
+
+
+def all_rounds(found: Differences) -> dict[str, float]:
+    """By how many times the rounding of what it was computed from each result differs."""
+    off_by = {one.name: off for (one, _), off in zip(found.matched.pairs, found.gaps.off_by, strict=True)}
+    # of a number that is no tensor it is not known: that of the others at most
+    off_by |= dict.fromkeys(found.plain.fractions, max(off_by.values(), default=0.0))
+    return {name: _times(gap, off_by.get(name, 0.0)) for name, (_, gap) in found.results.items()}
+
+
+def _times(gap: Gap, off: float) -> float:
+    return gap.relative / off if off else float("inf") if gap.relative else 0.0
+
+
+MARKS = 12  # points that are named
+HANDED_ON, REWIRED, NEWS = "handed on", "another tensor is read", "news"
+INFINITE = "infinite: NaN in one run, or zero in A"
+KINDS = {HANDED_ON: COLORS[0], REWIRED: COLORS[1], NEWS: COLORS[3], INFINITE: COLORS[6]}
+
+
+def chart(found: Differences, shown: list[int]) -> Chart:
+    """Some operations of ``a`` that differ, by kind; those that are infinitely far stand at the edge."""
+    heights = found.gaps.relative[shown].tolist()
+    edge = 10 * max((height for height in heights if math.isfinite(height)), default=0.1)
+    kinds: dict[str, list[int]] = {name: [] for name in KINDS}
+    for node, height in zip(shown, heights, strict=True):
+        kinds[_kind(found, node, height)].append(node)
+    series = [_series(found, name, nodes, edge) for name, nodes in kinds.items() if nodes]
+    axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
+    return Chart("points", "Numerical differences along the run", *axes, series)
+
+
+def _kind(found: Differences, node: int, height: float) -> str:
+    if not math.isfinite(height):
+        return INFINITE
+    came_in = found.came_in(found.a.graph.nodes[node])
+    return NEWS if came_in.news else REWIRED if came_in.rewired else HANDED_ON
+
+
+def _series(found: Differences, name: str, nodes: list[int], edge: float) -> Series:
+    first = -1 if found.first is None else found.first.a.index
+    marked = {row.a.index for row in [*found.born[:MARKS], *found.rewired[:MARKS]]} | {first}
+    rows = [found.a.graph.nodes[node] for node in nodes]
+    marks = [
+        ("first: " if row.index == first else "") + named(row, 40) if row.index in marked else ""
+        for row in rows
+    ]
+    heights = [min(float(found.gaps.relative[node]), edge) for node in nodes]
+    return Series(name, nodes, heights, [named(row) for row in rows], marks=marks, color=KINDS[name])
