@@ -164,33 +164,27 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
 
     from torch_vis.analysis.machine.probes.clocks import gap_ns
     from torch_vis.analysis.machine.probes.peaks import copies, memory_bytes, peaks
+    from torch_vis.capture.state import RngStates
     from torch_vis.progress import passing
 
-    state = torch.random.get_rng_state()
-    on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
-    try:
-        with torch.enable_grad(), passing(seconds, "calibrating") as look:
-            torch.manual_seed(0)
-            end = time.perf_counter() + 0.97 * seconds
-            _load(device, look)
-            now = time.perf_counter()
-            programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now), look)
-            roofs, rates = peaks(device, DTYPES, OTHER_DTYPES), copies(device)
-            samples = _samples(device, roofs, end, unit, look)
-            if not device.startswith(
-                "cuda"
-            ):  # once more at another time: what else runs here takes from both
-                again = peaks(device, DTYPES, OTHER_DTYPES)
-                roofs = {dtype: max(peak, again.get(dtype, 0.0)) for dtype, peak in roofs.items()}
-                rates = [(size, max(rate, old)) for (size, rate), (_, old) in zip(copies(device), rates)]
-            floor = unit
-            if device.startswith("cuda") and len(samples.op):
-                floor = float(np.percentile(samples.time_ns[samples.kernels <= 1], 2))
-            gap = gap_ns(device, floor)
-    finally:
-        torch.random.set_rng_state(state)
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device, device)
+    if device.startswith("cuda"):
+        torch.cuda.init()  # so that its generators count
+    with RngStates(), torch.enable_grad(), passing(seconds, "calibrating") as look:
+        torch.manual_seed(0)
+        end = time.perf_counter() + 0.97 * seconds
+        _load(device, look)
+        now = time.perf_counter()
+        programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now), look)
+        roofs, rates = peaks(device, DTYPES, OTHER_DTYPES), copies(device)
+        samples = _samples(device, roofs, end, unit, look)
+        if not device.startswith("cuda"):  # once more at another time: what else runs here takes from both
+            again = peaks(device, DTYPES, OTHER_DTYPES)
+            roofs = {dtype: max(peak, again.get(dtype, 0.0)) for dtype, peak in roofs.items()}
+            rates = [(size, max(rate, old)) for (size, rate), (_, old) in zip(copies(device), rates)]
+        floor = unit
+        if device.startswith("cuda") and len(samples.op):
+            floor = float(np.percentile(samples.time_ns[samples.kernels <= 1], 2))
+        gap = gap_ns(device, floor)
     class_ = "gpu" if device.startswith("cuda") else "cpu"
     from torch_vis.analysis.machine.host_model import HostCosts
 

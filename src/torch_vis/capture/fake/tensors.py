@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch_vis.capture.fake.kernel_shapes import Corrections
 from torch_vis.capture.recording.dispatch_mode import is_wrapper
 from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
-from torch_vis.capture.state import Memento
+from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.schema import Site
 
@@ -59,7 +59,7 @@ class FakeTensors:
 
     def __enter__(self) -> FakeTensors:
         with ExitStack() as stack:
-            before = stack.enter_context(Memento())
+            before = stack.enter_context(StateSnapshot.of_everything())
             # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
             for tensor in before.tensors:
                 if isinstance(tensor, FakeTensor) and tensor.requires_grad:

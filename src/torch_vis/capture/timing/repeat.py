@@ -22,7 +22,7 @@ from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
 from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number
 from torch_vis.capture.session import Capture, run_backward
-from torch_vis.capture.state import Standing, geometry, refuse_iterators, tensors_of
+from torch_vis.capture.state import StateSnapshot, geometry, refuse_iterators, tensors_of
 from torch_vis.capture.timing.device_kernels import Kernels
 from torch_vis.capture.timing.profiler_events import (
     Pieces,
@@ -83,7 +83,7 @@ class Repeats:
         refuse_nested()
         refuse_iterators(call.target, (call.args, call.kwargs, call.loss))
         self.call, self.repeat, self.capture, self.functions = call, repeat, capture, functions
-        self.before = self._standing(hold=False)
+        self.before = self._snapshot(hold=False)
         self.limits: list[str] = []
         self.walls: list[int] = []
         self.operations: list[Ints] = []
@@ -95,15 +95,15 @@ class Repeats:
         self.first_number = sequence_number()
 
     def measure(
-        self, graph: Graph, metrics: Metrics, held: KeptTensors, error: BaseException | None
+        self, graph: Graph, metrics: Metrics, kept: KeptTensors, error: BaseException | None
     ) -> tuple[Metrics, tuple[str, ...], dict[str, Any]]:
         """Run again and again: the metrics with medians in their place, limits, and what is to be added to ``meta``."""
-        self.graph, self.held = graph, held
+        self.graph, self.kept = graph, kept
         rows = rows_of(self.capture.recorder)
         self._rows = OpRows(*(column[self._seen_nodes()] for column in rows))
         self._aligned: tuple[Any, Ints] | None = None
         self.kernels = Kernels(graph) if _uses_cuda(graph) else None
-        after = self._standing(hold=True)
+        after = self._snapshot(hold=True)
         reason = f"the run raised {type(error).__name__}" if error is not None else self._obstacle(after)
         if reason is None:
             self._share_memory(after)
@@ -116,21 +116,23 @@ class Repeats:
 
     # ---------------------------------------------------------------- from where, and back to where
 
-    def _standing(self, *, hold: bool) -> Standing:
+    def _snapshot(self, *, hold: bool) -> StateSnapshot:
         call = self.call
-        return Standing(call.target, (call.args, call.kwargs, call.loss), hold=hold)
+        snapshot = StateSnapshot.of_everything(hold=hold, lazy=False)
+        snapshot.note_reachable(call.target, (call.args, call.kwargs, call.loss))
+        return snapshot
 
-    def _obstacle(self, after: Standing) -> str | None:
+    def _obstacle(self, after: StateSnapshot) -> str | None:
         """Why the first run cannot be undone, in words; None where it can."""
-        rec, held = self.capture.recorder, self.held
-        self.touched = {storage._cdata for storage in held.storages.values()}
+        rec, kept = self.capture.recorder, self.kept
+        self.touched = {storage._cdata for storage in kept.storages.values()}
         roots = [owner for owner, *_ in rec.modules if isinstance(owner, torch.nn.Module)]
         modules = {id(part) for root in roots for part in root.modules()} | {
             id(row[0]) for row in rec.modules
         }
-        for standing in (self.before, after):
-            standing.keep_only(self.touched, modules)
-        copied = {held.storages[number]._cdata for number in held.originals}
+        for snapshot in (self.before, after):
+            snapshot.keep_only(self.touched, modules)
+        copied = {kept.storages[number]._cdata for number in kept.originals}
         resized = {number for number, _, _ in rec.resizes if number in rec.outside}
         if resized:
             return "not repeated: the run changes the size of memory from outside"
@@ -143,11 +145,11 @@ class Repeats:
                 return "not repeated: the run writes to memory of which there is no copy from before"
         return None
 
-    def _share_memory(self, after: Standing) -> None:
+    def _share_memory(self, after: StateSnapshot) -> None:
         """What is to be written back: before each run, and at the end."""
-        held, rec = self.held, self.capture.recorder
-        real = {n: s for n, s in held.storages.items() if s.device.type != "meta"}
-        self.before.memory = [(real[n], original) for n, original in held.originals.items() if n in real]
+        kept, rec = self.kept, self.capture.recorder
+        real = {n: s for n, s in kept.storages.items() if s.device.type != "meta"}
+        self.before.memory = [(real[n], original) for n, original in kept.originals.items() if n in real]
         after.memory = [(storage, copy_of(storage)) for storage, _ in self.before.memory]
         known = {storage._cdata for storage, _ in after.memory}
         more = {
@@ -164,15 +166,11 @@ class Repeats:
         self.before.memory += extra
         after.memory += extra
         self.safe = {storage._cdata for storage, _ in after.memory}
-        first: dict[Any, torch.Tensor] = {}
-        for number in sorted(held.rng_states):
-            seed = held.rng_states[number]
-            if seed.generator is not None:
-                first.setdefault(seed.generator, seed.state)
-        self.before.generators = first
-        after.generators = {generator: generator.get_state() for generator in first}
+        self.before.rng.add_first(kept)
+        for generator in self.before.rng.states:
+            after.rng.states.setdefault(generator, generator.get_state())
 
-    def _run(self, after: Standing) -> str | None:
+    def _run(self, after: StateSnapshot) -> str | None:
         """All the runs; why they ended early, in words, where they did."""
         try:
             if self.kernels is not None:  # the first block of a process sets the device's profiler up
@@ -191,11 +189,11 @@ class Repeats:
         except Stopped as stopped:
             return str(stopped)
         finally:
-            after.put_back()
+            after.restore()
         return None
 
-    def _again(self, after: Standing, turn: Callable[[], None]) -> None:
-        self.before.put_back()
+    def _again(self, after: StateSnapshot, turn: Callable[[], None]) -> None:
+        self.before.restore()
         torch.ones(8).add_(1)  # wakes what slept while state was put back
         if self.kernels is not None:
             torch.ones(8, device="cuda").add_(1)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+from torch.utils._pytree import tree_map_only
 
 from torch_vis._trace import Trace
+from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.modules_only.recorder import LayerCapture, ModuleBoundary
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture, name_inputs, run_backward
+from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import NothingToDifferentiate, UsageError
 from torch_vis.interfaces.tracking.graph import Record
-from torch_vis.interfaces.tracking.state import Untouched, without_history
 
 SCALARS = (bool, int, float, str, type(None))
 LONGEST = 16  # longer sequences and texts are data, not settings
@@ -114,7 +116,10 @@ def run_once(
     inputs = name_inputs(model, args, kwargs)
     session = Session(model, memory=memory, timing=timing, operations=operations, keep=operations)
     capture = session.capture
-    with Untouched(model, [tensor for _, tensor in inputs], operations=operations) as state:
+    # Where operations are followed, the recorder keeps what is written to from before.
+    contents: Literal["all", "none"] = "none" if operations else "all"
+    with StateSnapshot.of_model(model, [tensor for _, tensor in inputs], contents=contents) as state:
+        state.set_gradients_aside()
         state.watch(capture.recorder.kept)
         capture.inputs = inputs
         if not operations:
@@ -123,7 +128,7 @@ def run_once(
         backward = True
         with capture:
             output = model(*args, **kwargs)
-            state.expect(output)
+            state.set_gradients_aside(output)
             try:
                 run_backward(output, None)
             except NothingToDifferentiate:
@@ -136,6 +141,17 @@ def run_once(
     trace.limits += () if backward else (NO_BACKWARD,)
     trace.limits += tuple(f"{name} was changed by the run and could not be put back" for name in state.lost)
     return record
+
+
+def without_history(items: Any) -> Any:
+    """The same arguments, with tensors that come out of a graph of the user's cut off from it."""
+    if not any(tensor.grad_fn is not None for _, tensor in named_tensors(items)):
+        return items
+
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.grad_fn is None else tensor.detach().requires_grad_(tensor.requires_grad)
+
+    return tree_map_only(torch.Tensor, cut, items)
 
 
 def arguments(model: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
