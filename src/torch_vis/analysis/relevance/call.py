@@ -9,26 +9,24 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-# ---------------------------------------------------------------- part
 
-
-class Part(NamedTuple):
-    """Relevance of one tensor."""
+class Amount(NamedTuple):
+    """Relevance of one tensor by element: the total, and the net where evidence for and against is followed apart."""
 
     total: torch.Tensor
     net: torch.Tensor | None = None
 
-    def __add__(self, other: Part) -> Part:  # type: ignore[override]  # amounts add up, rows do not
+    def __add__(self, other: Amount) -> Amount:  # type: ignore[override]  # amounts add up, rows do not
         net = None if self.net is None or other.net is None else self.net + other.net
-        return Part(self.total + other.total, net)
+        return Amount(self.total + other.total, net)
 
-    def times(self, factor: float | torch.Tensor) -> Part:
+    def times(self, factor: float | torch.Tensor) -> Amount:
         """A share of it."""
-        return Part(self.total * factor, None if self.net is None else self.net * factor)
+        return Amount(self.total * factor, None if self.net is None else self.net * factor)
 
-    def like(self, shape: torch.Size) -> Part:
+    def like(self, shape: torch.Size) -> Amount:
         """Summed over the dimensions in which a tensor of this shape was repeated."""
-        return Part(_fit(self.total, shape), None if self.net is None else _fit(self.net, shape))
+        return Amount(_fit(self.total, shape), None if self.net is None else _fit(self.net, shape))
 
     def sum(self) -> float:
         """All of it in one number."""
@@ -79,12 +77,12 @@ def sign(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(tensor.detach() < 0, -1.0, 1.0).to(wide(tensor))
 
 
-# ---------------------------------------------------------------- call
+# ---------------------------------------------------------------- operations
 
 
-Given = Mapping[int, Part]  # of an operation's outputs, by position
-Shares = dict[int, Part]  # of its arguments' leaves, by position
-Rule = Callable[["Call", Given], "Shares | None"]
+Given = Mapping[int, Amount]  # of an operation's outputs, by position
+Shares = dict[int, Amount]  # of its arguments' leaves, by position
+Rule = Callable[["OpCall", Given], "Shares | None"]
 
 RULES: dict[str, Rule] = {}
 
@@ -111,7 +109,7 @@ class Leaf(NamedTuple):
     carries: bool
 
 
-class Call:
+class OpCall:
     """An operation that has run."""
 
     def __init__(
@@ -135,8 +133,8 @@ class Call:
         schema = getattr(self.target, "_schema", None)
         known = [argument.name for argument in schema.arguments] if schema is not None else []
         names: list[str] = []
-        for place, value in enumerate(self.node.args):
-            name = known[place] if place < len(known) else f"arg{place}"
+        for position, value in enumerate(self.node.args):
+            name = known[position] if position < len(known) else f"arg{position}"
             names += [name] * len(pytree.tree_leaves(value))
         for name, value in self.node.kwargs.items():
             names += [name] * len(pytree.tree_leaves(value))
@@ -145,13 +143,17 @@ class Call:
     @property
     def carriers(self) -> list[int]:
         """The positions of the leaves that carry relevance."""
-        return [place for place, leaf in enumerate(self.leaves) if leaf.carries]
+        return [position for position, leaf in enumerate(self.leaves) if leaf.carries]
 
-    def places(self, *names: str) -> list[int]:
+    def carriers_named(self, *names: str) -> list[int]:
+        """The positions of the leaves under these argument names that carry relevance."""
+        return [position for position in self.carriers if self.leaves[position].name in names]
+
+    def positions(self, *names: str) -> list[int]:
         """The positions of tensors under these argument names."""
         return [
-            place
-            for place, leaf in enumerate(self.leaves)
+            position
+            for position, leaf in enumerate(self.leaves)
             if leaf.name in names and isinstance(leaf.value, torch.Tensor)
         ]
 
@@ -161,7 +163,7 @@ class Call:
 
     def run(self, replaced: Mapping[int, Any]) -> Any:
         """The operator's result with some leaves replaced."""
-        values = [replaced.get(place, leaf.value) for place, leaf in enumerate(self.leaves)]
+        values = [replaced.get(position, leaf.value) for position, leaf in enumerate(self.leaves)]
         args, kwargs = pytree.tree_unflatten(values, self.spec)
         return self.target(*args, **kwargs)
 
@@ -170,21 +172,21 @@ class Call:
     ) -> dict[int, torch.Tensor]:
         """The vector-Jacobian product with ``given`` at the outputs, for the leaves in ``moved``."""
         with torch.enable_grad():
-            inputs = {place: tensor.detach().requires_grad_() for place, tensor in moved.items()}
-            made = self.run({**fixed, **inputs})
-            outs = list(made) if isinstance(made, (tuple, list)) else [made]
-            chosen = [place for place in given if outs[place].requires_grad]
+            inputs = {position: tensor.detach().requires_grad_() for position, tensor in moved.items()}
+            result = self.run({**fixed, **inputs})
+            outs = list(result) if isinstance(result, (tuple, list)) else [result]
+            chosen = [position for position in given if outs[position].requires_grad]
             if not chosen:
-                return {place: torch.zeros_like(tensor) for place, tensor in moved.items()}
-            found = torch.autograd.grad(
-                [outs[place] for place in chosen],
+                return {position: torch.zeros_like(tensor) for position, tensor in moved.items()}
+            gradients = torch.autograd.grad(
+                [outs[position] for position in chosen],
                 list(inputs.values()),
-                [given[place].to(outs[place].dtype) for place in chosen],
+                [given[position].to(outs[position].dtype) for position in chosen],
                 allow_unused=True,
             )
         return {
-            place: torch.zeros_like(moved[place]) if gradient is None else gradient
-            for place, gradient in zip(inputs, found)
+            position: torch.zeros_like(moved[position]) if gradient is None else gradient
+            for position, gradient in zip(inputs, gradients)
         }
 
 

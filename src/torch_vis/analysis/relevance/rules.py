@@ -9,9 +9,9 @@ import torch
 from torch import fx
 
 from torch_vis.analysis.relevance.call import (
-    Call,
+    Amount,
     Given,
-    Part,
+    OpCall,
     Shares,
     lifted,
     magnitude,
@@ -23,7 +23,7 @@ from torch_vis.analysis.relevance.call import (
     wide,
 )
 
-# ---------------------------------------------------------------- products
+# ---------------------------------------------------------------- products with weights and of two activations
 
 
 FACTORS = frozenset(
@@ -37,69 +37,70 @@ FACTORS |= {"tensors", "tensor", "input1", "input2"}
 )
 @rule("conv1d", "conv2d", "conv3d", "convolution", "_convolution")
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def product(call: Call, given: Given) -> Shares | None:
+def product(call: OpCall, given: Given) -> Shares | None:
     """Of every output, each input's share of ``Σ |x·w|``; the bias is left out, so that its part goes to the inputs."""
-    factors = [place for place in call.carriers if call.leaves[place].name in FACTORS]
-    return contributions(call, given, {place: 1 / len(factors) for place in factors}, _no_bias(call))
+    factors = call.carriers_named(*FACTORS)
+    return contributions(call, given, {position: 1 / len(factors) for position in factors}, _no_bias(call))
 
 
 @rule("addmm", "addbmm", "baddbmm", "addmv", "addr")
-def product_and_sum(call: Call, given: Given) -> Shares | None:
+def product_and_sum(call: OpCall, given: Given) -> Shares | None:
     """The same with something added, which counts if it comes from the inputs."""
-    added = [place for place in call.carriers if call.leaves[place].name == "self"]
-    factors = [place for place in call.carriers if place not in added]
-    weights = {**dict.fromkeys(added, 1.0), **{place: 1 / len(factors) for place in factors}}
+    added = call.carriers_named("self")
+    factors = [position for position in call.carriers if position not in added]
+    weights = {**dict.fromkeys(added, 1.0), **{position: 1 / len(factors) for position in factors}}
     fixed: dict[int, Any] = {
-        place: torch.zeros_like(magnitude(call.leaves[place].value))
-        for place in call.places("self")
-        if place not in added
+        position: torch.zeros_like(magnitude(call.leaves[position].value))
+        for position in call.positions("self")
+        if position not in added
     }
     return contributions(call, given, weights, fixed)
 
 
-def _no_bias(call: Call) -> dict[int, Any]:
-    return {place: None for place, leaf in enumerate(call.leaves) if leaf.name == "bias"}
+def _no_bias(call: OpCall) -> dict[int, Any]:
+    return {position: None for position, leaf in enumerate(call.leaves) if leaf.name == "bias"}
 
 
 def contributions(
-    call: Call, given: Given, weights: Mapping[int, float], fixed: Mapping[int, Any]
+    call: OpCall, given: Given, weights: Mapping[int, float], fixed: Mapping[int, Any]
 ) -> Shares | None:
     """Shares of an operator that is linear in each of its tensors, worked out by running it on magnitudes."""
     if not weights:
         return None
-    inputs = {place: call.leaves[place].value for place in weights}
+    inputs = {position: call.leaves[position].value for position in weights}
     others = {
-        place: leaf.value
-        for place, leaf in enumerate(call.leaves)
-        if isinstance(leaf.value, torch.Tensor) and leaf.value.is_floating_point() and place not in inputs
+        position: leaf.value
+        for position, leaf in enumerate(call.leaves)
+        if isinstance(leaf.value, torch.Tensor) and leaf.value.is_floating_point() and position not in inputs
     }
-    sizes = {place: lifted(magnitude(value)) for place, value in inputs.items()}
-    held = {**{place: lifted(magnitude(value)) for place, value in others.items()}, **fixed}
+    sizes = {position: lifted(magnitude(value)) for position, value in inputs.items()}
+    held = {**{position: lifted(magnitude(value)) for position, value in others.items()}, **fixed}
     with torch.no_grad():
         whole = call.run({**held, **sizes})
-    part = given[0]
-    pulled = call.pull(sizes, held, {0: ratio(part.total, whole)})
-    totals = {place: pulled[place] * sizes[place] * weights[place] for place in sizes}
-    if part.net is None:
-        return {place: Part(total) for place, total in totals.items()}
-    values = {place: signed(value) for place, value in inputs.items()}
-    held = {**{place: signed(value) for place, value in others.items()}, **fixed}
-    pulled = call.pull(values, held, {0: ratio(part.net, whole) * sign(call.outs[0])})
+    amount = given[0]
+    pulled = call.pull(sizes, held, {0: ratio(amount.total, whole)})
+    totals = {position: pulled[position] * sizes[position] * weights[position] for position in sizes}
+    if amount.net is None:
+        return {position: Amount(total) for position, total in totals.items()}
+    values = {position: signed(value) for position, value in inputs.items()}
+    held = {**{position: signed(value) for position, value in others.items()}, **fixed}
+    pulled = call.pull(values, held, {0: ratio(amount.net, whole) * sign(call.outs[0])})
     return {
-        place: Part(total, pulled[place] * values[place] * weights[place]) for place, total in totals.items()
+        position: Amount(total, pulled[position] * values[position] * weights[position])
+        for position, total in totals.items()
     }
 
 
-# ---------------------------------------------------------------- sums
+# ---------------------------------------------------------------- sums, averages and lookups
 
 
 @rule("add", "sub", "rsub", "__radd__", "__rsub__")
-def addition(call: Call, given: Given) -> Shares | None:
+def addition(call: OpCall, given: Given) -> Shares | None:
     """By the magnitude of the addends that come from the inputs; a constant or a bias that is added gets nothing."""
-    places = call.carriers
-    part = given[0]
-    if len(places) == 1:
-        return {places[0]: part.like(call.leaves[places[0]].value.shape)}
+    positions = call.carriers
+    amount = given[0]
+    if len(positions) == 1:
+        return {positions[0]: amount.like(call.leaves[positions[0]].value.shape)}
     alpha = float(call.value("alpha", 1) or 1)
     name = call.name.strip("_")
     scales = {
@@ -108,20 +109,20 @@ def addition(call: Call, given: Given) -> Shares | None:
     }
     shape = call.outs[0].shape
     sizes: dict[int, Any] = {}
-    for place in places:
-        leaf = call.leaves[place]
+    for position in positions:
+        leaf = call.leaves[position]
         size = lifted(magnitude(leaf.value)) * abs(scales.get(leaf.name, 1.0))
-        sizes[place] = size.expand(shape)
+        sizes[position] = size.expand(shape)
     whole = sum(sizes.values())
-    found = {}
-    for place, size in sizes.items():
-        leaf = call.leaves[place]
+    shares = {}
+    for position, size in sizes.items():
+        leaf = call.leaves[position]
         net = None
-        if part.net is not None:
+        if amount.net is not None:
             value = signed(leaf.value) * scales.get(leaf.name, 1.0)
-            net = ratio(part.net, whole) * sign(call.outs[0]) * value
-        found[place] = Part(ratio(part.total, whole) * size, net).like(leaf.value.shape)
-    return found
+            net = ratio(amount.net, whole) * sign(call.outs[0]) * value
+        shares[position] = Amount(ratio(amount.total, whole) * size, net).like(leaf.value.shape)
+    return shares
 
 
 @rule("sum", "mean", "cumsum", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d")
@@ -129,41 +130,41 @@ def addition(call: Call, given: Given) -> Shares | None:
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d")
 @rule("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa")
 @rule("trace", "col2im")
-def reduction(call: Call, given: Given) -> Shares | None:
+def reduction(call: OpCall, given: Given) -> Shares | None:
     """By magnitude within each window or row that was summed."""
-    places = [place for place in call.carriers if call.leaves[place].name in ("self", "input")]
-    return contributions(call, given, dict.fromkeys(places, 1.0), {})
+    positions = call.carriers_named("self", "input")
+    return contributions(call, given, dict.fromkeys(positions, 1.0), {})
 
 
 @rule("embedding")
-def lookup(call: Call, given: Given) -> Shares | None:
+def lookup(call: OpCall, given: Given) -> Shares | None:
     """A vector's relevance belongs to the index that it was looked up by."""
-    places = [place for place in call.carriers if call.leaves[place].name == "indices"]
-    return {place: _summed(given[0], -1) for place in places} or None
+    positions = call.carriers_named("indices")
+    return {position: _summed(given[0], -1) for position in positions} or None
 
 
 @rule("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
-def bags(call: Call, given: Given) -> Shares | None:
+def bags(call: OpCall, given: Given) -> Shares | None:
     """A bag's relevance belongs to its indices, in even shares."""
-    places = [place for place in call.carriers if call.leaves[place].name == "indices"]
-    if not places:
+    positions = call.carriers_named("indices")
+    if not positions:
         return None
-    indices, offsets = call.leaves[places[0]].value, call.value("offsets")
-    part = _summed(given[0], -1)
+    indices, offsets = call.leaves[positions[0]].value, call.value("offsets")
+    amount = _summed(given[0], -1)
     if indices.dim() == 2 or offsets is None:
         return None
     starts = torch.arange(len(indices), device=indices.device)
     bag = torch.searchsorted(offsets, starts, right=True) - 1
-    count = torch.bincount(bag, minlength=len(part.total)).clamp_min(1)
-    share = Part(part.total / count, None if part.net is None else part.net / count)
-    return {places[0]: Part(share.total[bag], None if share.net is None else share.net[bag])}
+    count = torch.bincount(bag, minlength=len(amount.total)).clamp_min(1)
+    share = Amount(amount.total / count, None if amount.net is None else amount.net / count)
+    return {positions[0]: Amount(share.total[bag], None if share.net is None else share.net[bag])}
 
 
-def _summed(part: Part, dim: int) -> Part:
-    return Part(part.total.sum(dim), None if part.net is None else part.net.sum(dim))
+def _summed(amount: Amount, dim: int) -> Amount:
+    return Amount(amount.total.sum(dim), None if amount.net is None else amount.net.sum(dim))
 
 
-# ---------------------------------------------------------------- elements
+# ---------------------------------------------------------------- element by element, or only rescaled
 
 
 GATES = frozenset({"sigmoid", "hardsigmoid", "rsqrt", "reciprocal"})
@@ -204,64 +205,66 @@ TRANSPARENT = frozenset(
     "lift_fresh_copy",
 )
 @rule("prelu", "rrelu", "rrelu_with_noise", "_prelu_kernel")
-def through(call: Call, given: Given) -> Shares | None:
+def through(call: OpCall, given: Given) -> Shares | None:
     """Element by element to the input; statistics, weights and biases get nothing."""
-    places = [place for place in call.carriers if call.leaves[place].name in ("self", "input")]
-    if not places or 0 not in given or call.leaves[places[0]].value.shape != given[0].total.shape:
+    positions = call.carriers_named("self", "input")
+    if not positions or 0 not in given or call.leaves[positions[0]].value.shape != given[0].total.shape:
         return None
-    return {places[0]: given[0]}
+    return {positions[0]: given[0]}
 
 
 @rule("mul", "__rmul__", "multiply")
-def multiplication(call: Call, given: Given) -> Shares | None:
+def multiplication(call: OpCall, given: Given) -> Shares | None:
     """To the signal where the other factor is a gate or a scale, otherwise in even shares."""
-    places = call.carriers
-    signals = [place for place in places if not _is_gate(call.leaves[place].node)]
-    chosen = signals or places
+    positions = call.carriers
+    signals = [position for position in positions if not _is_gate(call.leaves[position].node)]
+    chosen = signals or positions
     return _even(call, given[0], chosen)
 
 
 @rule("div", "divide", "true_divide", "floor_divide", "remainder", "fmod")
-def quotient(call: Call, given: Given) -> Shares | None:
+def quotient(call: OpCall, given: Given) -> Shares | None:
     """To the numerator, if it comes from the inputs."""
-    chosen = [place for place in call.carriers if call.leaves[place].name == "self"]
+    chosen = call.carriers_named("self")
     return _even(call, given[0], chosen or call.carriers)
 
 
 @rule("where")
-def choice(call: Call, given: Given) -> Shares | None:
+def choice(call: OpCall, given: Given) -> Shares | None:
     """To the side that was chosen; a constant that was chosen keeps what it got."""
     condition = call.value("condition")
-    found = {}
+    shares = {}
     for name, mask in (("self", condition), ("other", ~condition)):
-        for place in call.places(name):
-            if call.leaves[place].carries:
-                found[place] = given[0].times(mask).like(call.leaves[place].value.shape)
-    return found or None
+        for position in call.positions(name):
+            if call.leaves[position].carries:
+                shares[position] = given[0].times(mask).like(call.leaves[position].value.shape)
+    return shares or None
 
 
 @rule("masked_fill")
-def fill(call: Call, given: Given) -> Shares | None:
+def fill(call: OpCall, given: Given) -> Shares | None:
     """To the elements that were left as they were."""
-    places = [place for place in call.carriers if call.leaves[place].name == "self"]
+    positions = call.carriers_named("self")
     kept = ~call.value("mask")
-    return {place: given[0].times(kept).like(call.leaves[place].value.shape) for place in places} or None
+    return {
+        position: given[0].times(kept).like(call.leaves[position].value.shape) for position in positions
+    } or None
 
 
-def pointwise(call: Call, given: Given) -> Shares | None:
+def pointwise(call: OpCall, given: Given) -> Shares | None:
     """Any other operation on elements: evenly to all that it takes of the inputs."""
     if len(given) != 1 or 0 not in given:
         return None
     return _even(call, given[0], call.carriers)
 
 
-def _even(call: Call, part: Part, places: list[int]) -> Shares | None:
+def _even(call: OpCall, amount: Amount, positions: list[int]) -> Shares | None:
     shares = {}
-    for place in places:
-        shape = call.leaves[place].value.shape
-        if len(shape) > part.total.dim():
+    for position in positions:
+        shape = call.leaves[position].value.shape
+        if len(shape) > amount.total.dim():
             return None
-        shares[place] = part.times(1 / len(places)).like(shape)
+        shares[position] = amount.times(1 / len(positions)).like(shape)
     return shares or None
 
 
@@ -282,7 +285,7 @@ def is_pointwise(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
 
-# ---------------------------------------------------------------- moves
+# ---------------------------------------------------------------- elements moved or picked
 
 
 TAKEN = frozenset({"self", "input", "tensors", "src", "source", "values", "value", "x"})
@@ -301,39 +304,39 @@ adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2
 
 
 @rule(*VIEWS.split(), *COPIES.split(), *PICKS.split())
-def move(call: Call, given: Given) -> Shares | None:
+def move(call: OpCall, given: Given) -> Shares | None:
     """To the element itself; one that was repeated gets the sum, one that was filled in nobody."""
-    taken = [place for place in call.carriers if call.leaves[place].name in (*TAKEN, "other")]
+    taken = call.carriers_named(*TAKEN, "other")
     if call.value("accumulate"):
         return None  # this adds, and an element has two sources
     if not taken:
         return _by_index(call, given)
     floats = {
-        place: leaf.value.detach().to(wide(leaf.value))
-        for place, leaf in enumerate(call.leaves)
+        position: leaf.value.detach().to(wide(leaf.value))
+        for position, leaf in enumerate(call.leaves)
         if isinstance(leaf.value, torch.Tensor)
-        and (place in taken or (leaf.value.is_floating_point() and leaf.name in (*TAKEN, "other")))
+        and (position in taken or (leaf.value.is_floating_point() and leaf.name in (*TAKEN, "other")))
     }
-    moved = {place: floats.pop(place) for place in taken}
-    totals = call.pull(moved, floats, {place: part.total for place, part in given.items()})
-    if any(part.net is None for part in given.values()):
-        return {place: Part(total) for place, total in totals.items()}
+    moved = {position: floats.pop(position) for position in taken}
+    totals = call.pull(moved, floats, {position: amount.total for position, amount in given.items()})
+    if any(amount.net is None for amount in given.values()):
+        return {position: Amount(total) for position, total in totals.items()}
     nets = call.pull(
-        moved, floats, {place: part.net for place, part in given.items() if part.net is not None}
+        moved, floats, {position: amount.net for position, amount in given.items() if amount.net is not None}
     )
-    return {place: Part(total, nets[place]) for place, total in totals.items()}
+    return {position: Amount(total, nets[position]) for position, total in totals.items()}
 
 
-def _by_index(call: Call, given: Given) -> Shares | None:
+def _by_index(call: OpCall, given: Given) -> Shares | None:
     """A constant table that was read by computed indices: what was read belongs to its index, as in an embedding."""
-    places = [place for place in call.carriers if call.leaves[place].name in ("indices", "index")]
-    if not places or 0 not in given:
+    positions = call.carriers_named("indices", "index")
+    if not positions or 0 not in given:
         return None
-    part = given[0].times(1 / len(places))
-    shape = torch.broadcast_shapes(*(call.leaves[place].value.shape for place in places))
-    if part.total.shape[: len(shape)] != shape:
+    amount = given[0].times(1 / len(positions))
+    shape = torch.broadcast_shapes(*(call.leaves[position].value.shape for position in positions))
+    if amount.total.shape[: len(shape)] != shape:
         return None
-    rest = tuple(range(len(shape), part.total.dim()))
+    rest = tuple(range(len(shape), amount.total.dim()))
     if rest:
-        part = Part(part.total.sum(rest), None if part.net is None else part.net.sum(rest))
-    return {place: part.like(call.leaves[place].value.shape) for place in places}
+        amount = Amount(amount.total.sum(rest), None if amount.net is None else amount.net.sum(rest))
+    return {position: amount.like(call.leaves[position].value.shape) for position in positions}

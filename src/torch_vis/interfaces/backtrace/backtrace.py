@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.relevance.fx_steps import Steps
+from torch_vis.analysis.relevance.graph_run import run_graph
 from torch_vis.api import Trace
 from torch_vis.capture.compilers.frontends import export_inputs, export_outputs
 from torch_vis.capture.compilers.interpreter import PASSIVE, ProgramRun
@@ -165,22 +166,28 @@ class DLBacktrace:
 
         self.program, self.limits = export(model, args, kwargs, dynamic_shapes, fits)
         self._contract = contract(self.program)
-        self._steps = Steps(self.program.graph_module)
-        self._held = self._state(args, kwargs)
-        self.nodes = facts(self.program, {self._steps.nodes[place]: v for place, v in self._held.items()})
+        graph = self.program.graph_module.graph
+        self._inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        self._state = self._model_state(args, kwargs)
+        self.nodes = facts(self.program, self._state)
         self._graph: Any = None
         self._anchor: torch.Tensor | None = None
         self._evaluated: tuple[list[Any], Relevance] | None = None
 
-    def _state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
-        """The model's own tensors by the place of their placeholder."""
+    def _model_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[fx.Node, Any]:
+        """The model's own tensors by their placeholder."""
         flat = export_inputs(self.program, self.model, args, kwargs)
         specs = self.program.graph_signature.input_specs
         return {
-            place: value
-            for place, value, spec in zip(self._steps.inputs, flat, specs, strict=True)
+            node: value
+            for node, value, spec in zip(self._inputs, flat, specs, strict=True)
             if spec.kind.name != "USER_INPUT"
         }
+
+    @property
+    def _output(self) -> fx.Node:
+        """The output node of the exported graph."""
+        return next(reversed(self.program.graph_module.graph.nodes))
 
     @property
     def graph(self) -> networkx.DiGraph[str]:
@@ -225,14 +232,15 @@ class DLBacktrace:
             kwargs, inputs = inputs[0], ()
         inputs = self._contract.spread(inputs)
         users = iter(self._contract.arrange(inputs, kwargs or {}))
-        steps, held = self._steps, self._held
-        flat = [held[place] if place in held else next(users) for place in steps.inputs]
+        state, module = self._state, self.program.graph_module
+        flat = [state[node] if node in state else next(users) for node in self._inputs]
         names = selected(keep, self.nodes)
         with torch.no_grad():
-            values = steps.run(flat, None if names is None else needed(steps, names))
-            output = export_outputs(self.program, self.model, steps.outputs(values))
-        self._anchor = highest((values[step.place] for step in steps.calls), self._anchor)
-        return NodeIO(steps, self.nodes, values, output, names)
+            values = run_graph(module, flat, None if names is None else needed(module.graph, names))
+            output = export_outputs(self.program, self.model, values[self._output])
+        computed = (value for node, value in values.items() if node.op == "call_function")
+        self._anchor = highest(computed, self._anchor)
+        return NodeIO(self.nodes, values, output, names)
 
     def evaluation(
         self,
@@ -268,13 +276,13 @@ class DLBacktrace:
             raise UsageError("evaluation takes what predict() returned: node_io = dlb.predict(x)")
         if not node_io.is_whole:
             raise TensorsMissing("relevance needs every node; run predict(..., keep='all')")
-        users = [place for place in self._steps.inputs if place not in self._held]
+        users = [node for node in self._inputs if node not in self._state]
         start = Start(self._returned(), output, target, against, relevance, multiplier)
         rows = {name: (row.op, row.module) for name, row in self.nodes.items()}
         values = node_io.raw()
-        found = relevance_of(self._steps, values, users, start, mode=mode, tensors=tensors, rows=rows)
-        self._evaluated = [values[place] for place in self._steps.inputs], found
-        return found
+        result = relevance_of(values, users, start, mode=mode, tensors=tensors, rows=rows)
+        self._evaluated = [values[node] for node in self._inputs], result
+        return result
 
     @property
     def trace(self) -> Trace:
@@ -294,7 +302,7 @@ class DLBacktrace:
     def _returned(self) -> list[Any]:
         """The nodes whose values the model returns, in order."""
         specs = self.program.graph_signature.output_specs
-        flat = list(pytree.tree_leaves(self._steps.output))
+        flat = list(pytree.tree_leaves(self._output.args[0]))
         return [node for node, spec in zip(flat, specs) if spec.kind.name == "USER_OUTPUT"]
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.compilers.diagnose import failed
+from torch_vis.capture.compilers.frontends import export_inputs
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 
@@ -203,16 +204,14 @@ def _agrees(program: Any, model: torch.nn.Module, args: tuple[Any, ...], kwargs:
     """Whether a program that was exported for two gives the model's own output for one."""
     if any(spec.kind.name.endswith("MUTATION") for spec in program.graph_signature.output_specs):
         return False  # running the model for a test would change it
-    from torch_vis.analysis.relevance.fx_steps import Steps
-    from torch_vis.capture.compilers.frontends import export_inputs
-
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         expected = pytree.tree_leaves(model(*args, **kwargs))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        steps = Steps(program.graph_module)
-        made = steps.outputs(steps.run(export_inputs(program, model, args, kwargs), keep=()))
-    pairs = list(zip(expected, pytree.tree_leaves(made)))
-    return len(expected) == len(pytree.tree_leaves(made)) and all(
+        inputs = export_inputs(program, model, args, kwargs)
+        returned = program.graph_module(*inputs)
+    outputs = pytree.tree_leaves(returned)
+    pairs = list(zip(expected, outputs))
+    return len(expected) == len(outputs) and all(
         torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
         for a, b in pairs
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torch_vis.analysis.relevance.fx_steps import Steps
+from torch_vis.analysis.relevance.graph_run import Values
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 
 if TYPE_CHECKING:
@@ -154,13 +154,13 @@ class NodeIO(Mapping[str, dict[str, Any]]):
 
     def __init__(
         self,
-        steps: Steps,
         nodes: Mapping[str, NodeFacts],
-        values: list[Any],
+        values: Values,
         output: Any,
         kept: frozenset[str] | None,
     ) -> None:
-        self._steps, self._nodes, self._values, self._kept = steps, nodes, values, kept
+        self._nodes, self._values, self._kept = nodes, values, kept
+        self._by_name = {node.name: node for node in values}
         self.output = output
 
     def __getitem__(self, name: str) -> dict[str, Any]:
@@ -168,10 +168,9 @@ class NodeIO(Mapping[str, dict[str, Any]]):
             raise no_match("node", str(name), self._nodes)
         if self._kept is not None and name not in self._kept:
             raise TensorsMissing(f"{name!r} was not kept; name it in predict(..., keep=[...]) or keep='all'")
-        places, values = self._steps.places, self._values
-        node = self._steps.by_name[name]
-        read = [values[places[source]] for source in read_by(node) if source.name in self._nodes]
-        return {"input": read, "output": self.output if node.op == "output" else values[places[node]]}
+        node, values = self._by_name[name], self._values
+        inputs = [values[source] for source in read_by(node) if source.name in self._nodes]
+        return {"input": inputs, "output": self.output if node.op == "output" else values[node]}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._nodes) if self._kept is None else (n for n in self._nodes if n in self._kept)
@@ -187,7 +186,7 @@ class NodeIO(Mapping[str, dict[str, Any]]):
         """Whether every node was kept."""
         return self._kept is None
 
-    def raw(self) -> list[Any]:
+    def raw(self) -> Values:
         """Every node's value in the graph's own order, weights included."""
         return self._values
 
@@ -215,11 +214,7 @@ def selected(keep: Any, nodes: Mapping[str, NodeFacts]) -> frozenset[str] | None
     return frozenset(found)
 
 
-def needed(steps: Steps, names: frozenset[str]) -> frozenset[int]:
-    """The places whose values the named nodes' inputs and outputs are."""
-    found: set[int] = set()
-    for place, node in enumerate(steps.nodes):
-        if node.name in names:
-            found.add(place)
-            map_arg((node.args, node.kwargs), lambda source: found.add(steps.places[source]))
-    return frozenset(found)
+def needed(graph: fx.Graph, names: frozenset[str]) -> set[fx.Node]:
+    """The nodes whose values the named nodes' inputs and outputs are."""
+    named = [node for node in graph.nodes if node.name in names]
+    return {*named, *(source for node in named for source in node.all_input_nodes)}
