@@ -19,7 +19,7 @@ from torch_vis.analysis.fusion.saved_bytes import FusedBytes
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
 from torch_vis.capture.compilers.diagnose import own_error, quiet
-from torch_vis.capture.compilers.inductor_kernels import Compiled, compiled
+from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, compiled
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.graph.text import count, size
@@ -95,7 +95,7 @@ class CompiledKernels(Report):
 
     title = "Kernels that torch.compile made"
 
-    def __init__(self, traced: Trace, programs: Sequence[Compiled]) -> None:
+    def __init__(self, traced: Trace, programs: Sequence[CompiledGraph]) -> None:
         self.trace = traced
         self.graph: Graph = traced.graph
         self.found = fuse(self.graph, moved=traced.metrics["moved_bytes"])
@@ -338,7 +338,9 @@ def compiled_kernels(
     return CompiledKernels(traced, programs)
 
 
-def _compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Compiled]:
+def _compiled(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[CompiledGraph]:
     """The kernels; where the model fails without a compiler too, that is its own error and is raised as it is."""
     try:
         return compiled(model, args, kwargs)

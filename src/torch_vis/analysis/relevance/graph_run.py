@@ -26,7 +26,7 @@ def run_graph(
 
 
 class _ValueInterpreter(fx.Interpreter):
-    """Calls the operators as they are in the graph, without bookkeeping for tracebacks, which costs more than they do."""
+    """Calls the operators as they are in the graph, without bookkeeping for tracebacks, which costs more."""
 
     def __init__(self, module: fx.GraphModule, keep: Collection[fx.Node] | None) -> None:
         super().__init__(module, garbage_collect_values=keep is not None)

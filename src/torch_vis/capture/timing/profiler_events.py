@@ -30,13 +30,7 @@ from torch_vis.capture.recording.recorder import clock
 from torch_vis.errors import UsageError
 from torch_vis.graph.types import Ints
 
-# ---------------------------------------------------------------- profiler_run
-
-
-FAR_NS, NEAR_NS = (
-    1_000_000,
-    20_000,
-)  # how far two clocks may be apart, before and after they have been compared
+FAR_NS, NEAR_NS = 1_000_000, 20_000  # how far two clocks may be apart, before and after they were compared
 QUIET = "99"
 TRIES, SPINS, WARM = 5, 1000, 16
 
@@ -45,22 +39,27 @@ class Timeline(NamedTuple):
     """What the profiler saw. Times are nanoseconds on Python's clock, up to the drift between it and the profiler's."""
 
     names: list[str]
-    thread: Ints  # of the events on the host, by thread and time
+    thread: Ints
+    """That of the events on the host, which are ordered by thread and time."""
     start: Ints
     stop: Ints
     name: Ints
-    number: Ints  # what device activity is linked to
-    sequence: Ints  # of the autograd node that an operation makes or that the engine runs
-    waits: Ints  # name, start, stop, linked number: calls in which the host waited for the device
-    device: Ints  # name, start, stop, linked number, device, stream: kernels, copies and fills, by time
+    number: Ints
+    """What device activity is linked to."""
+    sequence: Ints
+    """That of the autograd node that an operation makes or that the engine runs."""
+    waits: Ints
+    """Name, start, stop, linked number: calls in which the host waited for the device."""
+    device: Ints
+    """Name, start, stop, linked number, device, stream: kernels, copies and fills, by time."""
 
     def until(self, ended: int) -> Timeline:
-        """Without the waits of after the run: the profiler's own."""
+        """The timeline without the waits after the run, which are the profiler's own."""
         return self._replace(waits=self.waits[self.waits[:, 1] < ended])
 
 
-class Profiling:
-    """What a block of ``profiling`` found; the timeline is there once the block has ended."""
+class Profile:
+    """What the profiler saw in a block of ``profiling``; the timeline is there once the block has ended."""
 
     timeline: Timeline
 
@@ -72,9 +71,9 @@ WAITS = frozenset(
 
 
 @contextmanager
-def profiling(*, cuda: bool) -> Iterator[Profiling]:
+def profiling(*, cuda: bool) -> Iterator[Profile]:
     """Profile a block: operations on the host and, with ``cuda``, what ran on the devices."""
-    found = Profiling()
+    profile = Profile()
     with quiet_profiler():
         run = profiler.profile(use_kineto=True, use_device="cuda" if cuda else None)
         run.__enter__()
@@ -83,10 +82,10 @@ def profiling(*, cuda: bool) -> Iterator[Profiling]:
     begun = clock()
     apart = time.time_ns() - begun
     try:
-        yield found
+        yield profile
     finally:
         run.__exit__(None, None, None)
-    found.timeline = _read(run.kineto_results, apart, begun)
+    profile.timeline = _read(run.kineto_results, apart, begun)
 
 
 def refuse_nested() -> None:
@@ -168,22 +167,22 @@ def match(rows: OpRows, names: list[str], timeline: Timeline) -> Match:
     owner = np.full(len(timeline.start), -1, dtype=np.int64)
     known = {name: number for number, name in enumerate(timeline.names)}
     wanted = np.array([known.get(name, -1) for name in names], dtype=np.int64)[rows.call]
-    blocks = [_Block(timeline, thread) for thread in np.unique(timeline.thread)]
+    threads = [_ThreadEvents(timeline, thread) for thread in np.unique(timeline.thread)]
     for thread in dict.fromkeys(rows.thread.tolist()):
         own = np.flatnonzero(rows.thread == thread)
         part = OpRows(*(column[own] for column in rows))
-        if not blocks:
+        if not threads:
             continue
-        tried = [(*block.place(part, wanted[own]), block) for block in blocks]
-        places, drift, found = max(tried, key=lambda row: int((row[0] >= 0).sum()))
-        if not (places >= 0).any():  # nothing here has a name: take the thread that began first
-            found = min(blocks, key=lambda block: int(block.start[0]))
-        event[own] = np.where(places >= 0, places + found.first, -1)
-        _own(owner, own, part, places, found, drift)
+        tried = [(*events.match(part, wanted[own]), events) for events in threads]
+        matched, drift, best = max(tried, key=lambda row: int((row[0] >= 0).sum()))
+        if not (matched >= 0).any():  # no operation has a named event: take the thread that began first
+            best = min(threads, key=lambda events: int(events.start[0]))
+        event[own] = np.where(matched >= 0, matched + best.first, -1)
+        _own(owner, own, part, matched, best, drift)
     return Match(event, owner)
 
 
-class _Block:
+class _ThreadEvents:
     """The events of one thread."""
 
     def __init__(self, timeline: Timeline, thread: int) -> None:
@@ -197,50 +196,50 @@ class _Block:
             for low, high in zip(bounds, [*bounds[1:], len(order)])
         }
 
-    def place(self, rows: OpRows, wanted: Ints) -> tuple[Ints, int]:
+    def match(self, rows: OpRows, wanted: Ints) -> tuple[Ints, int]:
         """The event of each operation in this thread, -1 for none, and how far the clocks were apart."""
         drift = 0
         for apart in (FAR_NS, NEAR_NS):
-            places = self._place(rows, wanted, drift, apart)
-            found = np.flatnonzero(places >= 0)
-            if not len(found):
+            events = self._match(rows, wanted, drift, apart)
+            matched = np.flatnonzero(events >= 0)
+            if not len(matched):
                 break
-            drift = int(np.median(self.start[places[found]] - rows.begun[found]))
-        return places, drift
+            drift = int(np.median(self.start[events[matched]] - rows.begun[matched]))
+        return events, drift
 
-    def _place(self, rows: OpRows, wanted: Ints, drift: int, apart: int) -> Ints:
+    def _match(self, rows: OpRows, wanted: Ints, drift: int, apart: int) -> Ints:
         starts, stops = self.start.tolist(), self.stop.tolist()
-        places = np.full(len(wanted), -1, dtype=np.int64)
+        events = np.full(len(wanted), -1, dtype=np.int64)
         free = 0  # events before this one are taken, or lie within one that is
         begun, ended = (rows.begun + drift).tolist(), (rows.ended + drift).tolist()
         for row, (name, begin, end) in enumerate(zip(wanted.tolist(), begun, ended)):
-            having = self.by_name.get(name)
-            if having is None:
+            candidates = self.by_name.get(name)
+            if candidates is None:
                 continue
-            turn = bisect_left(having, free)
-            while turn < len(having) and starts[having[turn]] <= end + apart:
-                place = having[turn]
-                start, stop = starts[place], stops[place]
+            turn = bisect_left(candidates, free)
+            while turn < len(candidates) and starts[candidates[turn]] <= end + apart:
+                event = candidates[turn]
+                start, stop = starts[event], stops[event]
                 if start >= begin - apart and stop - start <= end - begin:
-                    places[row] = place
-                    free = bisect_left(starts, stop, place + 1)
+                    events[row] = event
+                    free = bisect_left(starts, stop, event + 1)
                     break
                 turn += 1
-        return places
+        return events
 
 
-def _own(owner: Ints, own: Ints, rows: OpRows, places: Ints, block: _Block, drift: int) -> None:
+def _own(owner: Ints, own: Ints, rows: OpRows, events: Ints, thread: _ThreadEvents, drift: int) -> None:
     """Give each operation the events inside its own, or those that ran while it ran where it has none."""
-    named = places >= 0
-    low = np.where(named, places, np.searchsorted(block.start, rows.begun + drift))
-    until = np.where(named, block.stop[np.maximum(places, 0)], rows.ended + drift)
-    high = np.searchsorted(block.start, until)
+    named = events >= 0
+    low = np.where(named, events, np.searchsorted(thread.start, rows.begun + drift))
+    until = np.where(named, thread.stop[np.maximum(events, 0)], rows.ended + drift)
+    high = np.searchsorted(thread.start, until)
     for node, first, last in zip(own.tolist(), low.tolist(), np.maximum(high, low + named).tolist()):
-        part = owner[block.first + first : block.first + last]
+        part = owner[thread.first + first : thread.first + last]
         part[part < 0] = node
 
 
-# ---------------------------------------------------------------- match_events
+# ---------------------------------------------------------------- without a recorder
 
 
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what stands in the place of a backward node's number, as in the log
@@ -253,8 +252,10 @@ SKIPS = 24  # events that are looked at on the way to one of the right name
 class Pieces(NamedTuple):
     """For operations or events in order: the piece that each lies in, and its name."""
 
-    scope: Ints  # number of the module call
-    backward: Ints  # number of the backward node, counted from the beginning of the run
+    scope: Ints
+    """The number of the module call."""
+    backward: Ints
+    """The number of the backward node, counted from the beginning of the run."""
     names: list[str]
 
 
@@ -306,20 +307,20 @@ def align(nodes: Pieces, events: Pieces, after: Ints) -> Ints:
     >>> align(nodes, events, np.array([2, 2, 3])).tolist()
     [0, -1, 2]
     """
-    found = np.full(len(nodes.names), -1, dtype=np.int64)
+    aligned = np.full(len(nodes.names), -1, dtype=np.int64)
     backward = np.where(nodes.backward == SEED, FORWARD, nodes.backward)
-    having: dict[Any, list[int]] = defaultdict(list)
+    events_by_piece: dict[Any, list[int]] = defaultdict(list)
     for event, key in enumerate(zip(events.scope.tolist(), events.backward.tolist())):
-        having[key].append(event)
-    wanted: dict[Any, list[int]] = defaultdict(list)
+        events_by_piece[key].append(event)
+    nodes_by_piece: dict[Any, list[int]] = defaultdict(list)
     for node, key in enumerate(zip(nodes.scope.tolist(), backward.tolist())):
-        wanted[key].append(node)
+        nodes_by_piece[key].append(node)
     inside = after.tolist()
-    for key, own in wanted.items():
-        if key in having:
-            piece = _Piece(having[key], events.names, inside)
-            found[own] = piece.align([_plain(nodes.names[node]) for node in own])
-    return found
+    for key, own in nodes_by_piece.items():
+        if key in events_by_piece:
+            piece = _Piece(events_by_piece[key], events.names, inside)
+            aligned[own] = piece.align([_plain(nodes.names[node]) for node in own])
+    return aligned
 
 
 def _plain(name: str) -> str:
@@ -327,46 +328,46 @@ def _plain(name: str) -> str:
 
 
 class _Piece:
-    """The events of one piece: their numbers, and the places among those of each name."""
+    """The events of one piece: their numbers, and their positions by name."""
 
     def __init__(self, events: list[int], names: list[str], after: list[int]) -> None:
         self.events = events
         self.after = [bisect_left(events, after[event]) for event in events]
-        self.places: dict[str, list[int]] = {}
-        for place, event in enumerate(events):
-            self.places.setdefault(_plain(names[event]), []).append(place)
+        self.positions: dict[str, list[int]] = {}
+        for position, event in enumerate(events):
+            self.positions.setdefault(_plain(names[event]), []).append(position)
 
     def align(self, wanted: list[str]) -> list[int]:
         """Walk along both sequences; the operation that costs least to go to comes next."""
-        found = [-1] * len(wanted)
+        aligned = [-1] * len(wanted)
         node = at = 0
         while node < len(wanted):
             best = (AHEAD + SKIPS, 0, -1)
             for left_out in range(min(AHEAD, len(wanted) - node)):
                 if left_out >= best[0]:
                     break
-                place = self._next(wanted[node + left_out], at)
-                if place >= 0:
-                    best = min(best, (left_out + self._skipped(at, place), left_out, place))
-            _, left_out, place = best
-            if place < 0:
+                position = self._next(wanted[node + left_out], at)
+                if position >= 0:
+                    best = min(best, (left_out + self._skipped(at, position), left_out, position))
+            _, left_out, position = best
+            if position < 0:
                 node += 1
                 continue
-            found[node + left_out] = self.events[place]
+            aligned[node + left_out] = self.events[position]
             node += left_out + 1
-            at = self.after[place]
-        return found
+            at = self.after[position]
+        return aligned
 
     def _next(self, name: str, at: int) -> int:
-        having = self.places.get(name, [])
-        turn = bisect_left(having, at)
-        return having[turn] if turn < len(having) else -1
+        positions = self.positions.get(name, [])
+        turn = bisect_left(positions, at)
+        return positions[turn] if turn < len(positions) else -1
 
-    def _skipped(self, at: int, place: int) -> int:
+    def _skipped(self, at: int, position: int) -> int:
         """How many events end before this one begins, those inside of others not counted."""
         count = 0
-        while at < place and count < SKIPS:
-            if self.after[at] <= place:
+        while at < position and count < SKIPS:
+            if self.after[at] <= position:
                 count += 1
                 at = self.after[at]
             else:
