@@ -14,6 +14,7 @@ from torch_vis.analysis.compare.sides import Side
 from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Role
+from torch_vis.graph.tree import inner_path
 
 
 class Key(NamedTuple):
@@ -115,8 +116,7 @@ def names_of(graph: Graph) -> list[Any]:
     for module, parent in zip(graph.scope_module.tolist(), graph.scope_parent.tolist()):
         path, type_, kind = graph.modules[module]
         above = graph.scope_paths[parent]
-        label = path[len(above) + 1 :] if above and path.startswith(above + ".") else path
-        found.append((label, type_, kind))
+        found.append((inner_path(path, above), type_, kind))
     return found
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from torch_vis.analysis.compare.sequence_diff import common
 from torch_vis.graph import Graph, TensorType
-from torch_vis.graph.recomputed import first_calls
 from torch_vis.graph.schema import Flag, Phase
 
 TRANSPARENT = frozenset({"function", "compiled"})
@@ -88,7 +87,7 @@ def _solid(graph: Graph) -> list[int]:
     call before.
     """
     kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
-    first = first_calls(graph)
+    first = graph.tree.first_calls
     solid: list[int] = []
     for scope, parent in enumerate(graph.scope_parent.tolist()):
         if parent >= 0 and kinds[scope] in TRANSPARENT:

@@ -9,7 +9,6 @@ from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.parameters import parameters
-from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.ops.figure_families import family
 from torch_vis.views.page.memory import memory_columns
@@ -33,7 +32,7 @@ def payload(
     ``recomputed`` says which calls backward ran again, where the graph was put together and cannot be asked.
     """
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
-    again = recomputed_scopes(graph) if recomputed is None else recomputed
+    again = graph.tree.recomputed if recomputed is None else recomputed
     if again.any():
         columns["scope_recomputed"] = again
     if "parameters" not in metrics:
