@@ -198,7 +198,8 @@ class Blocks:
         Their sum is the column ``live_bytes``.
         """
         start, made, freed = self._flows
-        return start[:, None] + np.cumsum(made - freed, axis=1)
+        alive: Ints = start[:, None] + np.cumsum(made - freed, axis=1)
+        return alive
 
     @cached_property
     def during(self) -> Ints:
