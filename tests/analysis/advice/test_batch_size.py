@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 import torch_vis as tv
 from tests.kit.labels import written
 from torch_vis.analysis.advice.batch_size.report import BatchSize
-from torch_vis.analysis.advice.batch_size.step import Fit
+from torch_vis.analysis.advice.batch_size.search import Fit
 from torch_vis.errors import UsageError
 
 

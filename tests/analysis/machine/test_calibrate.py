@@ -18,9 +18,13 @@ import torch_vis as tv
 from torch_vis import progress
 from torch_vis.analysis.machine import calibrate as calibrating
 from torch_vis.analysis.machine.probes.clocks import Timed
-from torch_vis.analysis.machine.probes.images import Filter, _convolution, convolutions
-from torch_vis.analysis.machine.probes.probes import all_probes
-from torch_vis.analysis.machine.probes.products import vocabularies
+from torch_vis.analysis.machine.probes.operations import (
+    Filter,
+    _convolution,
+    all_probes,
+    convolutions,
+    vocabularies,
+)
 from torch_vis.analysis.machine.probes.programs import all_programs, runs
 from torch_vis.analysis.machine.probes.sizes import Bench
 from torch_vis.errors import NoMatch, UsageError

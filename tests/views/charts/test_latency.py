@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_vis as tv
-from torch_vis.analysis.machine.latency_report import POINTS, LatencyReport
+from torch_vis.analysis.machine.latency import POINTS, LatencyReport
 from torch_vis.views.charts.chart import Chart
 
 

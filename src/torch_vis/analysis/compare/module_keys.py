@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.compare.sides import Side
-from torch_vis.capture.kept_tensors import Held
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Role
 
@@ -198,12 +198,12 @@ class CallWeights:
         return dict(by_call)
 
 
-def weight_digest(graph: Graph, kept: Held | None) -> Callable[[int], bytes | None]:
+def weight_digest(graph: Graph, kept: KeptTensors | None) -> Callable[[int], bytes | None]:
     """For a value from before the run some of its bytes; None where they are not kept, or are all the same.
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.LayerNorm(3), torch.arange(3.0))
-    >>> [weight_digest(t.graph, t._held)(value.index) is None for value in t.graph.inputs]
+    >>> [weight_digest(t.graph, t.kept)(value.index) is None for value in t.graph.inputs]
     [False, True, True]
     """
     known: dict[int, bytes | None] = {}
@@ -216,7 +216,7 @@ def weight_digest(graph: Graph, kept: Held | None) -> Callable[[int], bytes | No
     return digest
 
 
-def _sample(graph: Graph, kept: Held, value: int) -> bytes | None:
+def _sample(graph: Graph, kept: KeptTensors, value: int) -> bytes | None:
     number = int(graph.value_storage[value])
     storage = kept.originals.get(number) or kept.storages.get(number)
     type_ = graph.types[int(graph.value_type[value])]

@@ -8,17 +8,34 @@ Above 1.0, data came from a cache and not from memory, or the profile does not f
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.datasheet_efficiency import roof_times
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC
+from torch_vis.analysis.machine.lower_bound import LeastShare, least, summed
+from torch_vis.analysis.machine.resolve import machine, profile
+from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph.call import short_name
+from torch_vis.graph.record import Run
+from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, dtypes, kinds
+from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
+from torch_vis.views.charts.labels import shortened_alike
+from torch_vis.views.text.table import Field, Listing
+
+if TYPE_CHECKING:
+    from torch_vis.analysis.machine.hardware import Hardware
+    from torch_vis.graph.graph import Graph
+    from torch_vis.graph.metrics import Column, Metrics
 
 VIEW = KINDS.index("view")
 BOUND = ("none", "compute", "memory", "overhead")
@@ -166,3 +183,301 @@ def grouped(found: Roofline, key: Ints, count: int) -> list[Group]:
 def dtype_name(code: int) -> str:
     """The element type of a code."""
     return REAL_DTYPES[code]
+
+
+POINTS = 2000  # operations that a chart shows, those of the most time
+VISIBLE = 0.01  # of the FLOPs or the bytes: what an element type has to have to be drawn
+MARKS = 12  # of each element type, points that are named, those of the most time
+MARK = 40  # letters of such a name
+SLOWEST = 200  # operations that are listed
+VIEWS, UNKNOWN = "views and the like", "not known"  # what of the time nothing bounds, and what has no formula
+Cells = tuple[Any, ...]
+
+
+class RooflineReport(Report):
+    """Every operation against a machine's roofs; ``operations``, ``modules`` and ``kinds`` are the rows.
+
+    >>> import torch, torch_vis as tv
+    >>> found = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).roofline(hardware="h100")
+    >>> [(row[0], row[4]) for row in found.operations]
+    [('addmm', 'overhead')]
+    """
+
+    title = "Roofline"
+
+    def __init__(self, run: Run, hardware: Any = None) -> None:
+        graph, metrics = run.graph, run.metrics
+        if not len(graph):
+            raise UsageError("this trace has no operations, so there is nothing to set against a roofline")
+        self.graph = graph
+        self.hardware = profile(machine(hardware, devices=run.meta.get("devices", ())))
+        self.found = roofline(graph, metrics, self.hardware)
+
+    def columns(self) -> tuple[Column, Column]:
+        """``bound`` (a place in ``BOUND``) and ``peak_share``, one row per operation."""
+        return self.found.columns()
+
+    @cached_property
+    def total(self) -> Group:
+        """All operations together."""
+        return grouped(self.found, np.zeros(len(self.graph), dtype=np.int64), 1)[0]
+
+    @cached_property
+    def by_bound(self) -> dict[str, float]:
+        """Nanoseconds by what bounds them, then those of views, and those of which it is not known."""
+        views, *bounds = self.total.by_bound
+        return {**dict(zip(BOUND[1:], bounds)), VIEWS: views, UNKNOWN: self.total.unknown_ns}
+
+    @cached_property
+    def kinds(self) -> list[Cells]:
+        """One row per kind of operation, the one of the most time first."""
+        groups = grouped(self.found, self.found.kind.astype(np.int64), len(KINDS))
+        return _by_time(
+            [(KINDS[place], *_cells(group)) for place, group in enumerate(groups) if group.operations]
+        )
+
+    @cached_property
+    def modules(self) -> list[Cells]:
+        """One row per module for the operations that ran in it, not those of modules inside."""
+        graph = self.graph
+        key = graph.scope_module[graph.node_scope].astype(np.int64)
+        groups = grouped(self.found, key, len(graph.modules))
+        rows = [
+            (module.path or f"({module.type})", *_cells(group))
+            for module, group in zip(graph.modules, groups)
+            if group.operations
+        ]
+        return _by_time(rows)
+
+    @cached_property
+    def operations(self) -> list[Cells]:
+        """The operations of the most time, each with module, element type, what bounds it and its share of the peak."""
+        found, graph = self.found, self.graph
+        took = np.nan_to_num(found.time_ns)
+        chosen = np.argsort(-took, kind="stable")
+        chosen = chosen[(found.kind != KINDS.index("view"))[chosen]][:SLOWEST]
+        rows = []
+        for node in chosen.tolist():
+            call = graph.calls[int(graph.node_call[node])]
+            path = graph.scope_paths[int(graph.node_scope[node])]
+            known = bool(found.known[node])
+            rows.append(
+                (
+                    short_name(call.op),
+                    path,
+                    dtype_name(int(found.dtype[node])),
+                    int(took[node]),
+                    BOUND[int(found.bound[node])] if known else None,
+                    _number(found.intensity[node]),
+                    _number(found.peak_share[node]),
+                    node,
+                )
+            )
+        return rows
+
+    def facts(self) -> Mapping[str, str]:
+        """The machine, the time by what bounds it, and the share of the peak."""
+        took = max(self.total.time_ns, 1.0)
+        shares = ", ".join(
+            f"{name} {100 * part / took:.0f} %"
+            for name, part in self.by_bound.items()
+            if part / took >= 0.005
+        )
+        share, unknown = self.total.peak_share, self.total.unknown
+        rates = ", ".join(f"{name} {peak / 1e12:,.4g}" for name, peak in self.hardware.peaks.items())
+        return {
+            "machine": f"{self.hardware.name}: {rates} TFLOP/s, {self.hardware.bandwidth / 1e9:.4g} GB/s",
+            "time": f"{duration(int(took))} in {count(self.total.operations)} operations ({self.found.measured})",
+            "bound by": shares or "nothing was timed",
+            "share of the peak": "not known"
+            if share is None
+            else f"{'at least ' if unknown else ''}" + _percent(share),
+        }
+
+    def listings(self) -> Sequence[Listing]:
+        """Operations, modules, kinds."""
+        common = (
+            Field("operations", "operations", count),
+            Field("time_ns", "time", duration),
+            Field("flops", "FLOPs", least(count)),
+            Field("moved_bytes", "moved", least(size)),
+            Field("bound", "bound by"),
+            Field("intensity", "FLOPs per byte", "{:.3g}".format),
+            Field("peak_share", "of peak", least(_percent)),
+            Field("unknown", "not known", count, rare=True),
+        )
+        slow = (
+            Field("operation", "operation"),
+            Field("module", "module"),
+            Field("dtype", "type"),
+            Field("time_ns", "time", duration),
+            Field("bound", "bound by"),
+            Field("intensity", "FLOPs per byte", "{:.3g}".format),
+            Field("peak_share", "of peak", _percent),
+            Field("node", "number", str),
+        )
+        return (
+            Listing("kinds", (Field("kind", "kind"), *common), self.kinds, heading="By kind of operation"),
+            Listing(
+                "modules",
+                (Field("module", "module"), *common),
+                self.modules,
+                heading="By module, without the modules inside it",
+            ),
+            Listing("operations", slow, self.operations, heading="The operations of the most time"),
+        )
+
+    def charts(self) -> Mapping[str, Chart]:
+        """Operations over the roofs; where the time goes by what bounds it."""
+        parts = {name: int(took) for name, took in self.by_bound.items() if took or name in BOUND}
+        bars = Series("time", list(parts), list(parts.values()))
+        on = self.hardware.name
+        bounds = Chart(
+            "bars", f"Time by what bounds it on {on}", Axis("bound by"), Axis("time", "ns"), [bars]
+        )
+        series = self._points()
+        if not series:
+            return {"bounds": bounds}
+        title = f"Roofline on {on}: each operation against what its bytes allow"
+        axes = Axis("FLOPs per byte moved", log=True), Axis("FLOP/s", log=True)
+        return {"roofline": Chart("points", title, *axes, series, self._roofs(series)), "bounds": bounds}
+
+    def _elsewhere(self) -> list[str]:
+        """A sentence where the machine is of another class than the devices that the run was measured on."""
+        on = {device.partition(":")[0] for device in self.graph.devices} - {"meta"}
+        gpu = self.hardware.class_ != "cpu"
+        if not on:
+            return []
+        if gpu == bool(on - {"cpu"}):
+            if gpu or self.hardware.source == MEASURED:
+                return []
+            return [
+                f"shares are of what all of {self.hardware.name} can do, with every core; "
+                "tv.calibrate() measures what the machine here does with the threads that there are"
+            ]
+        return [
+            f"measured on {', '.join(sorted(on))}, not on {self.hardware.name}: shares of its peak and what bounds the "
+            "run are not what they would be there; t.latency(hardware=…) predicts that"
+        ]
+
+    def notes(self) -> Sequence[str]:
+        """Where the time is from, and what has no figure."""
+        notes = self._elsewhere()
+        without = int(self.found.without.sum())
+        missing = int((~self.found.known).sum()) - without
+        notes += self._of_element_types(without)
+        if missing:
+            notes.append(
+                f"{many(missing, 'operation')} {'has' if missing == 1 else 'have'} no cost formula (compiled code, an "
+                "operator of one's own): what is done there and what bounds it is not known; sums with ≥ leave it out"
+            )
+        if self.found.measured == "time_ns" and self.hardware.class_ != "cpu":
+            notes.append("times are of operations on the host, not of kernels: see time() for these")
+        above = self.found.peak_share > 1.05
+        computing = self.found.bound == BOUND.index("compute")
+        reasons = (
+            ("memory allows: their data came from a cache", above & ~computing),
+            ("arithmetic allows: its peak was measured while something else ran", above & computing),
+        )
+        for reason, chosen in reasons:
+            number = int(chosen.sum())
+            if number:
+                what = "1 operation is" if number == 1 else f"{number:,} operations are"
+                notes.append(f"{what} faster than {reason}, or the run was not on {self.hardware.name}")
+        return notes
+
+    def _of_element_types(self, without: int) -> Iterator[str]:
+        """The element types that have no figure of their own, and what stands in for them."""
+        found, hardware = self.found, self.hardware
+        counted = np.isin(found.kind, [KINDS.index(name) for name in ARITHMETIC])
+        used = [dtype_name(code) for code in np.unique(found.dtype[counted]).tolist()]
+        none = [name for name in used if hardware.figure_for(name) is None]
+        if without:
+            yield (
+                f"{hardware.name} has no figure for {' and '.join(none)}: what bounds {many(without, 'operation')} and "
+                "what share of the peak that reached is not known"
+            )
+        for name in used:
+            other = hardware.figure_for(name)
+            if other not in (name, None):
+                yield f"{hardware.name} has no figure for {name}: shares are of the peak of {other}"
+
+    def _points(self) -> list[Series]:
+        """By element type; not of one that does next to nothing, as a counter in a model of floats does."""
+        found = self.found
+        took = np.nan_to_num(found.time_ns)
+        usable = (took > 0) & (found.flops > 0) & (found.moved > 0)
+        chosen = np.argsort(-np.where(usable, took, 0), kind="stable")[:POINTS]
+        chosen = chosen[usable[chosen]]
+        made: list[Series] = []
+        for code in np.unique(found.dtype[chosen]).tolist():
+            rows = chosen[found.dtype[chosen] == code]
+            if all(part[rows].sum() < VISIBLE * part[chosen].sum() for part in (found.flops, found.moved)):
+                continue
+            names = [self._name(node) for node in rows.tolist()]
+            rates = found.flops[rows] / took[rows] * 1e9
+            color = COLORS[len(made) % len(COLORS)]
+            marks = shortened_alike([self._mark(node) for node in rows[:MARKS].tolist()], MARK)
+            marks += [""] * (len(rows) - len(marks))
+            made.append(
+                Series(
+                    dtype_name(code),
+                    found.intensity[rows].tolist(),
+                    rates.tolist(),
+                    names,
+                    color=color,
+                    marks=marks,
+                )
+            )
+        return made
+
+    def _mark(self, node: int) -> str:
+        path = self.graph.scope_paths[int(self.graph.node_scope[node])]
+        op = short_name(self.graph.calls[int(self.graph.node_call[node])].op)
+        return f"{op} in {path}" if path else op
+
+    def _name(self, node: int) -> str:
+        graph = self.graph
+        op = short_name(graph.calls[int(graph.node_call[node])].op)
+        path = graph.scope_paths[int(graph.node_scope[node])]
+        return f"{op} in {path}, {duration(int(self.found.time_ns[node]))}"
+
+    def _roofs(self, points: Sequence[Series]) -> list[Series]:
+        """The roof of each element type that is drawn, in its colour."""
+        hardware = self.hardware
+        used = {series.name: series.color for series in points}
+        figures = {name: hardware.figure_for(name) for name in used}
+        across = np.array(self.found.intensity)
+        across = across[np.isfinite(across) & (across > 0)]
+        low = float(across.min()) / 2 if len(across) else 0.1
+        roofs = []
+        for name, figure in figures.items():
+            if figure is None:
+                continue
+            peak = hardware.peaks[figure]
+            ridge = peak / hardware.bandwidth
+            high = max(float(across.max()) * 2 if len(across) else 10.0, ridge * 4)
+            xs = [min(low, ridge / 4), ridge, high]
+            title = f"roof of {figure}: {peak / 1e12:.3g} TFLOP/s, {hardware.bandwidth / 1e9:.4g} GB/s"
+            roofs.append(Series(title, xs, [xs[0] * hardware.bandwidth, peak, peak], color=used[name]))
+        return roofs
+
+
+def _by_time(rows: list[Cells]) -> list[Cells]:
+    return sorted(rows, key=lambda row: -row[2])
+
+
+def _cells(group: Group) -> Cells:
+    share, unknown = group.peak_share, group.unknown
+    bound = group.bound if group.bound != "none" else None
+    flops, moved = summed(group.flops, unknown), summed(group.moved_bytes, unknown)
+    reached = share if share is None or not unknown else LeastShare(share)
+    return group.operations, int(group.time_ns), flops, moved, bound, group.intensity, reached, unknown
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

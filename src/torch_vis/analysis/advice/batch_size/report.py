@@ -8,8 +8,16 @@ from typing import Any
 
 import torch
 
-from torch_vis.analysis.advice.batch_size.search import free_bytes, needed, prove, search, take_times
-from torch_vis.analysis.advice.batch_size.step import Fit, Sizes, Step
+from torch_vis.analysis.advice.batch_size.search import (
+    Fit,
+    Sizes,
+    Step,
+    free_bytes,
+    needed,
+    prove,
+    search,
+    take_times,
+)
 from torch_vis.analysis.parse_size import UNITS, amount_bytes
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError

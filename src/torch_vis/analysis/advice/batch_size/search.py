@@ -6,15 +6,227 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.advice.batch_size.step import Fit, Sizes, Step
+from torch_vis._trace import Trace
+from torch_vis.api import trace
+from torch_vis.capture.session import run_backward
+from torch_vis.errors import TorchVisError, UsageError
 from torch_vis.graph.text import size
 from torch_vis.progress import progress
+
+STEPS_FIRST = (
+    torch.nn.RNNBase,
+    torch.nn.MultiheadAttention,
+)  # read (steps, batch, features) unless told otherwise
+
+
+class Fit(NamedTuple):
+    """One batch size: the peak predicted from shapes, and what a run of it measured; None where it was not run.
+
+    ``predicted_bytes`` is what the allocator gives out or, on CUDA, holds: tensors, kernel scratch, rounding.
+    ``tensor_bytes`` is what tensors hold of it, and ``measured_bytes`` what they held when it ran.
+    """
+
+    batch: int
+    predicted_bytes: int
+    tensor_bytes: int
+    measured_bytes: int | None = None
+    time_ns: int | None = None
+    per_second: float | None = None
+
+    @property
+    def needed_bytes(self) -> int:
+        """What is needed as far as is known: predicted, with what tensors held in truth where it was run."""
+        return self.predicted_bytes + (
+            0 if self.measured_bytes is None else self.measured_bytes - self.tensor_bytes
+        )
+
+    @property
+    def taken(self) -> float:
+        """How many bytes it takes for each one predicted; 1 where it was not run."""
+        return self.needed_bytes / max(1, self.predicted_bytes)
+
+
+class Sizes(NamedTuple):
+    """The batch sizes that a model takes: ``least``, and from there on in strides of ``unit``."""
+
+    least: int
+    unit: int
+    why: str
+    """What the model says to others; empty where all run."""
+
+
+class Step:
+    """A run with a batch of any size. Dimension ``dim`` of the inputs is the batch; None to find out."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        dim: int | None,
+        backward: bool,
+        loss: Callable[[Any], Any] | None,
+    ) -> None:
+        self.model, self.args, self.kwargs = model, args, kwargs
+        self.backward, self.loss = backward, loss
+        self._fits: dict[int, Fit] = {}
+        self.reader = ""
+        """The module from which the dimension is known, if that is how."""
+        self.dim = 0 if dim is None else dim
+        self.sample = self._sample()
+        if dim is None:
+            self.reader = self._steps_first()
+            if self.reader:
+                self.dim = 1
+                self.sample = self._sample()
+
+    def inputs(self, batch: int, *, fake: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The sample's tensors with another number of samples; on ``fake``, with contents that nobody looks at."""
+
+        def resized(leaf: Any) -> Any:
+            dim = self._dim_of(leaf)
+            if dim is None:
+                return leaf
+            with torch.no_grad():
+                if fake:
+                    shape = (*leaf.shape[:dim], batch, *leaf.shape[dim + 1 :])
+                    made = torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
+                else:
+                    rows = torch.arange(batch, device=leaf.device) % self.sample
+                    made = leaf.detach().index_select(dim, rows)
+            return made.requires_grad_(leaf.requires_grad)
+
+        return pytree.tree_map(resized, (self.args, self.kwargs))
+
+    def traced(self, batch: int, *, model: Callable[..., Any] | None = None) -> Trace:
+        """The trace of a run: of the model by shapes alone, or of another with numbers."""
+        args, kwargs = self.inputs(batch, fake=model is None)
+        return trace(
+            model or self.model,
+            *args,
+            kwargs=kwargs,
+            backward=self.backward,
+            loss=self.loss,
+            fake=model is None,
+            keep=False,
+        )
+
+    def fit(self, batch: int) -> Fit:
+        """The peak that is predicted for a batch size."""
+        if batch not in self._fits:
+            memory = self.traced(batch).memory()
+            cuda = sum(device.reserved_bytes for device in memory.cuda)
+            self._fits[batch] = Fit(batch, cuda or memory.allocator_peak_bytes, memory.peak_bytes)
+        return self._fits[batch]
+
+    def run(self, model: Callable[..., Any], batch: int) -> None:
+        """Run it for real."""
+        args, kwargs = self.inputs(batch)
+        output = model(*args, **kwargs)
+        if self.backward or self.loss is not None:
+            run_backward(output, self.loss)
+
+    def sizes(self) -> Sizes:
+        """The sizes that the model takes, found by trying few: from 1 on, from 2 on, or else whole samples."""
+        one, two = self._refusal(1), self._refusal(2)
+        if not one and not two:
+            return Sizes(1, 1, "")
+        if not two and self.sample > 1 and not self._refusal(3):
+            return Sizes(2, 1, f"of 1 the model says {one}")
+        self.fit(self.sample)
+        why = f"of 1 the model says {one}" if one else f"of 2 the model says {two}"
+        twice = self._refusal(2 * self.sample)
+        if twice:
+            raise UsageError(
+                f"a batch of {self.sample} runs, others do not: {why}; of {2 * self.sample}, {twice}. Pass what goes "
+                "with the batch (labels, masks) as arguments, and see dim="
+            )
+        return Sizes(self.sample, self.sample, why)
+
+    def _refusal(self, batch: int) -> str:
+        """What the model says to a batch that it does not take; its own sample it has to take."""
+        try:
+            self.fit(batch)
+        except TorchVisError:
+            raise
+        except Exception as error:
+            if batch == self.sample:
+                raise
+            return " ".join(f"{type(error).__name__}: {error}".splitlines()[0].split())
+        return ""
+
+    def _sample(self) -> int:
+        """The size of the batch that was given: that of the first input that has such a dimension."""
+        given = [
+            leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        sizes = [leaf.shape[self.dim] for leaf in given if leaf.dim() > self.dim]
+        if any(sizes):
+            return next(size for size in sizes if size)
+        if sizes:
+            raise UsageError(
+                f"the batch is empty: dimension {self.dim} of the inputs has no elements; pass a sample batch with one "
+                "sample at least"
+            )
+        raise UsageError(
+            f"none of the inputs is a tensor with a dimension {self.dim} for the batch; pass a sample batch as for "
+            "trace(), and with dim= the dimension that is the batch"
+        )
+
+    def _dim_of(self, leaf: Any) -> int | None:
+        """The dimension of an input that is the batch: a mask or labels beside (steps, batch) have it first."""
+        if not isinstance(leaf, torch.Tensor):
+            return None
+        return next(
+            (dim for dim in (self.dim, 0) if leaf.dim() > dim and leaf.shape[dim] == self.sample), None
+        )
+
+    def _steps_first(self) -> str:
+        """The module that reads the inputs as (steps, batch, features), by name and class; empty if none does."""
+        if not isinstance(self.model, torch.nn.Module):
+            return ""
+        readers = {
+            module: name
+            for name, module in self.model.named_modules()
+            if isinstance(module, STEPS_FIRST) and not module.batch_first
+        }
+        if not readers:
+            return ""
+        given = [
+            leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        begins = {tuple(leaf.shape[:2]) for leaf in given if leaf.dim() > 1}
+        found: list[str] = []
+
+        def look(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            read = [leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)]
+            if read and read[0].dim() == 3 and tuple(read[0].shape[:2]) in begins:
+                # as many steps as samples say nothing, unless it is the very input
+                if read[0].shape[0] != read[0].shape[1] or any(read[0] is leaf for leaf in given):
+                    found.append(f"{readers[module] or 'the model'} ({type(module).__name__})")
+
+        with _watching(readers, look):
+            trace(self.model, *self.args, kwargs=self.kwargs, fake=True, keep=False)
+        return found[0] if found else ""
+
+
+@contextmanager
+def _watching(modules: Any, look: Callable[..., None]) -> Iterator[None]:
+    """Have a look at what modules are called with."""
+    handles = [module.register_forward_pre_hook(look, with_kwargs=True) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
 
 RUNS = 5  # of which a time is the median
 TRIES = 6  # batches that are run to find the largest

@@ -3,14 +3,430 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
-from torch_vis.analysis.advice.pruning.dependency_recurrent import RECURRENT_RULES
-from torch_vis.analysis.advice.pruning.dependency_shapes import SHAPE_RULES
-from torch_vis.analysis.advice.pruning.dependency_step import Dims, Entry, Ids, Rule, Step
-from torch_vis.graph.rows import Node
+from torch_vis.analysis.advice.pruning.dependency_step import Dims, Entry, Grid, Ids, Part, Rule, Step
+from torch_vis.graph import Slot
+from torch_vis.graph.graph import Node
 from torch_vis.ops.families import kind_of
+
+
+def _permute(step: Step) -> list[list[Entry]]:
+    x, order = step.raw(0), step.arg(1)
+    return [[x[place] for place in order]]
+
+
+def _transpose(step: Step) -> list[list[Entry]]:
+    made = list(step.raw(0))
+    one, two = (step.arg(1), step.arg(2)) if step.node.name.startswith("transpose") else (-1, -2)
+    if len(made) > 1:
+        made[one], made[two] = made[two], made[one]
+    return [made]
+
+
+def _view(step: Step) -> list[list[Entry]]:
+    return [reshaped(step, step.raw(0), step.shape(0), step.out)]
+
+
+def _expand(step: Step) -> list[list[Entry]]:
+    x, shape = step.raw(0), step.shape(0)
+    out: list[Entry] = [None] * len(step.out)
+    for back, size in enumerate(reversed(step.out), 1):
+        if back <= len(x) and shape[-back] == size:
+            out[-back] = x[-back]
+        elif size:
+            out[-back] = step.coupling.loose(size)
+    return [out]
+
+
+def _cat(step: Step) -> list[Dims]:
+    parts, axis = step.arg(0), step.arg(1, 0)
+    axis %= len(step.out)
+    parts = [part for part in parts if len(part) == len(step.out)]  # an empty tensor may have one dimension
+    out: Dims = list(parts[0])
+    for part in parts[1:]:
+        for place in range(len(out)):
+            if place != axis:
+                out[place] = step.tie(out[place], part[place])
+    joined = [part[axis] for part in parts]
+    if any(ids is None or step.coupling.is_loose(ids) for ids in joined):
+        step.lock(joined, "it is put beside what cannot be followed")
+        out[axis] = None
+    else:
+        out[axis] = np.concatenate([ids for ids in joined if ids is not None])
+    return [out]
+
+
+def _split(step: Step) -> list[list[Entry]]:
+    x, axis = step.raw(0), step.arg(2, 0)
+    axis %= len(x)
+    lengths = [value.shape[axis] for value in step.node.outputs]
+    ids = x[axis]
+    if isinstance(ids, Part):
+        left = _stiffened(step, x, ids)
+        return [left] * len(lengths)
+    pieces: list[Ids | None] = [None] * len(lengths)
+    if step.coupling.is_loose(ids):
+        pieces = [step.coupling.loose(length) for length in lengths]
+    elif ids is not None and len(set(lengths)) == 1:
+        # A program that cuts into equal parts does so by size: what goes from one must go from all.
+        cut = np.split(ids, len(lengths))
+        for piece in cut[1:]:
+            step.tie(cut[0], piece)
+        pieces = list(cut)
+        step.coupling.size(ids, step.node.path)
+    elif ids is not None:
+        pieces = list(np.split(ids, np.cumsum(lengths)[:-1]))
+        step.coupling.number(ids, step.node.path, "it is split into parts of fixed sizes")
+    return [[*x[:axis], piece, *x[axis + 1 :]] for piece in pieces]
+
+
+def _slice(step: Step) -> list[list[Entry]]:
+    x, axis = step.raw(0), step.arg(1, 0)
+    axis %= len(x)
+    ids = x[axis]
+    if step.shape(0)[axis] == step.out[axis]:
+        return [list(x)]
+    if isinstance(ids, Part):
+        return [_stiffened(step, x, ids)]
+    left: Entry = None
+    if step.coupling.is_loose(ids) and step.out[axis]:
+        left = step.coupling.loose(step.out[axis])
+    elif ids is not None:
+        left = ids[slice(step.arg(2), step.arg(3), step.arg(4, 1))]
+        step.coupling.number(ids, step.node.path, "a part of it is taken by number")
+    return [[*x[:axis], left, *x[axis + 1 :]]]
+
+
+def _select(step: Step) -> list[list[Entry]]:
+    x, axis = step.raw(0), step.arg(1, 0)
+    axis %= len(x)
+    ids = x[axis]
+    if isinstance(ids, Part):
+        left = _stiffened(step, x, ids, step.arg(2, 0))
+        return [[*left[:axis], *left[axis + 1 :]]]
+    step.lock([ids], "one of it is taken by number")
+    return [[*x[:axis], *x[axis + 1 :]]]
+
+
+def _unbind(step: Step) -> list[list[Entry]]:
+    x, axis = step.raw(0), step.arg(1, 0)
+    axis %= len(x)
+    ids = x[axis]
+    if not isinstance(ids, Part):
+        step.lock([ids], "one of it is taken by number")
+    made = []
+    for number in range(len(step.node.outputs)):
+        left = _stiffened(step, x, ids, number) if isinstance(ids, Part) else x
+        made.append([*left[:axis], *left[axis + 1 :]])
+    return made
+
+
+def _pad(step: Step) -> list[Dims]:
+    x, sizes = step.arg(0), step.arg(1)
+    out = list(x)
+    for number in range(len(sizes) // 2):
+        if sizes[2 * number] or sizes[2 * number + 1]:
+            step.lock([out[-1 - number]], "it is padded")
+            out[-1 - number] = None
+    return [out]
+
+
+SHAPE_RULES: dict[str, Rule] = {
+    "permute": _permute,
+    "transpose": _transpose,
+    "t": _transpose,
+    "expand": _expand,
+    "cat": _cat,
+    **dict.fromkeys(
+        "split chunk split_with_sizes unsafe_split unsafe_chunk unsafe_split_with_sizes".split(), _split
+    ),
+    "unbind": _unbind,
+    "slice": _slice,
+    "select": _select,
+    "constant_pad_nd": _pad,
+    **dict.fromkeys(
+        "view _unsafe_view reshape _reshape_alias flatten unsqueeze squeeze unflatten".split(), _view
+    ),
+}
+
+
+# ---------------------------------------------------------------- grids
+
+
+def _stiffened(step: Step, dims: Sequence[Entry], part: Part, index: int = 0) -> list[Entry]:
+    """Dimensions where one axis of a grid cannot be cut by itself any more, at one index of that axis."""
+    grid = part.grid
+    if grid.kept is not None:
+        return [None if entry is part else entry for entry in dims]
+    step.coupling.stiffen(grid, part.axis)
+    taken = np.take(grid.ids, index, axis=part.axis)
+    if taken.ndim == 1:
+        if part.axis == 1:  # what was taken lay within the heads, and they are what is left
+            step.coupling.line(taken)
+        return [_other(entry, grid, part.axis, taken) for entry in dims]
+    rigid = {axis - (axis > part.axis) for axis in grid.rigid if axis != part.axis}
+    smaller = Grid(taken, grid.path, rigid)
+    return [
+        _other(
+            entry,
+            grid,
+            part.axis,
+            Part(smaller, entry.axis - (entry.axis > part.axis)) if isinstance(entry, Part) else None,
+        )
+        for entry in dims
+    ]
+
+
+def _other(entry: Entry, grid: Grid, gone: int, instead: Entry) -> Entry:
+    if not isinstance(entry, Part) or entry.grid is not grid:
+        return entry
+    return None if entry.axis == gone else instead
+
+
+def reshaped(step: Step, dims: Sequence[Entry], before: Sequence[int], after: Sequence[int]) -> list[Entry]:
+    """The numbers along the dimensions of a tensor in another shape."""
+    out: list[Entry] = [None] * len(after)
+    for old, new in _matched(before, after):
+        one, two = [place for place in old if before[place] > 1], [place for place in new if after[place] > 1]
+        if len(one) == len(two) == 1:
+            out[two[0]] = dims[one[0]]
+            continue
+        if len(one) > 1 and all(step.coupling.is_loose(dims[place]) for place in one):
+            for place in two:  # which of them joins with what comes, nobody can tell
+                out[place] = step.coupling.loose(after[place])
+            continue
+        cells = _cells(step, dims, before, old)
+        if cells is None:
+            continue
+        cells = cells.reshape([after[place] for place in new])
+        if len(old) > 1 or len(new) > 1:
+            step.coupling.size(cells.ravel(), step.node.path)
+        varies = [place for place in range(len(new)) if _varies(cells, place)] or [0]
+        left = cells[tuple(slice(None) if place in varies else 0 for place in range(len(new)))].copy()
+        if len(varies) == 1:
+            out[new[varies[0]]] = left
+            continue
+        grid = Grid(left, step.node.path)
+        for axis, place in enumerate(varies):
+            out[new[place]] = Part(grid, axis)
+    return out
+
+
+def _cells(step: Step, dims: Sequence[Entry], before: Sequence[int], old: Sequence[int]) -> Ids | None:
+    """The numbers of the elements that several dimensions span, None where there are none to follow."""
+    sizes = [before[place] for place in old]
+    entries = [dims[place] if before[place] > 1 else None for place in old]
+    parts = [entry for entry in entries if isinstance(entry, Part)]
+    whole = bool(parts) and parts[0].grid.kept is None and parts[0].grid.ids.ndim == len(parts)
+    if whole and all(
+        entry is None
+        or (isinstance(entry, Part) and entry.grid is parts[0].grid)
+        or step.coupling.is_loose(entry)
+        for entry in entries
+    ):
+        turned = parts[0].grid.ids.transpose([part.axis for part in parts])
+        lengths = [before[place] if isinstance(dims[place], Part) else 1 for place in old]
+        return np.broadcast_to(
+            turned.reshape([n if isinstance(e, Part) else 1 for n, e in zip(lengths, entries)]), sizes
+        )
+    lines = [step.coupling.settled(entry) for entry in entries]
+    followed = [place for place, ids in enumerate(lines) if ids is not None]
+    if len(followed) > 1:  # what is the same all along may be merged with anything
+        followed = [place for place in followed if not step.coupling.is_loose(lines[place])] or followed[:1]
+    if not followed:
+        return None
+    if len(followed) > 1:  # of heads and what is within them, heads can be cut
+        step.lock([lines[place] for place in followed[1:]], "a view merges it with another")
+    ids = lines[followed[0]]
+    assert ids is not None
+    return np.broadcast_to(ids.reshape([-1 if n == followed[0] else 1 for n in range(len(old))]), sizes)
+
+
+def _varies(cells: Ids, axis: int) -> bool:
+    first = np.take(cells, [0], axis=axis)
+    return bool((cells != first).any())
+
+
+def _matched(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Dimensions of two shapes that hold the same elements: of ``(2, 3, 4)`` and ``(6, 4)``, 0, 1 and 0; 2 and 1."""
+    if 0 in before or prod(before) != prod(after):
+        return []
+    found = []
+    i = j = 0
+    while i < len(before) and j < len(after):
+        old, new = [i], [j]
+        left, right = before[i], after[j]
+        while left != right:
+            if left < right:
+                i += 1
+                old.append(i)
+                left *= before[i]
+            else:
+                j += 1
+                new.append(j)
+                right *= after[j]
+        found.append((old, new))
+        i, j = i + 1, j + 1
+    return found
+
+
+LSTM_GATES, GRU_GATES, RNN_GATES = 4, 3, 1  # gates
+MODES = (RNN_GATES, RNN_GATES, LSTM_GATES, GRU_GATES)  # as the kernels number them
+
+
+def _gates(step: Step) -> int:
+    name = step.node.name
+    return LSTM_GATES if "lstm" in name else GRU_GATES if "gru" in name else RNN_GATES
+
+
+def _values(step: Step, place: int) -> list[int]:
+    """The tensors of an argument, of one or of several; none where it is left out."""
+    args = step.node.call.args
+    item = args[place] if place < len(args) else None
+    items = item if type(item) is tuple else (item,)
+    return [step.inputs[each.number] for each in items if isinstance(each, Slot)]
+
+
+def _last(step: Step, values: Sequence[int]) -> list[Ids | None]:
+    return [step.coupling.dims(value)[-1] for value in values]
+
+
+def _summed(step: Step, ids: Ids | None, weight: int) -> None:
+    """Features that a matrix reads: its columns."""
+    columns = step.coupling.dims(weight)[1]
+    step.tie(ids, columns)
+    if step.coupling.is_plain(weight):
+        step.coupling.feed(columns)
+
+
+def _units(step: Step, rows: Sequence[Ids | None], gates: int) -> Ids | None:
+    """The units that rows of all gates stand for, one gate after another: what goes from one goes from all."""
+    if any(ids is None for ids in rows):
+        step.lock(rows, f"{step.node.name} joins it with an input, or with what cannot be followed")
+        return None
+    pieces = [piece for ids in rows if ids is not None for piece in np.split(ids, gates)]
+    for ids in rows:
+        if ids is not None:
+            step.coupling.size(ids, step.node.path)
+    for piece in pieces[1:]:
+        step.tie(pieces[0], piece)
+    return pieces[0]
+
+
+def _layer(
+    step: Step, x: Ids | None, params: Sequence[int], states: Sequence[Ids | None], gates: int
+) -> tuple[Ids | None, Ids | None]:
+    """One layer in one direction: the features that it gives, and its units; the two differ by a projection."""
+    coupling = step.coupling
+    matrices = [value for value in params if len(coupling.graph.values[value].shape) == 2]
+    biases = [value for value in params if len(coupling.graph.values[value].shape) == 1]
+    _summed(step, x, matrices[0])
+    units = _units(step, [coupling.dims(value)[0] for value in (*matrices[:2], *biases)], gates)
+    if len(states) > 1:
+        units = step.tie(units, states[1])
+    out = units
+    for projection in matrices[2:]:
+        _summed(step, units, projection)
+        out = coupling.dims(projection)[0]
+    out = step.tie(out, states[0])
+    _summed(step, out, matrices[1])
+    return out, units
+
+
+def _layers(
+    step: Step, params: Sequence[int], states: Sequence[int], gates: int, count: int, directions: int
+) -> list[Dims]:
+    """Layers one upon another, each of what all directions of the one before it give."""
+    given, each = step.arg(0), len(params) // (count * directions)
+    before = _last(step, states)
+    x: Ids | None = given[-1]
+    out = units = None
+    for layer in range(count):
+        made: Dims = []
+        for direction in range(directions):
+            first = (layer * directions + direction) * each
+            out, units = _layer(step, x, params[first : first + each], before, gates)
+            made.append(out)
+        known = [ids for ids in made if ids is not None]
+        x = np.concatenate(known) if len(known) == len(made) else None
+    after: list[Dims] = [
+        [*([None] * (len(step.coupling.graph.values[value].shape) - 1)), ids]
+        for value, ids in zip(states, (out, units))
+    ]
+    return [[*given[:-1], x], *after]
+
+
+def _whole(step: Step) -> list[Dims]:
+    """``lstm``, ``gru``, ``rnn_tanh``: states, then parameters, then options; packed sequences have one tensor more."""
+    args = step.node.call.args
+    place = max(
+        at for at, item in enumerate(args) if type(item) is tuple and item and isinstance(item[0], Slot)
+    )
+    count, directions = args[place + 2], 2 if args[place + 5] else 1
+    return _layers(step, _values(step, place), _values(step, place - 1), _gates(step), count, directions)
+
+
+def _library(step: Step) -> list[Dims]:
+    """``_cudnn_rnn`` and ``miopen_rnn``, which has two arguments less: the flat buffer, and the projection's size."""
+    args, less = step.node.call.args, 0 if "cudnn" in step.node.name else 1
+    states = [*_values(step, 4 - less), *_values(step, 5 - less)]
+    count, directions = args[9 - 2 * less], 2 if args[13 - 2 * less] else 1
+    return _layers(step, _values(step, 1), states, MODES[args[6 - less]], count, directions)
+
+
+def _one_layer(step: Step) -> list[Dims]:
+    """``mkldnn_rnn_layer``: without biases, zeros stand in their places."""
+    args, x = step.node.call.args, step.arg(0)
+    params = [value for place in range(1, 5 if args[12] else 3) for value in _values(step, place)]
+    gates = MODES[args[9]]
+    states = [value for place in (5, 6)[: 2 if gates == LSTM_GATES else 1] for value in _values(step, place)]
+    out, units = _layer(step, x[-1], params, _last(step, states), gates)
+    return [
+        [*x[:-1], out],
+        *(
+            [*([None] * (len(made.shape) - 1)), ids]
+            for made, ids in zip(step.node.outputs[1:3], (out, units))
+        ),
+    ]
+
+
+def _one_step(step: Step) -> list[Dims]:
+    """``lstm_cell`` and others: one step of one layer."""
+    params = [value for place in range(2, 6) for value in _values(step, place)]
+    x = step.arg(0)
+    out, units = _layer(step, x[-1], params, _last(step, _values(step, 1)), _gates(step))
+    return [[*x[:-1], out], [*x[:-1], units]]
+
+
+def _gated(step: Step) -> list[Dims]:
+    """``_thnn_fused_lstm_cell`` and others: what a cell does with gates that are there already."""
+    rows = _last(step, [value for place in (0, 1, 3, 4) for value in _values(step, place)])
+    state = step.arg(2)
+    units = step.tie(_units(step, rows, _gates(step)), state[-1])
+    return [[*state[:-1], units]] * (2 if _gates(step) == LSTM_GATES else 1)
+
+
+def _pack(step: Step) -> list[Dims]:
+    """Steps of all sequences in one dimension."""
+    return [[None, *step.arg(0)[2:]], [None]]
+
+
+def _unpack(step: Step) -> list[Dims]:
+    return [[None, None, *step.arg(0)[1:]], [None]]
+
+
+RECURRENT_RULES: dict[str, Rule] = {
+    **dict.fromkeys("lstm gru rnn_tanh rnn_relu _lstm_mps".split(), _whole),
+    **dict.fromkeys("_cudnn_rnn miopen_rnn".split(), _library),
+    "mkldnn_rnn_layer": _one_layer,
+    **dict.fromkeys("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split(), _one_step),
+    **dict.fromkeys("_thnn_fused_lstm_cell _thnn_fused_gru_cell".split(), _gated),
+    "_pack_padded_sequence": _pack,
+    "_pad_packed_sequence": _unpack,
+}
 
 
 def rule_of(node: Node) -> Rule | None:

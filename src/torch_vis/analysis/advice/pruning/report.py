@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,21 +11,119 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.analysis.advice.pruning.charts import group_chart, heads_chart
 from torch_vis.analysis.advice.pruning.dependency import Group
-from torch_vis.analysis.advice.pruning.hf_config import Settings, correct_settings
-from torch_vis.analysis.advice.pruning.model_cost import taken
-from torch_vis.analysis.advice.pruning.surgery import Change
+from torch_vis.analysis.advice.pruning.surgery import Change, Settings, correct_settings
 from torch_vis.analysis.advice.pruning.trial import HIDDEN, MIXED, OTHER, RESHAPED, UNSTEADY, Bench, Trial
 from torch_vis.analysis.compare.numeric.side_by_side import Gap
 from torch_vis.analysis.gradients.nonfinite import warning
-from torch_vis.analysis.machine.lower_bound import Least, least
+from torch_vis.analysis.machine.hardware import Hardware
+from torch_vis.analysis.machine.lower_bound import Least, least, summed
 from torch_vis.analysis.report import Report
+from torch_vis.api import trace
 from torch_vis.errors import UsageError
 from torch_vis.graph.text import and_more, count, duration
 from torch_vis.progress import progress
-from torch_vis.views.charts.chart import Chart
+from torch_vis.views.charts.chart import COLORS, QUIET, Axis, Chart, Series
 from torch_vis.views.text.table import Field, Listing
+
+ROWS = 40  # groups that a chart names one by one
+
+
+def group_chart(groups: Sequence[Cut]) -> Chart | None:
+    """A row for each group, of many for those that matter most: how far the output moves, or what goes."""
+    cut = [group for group in groups if not group.problem]
+    if not cut:
+        return None
+    tried = [group for group in cut if group.output is not None]
+    if not tried:  # cut without trying each alone
+        shown = _largest(cut, lambda group: group.parameters)
+        told = f": the {ROWS} of {len(cut):,} that save most" if len(cut) > ROWS else ""
+        sizes = Series("parameters", [group.name for group in shown], [g.parameters for g in shown])
+        axes = Axis("units of"), Axis("parameters that go", "count")
+        return Chart("bars", f"What cutting each group saves{told}", *axes, [sizes])
+    shown = _largest(tried, _moved)
+    told = f": the {ROWS} of {len(tried):,} that move it most" if len(tried) > ROWS else ""
+    names = [f"{group.name}, {count(group.parameters)}" for group in shown]
+    series = Series("group", names, [_moved(group) for group in shown])
+    axes = Axis("units, parameters"), Axis("how far the output moves, of its norm")
+    return Chart("dots", f"What cutting each group alone does to the output{told}", *axes, [series])
+
+
+def heads_chart(heads: Sequence[Head]) -> Chart | None:
+    """A row for each head, of many for the lightest, in the order of the model."""
+    if not heads:
+        return None
+    lightest = sorted(head.share for head in heads)[:ROWS]
+    shown = [head for head in heads if head.share <= lightest[-1]][:ROWS]
+    told = f": the {ROWS} lightest of {len(heads):,}" if len(heads) > ROWS else ""
+    if all(head.problem for head in heads):
+        told += f"{',' if told else ':'} none can be cut"
+    parts = [
+        Series(name, [head.name for head in some], [head.share for head in some], color=color)
+        for name, color, some in (
+            ("cut", COLORS[3], [head for head in shown if head.cut]),
+            ("stays", COLORS[0], [head for head in shown if not head.cut and not head.problem]),
+            ("cannot be cut", QUIET, [head for head in shown if head.problem]),
+        )
+        if some
+    ]
+    # dots: lengths from zero on would all look the same
+    rows = Axis("head", names=[head.name for head in shown])
+    weight = Axis("share of the weight of its attention's heads")
+    return Chart("dots", f"Weight of each head{told}", rows, weight, parts)
+
+
+def _moved(group: Cut) -> float:
+    return group.output.relative if group.output is not None else 0.0
+
+
+def _largest(groups: Sequence[Cut], by: Callable[[Cut], float]) -> list[Cut]:
+    """Of more groups than can be named, those of the most, in the order that they have."""
+    kept = sorted(range(len(groups)), key=lambda place: -by(groups[place]))[:ROWS]
+    return [groups[place] for place in sorted(kept)]
+
+
+RUNS = 5
+
+
+def taken(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hardware: Hardware | None
+) -> tuple[dict[str, int], str]:
+    """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there.
+
+    Of that, what kernels take is told apart, and as the second result what the run waits for, the host or the
+    device. What leaves out operations of unknown work is a ``Least``.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        found = trace(model, *args, kwargs=kwargs, keep=False)
+    spent = []
+    for _ in range(RUNS):
+        begun = time.perf_counter_ns()
+        with torch.no_grad():
+            model(*args, **kwargs)
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        spent.append(time.perf_counter_ns() - begun)
+    for module, mode in modes:
+        module.training = mode
+    column = found.metrics["flops"]
+    known = {"flops": summed(column.total(), column.uncovered)}  # None where no operation has a formula
+    waits_for = ""
+    if hardware is not None:
+        there = found.latency(hardware=hardware)
+        missing = there.unknown_operations
+        waits_for = (there.found.waits_for or "") if there.found.overlaps else ""
+        known["predicted_ns"] = summed(round(there.total_ns), missing)
+        known["kernels_ns"] = summed(round(float(there.found.device_ns.sum())), missing)
+    figures = {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "time_ns": round(statistics.median(spent)),
+        **{name: figure for name, figure in known.items() if figure is not None},
+    }
+    return figures, waits_for
+
 
 MORE = 0.1  # of a group that goes beyond what was asked for, from which on it is said
 NAMED = 3  # groups that a note names

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.advice.quantization.channels import channels_of
 from torch_vis.analysis.advice.quantization.rounding import (
     FORMATS,
@@ -19,10 +22,13 @@ from torch_vis.analysis.advice.quantization.rounding import (
     products,
     sqnr,
 )
-from torch_vis.api import Trace
+from torch_vis.analysis.machine.datasheet_efficiency import Profiled
+from torch_vis.analysis.machine.features import Workload, workload
+from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
-from torch_vis.ops.families import kind_of
+from torch_vis.graph.types import Floats, Ints
+from torch_vis.ops.families import KINDS, REAL_DTYPES, kind_of
 from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Watched
 
@@ -206,7 +212,7 @@ def activation_noise(
     """By weight and format, the worst signal to noise of what the weight is multiplied with; None of nothing finite."""
     by_node = {one.node: one for one in multiplied if one.activations}  # one of a node's weights has them
     noise: dict[tuple[int, str], float | None] = {}
-    run = Watched(found.graph, found._held)
+    run = Watched(found.graph, found.kept)
     with quiet(run.plan.generators):
         for node in run.steps():
             one = by_node.get(node)
@@ -220,3 +226,177 @@ def activation_noise(
                     known = [known for known in (reached, worst) if known is not None]
                     noise[one.weight, form] = min(known, default=None)
     return noise
+
+
+class Advised(NamedTuple):
+    """Formats that hold together, None for a parameter to keep: ``whole`` is what comes of all of them at once.
+
+    ``alone_db`` is what the output would be with every parameter in the narrowest format that it takes alone.
+    """
+
+    formats: dict[str, str | None]
+    whole: Whole
+    alone_db: float | None
+
+
+def narrowest(rows: Sequence[Rounding], floor_db: float) -> dict[str, str | None]:
+    """For each parameter the narrowest format that leaves enough of the output with this one alone rounded."""
+    found: dict[str, str | None] = {row.weight: None for row in rows}
+    for row in sorted(rows, key=lambda row: row.bytes_after):
+        if found[row.weight] is None and row.reached_db >= floor_db and not row.hidden:
+            found[row.weight] = row.format
+    return found
+
+
+def advised(
+    rows: Sequence[Rounding], floor_db: float, tried: Callable[[Mapping[str, str]], Whole]
+) -> Advised | None:
+    """Formats that leave enough of the output together, where any was found; ``tried`` runs with some of them.
+
+    None as well where there is no output to look at: nothing tells what they do together.
+
+    Errors add up. Where they come to too much, the parameters that bring most get the next better format, or stay as
+    they are; how many have to is found by halving, so that few runs are needed.
+    """
+    alone = narrowest(rows, floor_db)
+    if not any(alone.values()):
+        return None
+    first = tried(_chosen(alone))
+    if first.output_db is None:
+        return None
+    if first.output_db >= floor_db:
+        return Advised(alone, first, first.output_db)
+    steps = _widened(rows, alone)
+    low, high = 0, len(steps)  # too much is rounded; enough is left
+    found = Advised(dict.fromkeys(alone), tried({}), first.output_db)
+    while high - low > 1:
+        middle = (low + high) // 2
+        formats = {**alone, **dict(steps[:middle])}
+        whole = tried(_chosen(formats))
+        if whole.output_db is None or whole.output_db >= floor_db:
+            high, found = middle, Advised(formats, whole, first.output_db)
+        else:
+            low = middle
+    return found
+
+
+def _chosen(formats: Mapping[str, str | None]) -> dict[str, str]:
+    return {weight: form for weight, form in formats.items() if form is not None}
+
+
+def _widened(rows: Sequence[Rounding], alone: Mapping[str, str | None]) -> list[tuple[str, str | None]]:
+    """Parameters that get another format, one after another until all stay as they are: the worst one next."""
+    better = {row.weight: [row] for row in rows if row.format == alone[row.weight]}
+    for row in sorted(rows, key=lambda row: (row.bytes_after, -row.reached_db)):
+        mine = better.get(row.weight, ())
+        if mine and row.reached_db > mine[-1].reached_db:
+            better[row.weight].append(row)
+    queue = [(mine[0].reached_db, weight, 0) for weight, mine in better.items()]
+    heapq.heapify(queue)
+    found: list[tuple[str, str | None]] = []
+    while queue:
+        _, weight, place = heapq.heappop(queue)
+        mine = better[weight][place + 1 :]
+        found.append((weight, mine[0].format if mine else None))
+        if mine:
+            heapq.heappush(queue, (mine[0].reached_db, weight, place + 1))
+    return found
+
+
+COMPUTED_IN = {"int8": "int8", "fp8": "float8"}
+
+
+def time_saved(
+    found: Trace,
+    multiplied: Sequence[Product],
+    narrow: Mapping[tuple[int, str], Narrow],
+    machine: Hardware,
+) -> dict[tuple[int, str], int]:
+    """By weight and format, the nanoseconds of the device that narrower numbers (``narrow``) would save.
+
+    Of an operation with several weights (an LSTM), each has a part of what is saved once all are narrow, by its size.
+    A weight is left out where the work of an operation that multiplies by it is not known.
+    """
+    work = workload(found.graph, found.metrics)
+    by_node: dict[int, list[Product]] = {}
+    for one in multiplied:
+        by_node.setdefault(one.node, []).append(one)
+    rows = work.group[np.array([*by_node], dtype=np.int64)]
+    saved: dict[tuple[int, str], float] = {}
+    for form in dict.fromkeys(form for _, form in narrow):
+        spared = [
+            _spared(found.graph, parts, form, narrow, KINDS[work.kind[row]])
+            for row, parts in zip(rows, by_node.values())
+        ]
+        less = _device_ns(work, rows, machine) - _device_ns(work, rows, machine, form, np.array(spared))
+        for parts, nanoseconds in zip(by_node.values(), np.maximum(less, 0.0).tolist()):
+            sizes = [found.graph.values[one.weight].type.numel for one in parts]
+            for one, size in zip(parts, sizes):
+                part = nanoseconds * size / max(1, sum(sizes))
+                saved[one.weight, form] = saved.get((one.weight, form), 0.0) + part
+    return {key: round(nanoseconds) for key, nanoseconds in saved.items() if np.isfinite(nanoseconds)}
+
+
+def _device_ns(
+    work: Workload,
+    rows: Ints,
+    machine: Hardware,
+    form: str | None = None,
+    spared: Floats | None = None,
+) -> Floats:
+    """What the kernels of some classes of operation take, as they are or in a format; NaN where work is not known."""
+    dtype, moved = work.dtype[rows], work.moved[rows]
+    if form is not None and spared is not None:
+        moved = np.maximum(moved - spared, 0.0)
+        if FORMATS[form].activation is not None:
+            dtype = np.full_like(dtype, REAL_DTYPES.index(COMPUTED_IN[form]))
+    chosen = Workload(
+        np.arange(len(rows)),
+        [work.op[row] for row in rows],
+        work.kind[rows],
+        dtype,
+        work.flops[rows],
+        moved,
+        work.tensors[rows],
+        work.sizes[rows],
+        work.bias[rows],
+    )
+    known = np.isfinite(work.flops[rows]) & np.isfinite(moved)
+    return np.where(known, Profiled(machine)(chosen).time_ns, np.nan)
+
+
+def _spared(
+    graph: Graph, parts: Sequence[Product], form: str, narrow: Mapping[tuple[int, str], Narrow], kind: str
+) -> float:
+    """The bytes that an operation would not have to read."""
+    bits = FORMATS[form].bits / 8
+    spared = 0.0
+    for one in parts:
+        weight = graph.values[one.weight].type
+        less = weight.numel * (weight.itemsize or 4) - narrow[one.weight, form].size_bytes(weight.shape)
+        spared += less * (_share_read(graph, one) if kind == "indexing" else 1.0)
+        if FORMATS[form].activation is not None:
+            for value in one.activations:
+                given = graph.values[value].type
+                spared += given.numel * ((given.itemsize or 4) - bits)
+    return spared
+
+
+def _share_read(graph: Graph, one: Product) -> float:
+    """An embedding reads the rows that it is asked for and no more."""
+    given = [value.type.numel for value in graph.nodes[one.node].inputs if value.index != one.weight]
+    rows = graph.values[one.weight].type.shape[0]
+    return min(1.0, max(given, default=rows) / max(1, rows))
+
+
+def notes_on(machine: Hardware, formats: Iterable[str]) -> list[str]:
+    """What the times rest on, and which formats the machine has no units for."""
+    found = [
+        f"time saved: what the kernels take less by the model of latency(hardware={machine.name!r}); a run that waits "
+        "for the host gains none of it"
+    ]
+    for form in formats:
+        wanted = COMPUTED_IN.get(form)
+        if wanted is not None and machine.computes_in(wanted) != wanted:
+            found.append(f"{machine.name} has no {form}: computed as {machine.computes_in(wanted)}")
+    return found
