@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from torch_vis.capture.containers import named_tensors, wrapped_parts
+from torch_vis.capture.containers import named_tensors, inner_tensors
 from torch_vis.capture.recording.op_plan import Plan
 from torch_vis.capture.recording.source_lines import CodeInfo
 from torch_vis.capture.recording.tensors import Tensor, Tensors
@@ -358,7 +358,7 @@ class GradWrites:
             name = names.get(id(leaf)) or names.get(id(self.met(leaf)))
             if name is None:
                 continue
-            parts = wrapped_parts(leaf)
+            parts = inner_tensors(leaf)
             if parts is None:
                 found.append((f"{name}.grad", number))
             elif len(parts) == 1:  # of several, it cannot be told which

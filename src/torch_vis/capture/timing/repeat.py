@@ -120,7 +120,7 @@ class Repeats:
         if resized:
             return "not repeated: the run changes the size of memory from outside"
         for state, tensor in self.before.changes():
-            if tensor.grad_fn is not None and version_of(tensor)[0] != state.version:
+            if tensor.grad_fn is not None and version_of(tensor).writes != state.version:
                 return "not repeated: the run writes in place to a tensor with a gradient history"
             if state.geometry != geometry(tensor):
                 return "not repeated: the run gives a tensor from outside other memory or another shape"
