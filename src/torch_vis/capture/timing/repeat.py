@@ -116,7 +116,7 @@ class Repeats:
         for standing in (self.before, after):
             standing.keep_only(self.touched, modules)
         copied = {held.storages[number]._cdata for number in held.originals}
-        resized = {number for number, _, _ in rec.resizes if number in rec.outside}
+        resized = {number for number, _, _ in rec.resizes if number in rec.external_storages}
         if resized:
             return "not repeated: the run changes the size of memory from outside"
         for state, tensor in self.before.changes():
@@ -142,7 +142,7 @@ class Repeats:
             for tensor in tensors_of(owner)
             if (storage := tensor.untyped_storage()).device.type != "meta"
         }
-        left = [number for name, number, _, _ in rec.escapes if "numpy" in name or "array" in name]
+        left = [number for name, number, _, _ in rec.python_escapes if "numpy" in name or "array" in name]
         if left:  # writes through an array are not seen
             more |= {storage._cdata: storage for storage in real.values()}
         extra = [(s, copy_of(s)) for address, s in more.items() if address not in known]
