@@ -209,7 +209,7 @@ def contents_of(graph: Graph, held: KeptTensors | None) -> Callable[[int], bytes
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.LayerNorm(3), torch.arange(3.0))
-    >>> [contents_of(t.graph, t._held)(value.index) is None for value in t.graph.inputs]
+    >>> [contents_of(t.graph, t.kept)(value.index) is None for value in t.graph.inputs]
     [False, True, True]
     """
     known: dict[int, bytes | None] = {}

@@ -18,12 +18,12 @@ from torch_vis.errors import FileError, UsageError, no_match
 from torch_vis.graph.io.atomic import PathLike
 
 if TYPE_CHECKING:
+    from torch_vis._trace import Trace
     from torch_vis.analysis.machine.features import Workload
     from torch_vis.analysis.machine.host_model import HostCosts
     from torch_vis.analysis.machine.kernel_model import Samples
     from torch_vis.analysis.machine.probes.clocks import Burst, Timed
     from torch_vis.analysis.machine.probes.sizes import Probe
-    from torch_vis.api import Trace
     from torch_vis.graph.graph import Graph
 
 SECONDS = 55.0  # that it takes at most, next to loading torch

@@ -26,8 +26,7 @@ from torch_vis.capture.assembling.regions import (
     region,
     regions_meet,
 )
-from torch_vis.graph.rows import TensorType
-from torch_vis.graph.schema import Kind
+from torch_vis.graph.schema import Kind, TensorType
 from torch_vis.graph.types import Bools, Ints
 
 SMALL_BYTES = 1 << 14

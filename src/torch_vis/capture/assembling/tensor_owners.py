@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from torch_vis.graph.rows import TensorType
-from torch_vis.graph.schema import Role
+from torch_vis.graph.schema import Role, TensorType
 
 Name = tuple[Role, int]  # and the number of the name
 

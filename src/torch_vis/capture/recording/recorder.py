@@ -25,7 +25,7 @@ from torch_vis.capture.recording.op_plan import OpPlan
 from torch_vis.capture.recording.source_lines import CodeInfo
 from torch_vis.capture.recording.tensors import Tensor, Tensors
 from torch_vis.graph.call import Call, Slot, Special, short_name
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 current_autograd_node = torch._C._current_autograd_node
 sequence_number = torch._C._autograd._get_sequence_nr

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import AUTOGRAD_MODULES
 
 TORCH = os.path.dirname(torch.__file__) + os.sep

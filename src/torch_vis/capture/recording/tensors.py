@@ -17,7 +17,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
-from torch_vis.graph.rows import TensorType
+from torch_vis.graph.schema import TensorType
 
 Tensor = torch.Tensor
 ref = weakref.ref
