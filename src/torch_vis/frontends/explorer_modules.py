@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch_vis.capture.contents import contents_of, histogram_of
 from torch_vis.capture.statistics import TensorFact
 from torch_vis.frontends.collector import collector_paused
+from torch_vis.frontends.explorer_archives import FileModule
 from torch_vis.frontends.explorer_maps import Maps
 from torch_vis.frontends.explorer_source import class_source
 from torch_vis.frontends.explorer_stats import ForwardStats, add_columns
@@ -169,7 +170,9 @@ class ModuleSubject(Subject):
         return calls_of(self.trace, self.row_of_scope, row)
 
     def source(self, row: int) -> Source | None:
-        """The class of the module, pointing at its forward."""
+        """The class of the module, pointing at its forward; a file does not say it."""
+        if isinstance(self.modules[row], FileModule):
+            return None
         return class_source(type(self.modules[row]))
 
     def gradients(self) -> Sequence[Gradient] | None:
