@@ -24,7 +24,8 @@ from torch_vis.frontends.explorer_pickle import Call, Global, Persistent, read_p
 
 TABLE_BYTES = 16 << 20  # of a compressed table; torch writes them uncompressed
 CODE_BYTES = 64 << 20  # of all program text together
-TENSOR_BYTES = 1 << 50  # so that no sum of sizes overflows
+EXPANDED_BYTES = 1 << 28  # of a tensor that repeats its elements, beyond its storage
+LARGEST = 1 << 50  # of a length, a stride or an offset, so that no product overflows
 DEPTH = 100  # levels of modules
 PLACES = 1_000_000  # names of modules, where one module may have many
 
@@ -86,10 +87,11 @@ class Archive:
         entry = self.records[name]
         if entry.compress_type == zipfile.ZIP_STORED:
             return self._stored(name).tobytes()
-        if entry.file_size > most:
+        if entry.compress_type != zipfile.ZIP_DEFLATED or entry.file_size > most:
             raise NotUnderstood(f"{name} is compressed and larger than {most >> 20} MiB")
-        with zipfile.ZipFile(self.path) as file:
-            return file.read(entry)
+        # with a number: without one, all that is compressed is expanded first, whatever size it claims
+        with zipfile.ZipFile(self.path) as file, file.open(entry) as stream:
+            return stream.read(entry.file_size)
 
     def code(self, name: str) -> str:
         """The program text in a record, as text; empty where there is none."""
@@ -115,7 +117,8 @@ class Archive:
 
     def _stored(self, name: str) -> Any:
         entry = self.records[name]
-        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+        is_raw = entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
+        if not is_raw or entry.flag_bits & 1:
             raise NotUnderstood(f"{name} is compressed or encrypted")
         head = bytes(self._bytes[entry.header_offset : entry.header_offset + 30])
         if head[:4] != b"PK\x03\x04":
@@ -138,8 +141,8 @@ def strided(elements: torch.Tensor, shape: Sequence[int], stride: Sequence[int],
     size = 1
     for length in shape:
         size *= max(length, 1)
-    if size * elements.element_size() > TENSOR_BYTES or max(numbers) > TENSOR_BYTES:
-        raise NotUnderstood("a tensor is too large to be one")
+    if size * elements.element_size() > elements.nbytes + EXPANDED_BYTES or max(numbers) > LARGEST:
+        raise NotUnderstood("a tensor is far larger than its storage")
     last = offset + sum((length - 1) * step for length, step in zip(shape, stride))
     if 0 not in shape and last >= elements.numel():
         raise NotUnderstood("a tensor reaches beyond its storage")
@@ -209,6 +212,7 @@ class _Script:
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
         self.classes: dict[Global, ScriptClass] = {}
+        self.files: dict[str, dict[str, ScriptClass]] = {}
         self.restoring = self.unlisted = 0
 
     def read(self, root: Any) -> Script:
@@ -240,7 +244,9 @@ class _Script:
             return False
         if name not in self.classes:
             path = "code/" + name.module.replace(".", "/") + ".py"
-            self.classes[name] = _declared(self.archive.code(path), name.name)
+            if path not in self.files:
+                self.files[path] = _declared(self.archive.code(path))
+            self.classes[name] = self.files[path].get(name.name, NO_MODULE)
         return self.classes[name].is_module
 
     def _attributes(self, record: Call) -> list[tuple[str, Any]]:
@@ -266,7 +272,7 @@ class _Script:
             raise NotUnderstood("a tensor has no storage")
         elements = self.archive.elements(f"data/{storage.key[2]}", STORAGES[storage.key[1].name])
         tensor = strided(elements, shape, stride, offset)
-        is_parameter = name in kind.parameters
+        is_parameter = name in kind.parameters or (restored and bool(requires_grad))
         module.own(name, tensor, parameter=is_parameter, requires_grad=bool(requires_grad))
 
 
@@ -274,19 +280,23 @@ def _is_row(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and not isinstance(value, (Global, Persistent))
 
 
-def _declared(code: str, name: str) -> ScriptClass:
-    """What the class of this name declares in its program text; the text is searched, and never compiled."""
-    head = re.search(rf"^class {re.escape(name)}\((\w+)\):$", code, re.MULTILINE)
-    if head is None:
-        return ScriptClass(False, frozenset(), frozenset(), False)
-    end = re.compile(r"^\S", re.MULTILINE).search(code, head.end())
-    body = code[head.end() : end.start() if end else len(code)]
-    return ScriptClass(
-        head[1] == "Module",
-        _names(body, "__parameters__"),
-        _names(body, "__buffers__"),
-        re.search(r"^  def __setstate__\(", body, re.MULTILINE) is not None,
-    )
+NO_MODULE = ScriptClass(False, frozenset(), frozenset(), False)
+
+
+def _declared(code: str) -> dict[str, ScriptClass]:
+    """What the classes in a program text declare, by name; the text is searched, and never compiled."""
+    classes = {}
+    heads = list(re.finditer(r"^class (\w+)\((\w+)\):$", code, re.MULTILINE))
+    ends = [head.start() for head in heads[1:]]
+    for head, end in zip(heads, [*ends, len(code)], strict=True):
+        body = code[head.end() : end]
+        classes[head[1]] = ScriptClass(
+            head[2] == "Module",
+            _names(body, "__parameters__"),
+            _names(body, "__buffers__"),
+            re.search(r"^  def __setstate__\(", body, re.MULTILINE) is not None,
+        )
+    return classes
 
 
 def _names(body: str, table: str) -> frozenset[str]:

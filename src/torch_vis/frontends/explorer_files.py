@@ -185,7 +185,7 @@ def _archive(path: str) -> Archive | None:
         return None
     try:
         return Archive(path)
-    except (zipfile.BadZipFile, NotUnderstood, ValueError, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
         raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
 
 

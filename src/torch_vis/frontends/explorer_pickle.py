@@ -34,6 +34,9 @@ class Call:
         self.state: Any = None
 
 
+KEYS = (str, int, float, bool, Call)
+
+
 def read_pickle(data: bytes) -> Any:
     """The value that a pickle describes: plain containers and numbers, and records for all that would run code."""
     stack: list[Any] = []
@@ -89,6 +92,9 @@ def _append(stack: list[Any], items: list[Any]) -> None:
 def _set_items(stack: list[Any], items: list[Any]) -> None:
     if type(stack[-1]) is not dict:
         raise ValueError("a key for what is no dictionary")
+    # a key is hashed, which for a deeply nested tuple overflows the interpreter's stack
+    if not all(isinstance(key, KEYS) for key in items[::2]):
+        raise ValueError("a key that TorchScript does not write")
     stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
 
