@@ -495,6 +495,15 @@ def test_entries_that_overlap_are_refused(tmp_path: Path) -> None:
         subject_of(path)
 
 
+def test_an_archive_of_several_disks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    data = bytearray(scripted(net()))
+    struct.pack_into("<I", data, data.rfind(b"PK\x06\x07") + 16, 9)
+    path.write_bytes(data)
+    with pytest.raises(TorchVisError, match="disks"):
+        subject_of(path)
+
+
 def modules(state: bytes) -> bytes:
     """A TorchScript file whose pickle is this one; ``M`` is a module."""
     return changed(

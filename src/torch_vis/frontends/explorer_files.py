@@ -181,10 +181,8 @@ def _of_torch(path: str, trust: bool, ending: str) -> Subject:
 def _archive(path: str) -> Archive | None:
     import zipfile
 
-    if not zipfile.is_zipfile(path):
-        return None
     try:
-        return Archive(path)
+        return Archive(path) if zipfile.is_zipfile(path) else None
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
         raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
 
