@@ -92,7 +92,7 @@ def _owners(graph: Graph) -> list[int]:
     A call that backward recomputes, and where a compiler puts the backward of a module, count as the first call.
     """
     kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
-    first = first_calls(graph)
+    first = graph.tree.first_calls
     owners: list[int] = []
     for scope, parent in enumerate(graph.scope_parent.tolist()):
         if parent >= 0 and kinds[scope] in TRANSPARENT:
