@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch_vis.graph.call import short_name
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.parameters import parameters
@@ -45,7 +46,7 @@ def payload(
     directory, text = pack({**columns, **lines})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
-    names = [call.op.rpartition("::")[2].partition(".")[0] for call in graph.calls]
+    names = [short_name(call.op) for call in graph.calls]
     return {
         "version": VERSION,
         "directory": directory,
