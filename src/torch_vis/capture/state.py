@@ -189,7 +189,8 @@ class StateSnapshot:
         optimizers = {
             id(owner)
             for owner in self.owners
-            if isinstance(owner, Optimizer) and any(version_of(p)[2] in addresses for p in _managed(owner))
+            if isinstance(owner, Optimizer)
+            and any(version_of(p).address in addresses for p in _managed(owner))
         }
         kept = {
             id(owner)
@@ -199,7 +200,7 @@ class StateSnapshot:
             or isinstance(owner, torch.amp.GradScaler)
         }
         own = addresses | {
-            version_of(tensor)[2]
+            version_of(tensor).address
             for owner in self.owners
             if id(owner) in kept
             for tensor in tensors_of(owner)
@@ -310,7 +311,7 @@ class TensorState:
         self.ref = weakref.ref(tensor)
         self.kind = type(tensor)
         self.geometry = (0, tensor.dtype) if lazy else geometry(tensor)
-        self.version = -1 if lazy else version_of(tensor)[0]
+        self.version = -1 if lazy else version_of(tensor).writes
         self.history = history(tensor)
         self.requires_grad = tensor.requires_grad
         gradient = tensor.grad if has_gradient(tensor) else None
@@ -323,7 +324,7 @@ class TensorState:
 
     def differs(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was written to, moved or given a history since."""
-        if version_of(tensor)[0] != self.version or geometry(tensor) != self.geometry:
+        if version_of(tensor).writes != self.version or geometry(tensor) != self.geometry:
             return True
         return history(tensor) != self.history
 
@@ -460,7 +461,7 @@ class WriteGuard(RecordMode):
                 return NotImplemented
         kwargs = kwargs or {}
         if plan.is_hop and (name := plan.name.rpartition("::")[2]) in INLINED:
-            return self._higher_order(plan, name, args, kwargs)
+            return self.run_higher_order(plan, name, args, kwargs)
         if plan.writes or plan.undeclared:
             for argument in plan.written(args, kwargs):
                 item = kwargs.get(argument) if isinstance(argument, str) else args[argument]
@@ -472,7 +473,7 @@ class WriteGuard(RecordMode):
             storage = _storage(tensor)
             if storage is not None and storage._cdata in self.storages:
                 self.recorder.number_of(tensor)
-                self.recorder.save_originals([tensor], (0,))
+                self.recorder.copy_before_write([tensor], (0,))
 
 
 # ---------------------------------------------------------------- tensors
@@ -487,7 +488,7 @@ def restore_versions(counted: Iterable[tuple[torch.Tensor, int]]) -> None:
 
 def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Where a tensor's elements lie, the address of its memory first; 0 where it has no plain memory."""
-    address = version_of(tensor)[2]
+    address = version_of(tensor).address
     if not address or tensor.layout is not torch.strided or tensor.is_nested:
         return (0, tensor.dtype)
     return address, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()

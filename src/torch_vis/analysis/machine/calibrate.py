@@ -165,11 +165,11 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     from torch_vis.analysis.machine.probes.clocks import gap_ns
     from torch_vis.analysis.machine.probes.peaks import copies, memory_bytes, peaks
     from torch_vis.capture.state import RngStates
-    from torch_vis.progress import passing
+    from torch_vis.progress import time_progress
 
     if device.startswith("cuda"):
         torch.cuda.init()  # so that its generators count
-    with RngStates(), torch.enable_grad(), passing(seconds, "calibrating") as look:
+    with RngStates(), torch.enable_grad(), time_progress(seconds, "calibrating") as look:
         torch.manual_seed(0)
         end = time.perf_counter() + 0.97 * seconds
         _load(device, look)

@@ -27,6 +27,7 @@ from torch_vis.analysis.relevance.result import NodeRelevance, Relevance
 from torch_vis.analysis.relevance.rules import is_pointwise, pointwise
 from torch_vis.errors import UsageError, no_match
 from torch_vis.ops.higher_order import TRANSPARENT
+from torch_vis.ops.names import out_of_place
 
 MODES = ("default", "contrastive")
 SHAPE_ONLY = frozenset(
@@ -260,9 +261,7 @@ def shared(call: OpCall, given: Given) -> tuple[Shares, str]:
     """The shares of an operation's arguments, by its own rule, by its parts, or by its gradient."""
     if not call.carriers:
         return {}, "constant"
-    rule = RULES.get(call.name)
-    if rule is None and call.name.endswith("_"):
-        rule = RULES.get(call.name[:-1])
+    rule = RULES.get(call.name) or RULES.get(out_of_place(call.name))
     if rule is None and is_pointwise(call.target):
         rule = pointwise
     if rule is not None:

@@ -22,6 +22,7 @@ from torch_vis.analysis.relevance.call import (
     signed,
     wide,
 )
+from torch_vis.ops.names import plain_name
 
 # ---------------------------------------------------------------- products with weights and of two activations
 
@@ -102,7 +103,7 @@ def addition(call: OpCall, given: Given) -> Shares | None:
     if len(positions) == 1:
         return {positions[0]: amount.like(call.leaves[positions[0]].value.shape)}
     alpha = float(call.value("alpha", 1) or 1)
-    name = call.name.strip("_")
+    name = plain_name(call.name).strip("_")  # also of Python's __rsub__
     scales = {
         "self": -alpha if name == "rsub" else 1.0,
         "other": {"sub": -alpha, "rsub": 1.0}.get(name, alpha),

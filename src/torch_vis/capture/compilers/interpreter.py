@@ -123,7 +123,7 @@ class FxInterpreter(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call what a node names; the subgraphs of a higher-order operator are interpreted as well."""
         if is_interpreted(target) and not self.recorder.closed:
-            first = len(self.recorder.escapes)
+            first = len(self.recorder.python_escapes)
             result = self._call_higher_order(target, args, kwargs)
             self._keep_decisions_inside(target._name, first)
             return result
@@ -189,7 +189,7 @@ class FxInterpreter(fx.Interpreter):
 
     def _keep_decisions_inside(self, operator: str, first: int) -> None:
         """What an operator itself looked at to choose its branch did not leave the program."""
-        escapes = self.recorder.escapes
+        escapes = self.recorder.python_escapes
         for index in range(first, len(escapes)):
             name, value, site, number = escapes[index]
             if number not in self.program_run.located and not name.startswith("higher_order::"):
@@ -256,7 +256,7 @@ class FxInterpreter(fx.Interpreter):
                 if self.is_inner:
                     located.add(number)
             begun += log[begun]
-        escapes = self.recorder.escapes
+        escapes = self.recorder.python_escapes
         for index in range(len(escapes) - 1, -1, -1):
             name, value, _, number = escapes[index]
             if number < first:

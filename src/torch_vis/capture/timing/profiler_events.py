@@ -29,6 +29,7 @@ from torch_vis.capture.assembling.log import OpRows, table
 from torch_vis.capture.recording.recorder import clock
 from torch_vis.errors import UsageError
 from torch_vis.graph.types import Ints
+from torch_vis.ops.names import out_of_place
 
 FAR_NS, NEAR_NS = 1_000_000, 20_000  # how far two clocks may be apart, before and after they were compared
 QUIET = "99"
@@ -324,7 +325,7 @@ def align(nodes: Pieces, events: Pieces, after: Ints) -> Ints:
 
 
 def _plain(name: str) -> str:
-    return "torch_vis::compiled" if name.startswith(COMPILED) else name.rstrip("_")
+    return "torch_vis::compiled" if name.startswith(COMPILED) else out_of_place(name)
 
 
 class _Piece:

@@ -8,13 +8,14 @@ the ratio that they had under the profiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.capture.timing.profiler_events import Timeline, current, ends, event_ns
 from torch_vis.graph.metrics import Column
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Ints
 
 # ---------------------------------------------------------------- the host between operations
@@ -45,8 +46,7 @@ def host_gaps(timeline: Timeline, events: Ints, scopes: Ints) -> HostGaps:
     np.add.at(inside, after[own], -1)
     others = np.flatnonzero(np.cumsum(inside)[:-1] == 0)
     took = np.where(scopes[:, 2] > 0, scopes[:, 2] - scopes[:, 1], 0)
-    left = took.copy()
-    np.subtract.at(left, scopes[1:, 0], took[1:])
+    left = Tree(scopes[:, 0]).own(took)
     # half of an event's cost falls before or after its own time
     spent = np.bincount(running[own], weights=lasted[own] + cost / 2, minlength=count)
     spent = spent + cost * np.bincount(running[others], minlength=count)
@@ -55,22 +55,7 @@ def host_gaps(timeline: Timeline, events: Ints, scopes: Ints) -> HostGaps:
     return HostGaps(np.maximum(left - spent, 0), call)
 
 
-def upwards(sums: Any, parent: Sequence[int] | Ints) -> Any:
-    """Sums over each call and those inside it, along the last axis; parents come before the calls in them."""
-    inclusive = sums.copy()
-    for scope in range(inclusive.shape[-1] - 1, 0, -1):
-        inclusive[..., parent[scope]] += inclusive[..., scope]
-    return inclusive
-
-
 # ---------------------------------------------------------------- times that add up
-
-
-def own_times(inclusive: Any, parent: Ints) -> Any:
-    """The time of each call without the calls inside it, along the last axis."""
-    own = inclusive.T.copy()
-    np.subtract.at(own, parent[1:], inclusive.T[1:])
-    return own.T
 
 
 def agreed(runs: Any, parent: Ints) -> Ints:
@@ -80,15 +65,13 @@ def agreed(runs: Any, parent: Ints) -> Ints:
     >>> agreed(runs, np.array([-1, 0, 0])).tolist()
     [3, 6, 3]
     """
-    own = own_times(runs, parent)
+    tree = Tree(parent)
+    own = tree.own(runs)
     own_middle, own_most = np.maximum(np.median(own, axis=0), 0).tolist(), own.max(axis=0).tolist()
     middle, most = np.median(runs, axis=0).tolist(), runs.max(axis=0).tolist()
-    inside: list[list[int]] = [[] for _ in middle]
-    for call, above in enumerate(parent.tolist()[1:], 1):
-        inside[above].append(call)
     whole, agreed_own = middle.copy(), [0.0] * len(middle)
     # Parents come first.
-    for call, parts in enumerate(inside):
+    for call, parts in enumerate(tree.children):
         agreed_own[call], *rest = shares(
             whole[call],
             [own_middle[call], *(middle[part] for part in parts)],
@@ -140,12 +123,12 @@ def with_functions(own: Ints, rows: Ints, parent: Ints, node_scope: Ints, time: 
     times[rows] = own
     within = np.zeros(len(parent), dtype=bool)
     within[rows] = True
-    nearest = _nearest(within, parent.tolist())
+    tree = Tree(parent)
+    nearest = tree.nearest(within)
     other = ~within[node_scope]
     np.add.at(times, node_scope[other], time[other])
     np.subtract.at(times, nearest[node_scope[other]], time[other])
-    inclusive: Ints = upwards(times, parent)
-    return inclusive
+    return tree.inclusive(times)
 
 
 def scope_columns(inclusive: Ints, rows: Ints, parent: Ints, quartiles: Any) -> Iterator[Column]:
@@ -160,12 +143,4 @@ def scope_columns(inclusive: Ints, rows: Ints, parent: Ints, quartiles: Any) -> 
         column = inclusive.copy()
         column[rows] = bound(np.round(bounds * rate).astype(np.int64), inclusive[rows])
         yield Column(f"scope_time_{name}_ns", column, along="scope")
-    yield Column("scope_self_ns", own_times(inclusive, parent), along="scope")
-
-
-def _nearest(within: Any, parent: Sequence[int]) -> Ints:
-    """For each scope the innermost one around it, or itself, that is one of some."""
-    nearest: list[int] = []
-    for scope, (is_within, above) in enumerate(zip(within.tolist(), parent)):
-        nearest.append(scope if is_within or above < 0 else nearest[above])
-    return np.array(nearest, dtype=np.int64)
+    yield Column("scope_self_ns", Tree(parent).own(inclusive), along="scope")

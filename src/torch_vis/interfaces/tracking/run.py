@@ -37,7 +37,7 @@ class Session:
         self.capture: Capture
         if operations:
             self.capture = Capture(*roots, keep=keep, timing=timing, memory=memory)
-            self.boundary = self.capture.recorder.boundary = ModuleBoundary(self.capture.recorder)
+            self.boundary = self.capture.recorder.call_observer = ModuleBoundary(self.capture.recorder)
         else:
             self.capture = LayerCapture(*roots, timing=timing, memory=memory)
             self.boundary = self.capture.boundary
