@@ -38,7 +38,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import and_more, duration, size
 from torch_vis.progress import progress
 from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.charts.names import common_path
+from torch_vis.views.charts.labels import common_path
 from torch_vis.views.text.table import Field, Listing
 
 FLOOR_DB = 30.0
