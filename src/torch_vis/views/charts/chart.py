@@ -346,8 +346,6 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
     return min(kept, default=0.0), max(kept, default=1.0)
 
 
-
-
 def stages_of(graph: Graph) -> list[tuple[float, str]]:
     """Where each phase of a run begins, along its operations; nothing for a run of a single one.
 
