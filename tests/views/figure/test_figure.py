@@ -18,7 +18,7 @@ from torch_vis.errors import NoMatch, UsageError
 from torch_vis.graph import Metrics
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Kind, Phase
-from torch_vis.views.figure.diagram import PhaseColumn, FigureOptions, diagram
+from torch_vis.views.figure.diagram import FigureOptions, PhaseColumn, diagram
 from torch_vis.views.figure.scene import Scene, scene
 
 LOOKS = [
