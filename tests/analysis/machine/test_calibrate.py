@@ -17,6 +17,7 @@ import torch
 import torch_vis as tv
 from torch_vis import progress
 from torch_vis.analysis.machine import calibrate as calibrating
+from torch_vis.analysis.machine import resolve
 from torch_vis.analysis.machine.probes.clocks import Timed
 from torch_vis.analysis.machine.probes.operations import (
     Filter,
@@ -69,7 +70,7 @@ def test_it_is_measured_anew_when_it_must(
     fresh = tv.load_calibration(measured[0])
     monkeypatch.setattr(calibrating, "_measure", lambda *given: replace(fresh, device="measured anew"))
     if change == "other threads":
-        key = {**calibrating.circumstances("cpu"), "threads": -1}
+        key = {**resolve.circumstances("cpu"), "threads": -1}
         monkeypatch.setattr(calibrating, "circumstances", lambda device: key)
     made = tv.calibrate(device="cpu", path=path, again=change == "asked for")
     assert made.device == tv.load_calibration(path).device == "measured anew"
@@ -77,11 +78,11 @@ def test_it_is_measured_anew_when_it_must(
 
 def test_the_cache_is_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    key = calibrating.circumstances("cpu")
-    assert calibrating.cache_path(key).is_relative_to(tmp_path)
+    key = resolve.circumstances("cpu")
+    assert resolve.cache_path(key).is_relative_to(tmp_path)
     other = {**key, "threads": key["threads"] + 1}
-    assert calibrating.cache_path(other) != calibrating.cache_path(key)
-    assert calibrating.cached("cpu") is None
+    assert resolve.cache_path(other) != resolve.cache_path(key)
+    assert resolve.cached("cpu") is None
 
 
 def test_a_trace_finds_this_machines_calibration(
@@ -89,10 +90,10 @@ def test_a_trace_finds_this_machines_calibration(
 ) -> None:
     path, trace = measured
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    place = calibrating.cache_path(calibrating.circumstances("cpu"))
+    place = resolve.cache_path(resolve.circumstances("cpu"))
     place.parent.mkdir(parents=True)
     place.write_bytes(path.read_bytes())
-    assert trace.roofline().hardware.name == trace.latency().found.machine == calibrating.processor_name()
+    assert trace.roofline().hardware.name == trace.latency().found.machine == resolve.processor_name()
 
 
 @pytest.mark.parametrize("stage", ["_programs", "_samples"])

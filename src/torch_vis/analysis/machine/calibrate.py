@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.machine.calibration import Calibration, load_calibration
-from torch_vis.errors import FileError, UsageError, no_match
+from torch_vis.analysis.machine.calibration import Calibration
+from torch_vis.analysis.machine.resolve import (
+    cache_path,
+    circumstances,
+    device_to_calibrate,
+    kept_calibration,
+)
+from torch_vis.errors import UsageError
 from torch_vis.graph.io.atomic import PathLike
 
 if TYPE_CHECKING:
@@ -55,95 +58,19 @@ def calibrate(
     >>> print(machine)  # doctest: +SKIP
     NVIDIA H200: float32 51.7 TFLOP/s, …
     """
-    chosen = _device(device)
+    chosen = device_to_calibrate(device)
     if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
         raise UsageError(f"seconds must be a number above 0, not {seconds!r}")
     key = circumstances(chosen)
     target = Path(path) if path is not None else cache_path(key)
     if not again:
-        found = _kept(target, key)
+        found = kept_calibration(target, key)
         if found is not None:
             return found
     made = _measure(chosen, key, seconds)
     target.parent.mkdir(parents=True, exist_ok=True)
     made.save(target)
     return made
-
-
-def cached(device: str | None = None) -> Calibration | None:
-    """The calibration that is kept for this machine, or None; nothing is run."""
-    key = circumstances(_device(device))
-    return _kept(cache_path(key), key)
-
-
-def cache_path(key: dict[str, Any]) -> Path:
-    """Where the calibration for some circumstances is kept: in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    name = hashlib.sha256(repr(sorted(key.items())).encode()).hexdigest()[:16]
-    return Path(base) / "torch_vis" / f"calibration-{name}.json"
-
-
-def circumstances(device: str) -> dict[str, Any]:
-    """What a calibration holds for: the device, the host, versions, threads, precision settings."""
-    import torch
-
-    key: dict[str, Any] = {
-        "device": device_name(device),
-        "host": processor_name(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
-    if device.startswith("cuda"):
-        key["matmul_precision"] = torch.get_float32_matmul_precision()
-        key["cudnn_tf32"] = bool(torch.backends.cudnn.allow_tf32)
-        key["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
-    return key
-
-
-def device_name(device: str) -> str:
-    """The name of a device as its driver gives it."""
-    import torch
-
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else processor_name()
-
-
-def processor_name() -> str:
-    """The processor's name, as far as the system tells."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
-
-
-def _device(device: str | None) -> str:
-    import torch
-
-    if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind = str(device).partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise no_match("device to calibrate", str(device), ["cpu", "cuda"])
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            "there is no CUDA device here; calibrate on a machine that has one and load its file"
-        )
-    return str(device)
-
-
-def _kept(path: Path, key: dict[str, Any]) -> Calibration | None:
-    """The calibration in a file if it is there, whole, and of the same circumstances."""
-    if not path.exists():
-        return None
-    try:
-        found = load_calibration(path)
-    except FileError:
-        return None  # damaged or of another version: measured anew
-    return found if found.circumstances == key else None
 
 
 # ---------------------------------------------------------------- measuring

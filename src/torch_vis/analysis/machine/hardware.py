@@ -132,9 +132,7 @@ def read_table(content: Mapping[str, Any]) -> tuple[list[Hardware], dict[str, Ge
     >>> devices[0].peaks, devices[0].memory_bytes
     ({'float32': 1000000000000.0}, 8000000000)
     """
-    generations = {
-        row["name"]: _row(_generation, row) for row in content["cpu_generation"]
-    }
+    generations = {row["name"]: _row(_generation, row) for row in content["cpu_generation"]}
     devices = [_row(_device, row, class_) for class_ in ("gpu", "accelerator") for row in content[class_]]
     devices += [_row(_cpu, row, generations) for row in content["cpu"]]
     keys = [key for device in devices for key in {_key(device.name), *map(_key, device.aliases)}]
@@ -148,17 +146,24 @@ def _row(read: Any, row: dict[str, Any], *more: Any) -> Any:
     try:
         return read(*more, **row)
     except (TypeError, KeyError, LookupError, UsageError) as error:
-        raise ValueError(f"the row {row.get('name', row)!r} of the hardware table is wrong: {error}") from error
+        raise ValueError(
+            f"the row {row.get('name', row)!r} of the hardware table is wrong: {error}"
+        ) from error
 
 
-def _generation(
-    *, name: str, flop_per_cycle: dict[str, float], gb_per_s: float, source: str
-) -> Generation:
+def _generation(*, name: str, flop_per_cycle: dict[str, float], gb_per_s: float, source: str) -> Generation:
     return Generation(flop_per_cycle, gb_per_s * GIGA, source)
 
 
 def _device(
-    class_: str, *, name: str, aliases: list[str], tflops: dict[str, float], gb_per_s: float, gb: float, source: str
+    class_: str,
+    *,
+    name: str,
+    aliases: list[str],
+    tflops: dict[str, float],
+    gb_per_s: float,
+    gb: float,
+    source: str,
 ) -> Hardware:
     peaks = {dtype: rate * TERA for dtype, rate in tflops.items()}
     return Hardware(name, class_, peaks, gb_per_s * GIGA, int(gb * GIGA), source, aliases=tuple(aliases))
