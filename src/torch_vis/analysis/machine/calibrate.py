@@ -24,19 +24,27 @@ if TYPE_CHECKING:
     from torch_vis.analysis.machine.features import Workload
     from torch_vis.analysis.machine.host_model import HostCosts
     from torch_vis.analysis.machine.kernel_model import Samples
-    from torch_vis.analysis.machine.probes.clocks import Burst, Timed
-    from torch_vis.analysis.machine.probes.sizes import Probe
+    from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime
+    from torch_vis.analysis.machine.probes.probe import Probe
     from torch_vis.api import Trace
     from torch_vis.graph.graph import Graph
 
-SECONDS = 55.0  # that it takes at most, next to loading torch
-PROGRAM_SHARE = 0.28  # for the host, of what is left when the libraries of kernels are loaded
-MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
-DTYPES = ("float32", "bfloat16")  # that operations are timed in
-OTHER_DTYPES = ("float64", "float16")  # of which the peak is measured
-TIMES_NOISE = 2.5  # what disturbs one run of a program for longer than that is in all of its runs
-ROUNDS = 12  # of all programs, after the first
-LEAST = 250  # operations that are timed, however little time there is
+# that it takes at most, next to loading torch
+SECONDS = 55.0
+# for the host, of what is left when the libraries of kernels are loaded
+PROGRAM_SHARE = 0.28
+# tensors of no memory, 7 by a number, tell probes apart in one recording
+MARK = 7
+# that operations are timed in
+DTYPES = ("float32", "bfloat16")
+# of which the peak is measured
+OTHER_DTYPES = ("float64", "float16")
+# what disturbs one run of a program for longer than that is in all of its runs
+TIMES_NOISE = 2.5
+# of all programs, after the first
+ROUNDS = 12
+# operations that are timed, however little time there is
+LEAST = 250
 
 
 def calibrate(
@@ -76,7 +84,7 @@ def calibrate(
 # ---------------------------------------------------------------- measuring
 
 
-class Program(NamedTuple):
+class TimedProgram(NamedTuple):
     """A program that was timed and traced; ``noise`` is how much the logarithm of its time varied from run to run."""
 
     graph: Graph
@@ -104,9 +112,8 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
             programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now), look)
             roofs, rates = peaks(device, DTYPES, OTHER_DTYPES), copies(device)
             samples = _samples(device, roofs, end, unit, look)
-            if not device.startswith(
-                "cuda"
-            ):  # once more at another time: what else runs here takes from both
+            # once more at another time: what else runs here takes from both
+            if not device.startswith("cuda"):
                 again = peaks(device, DTYPES, OTHER_DTYPES)
                 roofs = {dtype: max(peak, again.get(dtype, 0.0)) for dtype, peak in roofs.items()}
                 rates = [(size, max(rate, old)) for (size, rate), (_, old) in zip(copies(device), rates)]
@@ -149,7 +156,7 @@ def _load(device: str, look: Callable[[], None]) -> None:
                     look()
 
 
-def _programs(device: str, until: float, look: Callable[[], None]) -> tuple[list[Program], float]:
+def _programs(device: str, until: float, look: Callable[[], None]) -> tuple[list[TimedProgram], float]:
     """Every program with its median time while the host ran at its usual pace, and that pace: a small operation's time.
 
     On a GPU, where that time is the host's, it is what it would be at just that pace: on a machine that is shared it
@@ -191,11 +198,11 @@ def _programs(device: str, until: float, look: Callable[[], None]) -> tuple[list
         times = [(one.pace_ns, time_ns) for one in undisturbed(bursts, best) for time_ns in one.times]
         took = float(np.median([time_ns * unit / pace if on_gpu else time_ns for pace, time_ns in times]))
         noise = float(np.std(np.log([time_ns for one in bursts for time_ns in one.times])))
-        found.append(Program(traced.graph, work, took, weight, noise))
+        found.append(TimedProgram(traced.graph, work, took, weight, noise))
     return found, unit
 
 
-def _with_host(made: Calibration, programs: Sequence[Program], unit: float) -> Calibration:
+def _with_host(made: Calibration, programs: Sequence[TimedProgram], unit: float) -> Calibration:
     """The calibration with the host's costs: what the programs took beyond what their kernels did."""
     from dataclasses import replace
 
@@ -208,10 +215,12 @@ def _with_host(made: Calibration, programs: Sequence[Program], unit: float) -> C
         host_ns = took if made.class_ == "gpu" else took - device_ns
         whole = float(np.nan_to_num(estimate.host_ns)[work.group].sum())
         if whole > 0.2 * took:
-            continue  # known already, and what is left would be the difference of two large numbers
+            # known already, and what is left would be the difference of two large numbers
+            continue
         host_ns -= whole
         if (made.class_ == "gpu" and device_ns > 0.7 * took) or host_ns < 0.2 * took:
-            continue  # the device was what it waited for
+            # the device was what it waited for
+            continue
         equations.append(Equation(counts(graph, work, estimate), host_ns, weight))
     noise = float(np.median([program.noise for program in programs])) if programs else made.noise
     if made.class_ == "gpu":
@@ -226,12 +235,13 @@ def _samples(
 ) -> Samples:
     """Single operations, timed until the time is up and recorded in one go for what they are."""
     from torch_vis.analysis.machine.probes.operations import all_probes
-    from torch_vis.analysis.machine.probes.sizes import Bench
+    from torch_vis.analysis.machine.probes.probe import ProbeSampler
 
     on_gpu = device.startswith("cuda")
-    longest = 4e-3 if on_gpu else 5e-3  # seconds that one operation may take at the peak
+    # seconds that one operation may take at the peak
+    longest = 4e-3 if on_gpu else 5e-3
     flops = {dtype: roof * longest for dtype, roof in roofs.items()}
-    bench = Bench(device, flops, 1e8 if on_gpu else 4e6)
+    bench = ProbeSampler(device, flops, 1e8 if on_gpu else 4e6)
     probes = all_probes(bench, DTYPES)
     return _on_gpu(probes, device, until, unit, look) if on_gpu else _on_cpu(probes, until, look)
 
@@ -245,7 +255,7 @@ def _on_gpu(
 
     host = host_times([probe.make if probe.many else None for probe in probes], device)
     parts = [range(start, min(start + PART, len(probes))) for start in range(0, len(probes), PART)]
-    results: list[Timed | None] = []
+    results: list[KernelTime | None] = []
     with record(keep=False) as trace:
         for part in parts:
             look()
@@ -262,7 +272,7 @@ def _on_cpu(probes: Sequence[Probe], until: float, look: Callable[[], None]) -> 
     from torch_vis.api import record
 
     begun, recording = time.perf_counter(), 1.7
-    results: list[Timed | None] = []
+    results: list[KernelTime | None] = []
     times = cpu_times(probe.make for probe in probes)
     for _ in probes:
         look()
@@ -280,7 +290,7 @@ def _on_cpu(probes: Sequence[Probe], until: float, look: Callable[[], None]) -> 
     return _sampled(trace, results, [None] * len(results))
 
 
-def _sampled(trace: Trace, results: Sequence[Timed | None], host: Sequence[float | None]) -> Samples:
+def _sampled(trace: Trace, results: Sequence[KernelTime | None], host: Sequence[float | None]) -> Samples:
     """The samples: what each probe's operation is, as a trace sees it, and how long it took."""
     from torch_vis.analysis.machine.features import workload
     from torch_vis.analysis.machine.kernel_model import Samples

@@ -113,9 +113,8 @@ def _bias(graph: Graph, node: int) -> float:
     """The bytes that pass for the bias of a convolution: its result once more both ways, or its gradient read."""
     call, inputs, outputs = _types(graph, node)
     if "backward" in call.op:
-        asked: Any = (
-            call.args[-1] if call.args else None
-        )  # which gradients: of the input, the weight, the bias
+        # which gradients: of the input, the weight, the bias
+        asked: Any = call.args[-1] if call.args else None
         summed = type(asked) in (tuple, list) and len(asked) == 3 and asked[2] is True
         return float(inputs[0].nbytes or 0) if summed else 0.0
     added = any(len(one.shape) == 1 for one in inputs)
@@ -134,7 +133,8 @@ def _matmul(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
     turned = [float(bool(t.stride) and t.stride[-1] != 1) for t in sides]
     depth = macs / max(out.numel, 1)
     batch = out.numel / max(rows * columns, 1)
-    narrow = (out.itemsize or 4) < 4  # whose fast units want wide loads most
+    # whose fast units want wide loads most
+    narrow = (out.itemsize or 4) < 4
     odd = max(_unevenness(t) for t in (*sides, out)) * (8 / 3 if narrow else 1.0)
     rough = 0.4 * (_roughness(columns) + _roughness(round(depth)))
     return [_log(rows), _log(columns), _log(depth), _log(batch), odd, rough, *turned]
@@ -181,7 +181,8 @@ def _convolution(call: Call, inputs: Types, outputs: Types, macs: float) -> list
 
 def _attention(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
     maps = [t for t in inputs if len(t.shape) == 4]
-    if len(maps) < 3:  # a whole layer in one operation
+    # a whole layer in one operation
+    if len(maps) < 3:
         read = max((t for t in inputs if len(t.shape) == 3), key=lambda t: t.numel, default=None)
         if read is None:
             return []
@@ -211,10 +212,12 @@ def _reduction(call: Call, inputs: Types, outputs: Types, macs: float) -> list[f
 
 
 def _recurrent(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
-    if len(inputs[0].shape) != 3:  # a single step
+    # a single step
+    if len(inputs[0].shape) != 3:
         return [0.0, 0.0, _log(inputs[0].shape[0]), 3.0 * _log(outputs[0].shape[-1])]
     read = inputs[0]
-    if "mkldnn" in call.op:  # one layer, steps first, and a state without a dimension for layers
+    # one layer, steps first, and a state without a dimension for layers
+    if "mkldnn" in call.op:
         batch, width, layers = read.shape[1], inputs[2].shape[-1], 1
     else:
         state = next((t for t in inputs[1:] if len(t.shape) == 3), read)
@@ -272,20 +275,30 @@ def _listed(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
 
 
 DESCRIBED: dict[str, Callable[[Call, Types, Types, float], list[Any]]] = {
-    "matmul": _matmul,  # rows, columns, depth, batch; how unevenly rows lie, no multiple of 64, either side turned
-    "convolution": _convolution,  # pixels, channels, depth, groups, taps, stride; transposed, channels last
-    "attention": _attention,  # heads, queries, keys, width; mask, causal
-    "recurrent": _recurrent,  # steps, layers, batch, width; number of gates, width of what it reads
-    "normalization": _rows,  # elements, how many lie together; whether statistics are taken, whether they lie apart
+    # rows, columns, depth, batch; how unevenly rows lie, no multiple of 64, either side turned
+    "matmul": _matmul,
+    # pixels, channels, depth, groups, taps, stride; transposed, channels last
+    "convolution": _convolution,
+    # heads, queries, keys, width; mask, causal
+    "attention": _attention,
+    # steps, layers, batch, width; number of gates, width of what it reads
+    "recurrent": _recurrent,
+    # elements, how many lie together; whether statistics are taken, whether they lie apart
+    "normalization": _rows,
     "softmax": _rows,
-    "reduction": _reduction,  # elements read and made; whether the last dimension is reduced, whether they lie apart
-    "pooling": _elements,  # elements; whether orders differ, something is spread, elements lie apart
+    # elements read and made; whether the last dimension is reduced, whether they lie apart
+    "reduction": _reduction,
+    # elements; whether orders differ, something is spread, elements lie apart
+    "pooling": _elements,
     "indexing": _elements,
-    "sorting": _sorting,  # elements, how many lie in the last dimension, how many of them are wanted
+    # elements, how many lie in the last dimension, how many of them are wanted
+    "sorting": _sorting,
     "random": _elements,
-    "factorization": _factorization,  # matrices, rows, columns
+    # matrices, rows, columns
+    "factorization": _factorization,
     "elementwise": _elements,
     "copy": _elements,
-    "optimizer": _listed,  # elements, tensors
+    # elements, tensors
+    "optimizer": _listed,
 }
 """For each kind, the sizes that its time depends on; counts are logarithms to base 2."""

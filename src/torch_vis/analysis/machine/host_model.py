@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.machine.features import Workload
-from torch_vis.analysis.machine.kernel_model import Estimate, plain_name
+from torch_vis.analysis.machine.kernel_model import KernelEstimate, plain_name
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS
 
-SURE, LEAST = 0.1, 0.05  # how far a figure is off: in relation to it, and at the least
+# how far a figure is off: in relation to it, and at the least
+SURE, LEAST = 0.1, 0.05
 
 # without gradients, with a record for backward, in backward
 USUAL_KINDS: dict[str, tuple[float, float, float]] = {
@@ -106,18 +107,26 @@ MODES = ("plain", "grad", "backward", "optimizer")
 FIRST = {"plain": (1.0, 0.6), "grad": (1.8, 0.9), "backward": (1.7, 0.9), "optimizer": (2.5, 1.5)}
 FIRST_VIEW = {"plain": (0.22, 0.15), "grad": (0.7, 0.4), "backward": (0.6, 0.4), "optimizer": (0.3, 0.3)}
 EXTRAS = {
-    "scope": (0.35, 0.2),  # a call of a module
-    "launch": (0.5, 0.25),  # every kernel of an operation after its first
+    # a call of a module
+    "scope": (0.35, 0.2),
+    # every kernel of an operation after its first
+    "launch": (0.5, 0.25),
     "recurrent_launch": (0.8, 0.4),
-    "encoder": (20.0, 15.0),  # a whole layer in one operation: operations of its own, all but their Python
+    # a whole layer in one operation: operations of its own, all but their Python
+    "encoder": (20.0, 15.0),
     "heads": (10.0, 8.0),
-    "tensor": (0.1, 0.1),  # every tensor that a list of them holds
-    "backward": (9.0, 7.0),  # once for the start of backward
-    "optimizer": (9.0, 7.0),  # once for the start of a step
-    "run": (0.5, 1.0),  # once
+    # every tensor that a list of them holds
+    "tensor": (0.1, 0.1),
+    # once for the start of backward
+    "backward": (9.0, 7.0),
+    # once for the start of a step
+    "optimizer": (9.0, 7.0),
+    # once
+    "run": (0.5, 1.0),
 }
 OPERATOR_SPREAD = 0.5
-NOISE = 0.08  # how far the time of one program is off
+# how far the time of one program is off
+NOISE = 0.08
 VIEW, LISTED = KINDS.index("view"), KINDS.index("optimizer")
 RECURRENT = KINDS.index("recurrent")
 WHOLE_LAYERS = {"_transformer_encoder_layer_fwd": "encoder", "_native_multi_head_attention": "heads"}
@@ -163,7 +172,7 @@ def modes(graph: Graph) -> Ints:
     return np.asarray(made, dtype=np.int64)
 
 
-def per_node(graph: Graph, work: Workload, estimate: Estimate, costs: HostCosts) -> Floats:
+def per_node(graph: Graph, work: Workload, estimate: KernelEstimate, costs: HostCosts) -> Floats:
     """What the host spends on each operation; calls of modules are spread over the operations."""
     mode, group = modes(graph), work.group
     if not len(group):
@@ -182,7 +191,7 @@ def per_node(graph: Graph, work: Workload, estimate: Estimate, costs: HostCosts)
     return made
 
 
-def counts(graph: Graph, work: Workload, estimate: Estimate) -> dict[str, float]:
+def counts(graph: Graph, work: Workload, estimate: KernelEstimate) -> dict[str, float]:
     """The left side of an equation: how often a run did what the host pays for.
 
     Operations whose time to issue was measured as a whole are left out: the right side is without them.
@@ -206,7 +215,7 @@ def counts(graph: Graph, work: Workload, estimate: Estimate) -> dict[str, float]
     return {name: float(count) for name, count in found.items() if count}
 
 
-def _launches(work: Workload, estimate: Estimate) -> dict[str, Floats]:
+def _launches(work: Workload, estimate: KernelEstimate) -> dict[str, Floats]:
     """What each class of operation pays for its kernels after the first: how often which of ``EXTRAS``."""
     more = np.maximum(estimate.kernels - 1.0, 0.0)
     recurrent = work.kind == RECURRENT

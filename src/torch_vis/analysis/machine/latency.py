@@ -16,10 +16,10 @@ import numpy as np
 
 from torch_vis.analysis.machine import host_model as host_time
 from torch_vis.analysis.machine.calibration import BUSY, Calibration
-from torch_vis.analysis.machine.datasheet_efficiency import Profiled, usual_host
+from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel, usual_host
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.analysis.machine.kernel_model import ARITHMETIC, VIEW, Estimate
+from torch_vis.analysis.machine.kernel_model import ARITHMETIC, VIEW, KernelEstimate
 from torch_vis.analysis.machine.lower_bound import least, summed
 from torch_vis.analysis.machine.resolve import machine
 from torch_vis.analysis.report import Report
@@ -40,18 +40,23 @@ if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
 
-TIMES = 1.645  # standard deviations that nine tenths lie within
+# standard deviations that nine tenths lie within
+TIMES = 1.645
 WAITS = frozenset(
     {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select"}
 )
-COMMON = 0.05  # what every kernel of a run is off by alike: clocks, heat, how caches were left
-ALIKE = 0.5  # how far what different operations of one kind are off by goes together
-GAP_NS = 700.0  # between two kernels, where it was not measured
+# what every kernel of a run is off by alike: clocks, heat, how caches were left
+COMMON = 0.05
+# how far what different operations of one kind are off by goes together
+ALIKE = 0.5
+# between two kernels, where it was not measured
+GAP_NS = 700.0
 # Within a model operations take longer than alone: caches, memory and clocks are shared. On fifteen models that no
 # calibration and no benchmark of ours contains, kernels took 6 % more on an H200, and so did its host; not so what
 # was timed as a whole.
 WITHIN = 1.06
-SETTLE_NS = 20_000.0  # from the last kernel's end until the host has noticed
+# from the last kernel's end until the host has noticed
+SETTLE_NS = 20_000.0
 PHASES = ("forward", "backward", "optimizer")
 
 
@@ -106,7 +111,7 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
         within = np.where(np.isfinite(estimate.host_ns) | (not overlaps), 1.0, WITHIN)
         per_class = machine.device_ns(estimate) * within
     else:
-        estimate, host, name = Profiled(machine)(work), usual_host(machine), machine.name
+        estimate, host, name = DatasheetModel(machine)(work), usual_host(machine), machine.name
         within = np.ones(len(work.op))
         per_class = estimate.time_ns + (GAP_NS * estimate.kernels if overlaps else 0.0)
     device = per_class[work.group]
@@ -155,7 +160,8 @@ def _waits(graph: Graph) -> Bools:
     table = np.array([short_name(call.op) in WAITS for call in graph.calls], dtype=np.bool_)
     found = np.asarray(table[graph.node_call])
     if not any(device.startswith("cuda") for device in graph.devices):
-        return found  # traced elsewhere: what is on the CPU here would be on the device there
+        # traced elsewhere: what is on the CPU here would be on the device there
+        return found
     here = np.array([device == "cpu" for device in graph.devices], dtype=np.bool_)
     first = graph.in_value[np.minimum(graph.in_start[:-1], max(len(graph.in_value) - 1, 0))]
     on_host = here[graph.storage_device[graph.value_storage[first]]]
@@ -210,7 +216,7 @@ def _followed(issue: Floats, device: Floats, waits: Bools) -> Floats:
 
 def _range(
     work: Workload,
-    estimate: Estimate,
+    estimate: KernelEstimate,
     device: Floats,
     issue: Floats,
     errors: tuple[float, float],
@@ -251,7 +257,8 @@ def _phases(graph: Graph, end: Floats) -> dict[str, float]:
 
 SLOWEST = 200
 BARS = 20
-POINTS = 1000  # of the timeline
+# of the timeline
+POINTS = 1000
 
 
 def predict_latency(trace: Trace, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:

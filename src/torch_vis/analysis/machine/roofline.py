@@ -18,7 +18,7 @@ from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.datasheet_efficiency import roof_times
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC
-from torch_vis.analysis.machine.lower_bound import LeastShare, least, summed
+from torch_vis.analysis.machine.lower_bound import LowerBoundShare, least, summed
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
@@ -116,7 +116,7 @@ def _floats(column: Column) -> Floats:
     return values
 
 
-class Group(NamedTuple):
+class RooflineTotals(NamedTuple):
     """Operations taken together: their number, time, work, time at the roof, and time by what bounds them.
 
     ``by_bound`` has a time for each of ``BOUND``, the first that of views. ``unknown`` operations, which took
@@ -152,7 +152,7 @@ class Group(NamedTuple):
         return BOUND[self.by_bound.index(most, 1)] if most > self.unknown_ns else BOUND[0]
 
 
-def grouped(found: Roofline, key: Ints, count: int) -> list[Group]:
+def grouped(found: Roofline, key: Ints, count: int) -> list[RooflineTotals]:
     """The sums over operations of equal key, which runs from 0 to ``count``."""
 
     def total(values: Array) -> list[float]:
@@ -175,7 +175,7 @@ def grouped(found: Roofline, key: Ints, count: int) -> list[Group]:
     bounds = [views, *(total(np.where(found.bound == code, took, 0.0)) for code in range(1, len(BOUND)))]
     unknown_ns = total(np.where(found.known, 0.0, took))
     rows = zip(number, total(took), *work, zip(*bounds), unknown, unknown_ns)
-    return [Group(*row) for row in rows]
+    return [RooflineTotals(*row) for row in rows]
 
 
 def dtype_name(code: int) -> str:
@@ -183,12 +183,18 @@ def dtype_name(code: int) -> str:
     return REAL_DTYPES[code]
 
 
-POINTS = 2000  # operations that a chart shows, those of the most time
-VISIBLE = 0.01  # of the FLOPs or the bytes: what an element type has to have to be drawn
-MARKS = 12  # of each element type, points that are named, those of the most time
-MARK = 40  # letters of such a name
-SLOWEST = 200  # operations that are listed
-VIEWS, UNKNOWN = "views and the like", "not known"  # what of the time nothing bounds, and what has no formula
+# operations that a chart shows, those of the most time
+POINTS = 2000
+# of the FLOPs or the bytes: what an element type has to have to be drawn
+VISIBLE = 0.01
+# of each element type, points that are named, those of the most time
+MARKS = 12
+# letters of such a name
+MARK = 40
+# operations that are listed
+SLOWEST = 200
+# what of the time nothing bounds, and what has no formula
+VIEWS, UNKNOWN = "views and the like", "not known"
 Cells = tuple[Any, ...]
 
 
@@ -215,7 +221,7 @@ class RooflineReport(Report):
         return self.found.columns()
 
     @cached_property
-    def total(self) -> Group:
+    def total(self) -> RooflineTotals:
         """All operations together."""
         return grouped(self.found, np.zeros(len(self.graph), dtype=np.int64), 1)[0]
 
@@ -464,11 +470,11 @@ def _by_time(rows: list[Cells]) -> list[Cells]:
     return sorted(rows, key=lambda row: -row[2])
 
 
-def _cells(group: Group) -> Cells:
+def _cells(group: RooflineTotals) -> Cells:
     share, unknown = group.peak_share, group.unknown
     bound = group.bound if group.bound != "none" else None
     flops, moved = summed(group.flops, unknown), summed(group.moved_bytes, unknown)
-    reached = share if share is None or not unknown else LeastShare(share)
+    reached = share if share is None or not unknown else LowerBoundShare(share)
     return group.operations, int(group.time_ns), flops, moved, bound, group.intensity, reached, unknown
 
 

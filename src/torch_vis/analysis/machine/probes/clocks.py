@@ -13,18 +13,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.analysis.machine.probes.sizes import Work
+from torch_vis.analysis.machine.probes.probe import Work
 
 MARK = "torch_vis probe"
-COLDNESS = 0.6  # of the way from the time with data in the caches to that with data in memory
-USUAL = 1.15  # times the best pace of the host that still counts as its usual one
-SMALL = 25  # operations that show the pace of the host
+# of the way from the time with data in the caches to that with data in memory
+COLDNESS = 0.6
+# times the best pace of the host that still counts as its usual one
+USUAL = 1.15
+# operations that show the pace of the host
+SMALL = 25
 HOST_TIMES = 3
 FLUSH_BYTES, CPU_FLUSH_BYTES = 256 << 20, 32 << 20
-PART = 120  # probes in one session of the profiler
+# probes in one session of the profiler
+PART = 120
 
 
-class Timed(NamedTuple):
+class KernelTime(NamedTuple):
     """How long one call took on the device, and in how many kernels."""
 
     time_ns: float
@@ -66,7 +70,8 @@ def pace_ns(device: str) -> float:
     """Nanoseconds that the host takes for one small operation: more when others use its core, caches or memory."""
     data = _small(device)
     found = []
-    for _ in range(3):  # the first finds its code and data out of the caches
+    # the first finds its code and data out of the caches
+    for _ in range(3):
         synchronize(device)
         start = time.perf_counter_ns()
         for _ in range(SMALL):
@@ -116,7 +121,7 @@ def host_times(makers: Sequence[Callable[[], Work] | None], device: str) -> list
     return found
 
 
-def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[Timed | None]:
+def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[KernelTime | None]:
     """The time of each operation on the CPU, its call included; None where it cannot be run.
 
     As on a GPU, it lies between that with data in the caches and that with data in memory.
@@ -130,7 +135,7 @@ def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[Timed | None]:
         hot = median(wall(work, "cpu", 3))
         flush.add_(1.0)
         cold = wall(work, "cpu", 1)[0]
-        yield Timed((hot * max(hot, cold)) ** 0.5, 1.0)
+        yield KernelTime((hot * max(hot, cold)) ** 0.5, 1.0)
 
 
 def _made(make: Callable[[], Work]) -> Work | None:
@@ -145,7 +150,7 @@ def _made(make: Callable[[], Work]) -> Work | None:
 
 def kernel_times(
     makers: Sequence[tuple[int, Callable[[], Work]]], device: str, mark: Callable[[int], None]
-) -> list[Timed | None]:
+) -> list[KernelTime | None]:
     """The time that the kernels of each numbered operation take on a GPU, by the profiler's device activity.
 
     One run finds its data in the caches and one does not: in a model, what an operation reads was often, but not
@@ -169,10 +174,10 @@ def kernel_times(
     return [_combined(by_turn.get((number, 0)), by_turn.get((number, 1))) for number, _ in makers]
 
 
-def _combined(hot: Timed | None, cold: Timed | None) -> Timed | None:
+def _combined(hot: KernelTime | None, cold: KernelTime | None) -> KernelTime | None:
     if hot is None or cold is None:
         return None
-    return Timed(hot.time_ns ** (1 - COLDNESS) * cold.time_ns**COLDNESS, cold.kernels)
+    return KernelTime(hot.time_ns ** (1 - COLDNESS) * cold.time_ns**COLDNESS, cold.kernels)
 
 
 @contextmanager
@@ -184,7 +189,7 @@ def _profiler() -> Iterator[Any]:
             yield profile
 
 
-def _kernels(profile: Any) -> dict[tuple[int, int], Timed]:
+def _kernels(profile: Any) -> dict[tuple[int, int], KernelTime]:
     """Sums over the kernels launched inside each mark: a kernel belongs to the mark that its launch lies in."""
     marks: list[tuple[int, int, str]] = []
     launched: dict[int, int] = {}
@@ -214,7 +219,7 @@ def _kernels(profile: Any) -> dict[tuple[int, int], Timed]:
         total = sums.setdefault((number, turn), [0.0, 0.0])
         total[0] += took
         total[1] += 1
-    return {key: Timed(*total) for key, total in sums.items()}
+    return {key: KernelTime(*total) for key, total in sums.items()}
 
 
 def gap_ns(device: str, kernel_ns: float) -> float:
@@ -227,7 +232,8 @@ def gap_ns(device: str, kernel_ns: float) -> float:
     found = []
     for _ in range(5):
         for _ in range(4):
-            heavy @ heavy  # while these run, the host gets ahead
+            # while these run, the host gets ahead
+            heavy @ heavy
         start.record()
         for _ in range(200):
             data.add_(1.0)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from torch_vis.analysis.machine.probes.sizes import Bench, Probe, Work, backward, without_gradients
+from torch_vis.analysis.machine.probes.probe import Probe, ProbeSampler, Work, backward, without_gradients
 
 WIDTHS = [
     64,
@@ -36,7 +36,7 @@ WIDTHS = [
 ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192, 16_384]
 
 
-class Product(NamedTuple):
+class MatmulSizes(NamedTuple):
     """A matrix product: rows, depth, columns, batch, and how its sides lie."""
 
     rows: int
@@ -46,10 +46,10 @@ class Product(NamedTuple):
     form: str
 
 
-def matmuls(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def matmuls(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Products of two matrices in the ways in which layers and their gradients call them."""
 
-    def sample() -> Product:
+    def sample() -> MatmulSizes:
         pick = bench.random.random
         form = bench.random.choice(["linear", "linear", "plain", "left", "right"])
         rows = bench.some(ROWS) if pick() < 0.6 else bench.between(1, 40_000)
@@ -60,12 +60,14 @@ def matmuls(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
             else bench.between(32, 50_000, bench.some([8, 64]))
         )
         if pick() < 0.12:
-            columns += bench.some([1, 1, 2, 3])  # vocabularies are seldom round
-        if form == "left":  # a weight's gradient: as deep as there are rows of data
+            # vocabularies are seldom round
+            columns += bench.some([1, 1, 2, 3])
+        # a weight's gradient: as deep as there are rows of data
+        if form == "left":
             rows, depth = depth, rows
-        return Product(rows, depth, columns, 1, form)
+        return MatmulSizes(rows, depth, columns, 1, form)
 
-    def fits(product: Product) -> bool:
+    def fits(product: MatmulSizes) -> bool:
         rows, depth, columns, *_ = product
         cells = rows * depth + depth * columns + rows * columns
         return 2 * rows * depth * columns <= bench.flops[dtype] and cells <= bench.elements
@@ -74,17 +76,17 @@ def matmuls(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         yield Probe("matmul", partial(_matmul, bench, dtype, product))
 
 
-def vocabularies(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def vocabularies(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """The last layers of language models, whose many columns are seldom a round number, and their gradients."""
 
-    def sample() -> Product:
+    def sample() -> MatmulSizes:
         rows, width = bench.between(32, 16_384, 8), bench.some(WIDTHS[3:14])
         words = bench.between(10_000, 200_000, bench.some([1, 1, 1, 2, 4, 8, 64]))
         form = bench.random.choice(["right", "plain", "left"])
         sides = {"right": (rows, width, words), "plain": (rows, words, width), "left": (words, rows, width)}
-        return Product(*sides[form], 1, form)
+        return MatmulSizes(*sides[form], 1, form)
 
-    def fits(product: Product) -> bool:
+    def fits(product: MatmulSizes) -> bool:
         rows, depth, columns, *_ = product
         cells = rows * depth + depth * columns + rows * columns
         return 2 * rows * depth * columns <= bench.flops[dtype] / 4 and cells <= bench.elements
@@ -93,7 +95,7 @@ def vocabularies(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         yield Probe("vocabulary", partial(_matmul, bench, dtype, product))
 
 
-def _matmul(bench: Bench, dtype: str, product: Product) -> Work:
+def _matmul(bench: ProbeSampler, dtype: str, product: MatmulSizes) -> Work:
     rows, depth, columns, _, form = product
     make = partial(bench.tensor, dtype=dtype)
     if form == "linear":
@@ -104,19 +106,21 @@ def _matmul(bench: Bench, dtype: str, product: Product) -> Work:
     return lambda: torch.mm(left, right)
 
 
-def batched(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def batched(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Products of many pairs of matrices."""
 
-    def sample() -> Product:
+    def sample() -> MatmulSizes:
         rows, depth, columns = (bench.between(8, most, 8) for most in (1024, 512, 1024))
-        return Product(rows, depth, columns, bench.between(2, 1024), bench.random.choice(["plain", "right"]))
+        return MatmulSizes(
+            rows, depth, columns, bench.between(2, 1024), bench.random.choice(["plain", "right"])
+        )
 
-    def fits(product: Product) -> bool:
+    def fits(product: MatmulSizes) -> bool:
         rows, depth, columns, batch, _ = product
         cells = batch * (rows * depth + depth * columns + rows * columns)
         return 2 * batch * rows * depth * columns <= bench.flops[dtype] and cells <= bench.elements
 
-    def make(product: Product) -> Work:
+    def make(product: MatmulSizes) -> Work:
         rows, depth, columns, batch, form = product
         left = bench.tensor(batch, rows, depth, dtype=dtype)
         right = bench.tensor(batch, *((columns, depth) if form == "right" else (depth, columns)), dtype=dtype)
@@ -127,7 +131,7 @@ def batched(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         yield Probe("bmm", partial(make, product))
 
 
-class Heads(NamedTuple):
+class AttentionSizes(NamedTuple):
     """An attention: batch, heads, tokens, width of a head, and what it looks at."""
 
     batch: int
@@ -137,12 +141,12 @@ class Heads(NamedTuple):
     form: str
 
 
-def attentions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def attentions(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Attention forward and backward, plain, causal and with a mask."""
 
-    def sample() -> Heads:
+    def sample() -> AttentionSizes:
         form = bench.random.choice(["plain", "plain", "causal", "causal", "mask"])
-        return Heads(
+        return AttentionSizes(
             bench.some([1, 2, 4, 8, 16, 32, 64]),
             bench.some([4, 8, 12, 16, 32]),
             bench.between(16, 4096),
@@ -150,7 +154,7 @@ def attentions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
             form,
         )
 
-    def fits(heads: Heads) -> bool:
+    def fits(heads: AttentionSizes) -> bool:
         batch, number, tokens, width, _ = heads
         work = 4 * batch * number * tokens**2 * width
         return work <= bench.flops[dtype] / 4 and 4 * batch * number * tokens * width <= bench.elements
@@ -160,7 +164,7 @@ def attentions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         yield Probe("attention backward", partial(_attention, bench, dtype, heads, True))
 
 
-def _attention(bench: Bench, dtype: str, heads: Heads, gradient: bool) -> Work:
+def _attention(bench: ProbeSampler, dtype: str, heads: AttentionSizes, gradient: bool) -> Work:
     batch, number, tokens, width, form = heads
     parts = [
         bench.tensor(batch, tokens, number, width, dtype=dtype).transpose(1, 2).requires_grad_(gradient)
@@ -177,7 +181,7 @@ def _attention(bench: Bench, dtype: str, heads: Heads, gradient: bool) -> Work:
     return backward(call(), (query, key, value)) if gradient else call
 
 
-def encoders(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def encoders(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Layers that inference runs as one operation."""
 
     def sample() -> tuple[int, int, int, bool]:
@@ -206,7 +210,7 @@ def encoders(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         yield Probe("encoder", partial(make, drawn))
 
 
-class Recurrence(NamedTuple):
+class RecurrentSizes(NamedTuple):
     """A recurrent layer: its class, time steps, batch, widths, layers, and whether it goes both ways."""
 
     type: str
@@ -218,13 +222,14 @@ class Recurrence(NamedTuple):
     both: bool
 
 
-def recurrent(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def recurrent(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Recurrent layers forward and backward."""
 
-    on_cpu = bench.device == "cpu"  # there only one layer of an LSTM is one operation
+    # there only one layer of an LSTM is one operation
+    on_cpu = bench.device == "cpu"
 
-    def sample() -> Recurrence:
-        return Recurrence(
+    def sample() -> RecurrentSizes:
+        return RecurrentSizes(
             "LSTM" if on_cpu else bench.random.choice(["LSTM", "LSTM", "LSTM", "GRU", "GRU", "RNN"]),
             bench.between(4, 300),
             bench.some([1, 2, 4, 8, 16, 32, 64]),
@@ -234,7 +239,7 @@ def recurrent(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
             not on_cpu and bench.random.random() < 0.2,
         )
 
-    def fits(one: Recurrence) -> bool:
+    def fits(one: RecurrentSizes) -> bool:
         work = 8 * one.steps * one.batch * one.width * (one.width + one.inputs) * one.layers
         return work <= min(bench.flops[dtype] / 2, 8e10)
 
@@ -243,7 +248,7 @@ def recurrent(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         yield Probe("recurrent backward", partial(_recurrent, bench, dtype, one, True), many=True)
 
 
-def _recurrent(bench: Bench, dtype: str, one: Recurrence, gradient: bool) -> Work:
+def _recurrent(bench: ProbeSampler, dtype: str, one: RecurrentSizes, gradient: bool) -> Work:
     options: dict[str, Any] = {
         "batch_first": True,
         "device": bench.device,
@@ -260,11 +265,12 @@ def _recurrent(bench: Bench, dtype: str, one: Recurrence, gradient: bool) -> Wor
 
 CHANNELS = [16, 32, 64, 64, 128, 128, 256, 256, 512, 512, 1024, 2048]
 SIDES = [4, 7, 8, 10, 14, 16, 20, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256]
-IMAGE = 3  # channels of an image
+# channels of an image
+IMAGE = 3
 BATCHES = [1, 1, 2, 4, 8, 8, 16, 32, 32, 64]
 
 
-class Filter(NamedTuple):
+class ConvolutionSizes(NamedTuple):
     """A convolution: batch, side of the map, channels in and out, side of the window, stride, groups, direction."""
 
     batch: int
@@ -288,14 +294,14 @@ class Filter(NamedTuple):
         return 2.0 * self.batch * pixels * self.outputs * self.inputs / self.groups * self.window**2
 
 
-def convolutions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def convolutions(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Convolutions forward and backward: dense, grouped, one per channel, strided, transposed.
 
     Every second one is heavy: those are what a device is busy with, and of all that models have they are few.
     """
     most = bench.flops.get("tf32" if dtype == "float32" else dtype, bench.flops[dtype]) / 8
 
-    def sample() -> Filter:
+    def sample() -> ConvolutionSizes:
         pick = bench.random.random()
         window = bench.some([1, 1, 1, 1, 3, 3, 3, 3, 3, 5, 7, 2, 4])
         inputs = bench.some([*CHANNELS, bench.between(16, 1024, 8)])
@@ -304,18 +310,21 @@ def convolutions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
         if inputs >= 16 and pick < 0.2:
             groups = outputs = inputs
             window = bench.some([3, 3, 5, 5, 7])
-        elif pick > 0.92:  # the first layer of most models
+        # the first layer of most models
+        elif pick > 0.92:
             window, stride = bench.random.choice([(7, 2), (3, 1), (3, 2), (4, 4), (16, 16)])
             image = bench.some([96, 128, 160, 192, 224, 256])
-            return Filter(
+            return ConvolutionSizes(
                 bench.some(BATCHES), image, IMAGE, bench.some([16, 32, 64, 96, 768]), window, stride, 1, False
             )
         elif inputs % 32 == outputs % 32 == 0 and pick < 0.25:
             groups = 32
         turned = groups == 1 and window in (2, 4) and bench.random.random() < 0.6
-        return Filter(bench.some(BATCHES), bench.some(SIDES), inputs, outputs, window, stride, groups, turned)
+        return ConvolutionSizes(
+            bench.some(BATCHES), bench.some(SIDES), inputs, outputs, window, stride, groups, turned
+        )
 
-    def fits(one: Filter, least: float) -> bool:
+    def fits(one: ConvolutionSizes, least: float) -> bool:
         cells = one.batch * (one.inputs * one.side**2 + one.outputs * one.made**2)
         return one.window <= one.side and least < one.flops <= most and cells <= bench.elements
 
@@ -325,7 +334,7 @@ def convolutions(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
             yield Probe("convolution backward", partial(_convolution, bench, dtype, one, True))
 
 
-def _convolution(bench: Bench, dtype: str, one: Filter, gradient: bool) -> Work:
+def _convolution(bench: ProbeSampler, dtype: str, one: ConvolutionSizes, gradient: bool) -> Work:
     asked = gradient and one.inputs != IMAGE
     data = bench.tensor(one.batch, one.inputs, one.side, one.side, dtype=dtype, grad=asked)
     ends = (one.inputs, one.outputs) if one.transposed else (one.outputs, one.inputs // one.groups)
@@ -343,7 +352,7 @@ def _convolution(bench: Bench, dtype: str, one: Filter, gradient: bool) -> Work:
     return backward(call(), (weight,) if one.inputs == IMAGE else (data, weight))
 
 
-def normalizations(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def normalizations(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Batch normalisation in training, backward and inference; group normalisation as well."""
 
     def sample() -> tuple[int, int, int]:
@@ -363,7 +372,9 @@ def normalizations(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
             yield Probe("normalization", partial(_normalization, bench, dtype, drawn, kind, form))
 
 
-def _normalization(bench: Bench, dtype: str, drawn: tuple[int, int, int], kind: str, form: str) -> Work:
+def _normalization(
+    bench: ProbeSampler, dtype: str, drawn: tuple[int, int, int], kind: str, form: str
+) -> Work:
     batch, channels, side = drawn
     gradient = form != "inference"
     data = bench.tensor(batch, channels, side, side, dtype=dtype, grad=gradient)
@@ -380,7 +391,7 @@ def _normalization(bench: Bench, dtype: str, drawn: tuple[int, int, int], kind: 
     return without_gradients(call) if form == "inference" else call
 
 
-def poolings(bench: Bench, dtype: str, elements: int) -> Iterator[Probe]:
+def poolings(bench: ProbeSampler, dtype: str, elements: int) -> Iterator[Probe]:
     """Pooling and resampling of maps with about so many elements, forward and backward."""
     side, channels = bench.some([7, 8, 14, 16, 28, 32, 56, 64, 112]), bench.some([16, 64, 128, 256])
     batch = max(1, elements // (side**2 * channels))
@@ -403,7 +414,8 @@ def poolings(bench: Bench, dtype: str, elements: int) -> Iterator[Probe]:
 
 
 COLUMNS = 256
-ENTRIES = 30_000  # of a table to look up in
+# of a table to look up in
+ENTRIES = 30_000
 OF_LISTS = (
     (4, 500),
     (30, 500),
@@ -465,7 +477,8 @@ SORTED: tuple[Callable[[Tensor], Any], ...] = (
     lambda x: x.sort(-1),
     lambda x: x.view(-1).sort(),
     lambda x: x.topk(5),
-    lambda x: x.view(16, -1).topk(40),  # a few of many, as those that choose among words do
+    # a few of many, as those that choose among words do
+    lambda x: x.view(16, -1).topk(40),
 )
 FACTORIZED: tuple[Callable[[Tensor], Any], ...] = (
     torch.linalg.svd,
@@ -486,7 +499,7 @@ LISTS: tuple[Callable[[list[Tensor], list[Tensor]], Any], ...] = (
 )
 
 
-def elements(bench: Bench, dtype: str, size: int) -> Iterator[Probe]:
+def elements(bench: ProbeSampler, dtype: str, size: int) -> Iterator[Probe]:
     """Operations on tensors of about so many elements."""
     rows = size // COLUMNS + 1
     make = partial(bench.tensor, rows, COLUMNS, dtype=dtype)
@@ -519,7 +532,7 @@ def elements(bench: Bench, dtype: str, size: int) -> Iterator[Probe]:
         yield Probe("sorting", partial(one, sort))
 
 
-def copies(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
+def copies(bench: ProbeSampler, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
     """Copies that change the order, the element type, or make something out of nothing."""
 
     def cast() -> Work:
@@ -560,7 +573,7 @@ def copies(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
     yield from (cast, turn, heads, zeros, maps, grow, last, table)
 
 
-def lookups(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
+def lookups(bench: ProbeSampler, dtype: str, rows: int) -> Iterator[Callable[[], Work]]:
     """Rows taken out of tables by number, and losses that pick one column of each row."""
 
     def embed(gradient: bool) -> Work:
@@ -591,16 +604,15 @@ def lookups(bench: Bench, dtype: str, rows: int) -> Iterator[Callable[[], Work]]
     yield from (partial(loss, False), partial(loss, True))
 
 
-def rows(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def rows(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Layer normalisation and softmax, forward and backward."""
 
     def sample() -> tuple[int, int]:
         return bench.between(1, 60_000), bench.some([64, 128, 256, 512, 768, 1024, 2048, 4096])
 
     def norm(drawn: tuple[int, int], gradient: bool, number: int) -> Work:
-        turned = (
-            number % 4 == 3
-        )  # maps are normalised with their channels last, which they are seldom stored with
+        # maps are normalised with their channels last, which they are seldom stored with
+        turned = number % 4 == 3
         data = bench.tensor(*(drawn[::-1] if turned else drawn), dtype=dtype)
         data = (data.t() if turned else data).requires_grad_(gradient)
         weight, bias = (bench.tensor(drawn[1], dtype=dtype, grad=gradient) for _ in range(2))
@@ -622,7 +634,7 @@ def rows(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
             yield Probe("softmax", partial(softmax, sizes, gradient, number))
 
 
-def factorizations(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
+def factorizations(bench: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Matrices taken apart and systems solved, each a few times."""
 
     def sample() -> tuple[int, int]:
@@ -638,7 +650,7 @@ def factorizations(bench: Bench, dtype: str, count: int) -> Iterator[Probe]:
             yield Probe("factorization", partial(make, call, many, size))
 
 
-def optimizers(bench: Bench, dtype: str) -> Iterator[Probe]:
+def optimizers(bench: ProbeSampler, dtype: str) -> Iterator[Probe]:
     """What optimizers do to lists of tensors at once."""
 
     def make(call: Callable[[list[Tensor], list[Tensor]], Any], count: int, size: int) -> Work:
@@ -653,11 +665,12 @@ def optimizers(bench: Bench, dtype: str) -> Iterator[Probe]:
 
 VARIED = ("matmul", "vocabulary", "bmm", "attention", "encoder", "recurrent", "convolution")
 """Families whose time depends on the kernel that a library chooses, forward and backward."""
-FIRST = "vocabulary"  # few of them, and rows of odd length are four times slower: no other product tells
+# few of them, and rows of odd length are four times slower: no other product tells
+FIRST = "vocabulary"
 SIZES = (1_000, 30_000, 400_000, 3_000_000, 25_000_000)
 
 
-def all_probes(bench: Bench, dtypes: tuple[str, ...], share: float = 1.0) -> list[Probe]:
+def all_probes(bench: ProbeSampler, dtypes: tuple[str, ...], share: float = 1.0) -> list[Probe]:
     """The operations of every kind for each element type; ``share`` is how many of the usual number."""
     found: list[Probe] = []
     for dtype in dtypes:
@@ -675,7 +688,8 @@ def all_probes(bench: Bench, dtypes: tuple[str, ...], share: float = 1.0) -> lis
         found += normalizations(bench, dtype, some(30))
         found += rows(bench, dtype, some(16))
         found += optimizers(bench, dtype)
-        if bench.device == "cpu" and dtype == "float32":  # on a GPU it takes seconds to load the library
+        # on a GPU it takes seconds to load the library
+        if bench.device == "cpu" and dtype == "float32":
             found += factorizations(bench, dtype, some(5))
         for size in SIZES:
             if size <= bench.elements / 3:

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from torch_vis.analysis.machine.probes.clocks import wall
-from torch_vis.analysis.machine.probes.sizes import Work
+from torch_vis.analysis.machine.probes.probe import Work
 
 GPU_SIDES, CPU_SIDES = (4096, 8192), (512, 1024)
 GPU_COPIES = [1 << power for power in range(16, 31, 2)]
 CPU_COPIES = [1 << power for power in range(12, 27, 2)]
-TAKES = 0.1  # seconds for one figure
+# seconds for one figure
+TAKES = 0.1
 
 
 def peaks(device: str, dtypes: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, float]:
@@ -79,4 +80,5 @@ def memory_bytes(device: str) -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return 1 << 33  # not told on this system
+        # not told on this system
+        return 1 << 33

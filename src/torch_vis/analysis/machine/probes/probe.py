@@ -23,7 +23,7 @@ class Probe(NamedTuple):
     many: bool = False
 
 
-class Bench:
+class ProbeSampler:
     """Where probes run and how large they may be.
 
     ``flops`` is the most arithmetic of one operation by element type, ``elements`` the most that its tensors hold.
@@ -39,9 +39,8 @@ class Bench:
     def tensor(self, *shape: int, dtype: str, grad: bool = False) -> torch.Tensor:
         """A tensor of random numbers; zeros would draw less power and run faster than data does."""
         count = math.prod(shape)
-        if count > len(
-            self._pool
-        ):  # drawing takes longer than most operations do: numbers are drawn once and copied
+        # drawing takes longer than most operations do: numbers are drawn once and copied
+        if count > len(self._pool):
             self._pool = torch.randn(count, device=self.device)
         made = torch.empty(shape, device=self.device, dtype=getattr(torch, dtype))
         made.view(-1).copy_(self._pool[:count])
