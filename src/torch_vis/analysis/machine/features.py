@@ -96,16 +96,16 @@ def _sizes(graph: Graph, node: int, kind: str, macs: float) -> list[float]:
     if describe is None:
         return [0.0] * SIZES
     call, inputs, outputs = _types(graph, node)
-    found = describe(call, inputs, outputs, 0.0 if np.isnan(macs) else float(macs)) if outputs else []
-    return [*found, *[0.0] * (SIZES - len(found))][:SIZES]
+    sizes = describe(call, inputs, outputs, 0.0 if np.isnan(macs) else float(macs)) if outputs else []
+    return [*sizes, *[0.0] * (SIZES - len(sizes))][:SIZES]
 
 
 def _types(graph: Graph, node: int) -> tuple[Call, Types, Types]:
     """An operation's call, what it reads in the order of its arguments, and what it makes."""
-    given, made = graph.input_span(node), graph.output_span(node)
-    rows = sorted(range(*given), key=lambda row: int(graph.in_slot[row]))
+    read, written = graph.input_span(node), graph.output_span(node)
+    rows = sorted(range(*read), key=lambda row: int(graph.in_slot[row]))
     inputs = [graph.types[graph.value_type[graph.in_value[row]]] for row in rows if graph.in_slot[row] >= 0]
-    outputs = [graph.types[graph.value_type[value]] for value in graph.out_value[slice(*made)]]
+    outputs = [graph.types[graph.value_type[value]] for value in graph.out_value[slice(*written)]]
     return graph.calls[int(graph.node_call[node])], inputs, outputs
 
 
@@ -114,10 +114,10 @@ def _bias(graph: Graph, node: int) -> float:
     call, inputs, outputs = _types(graph, node)
     if "backward" in call.op:
         # which gradients: of the input, the weight, the bias
-        asked: Any = call.args[-1] if call.args else None
-        summed = type(asked) in (tuple, list) and len(asked) == 3 and asked[2] is True
+        gradients: Any = call.args[-1] if call.args else None
+        summed = type(gradients) in (tuple, list) and len(gradients) == 3 and gradients[2] is True
         return float(inputs[0].nbytes or 0) if summed else 0.0
-    added = any(len(one.shape) == 1 for one in inputs)
+    added = any(len(type_.shape) == 1 for type_ in inputs)
     return 2.0 * (outputs[0].nbytes or 0) if added and outputs else 0.0
 
 
@@ -140,11 +140,11 @@ def _matmul(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
     return [_log(rows), _log(columns), _log(depth), _log(batch), odd, rough, *turned]
 
 
-def _unevenness(one: TensorType) -> float:
+def _unevenness(type_: TensorType) -> float:
     """How many doublings the rows of a matrix, as they lie in memory, lack to begin where the widest loads can."""
-    if len(one.stride) < 2:
+    if len(type_.stride) < 2:
         return 0.0
-    row = max(one.stride[-2:]) * (one.itemsize or 4)
+    row = max(type_.stride[-2:]) * (type_.itemsize or 4)
     return float(next(lacking for lacking in range(5) if row % (16 >> lacking) == 0))
 
 
@@ -159,17 +159,17 @@ def _convolution(call: Call, inputs: Types, outputs: Types, macs: float) -> list
     if len(maps) < 2 + backward:
         return []
     weight = maps[1 + backward]
-    read, made = (maps[1], maps[0]) if backward else (maps[0], outputs[0])
+    read, written = (maps[1], maps[0]) if backward else (maps[0], outputs[0])
     options = [a for a in call.args if type(a) in (bool, int)]
     transposed, groups = bool(options[0]) if options else False, int(options[-1]) if options else 1
-    pixels = made.shape[0] * prod(made.shape[2:])
+    pixels = written.shape[0] * prod(written.shape[2:])
     taps = prod(weight.shape[2:])
     depth = read.shape[1] / max(groups, 1) * taps
-    across = prod(read.shape[2:]) / max(prod(made.shape[2:]), 1)
+    across = prod(read.shape[2:]) / max(prod(written.shape[2:]), 1)
     last = float(len(read.stride) > 1 and read.stride[1] == 1 and read.shape[1] > 1)
     return [
         _log(pixels),
-        _log(made.shape[1]),
+        _log(written.shape[1]),
         _log(depth),
         _log(groups),
         _log(taps),
@@ -239,10 +239,10 @@ def _elements(call: Call, inputs: Types, outputs: Types, macs: float) -> list[fl
     return [_log(sum(t.numel for t in (*inputs, out))), 2.0 * turned, 1.0 * spread, 1.5 * loose]
 
 
-def _is_loose(one: TensorType) -> bool:
+def _is_loose(type_: TensorType) -> bool:
     """Whether a tensor's elements do not lie one after another, so that kernels compute where each one is."""
     expected = 1
-    for size, stride in zip(reversed(one.shape), reversed(one.stride)):
+    for size, stride in zip(reversed(type_.shape), reversed(type_.stride)):
         if size > 1:
             if stride != expected:
                 return True
@@ -250,12 +250,12 @@ def _is_loose(one: TensorType) -> bool:
     return False
 
 
-def _is_turned(one: TensorType, other: TensorType) -> bool:
+def _is_turned(a: TensorType, b: TensorType) -> bool:
     """Whether two tensors of a size lie in memory in different orders."""
-    if len(one.stride) != len(other.stride):
+    if len(a.stride) != len(b.stride):
         return False
-    order = [tuple(np.argsort([-s for s in t.stride], kind="stable")) for t in (one, other)]
-    return order[0] != order[1] and min(one.numel, other.numel) > 1
+    order = [tuple(np.argsort([-s for s in t.stride], kind="stable")) for t in (a, b)]
+    return order[0] != order[1] and min(a.numel, b.numel) > 1
 
 
 def _sorting(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:

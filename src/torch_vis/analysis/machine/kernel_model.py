@@ -81,7 +81,7 @@ class Samples(NamedTuple):
         figures = {name: np.array(plain[name], dtype=np.float64) for name in FIGURES}
         figures["host_ns"][figures["host_ns"] == 0] = np.nan
         sizes = np.array(plain["sizes"], dtype=np.float64).reshape(-1, SIZES)
-        made = cls(
+        samples = cls(
             [str(op) for op in plain["op"]],
             codes["kind"],
             codes["dtype"],
@@ -92,9 +92,9 @@ class Samples(NamedTuple):
             figures["kernels"],
             figures["host_ns"],
         )
-        if len({len(column) for column in made}) != 1:
+        if len({len(column) for column in samples}) != 1:
             raise ValueError("the columns differ in length")
-        return made
+        return samples
 
 
 class KernelEstimate(NamedTuple):
@@ -151,17 +151,17 @@ class KernelModel:
 
         Few samples may all be small: what runs on the units of matrix products reaches a part of their peak.
         """
-        made = np.full((len(KINDS), len(REAL_DTYPES)), np.inf)
+        roofs = np.full((len(KINDS), len(REAL_DTYPES)), np.inf)
         rates = np.nan_to_num(self.samples.flops) / np.maximum(self.samples.time_ns, 1.0)
         for kind, name in enumerate(KINDS):
             if name not in ARITHMETIC:
                 continue
             for dtype in range(len(REAL_DTYPES)):
-                chosen = rates[(self.samples.kind == kind) & (self.samples.dtype == dtype)]
-                if len(chosen) and chosen.max() > 0:
-                    made[kind, dtype] = max(chosen.max(), self._least(name, dtype))
-            made[kind] = self._like_others(name, made[kind])
-        return made
+                reached = rates[(self.samples.kind == kind) & (self.samples.dtype == dtype)]
+                if len(reached) and reached.max() > 0:
+                    roofs[kind, dtype] = max(reached.max(), self._least(name, dtype))
+            roofs[kind] = self._like_others(name, roofs[kind])
+        return roofs
 
     def _like_others(self, kind: str, roofs: Floats) -> Floats:
         """The roofs of one kind, with those of types that were not timed: by their peaks, or the lowest of all."""
@@ -199,7 +199,7 @@ class KernelModel:
     def __call__(self, work: Workload) -> KernelEstimate:
         """The estimate for each class."""
         base, steps = self._base(work), _steps(work)
-        found = np.zeros((len(base), 2))
+        goals = np.zeros((len(base), 2))
         # of what is like nothing that was measured
         spread = np.full(len(base), SIGMA)
         host = np.full(len(base), np.nan)
@@ -208,7 +208,7 @@ class KernelModel:
             if kind == VIEW or not (self.samples.kind == kind).any():
                 continue
             known = self._of(int(kind), whole=False)
-            found[rows], spread[rows] = self._followed(known, work, base, rows)
+            goals[rows], spread[rows] = self._followed(known, work, base, rows)
             if kind == RECURRENT:
                 known = self._of(int(kind), whole=True)
                 if len(known.rows):
@@ -217,7 +217,7 @@ class KernelModel:
         more = np.where([name in self.peaks for name in REAL_DTYPES], UNTIMED, UNKNOWN)[work.dtype]
         spread = np.where(self.untimed(work.kind, work.dtype), np.hypot(spread, more), spread)
         none = work.kind == VIEW
-        time_ns, count = base * np.exp(found[:, 0]), np.maximum(np.exp(found[:, 1]) * steps, 1.0)
+        time_ns, count = base * np.exp(goals[:, 0]), np.maximum(np.exp(goals[:, 1]) * steps, 1.0)
         # what was measured has none
         if self.bias_apart:
             apart = work.bias > 0
@@ -278,10 +278,10 @@ class KernelModel:
         """How much the factors of some operations say of one another: less with the distance of their descriptions."""
         samples = self.samples
         apart = BASE_WEIGHT * (np.log2(base)[:, None] - np.log2(self.base[near])) ** 2
-        for place in range(SIZES):
-            column = samples.sizes[near, place]
-            if column.any() or work.sizes[rows, place].any():
-                apart += (work.sizes[rows, place][:, None] - column) ** 2
+        for column_index in range(SIZES):
+            nearby = samples.sizes[near, column_index]
+            if nearby.any() or work.sizes[rows, column_index].any():
+                apart += (work.sizes[rows, column_index][:, None] - nearby) ** 2
         other = SIMILAR_OP if KINDS[samples.kind[near[0]]] in ALIKE else OTHER_OP
         apart += np.where(names[:, None] != self.ops[near], other, 0.0)
         apart += np.where(work.dtype[rows][:, None] != samples.dtype[near], OTHER_DTYPE, 0.0)
