@@ -7,11 +7,12 @@ ARGS ?=
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check corpus bench viewer clean env bench-env python
+.PHONY: help demo test snapshots check corpus bench viewer clean env bench-env python
 
 help:
 	@echo 'make demo      trace a vision model and a transformer, check both, leave files to open'
 	@echo 'make test      run the tests'
+	@echo 'make snapshots rewrite tests/snapshots, for git diff to show what reports, pages and files have changed'
 	@echo 'make check     lint, formatting and types'
 	@echo 'make corpus    trace and check every model the installed libraries can build'
 	@echo 'make bench     print the speed and memory figures, each beside its peer'
@@ -25,6 +26,9 @@ demo: env
 
 test: env
 	@$(RUN) -m pytest -q -n auto --dist loadfile $(ARGS)
+
+snapshots: env
+	@$(RUN) -W ignore -m tests.kit.snapshots
 
 check: env
 	@failed=0; for tool in 'ruff check .' 'ruff format --check .' 'mypy'; do \

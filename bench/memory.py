@@ -70,9 +70,9 @@ def measure(case: str, traced: bool, quick: bool) -> dict[str, int]:
 
 def record_bytes(trace: Any) -> int:
     """What the trace holds of its own: columns, and the copies of memory that the run has overwritten."""
-    held = trace._held
+    held = trace.kept
     copies = sum(storage.nbytes() for storage in held.originals.values())
-    given = sum(tensor.nbytes for tensors in held.given.values() for tensor in tensors)
+    given = sum(tensor.nbytes for tensors in held.opaque_outputs.values() for tensor in tensors)
     return trace.graph.nbytes + trace.metrics.nbytes + copies + given
 
 

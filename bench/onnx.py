@@ -9,6 +9,7 @@ from bench.row import Row, at_most
 from bench.timing import Side, interleave
 from tests.kit.graphs import synthetic
 from torch_vis.exporters import model_explorer, onnx
+from torch_vis.graph.record import Run
 
 LIMIT = 1.5
 WRITERS = {"ONNX": (onnx.save, "run.onnx"), "Model Explorer": (model_explorer.save, "run.explorer.json")}
@@ -23,7 +24,7 @@ def run(quick: bool) -> list[Row]:
         for name, (save, file) in WRITERS.items():
             path = os.path.join(folder, file)
             sides = {
-                str(size): Side(lambda save=save, path=path, made=made: save(path, *made, (), {}))
+                str(size): Side(lambda save=save, path=path, made=made: save(path, Run(*made)))
                 for size, made in sizes.items()
             }
             samples = interleave(sides, rounds=3)

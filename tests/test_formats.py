@@ -15,6 +15,7 @@ from tests.kit.graphs import empty_graph
 from torch_vis import formats as registry
 from torch_vis.errors import FileError, NoMatch, UsageError
 from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.record import Run
 from torch_vis.views.figure.diagram import Look
 
 
@@ -26,14 +27,28 @@ def trace() -> tv.Trace:
 class Names:
     """An exporter of a user's own."""
 
+    def save(self, path: str, run: Run) -> None:
+        Path(path).write_text(json.dumps([node.name for node in run.graph.nodes]))
+
+
+def count(run: Run, look: Look) -> str:
+    """A renderer of a user's own."""
+    return f"{len(run.graph)} at depth {look.depth}"
+
+
+class NamesApart:
+    """An exporter from before runs were one record."""
+
     def save(
         self, path: str, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
     ) -> None:
-        Path(path).write_text(json.dumps([node.name for node in graph.nodes]))
+        Path(path).write_text(json.dumps([meta["model"], *(node.name for node in graph.nodes)]))
 
 
-def count(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look) -> str:
-    """A renderer of a user's own."""
+def count_apart(
+    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
+) -> str:
+    """A renderer from before."""
     return f"{len(graph)} at depth {look.depth}"
 
 
@@ -98,6 +113,14 @@ def test_a_format_by_its_ending_and_an_exporter_itself(trace: tv.Trace, tmp_path
 
 def test_ones_own_renderer(trace: tv.Trace) -> None:
     assert trace.figure(f"{__name__}:count", depth=3) == f"{len(trace.graph)} at depth 3"
+
+
+def test_what_takes_the_parts_one_by_one_still_works_and_says_so(trace: tv.Trace, tmp_path: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="take one run"):
+        trace.save(tmp_path / "names.txt", format=NamesApart)
+    assert json.loads((tmp_path / "names.txt").read_text())[:2] == ["Linear", "t"]
+    with pytest.warns(DeprecationWarning, match="take one run"):
+        assert trace.figure(f"{__name__}:count_apart", depth=3) == f"{len(trace.graph)} at depth 3"
 
 
 def test_ones_own_that_is_not_there(trace: tv.Trace, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_vis import errors as errors
+    from torch_vis._trace import Trace as Trace
     from torch_vis.analysis.advice.batch_size.report import analyze_batch_size as analyze_batch_size
     from torch_vis.analysis.advice.pruning.report import analyze_pruning as analyze_pruning
     from torch_vis.analysis.advice.quantization.report import analyze_quantization as analyze_quantization
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from torch_vis.analysis.machine.hardware import register_hardware as register_hardware
     from torch_vis.analysis.machine.latency import predict_latency as predict_latency
     from torch_vis.analysis.memory.measured import measure_memory as measure_memory
-    from torch_vis.api import Trace as Trace
     from torch_vis.api import load as load
     from torch_vis.api import record as record
     from torch_vis.api import trace as trace
@@ -93,7 +93,7 @@ _PUBLIC = {
     "SubgraphDescriptor": "torch_vis.interfaces.dynamo.extractor",
     "TensorDescriptor": "torch_vis.interfaces.dynamo.extractor",
     "TensorTracer": "torch_vis.interfaces.tensor_ids.tracer",
-    "Trace": "torch_vis.api",
+    "Trace": "torch_vis._trace",
     "analyze_batch_size": "torch_vis.analysis.advice.batch_size.report",
     "analyze_computational_graph_execution": "torch_vis.interfaces.tracking.tracker",
     "analyze_memory_timeline": "torch_vis.interfaces.dynamo.extractor",

@@ -9,194 +9,56 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from torch_vis._reading import Reading
-from torch_vis._showing import Showing
-from torch_vis.errors import NotOurFile, NotTraceable, TensorsMissing, UsageError, no_match
+from torch_vis._trace import Trace, with_analyses
+from torch_vis.errors import NotOurFile, NotTraceable, UsageError, no_match
 from torch_vis.formats import FORMATS, READABLE
-from torch_vis.graph.graph import Graph
 from torch_vis.graph.io.atomic import PathLike
-from torch_vis.graph.memory_use import MemoryByUse
-from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.text import many
+from torch_vis.graph.metrics import Metrics
 
 if TYPE_CHECKING:
     import torch
 
     from torch_vis.capture.compilers.frontends import Captured
-    from torch_vis.capture.compilers.program import Program
-    from torch_vis.capture.kept_tensors import Held
     from torch_vis.capture.session import Capture
     from torch_vis.capture.timing.repeat import Repeats
-    from torch_vis.replay.check import Report
-    from torch_vis.replay.inputs import Entry
-    from torch_vis.replay.intervene import Rerun
-    from torch_vis.views.text.breaks import Breaks
 
-COSTS = ("flops", "macs", "moved_bytes")
-MEMORY = ("alloc_bytes", "free_bytes", "live_bytes")
 VIAS = ("eager", "fx", "export", "dynamo", "aot")
-
-
-class Trace(Reading, Showing):
-    """One recorded run: its graph, its measurements, what was not captured, and what the model returned.
-
-    >>> import torch, torch_vis as tv
-    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
-    >>> t.graph
-    <Graph: 13 operations, 16 values, 2 scopes>
-    >>> t.output.shape, t.limits
-    (torch.Size([1, 2]), ())
-    """
-
-    graph: Graph
-    metrics: Metrics
-    limits: tuple[str, ...]
-    """What could not be captured, in sentences."""
-    meta: dict[str, Any]
-    """The circumstances: versions, devices, wall time."""
-    output: Any
-    """What the traced callable returned."""
-    error: BaseException | None
-    """The exception that ended the run, if one did."""
-    program: Program | None = None
-    """What a compiler's front-end captured, where the trace went through one."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        metrics: Metrics,
-        limits: tuple[str, ...] = (),
-        meta: Mapping[str, Any] | None = None,
-        *,
-        output: Any = None,
-        held: Held | None = None,
-        error: BaseException | None = None,
-    ) -> None:
-        self.graph = graph
-        self.metrics = _with_analyses(graph, metrics)
-        self.limits = tuple(limits)
-        self.meta = dict(meta or {})
-        self.output = output
-        self.error = error
-        self._held = held
-        self._entry: Entry | None = None  # how the run was called
-
-    def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> Report:
-        """Prove the graph: run it again and compare every output, gradient and changed state bit for bit.
-
-        The recording is replayed in order, pruned to the operations that the edges say lead to the results, and in
-        ``shuffles`` random orders that respect only the graph's own dependences. With ``inputs=True``, every input is
-        perturbed as well: the outputs it is connected to must be able to change, the others must not.
-        Raises ``CheckFailed`` with the first operation that differs, its line and its module.
-
-        >>> import torch, torch_vis as tv
-        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
-        >>> print(t.check(inputs=True))
-        3 results equal bit for bit: 13 operations in order, 12 pruned, 2 random orders; 1 input-output pair proved
-        """
-        if isinstance(self, Recording) and self.is_open:
-            raise UsageError("the block is still recording; check after it has ended")
-        if self._held is None and self.meta.get("fake"):
-            raise TensorsMissing(
-                "this was worked out on shapes: no numbers were computed that could be checked"
-            )
-        if self._held is None:
-            raise TensorsMissing(
-                "this trace holds no tensors (loaded from a file, released, or traced with keep=False); "
-                "trace again to check it"
-            )
-        from torch_vis.replay.check import check
-
-        return check(self.graph, self._held, inputs=inputs, shuffles=shuffles, seed=seed)
-
-    @property
-    def breaks(self) -> Breaks:
-        """The graph breaks that Dynamo met: why, where, and what torch advises; ``print`` shows them as a table.
-
-        >>> import torch, torch_vis as tv
-        >>> t = tv.trace(lambda x: x + 1 if x.sum() > 0 else x, torch.ones(2), via="dynamo")
-        >>> [(found.reason, found.id) for found in t.breaks]
-        [('Data-dependent branching', 'GB0170')]
-        """
-        from torch_vis.views.text.breaks import Breaks
-
-        return Breaks(self.meta.get("program"))
-
-    def run(
-        self,
-        *args: Any,
-        kwargs: Mapping[str, Any] | None = None,
-        replace: Mapping[Any, Any] | None = None,
-        keep: Any = None,
-        to: PathLike | None = None,
-    ) -> Rerun:
-        """Run the recorded operations again, on new inputs or with something replaced on the way.
-
-        ``args`` and ``kwargs`` are the inputs, as ``trace`` took them; without any, those of the recorded run. They
-        have the recorded sizes, unless the trace went via export with sizes left open. ``replace`` names modules (by
-        path or pattern), nodes or their numbers, and gives for each a tensor or a function of what it made; only what
-        depends on it is computed anew, and gradients pass through a replacement as through an identity.
-        ``keep="all"`` keeps what every operation made, ``keep=[...]`` what these modules, operators and nodes made,
-        with the gradients that came to the modules; ``to="acts.safetensors"`` writes it to that file as it comes.
-        Parameters are as they are now, random operations draw what they drew, and nothing of the model is changed.
-
-        >>> import torch, torch_vis as tv
-        >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
-        >>> t.run(replace={"0": lambda y: torch.full_like(y, 5.0)}).output
-        tensor([[5., 5.]])
-        >>> list(t.run(torch.zeros(1, 3), keep=["0", "relu"]).kept)
-        ['0', '1/relu#2']
-        """
-        from torch_vis.replay.rerun import rerun
-
-        return rerun(self, self._held, self._entry, args, dict(kwargs or {}), replace or {}, keep, to)
-
-    def release(self) -> None:
-        """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.
-
-        >>> import torch, torch_vis as tv
-        >>> t = tv.trace(torch.nn.ReLU(), torch.ones(2))
-        >>> t.release()
-        >>> t.output is None
-        True
-        """
-        self._held = None
-        self.output = None
-
-    def __repr__(self) -> str:
-        name = self.meta.get("model") or "run"
-        return f"<Trace of {name}: {many(len(self.graph), 'operation')}>"
 
 
 class Recording(Trace):
     """A trace of a block of code; it is empty until the block ends, and holds the part that ran if the block raises."""
 
     def __init__(self, capture: Capture) -> None:
-        from torch_vis.graph.builder import GraphBuilder
+        from torch_vis.graph.graph import GraphBuilder
 
         super().__init__(GraphBuilder().build(), Metrics())
         self._capture = capture
-        self.is_open = False
+        self._is_open = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block is still running."""
+        return self._is_open
 
     def __enter__(self) -> Recording:
         self._capture.__enter__()
-        self.is_open = True
+        self._is_open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._capture.__exit__()
-        self.is_open = False
+        self._is_open = False
         self.error = error
         self._fill(self._capture)
         if error is not None:
-            self.meta["error"] = _told(error)
+            self.meta["error"] = _in_one_line(error)
 
     def _fill(self, capture: Capture) -> None:
         self.graph, metrics, held, self.limits, self.meta = capture.finish()
-        self.metrics = _with_analyses(self.graph, metrics)
-        self._held = held if capture.recorder.keep else None
+        self.metrics = with_analyses(self.graph, metrics)
+        self.kept = held if capture.recorder.keep else None
 
 
 def record(*modules: torch.nn.Module, keep: bool = True, functions: bool = False) -> Recording:
@@ -315,7 +177,7 @@ def trace(
             captured.forget()
     graph, metrics, held, limits, meta = capture.finish()
     if error is not None:
-        meta["error"] = _told(error)
+        meta["error"] = _in_one_line(error)
     if repeats is not None:
         metrics, said, timed = repeats.measure(graph, metrics, held, error)
         limits, meta = limits + said, meta | timed
@@ -327,15 +189,19 @@ def trace(
         limits += (
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it",
         )
-    found = Trace(
-        graph, metrics, limits, meta, output=capture.output, held=held if keep else None, error=error
-    )
-    found.program = None if captured is None else captured.program
-    if keep:
-        from torch_vis.replay.inputs import Entry
+    from torch_vis.replay.inputs import Entry
 
-        found._entry = Entry(model, args, named, name_inputs)
-    return found
+    return Trace(
+        graph,
+        metrics,
+        limits,
+        meta,
+        output=capture.output,
+        kept=held if keep else None,
+        error=error,
+        program=None if captured is None else captured.program,
+        entry=Entry(model, args, named, name_inputs) if keep else None,
+    )
 
 
 def load(path: PathLike) -> Trace:
@@ -347,7 +213,7 @@ def load(path: PathLike) -> Trace:
     >>> tv.load(path)
     <Trace of ReLU: 1 operation>
     """
-    return Trace(*_reader(path).load(path))
+    return Trace.of(_reader(path).load(path))
 
 
 def _refuse_misuse(model: Any, kwargs: Any, loss: Any, via: Any) -> None:
@@ -362,31 +228,6 @@ def _refuse_misuse(model: Any, kwargs: Any, loss: Any, via: Any) -> None:
         raise UsageError(f"kwargs is a dictionary of the model's keyword arguments, not {_describe(kwargs)}")
     if via not in VIAS:
         raise no_match("capture", str(via), VIAS)
-
-
-def _with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
-    """The metrics, and what follows from shapes and lifetimes: worked out when it is first asked for."""
-
-    def compute() -> Mapping[str, Column]:
-        from torch_vis.ops.cost import costs
-
-        found = costs(graph, metrics.get("stored"))
-        return {name: metrics[name].filled(one) if name in metrics else one for name, one in found.items()}
-
-    def formulas() -> int:
-        from torch_vis.ops.cost.registry import version
-
-        return version()
-
-    def memory() -> MemoryByUse:
-        from torch_vis.analysis.memory import Blocks, Use
-
-        found, words = Blocks(graph, metrics), tuple(use.words for use in Use)
-        columns = found.use, found.told_value, found.birth, found.death, found.bytes, found.during
-        return MemoryByUse(words, *columns)
-
-    found = metrics.with_later(COSTS, compute, version=formulas)
-    return found.with_memory(memory) if all(name in metrics for name in MEMORY) else found
 
 
 def _reader(path: PathLike) -> Any:
@@ -406,7 +247,7 @@ def _reader(path: PathLike) -> Any:
     return import_module(FORMATS[readable[ending]].target)
 
 
-def _told(error: BaseException) -> str:
+def _in_one_line(error: BaseException) -> str:
     """An exception in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 

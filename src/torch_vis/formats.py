@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from torch_vis.errors import NoMatch, UsageError, no_match
+from torch_vis.graph.record import Run
 
 
 class Format(NamedTuple):
@@ -63,12 +65,49 @@ def writer(path: str | os.PathLike[str], format: Any = None) -> Any:
     if inspect.isclass(found):
         found = found()
     if not callable(getattr(found, "save", None)):
-        raise UsageError(f"{format!r} cannot write files: it has no save(path, graph, metrics, limits, meta)")
-    return found
+        raise UsageError(f"{format!r} cannot write files: it has no save(path, run)")
+    return _Spread(found) if _is_spread(found.save, 5) else found
+
+
+class _Spread:
+    """An exporter from before runs were one record: its ``save`` takes graph, metrics, limits and meta apart."""
+
+    def __init__(self, exporter: Any) -> None:
+        self.exporter = exporter
+
+    def save(self, path: Any, run: Run) -> None:
+        self.exporter.save(path, run.graph, run.metrics, run.limits, run.meta)
+
+
+def _is_spread(function: Any, count: int) -> bool:
+    """Whether a user's function needs the parts of a run one by one, which is deprecated."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [row for row in parameters if row.kind in positional and row.default is inspect.Parameter.empty]
+    if len(needed) != count:
+        return False
+    warnings.warn(
+        f"{getattr(function, '__qualname__', function)} takes graph, metrics, limits and meta one by one; take one run "
+        "in their place, which has all four",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return True
+
+
+def renderer_called(name: str, run: Run, look: Any) -> Any:
+    """The figure of a run by the renderer of a name."""
+    draw = drawer(name)
+    if _is_spread(draw, 5):
+        return draw(run.graph, run.metrics, run.limits, run.meta, look)
+    return draw(run, look)
 
 
 def drawer(name: str) -> Any:
-    """What draws figures under a name: a callable of graph, metrics, limits, meta and the look of the picture."""
+    """What draws figures under a name: a callable of a run and the look of the figure."""
     if not isinstance(name, str):
         raise UsageError(f"a renderer is named by a string, not {type(name).__name__}")
     if ":" in name:
@@ -80,9 +119,7 @@ def drawer(name: str) -> Any:
     if inspect.isclass(found):
         found = found()
     if not callable(found):
-        raise UsageError(
-            f"{name!r} cannot draw: it is not a callable of (graph, metrics, limits, meta, look)"
-        )
+        raise UsageError(f"{name!r} cannot draw: it is not a callable of (run, look)")
     return found
 
 

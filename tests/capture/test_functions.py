@@ -50,7 +50,7 @@ def named(
     with capture:
         capture.output = model(*args)
     graph, metrics, held, limits, meta = capture.finish()
-    return tv.Trace(graph, metrics, limits, meta, output=capture.output, held=held)
+    return tv.Trace(graph, metrics, limits, meta, output=capture.output, kept=held)
 
 
 def tree(t: tv.Trace, kind: str = "function") -> list[tuple[str, str, list[str]]]:

@@ -29,7 +29,8 @@ from tests.kit.traced import NAMES, traced
 from torch_vis.errors import FileError
 from torch_vis.exporters.model_explorer import heat_path, save
 from torch_vis.graph import Column, Graph, Metrics
-from torch_vis.graph.rows import Module
+from torch_vis.graph.record import Run
+from torch_vis.graph.schema import Module
 
 OWN = re.compile(r"|backward|recompute|operations \d+")  # layers that stand for no module
 
@@ -51,7 +52,7 @@ def written(
 ) -> dict[str, Any]:
     """Save, read back and check a graph; returns the graph's record."""
     path = folder / "run.explorer.json"
-    save(path, graph, metrics, limits, meta or {})
+    save(path, Run(graph, metrics, limits, meta))
     document = read(path)
     assert set(document) == {"label", "graphs"}
     (record,) = document["graphs"]
@@ -268,6 +269,6 @@ def test_any_text_can_be_written(text: str, tmp_path: Path) -> None:
 def test_a_heat_map_that_cannot_be_written_leaves_whole_files_only(tmp_path: Path) -> None:
     (tmp_path / "run.heat.time.json").mkdir()
     with pytest.raises(FileError, match=r"cannot write .*run\.heat\.time\.json: it is a directory"):
-        save(tmp_path / "run.explorer.json", training_graph(), training_metrics(), (), {})
+        save(tmp_path / "run.explorer.json", Run(training_graph(), training_metrics()))
     assert read(tmp_path / "run.explorer.json")["label"] == "run"
     assert len(list(tmp_path.iterdir())) == 2

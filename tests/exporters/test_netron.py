@@ -59,7 +59,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_netron_reads_the_zoo(opened: dict[str, Any], name: str) -> None:
     t, record = traced(name), opened[name]
     assert record["error"] is None
-    written = [graph for _, graph in graphs(to_onnx(t.graph, t.metrics, t.limits, t.meta))]
+    written = [graph for _, graph in graphs(to_onnx(t))]
     shown = [node for graph in record["graphs"] for node in graph["nodes"]]
     assert sorted(len(graph["nodes"]) for graph in record["graphs"]) == sorted(len(g.node) for g in written)
     operations = {node["name"]: node for node in shown if "phase" in node["metadata"]}

@@ -44,7 +44,8 @@ from tests.kit.traced import NAMES, traced
 from torch_vis.errors import FileError, MissingExtra
 from torch_vis.exporters.onnx import save, to_onnx
 from torch_vis.graph import Call, Column, Graph, Metrics, Slot, TensorType
-from torch_vis.graph.rows import Module
+from torch_vis.graph.record import Run
+from torch_vis.graph.schema import Module
 
 onnx = pytest.importorskip("onnx")
 
@@ -73,7 +74,7 @@ def changed(graph: Graph, **tables: Any) -> Graph:
 
 def export(model: Any, *args: Any, backward: bool = False) -> tuple[Any, tv.Trace]:
     t = tv.trace(model, *args, backward=backward)
-    made = to_onnx(t.graph, t.metrics, t.limits, t.meta)
+    made = to_onnx(t)
     check(made, t.graph)
     return made, t
 
@@ -89,7 +90,7 @@ def find(model: Any, op_type: str) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_zoo_is_valid_and_whole(name: str) -> None:
     t = traced(name)
-    model = to_onnx(t.graph, t.metrics, t.limits, t.meta)
+    model = to_onnx(t)
     flat = check(model, t.graph)
     found = [made if isinstance(made, list) else [made] for made in flat.outputs.values()]
     for row in t.graph.outcomes:
@@ -106,7 +107,7 @@ def test_the_zoo_is_valid_and_whole(name: str) -> None:
     "make", [empty_graph, one_node_graph, training_graph, odd_calls_graph, lambda: synthetic(300)[0]]
 )
 def test_graphs_made_by_hand(make: Callable[[], Graph], tmp_path: Path) -> None:
-    save(tmp_path / "run.onnx", make(), Metrics(), LIMITS, META)
+    save(tmp_path / "run.onnx", Run(make(), Metrics(), LIMITS, META))
     model = onnx.load(tmp_path / "run.onnx")
     check(model, make())
     assert model.graph.name == "Net"
@@ -115,7 +116,7 @@ def test_graphs_made_by_hand(make: Callable[[], Graph], tmp_path: Path) -> None:
 
 def test_the_same_graph_gives_the_same_bytes() -> None:
     t = traced("bert")
-    first, second = (to_onnx(t.graph, t.metrics, t.limits, t.meta) for _ in range(2))
+    first, second = (to_onnx(t) for _ in range(2))
     assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
 
 
@@ -146,7 +147,7 @@ def tangled_graphs(draw: st.DrawFn) -> Graph:
 
 @given(tangled_graphs())
 def test_no_order_of_modules_makes_a_cycle(graph: Graph) -> None:
-    check(to_onnx(graph, Metrics()), graph)
+    check(to_onnx(Run(graph, Metrics())), graph)
 
 
 # ---------------------------------------------------------------- what a person sees
@@ -237,7 +238,7 @@ def test_backward_is_a_box_of_its_own_and_leads_to_the_gradients() -> None:
 
 def test_boxes_of_a_deep_model_have_few_inputs() -> None:
     t = traced("bert")
-    model = to_onnx(t.graph, t.metrics)
+    model = to_onnx(t)
     for node, _ in graphs(model):
         if node is not None:
             assert len(node.input) <= 8 and len(node.output) <= 8, node.name
@@ -246,7 +247,7 @@ def test_boxes_of_a_deep_model_have_few_inputs() -> None:
 @pytest.mark.parametrize("name", ["long_chain", "id_reuse_loop"])
 def test_long_programs_are_shown_in_stretches(name: str) -> None:
     t = traced(name)
-    model = to_onnx(t.graph, t.metrics)
+    model = to_onnx(t)
     assert len(t.graph) > 3000
     assert max(len(graph.node) for _, graph in graphs(model)) < 1000
     stretch = find(model, "operations")
@@ -273,7 +274,7 @@ def test_calls_of_one_module_are_several_nodes() -> None:
 
 
 def test_metadata_says_what_is_known() -> None:
-    model = to_onnx(training_graph(), training_metrics())
+    model = to_onnx(Run(training_graph(), training_metrics()))
     by_name = {node.name: metadata(node) for node in nodes(model)}
     assert by_name["addmm_1"] == {
         "input_names": "['self', 'mat1']",
@@ -293,7 +294,7 @@ def test_metadata_says_what_is_known() -> None:
 def test_sums_say_what_they_leave_out() -> None:
     known = np.array([True, False, True, True, True])
     column = Column("flops", np.array([5, 0, 2_500_000, 0, 0]), known=known)
-    model = to_onnx(training_graph(), Metrics({"flops": column}))
+    model = to_onnx(Run(training_graph(), Metrics({"flops": column})))
     assert metadata(find(model, "Linear"))["FLOPs"] == "5; 1 operation not known"
     assert metadata(find(model, "fill_"))["FLOPs"] == "2.5 M"
 
@@ -308,13 +309,13 @@ def test_a_line_of_backward_is_said_once() -> None:
 
 def test_checkpointing_shows_as_recomputation() -> None:
     t = traced("checkpoint_reentrant")
-    titles = [node.op_type for node in nodes(to_onnx(t.graph, t.metrics))]
+    titles = [node.op_type for node in nodes(to_onnx(t))]
     assert any(title.endswith(" recompute") for title in titles)
 
 
 def test_an_optimizer_is_a_box() -> None:
     t = traced("adamw_foreach_step")
-    model = to_onnx(t.graph, t.metrics)
+    model = to_onnx(t)
     box = find(model, "AdamW")
     assert metadata(box)["kind"] == "optimizer" and attributes(box)["body"].node
 
@@ -346,7 +347,7 @@ def test_empty_tensors_from_outside() -> None:
 )
 def test_an_element_type_that_onnx_has_not(dtype: str, nearest: str) -> None:
     graph = with_type(TensorType(dtype, (4,), (1,)))
-    model = to_onnx(graph, Metrics())
+    model = to_onnx(Run(graph, Metrics()))
     check(model, graph)
     info = model.graph.input[0]
     assert info.type.tensor_type.elem_type == onnx.TensorProto.DataType.Value(nearest)
@@ -354,14 +355,14 @@ def test_an_element_type_that_onnx_has_not(dtype: str, nearest: str) -> None:
 
 
 def test_layouts_are_told() -> None:
-    model = to_onnx(with_type(TensorType("float32", (4,), (1,), "sparse_coo")), Metrics())
+    model = to_onnx(Run(with_type(TensorType("float32", (4,), (1,), "sparse_coo")), Metrics()))
     assert model.graph.input[0].doc_string == "float32, sparse_coo"
 
 
 def test_dimensions_without_a_number() -> None:
     sizes: Any = ("batch", 3)
     graph = with_type(TensorType("float32", sizes, (3, 1)))
-    model = to_onnx(graph, Metrics())
+    model = to_onnx(Run(graph, Metrics()))
     check(model, graph)
     assert shape(model.graph.input[0]) == ("batch", 3)
 
@@ -380,13 +381,13 @@ def test_any_text_can_be_written(text: str, tmp_path: Path) -> None:
         names=[text, text],
         results=[row._replace(name=text) for row in graph.results],
     )
-    save(tmp_path / "run.onnx", odd, training_metrics(), (text,), {text: text, "model": text})
+    save(tmp_path / "run.onnx", Run(odd, training_metrics(), (text,), {text: text, "model": text}))
     onnx.checker.check_model(str(tmp_path / "run.onnx"), full_check=True)
 
 
 def test_numbers_that_attributes_cannot_hold() -> None:
     graph = odd_calls_graph()
-    model = to_onnx(graph, Metrics())
+    model = to_onnx(Run(graph, Metrics()))
     check(model, graph)
     shown = attributes(next(node for node in nodes(model) if node.name == "a_0"))
     assert shown["arg1"] == 1 and shown["arg10"] == str(2**80).encode() and shown["arg18"] == b"1j"
@@ -404,21 +405,21 @@ def test_saved_by_its_ending(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot write"):
-        save(tmp_path / "no" / "run.onnx", empty_graph(), Metrics(), (), {})
+        save(tmp_path / "no" / "run.onnx", Run(empty_graph(), Metrics()))
 
 
 def test_without_onnx_the_error_holds_the_pip_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     (tmp_path / "run.onnx").write_bytes(b"old")
     with pytest.raises(MissingExtra, match=r"onnx is not installed; run: pip install 'torch-vis\[onnx\]'"):
-        save(tmp_path / "run.onnx", one_node_graph(), Metrics(), (), {})
+        save(tmp_path / "run.onnx", Run(one_node_graph(), Metrics()))
     assert (tmp_path / "run.onnx").read_bytes() == b"old"
 
 
 def test_without_torch_arguments_go_by_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     def names(op: str) -> set[str]:
         graph = changed(one_node_graph(), calls=[Call(op, (Slot(0), (1,)), ())])
-        return set(attributes(find(to_onnx(graph, Metrics()), "sum")))
+        return set(attributes(find(to_onnx(Run(graph, Metrics())), "sum")))
 
     assert names("aten::sum.dim_IntList") == {"dim"}
     assert names("elsewhere::sum") == names("aten::sum.no_such_overload") == {"arg1"}

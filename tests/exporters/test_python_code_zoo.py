@@ -76,8 +76,8 @@ def test_a_recorded_run_gives_the_same_from_its_file(name: str, tmp_path: Path) 
     model, args, kwargs = ZOO[name].make()
     state = torch.get_rng_state()
     t = tv.trace(model, *args, kwargs=kwargs)
-    if t._held is not None:
-        t._held.put_back()  # as the run found everything
+    if t.kept is not None:
+        t.kept.restore()  # as the run found everything
     path = tmp_path / "saved.py"
     try:
         save_graph_to_file(t, path)

@@ -22,6 +22,7 @@ from tests.kit.trace_files import MAKERS, assert_comes_back, saved_run
 from torch_vis.errors import CorruptFile, FileError, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io import json as exporter
+from torch_vis.graph.record import Run
 
 DOCS = Path(__file__).parents[2] / "docs" / "json.md"
 
@@ -48,13 +49,14 @@ def test_a_graph_comes_back(tmp_path: Path, make: Callable[[], Graph]) -> None:
 
 
 def test_metrics_come_back(saved: Path) -> None:
-    assert_same_metrics(exporter.load(saved)[1], training_metrics())
+    assert_same_metrics(exporter.load(saved).metrics, training_metrics())
 
 
 def test_a_graph_of_more_than_one_chunk_comes_back(tmp_path: Path) -> None:
     graph, metrics = synthetic(2 * exporter.CHUNK + 7)
-    exporter.save(tmp_path / "run.json", graph, metrics, (), {})
-    back, measured, _, _ = exporter.load(tmp_path / "run.json")
+    exporter.save(tmp_path / "run.json", Run(graph, metrics))
+    loaded = exporter.load(tmp_path / "run.json")
+    back, measured = loaded.graph, loaded.metrics
     assert_same_graph(back, graph)
     assert_same_metrics(measured, metrics)
 
@@ -104,7 +106,7 @@ def test_edges_say_what_passes(saved: Path) -> None:
 
 
 def test_the_dictionary_is_the_file(saved: Path) -> None:
-    document = exporter.to_dict(training_graph(), training_metrics(), LIMITS, META)
+    document = exporter.to_dict(Run(training_graph(), training_metrics(), LIMITS, META))
     assert json.loads(json.dumps(document, allow_nan=False)) == read(saved)
 
 
@@ -124,14 +126,14 @@ def test_the_schema_is_documented_field_by_field(saved: Path) -> None:
 def test_a_failed_write_leaves_the_old_file(saved: Path) -> None:
     before = saved.read_bytes()
     with pytest.raises(UsageError, match="meta cannot be written as JSON"):
-        exporter.save(saved, training_graph(), Metrics(), (), {"wall": float("nan")})
+        exporter.save(saved, Run(training_graph(), Metrics(), meta={"wall": float("nan")}))
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["run.json"]
 
 
 def test_a_reformatted_file_still_loads(saved: Path) -> None:
     saved.write_text(json.dumps(read(saved), indent=2), "utf-8")
-    assert_same_graph(exporter.load(saved)[0], training_graph())
+    assert_same_graph(exporter.load(saved).graph, training_graph())
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.kit.trace_files import MAKERS, assert_comes_back, saved_run
 from torch_vis.errors import CorruptFile, FileError, GraphError, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.io import tvz
+from torch_vis.graph.record import Run
 
 dtypes = st.sampled_from(
     ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">i4", ">f8"]
@@ -46,7 +47,7 @@ def test_a_graph_comes_back(tmp_path: Path, make: Callable[[], Graph]) -> None:
 
 
 def test_metrics_come_back_with_what_is_not_known(saved: Path) -> None:
-    _, metrics, _, _ = tvz.load(saved)
+    metrics = tvz.load(saved).metrics
     assert_same_metrics(metrics, training_metrics())
     assert metrics["flops"].uncovered == 1 and metrics["flops"][2] is None
 
@@ -55,8 +56,8 @@ def test_metrics_come_back_with_what_is_not_known(saved: Path) -> None:
 @given(values=dtypes.flatmap(lambda dtype: hnp.arrays(dtype, 5)), known=hnp.arrays(bool, 5))
 def test_any_numbers_come_back(tmp_path: Path, values: np.ndarray, known: np.ndarray) -> None:
     metrics = Metrics({"a/b": Column("a/b", values, known=known)})
-    tvz.save(tmp_path / "run.tvz", training_graph(), metrics, (), {})
-    back = tvz.load(tmp_path / "run.tvz")[1]["a/b"]
+    tvz.save(tmp_path / "run.tvz", Run(training_graph(), metrics))
+    back = tvz.load(tmp_path / "run.tvz").metrics["a/b"]
     assert back.values.dtype == values.dtype
     assert back.values.tobytes() == values.tobytes()
     assert back.uncovered == int((~known).sum())
@@ -66,13 +67,13 @@ def test_the_extremes_of_int64_come_back(tmp_path: Path) -> None:
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     for numbers in ([low, high, 0, low, high], [low, 0, 0, 1, high], [0, 1, 2, 3, high], [low] * 5):
         column = Column("m", np.array(numbers, dtype=np.int64))
-        tvz.save(tmp_path / "run.tvz", training_graph(), Metrics({"m": column}), (), {})
-        assert tvz.load(tmp_path / "run.tvz")[1]["m"].values.tolist() == numbers
+        tvz.save(tmp_path / "run.tvz", Run(training_graph(), Metrics({"m": column})))
+        assert tvz.load(tmp_path / "run.tvz").metrics["m"].values.tolist() == numbers
 
 
 def test_the_same_graph_gives_the_same_bytes(tmp_path: Path, saved: Path) -> None:
     again = tmp_path / "again.tvz"
-    tvz.save(again, *tvz.load(saved))
+    tvz.save(again, tvz.load(saved))
     assert again.read_bytes() == saved.read_bytes()
 
 
@@ -80,9 +81,10 @@ def test_an_operation_takes_few_bytes(tmp_path: Path) -> None:
     """At most 40 bytes each, the tables that do not grow with the run included."""
     path = tmp_path / "run.tvz"
     graph, metrics = synthetic(50_000)
-    tvz.save(path, graph, metrics, LIMITS, META)
+    tvz.save(path, Run(graph, metrics, LIMITS, META))
     assert path.stat().st_size / len(graph) <= 40
-    back, measured, _, _ = tvz.load(path)
+    loaded = tvz.load(path)
+    back, measured = loaded.graph, loaded.metrics
     assert_same_graph(back, graph)
     assert_same_metrics(measured, metrics)
 
@@ -94,7 +96,7 @@ def test_loading_needs_no_torch(saved: Path) -> None:
         "package = types.ModuleType('torch_vis'); package.__path__ = [sys.argv[2]]\n"
         "sys.modules['torch_vis'] = package\n"
         "from torch_vis.graph.io import tvz\n"
-        "print(len(tvz.load(sys.argv[1])[0]))\n"
+        "print(len(tvz.load(sys.argv[1]).graph))\n"
     )
     package = Path(tvz.__file__).parents[2]
     done = subprocess.run(
@@ -114,14 +116,14 @@ def test_what_cannot_be_saved_is_refused_and_the_old_file_stays(saved: Path) -> 
     graph, before = training_graph(), saved.read_bytes()
     short = Metrics({"m": Column("m", np.zeros(3))})
     with pytest.raises(GraphError, match="metric m has 3 rows where 5 belong"):
-        tvz.save(saved, graph, short, (), {})
+        tvz.save(saved, Run(graph, short))
     words = Metrics({"m": Column("m", np.array(["a"] * 5, dtype=object))})
     with pytest.raises(GraphError, match="metric m holds object"):
-        tvz.save(saved, graph, words, (), {})
+        tvz.save(saved, Run(graph, words))
     with pytest.raises(GraphError, match="runs along 'edge'"):
-        tvz.save(saved, graph, Metrics({"m": Column("m", np.zeros(5), along="edge")}), (), {})
+        tvz.save(saved, Run(graph, Metrics({"m": Column("m", np.zeros(5), along="edge")})))
     with pytest.raises(UsageError, match="meta cannot be written as JSON"):
-        tvz.save(saved, graph, Metrics(), (), {"model": object()})
+        tvz.save(saved, Run(graph, Metrics(), meta={"model": object()}))
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["run.tvz"]
 
@@ -197,7 +199,8 @@ def test_a_flipped_bit_is_told_or_harmless(saved: Path) -> None:
         damaged[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         saved.write_bytes(damaged)
         try:
-            graph, metrics, limits, meta = tvz.load(saved)
+            run = tvz.load(saved)
+            graph, metrics, limits, meta = run.graph, run.metrics, run.limits, run.meta
         except FileError:
             continue
         assert_same_graph(graph, training_graph())

@@ -286,4 +286,4 @@ def test_large_models_are_watched_and_not_copied() -> None:
         patch.setattr(tracking_state, "COPIED", 64 * 64 * 4)
         patch.setattr(tracking_state, "WriteGuard", Spy)
         track_computational_graph_execution(model, torch.rand(2, 64), track_tensor_ops=False)
-    assert len(made) == 1 and made[0].recorder.held.originals == {}
+    assert len(made) == 1 and made[0].recorder.kept.originals == {}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Graph
-from torch_vis.graph.rows import Node, Value
+from torch_vis.graph.graph import Node, Value
 from torch_vis.ops.cost.operation import touched
 
 

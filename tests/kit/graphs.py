@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Call, Column, Graph, GraphBuilder, Metrics, Site, Slot, Special, TensorType
-from torch_vis.graph.rows import Module, ResultRow
-from torch_vis.graph.schema import Flag, Kind, Phase, Role
+from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role
 
 LIMITS = ("1 value left for Python at model.py:7",)
 META: dict[str, Any] = {"torch": "2.13.0", "model": "Net", "backward": True, "wall_ns": 81_000, "threads": 2}

@@ -17,19 +17,20 @@ from tests.kit.graphs import (
 )
 from tests.kit.same import assert_same_graph
 from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.record import Run
 
 MAKERS = (empty_graph, one_node_graph, training_graph, odd_calls_graph)
 
 
 def saved_run(format_: Any, path: Path) -> Path:
     """A good file of a training step, with metrics; ``format_`` is the module that saves and loads it."""
-    format_.save(path, training_graph(), training_metrics(), LIMITS, META)
+    format_.save(path, Run(training_graph(), training_metrics(), LIMITS, META))
     return path
 
 
 def assert_comes_back(format_: Any, path: Path, make: Callable[[], Graph]) -> None:
     """A graph without metrics is the same after it was saved and loaded, limits and circumstances too."""
-    format_.save(path, make(), Metrics(), LIMITS, META)
-    graph, metrics, limits, meta = format_.load(path)
-    assert_same_graph(graph, make())
-    assert (len(metrics), limits, meta) == (0, LIMITS, META)
+    format_.save(path, Run(make(), Metrics(), LIMITS, META))
+    run = format_.load(path)
+    assert_same_graph(run.graph, make())
+    assert (len(run.metrics), run.limits, run.meta) == (0, LIMITS, META)

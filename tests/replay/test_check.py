@@ -14,8 +14,7 @@ from torch import Tensor, nn
 import torch_vis as tv
 from tests.zoo import ZOO, Case, close_process_group
 from torch_vis import errors
-from torch_vis.graph.builder import GraphBuilder
-from torch_vis.graph.graph import Graph
+from torch_vis.graph.graph import Graph, GraphBuilder
 from torch_vis.graph.schema import COLUMNS, Kind
 from torch_vis.replay.check import check as check_graph
 
@@ -177,7 +176,7 @@ def test_damage_is_found_and_the_operation_named(what: str) -> None:
     t = make()
     t.check(inputs=True)
     with pytest.raises(errors.CheckFailed) as error:
-        check_graph(damage(t.graph), t._held, shuffles=8)
+        check_graph(damage(t.graph), t.kept, shuffles=8)
     text = str(error.value)
     assert said in text, text
     if what != "a result without its edges":
@@ -188,7 +187,7 @@ def test_an_input_called_shape_is_found() -> None:
     """A replay pruned by the edges does not have the inputs that no edge leads from."""
     t = make()
     with pytest.raises(errors.CheckFailed, match=r"first operation that differs is node 0, .* = clone\("):
-        check_graph(data_called_shape(t.graph), t._held)
+        check_graph(data_called_shape(t.graph), t.kept)
 
 
 def test_in_order_replay_alone_would_not_see_a_missing_edge() -> None:
@@ -197,9 +196,9 @@ def test_in_order_replay_alone_would_not_see_a_missing_edge() -> None:
 
     t = make()
     graph = an_earlier_version(t.graph)
-    replay = Replay(graph, t._held, ReplayPlan(graph, t._held))
+    replay = Replay(graph, t.kept, ReplayPlan(graph, t.kept))
     replay.run(range(len(graph)))
-    assert same_bits(replay.tensor(graph.outcomes[0].value.index), t._held.results[0])
+    assert same_bits(replay.tensor(graph.outcomes[0].value.index), t.kept.results[0])
 
 
 def test_the_message_names_the_module() -> None:
@@ -209,7 +208,7 @@ def test_the_message_names_the_module() -> None:
     place = int(t.graph.node_call[node_of(t.graph, "tanh")])
     calls[place] = calls[place]._replace(op="aten::sigmoid")
     with pytest.raises(errors.CheckFailed, match=r"in '1\.0'"):
-        check_graph(rebuilt(t.graph, columns(t.graph), calls), t._held)
+        check_graph(rebuilt(t.graph, columns(t.graph), calls), t.kept)
 
 
 def test_a_wrong_state_result_is_found() -> None:
@@ -223,7 +222,7 @@ def test_a_wrong_state_result_is_found() -> None:
     arguments[6] = 0.5  # momentum: the output is the same, the statistics are not
     calls[place] = calls[place]._replace(args=tuple(arguments))
     with pytest.raises(errors.CheckFailed, match="running_mean"):
-        check_graph(rebuilt(t.graph, columns(t.graph), calls), t._held)
+        check_graph(rebuilt(t.graph, columns(t.graph), calls), t.kept)
 
 
 def test_a_wrong_gradient_is_found() -> None:
@@ -232,7 +231,7 @@ def test_a_wrong_gradient_is_found() -> None:
     place = int(t.graph.node_call[node_of(t.graph, "tanh_backward")])
     calls[place] = calls[place]._replace(op="aten::sigmoid_backward.grad_input".partition(".")[0])
     with pytest.raises(errors.CheckFailed, match=r"x\.grad"):
-        check_graph(rebuilt(t.graph, columns(t.graph), calls), t._held)
+        check_graph(rebuilt(t.graph, columns(t.graph), calls), t.kept)
 
 
 # ---------------------------------------------------------------- inputs=True
@@ -253,9 +252,9 @@ def test_a_missing_connection_is_found_by_perturbation() -> None:
     changed = columns(t.graph)
     changed["in_kind"][7] = Kind.SHAPE
     damaged = rebuilt(t.graph, changed)
-    check_graph(damaged, t._held)
+    check_graph(damaged, t.kept)
     with pytest.raises(errors.CheckFailed, match=r"'x' and 'output\.7' are not connected"):
-        check_graph(damaged, t._held, inputs=True)
+        check_graph(damaged, t.kept, inputs=True)
 
 
 def two_sums(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -271,7 +270,7 @@ def test_a_read_that_does_not_happen_is_found_by_perturbation() -> None:
     changed["in_kind"] = np.insert(t.graph.in_kind, 1, Kind.DATA)
     changed["in_start"] = np.array([0, 2, 3])
     with pytest.raises(errors.CheckFailed, match=r"'a' and 'output\.0' are connected .* no operation"):
-        check_graph(rebuilt(t.graph, changed), t._held, inputs=True)
+        check_graph(rebuilt(t.graph, changed), t.kept, inputs=True)
 
 
 def test_a_result_that_rests_on_too_much_is_found_by_perturbation() -> None:
@@ -283,7 +282,7 @@ def test_a_result_that_rests_on_too_much_is_found_by_perturbation() -> None:
     changed["result_kind"] = np.zeros(3)
     changed["result_start"] = np.array([0, 2, 3])
     with pytest.raises(errors.CheckFailed, match=r"'a' and 'output\.0' are connected"):
-        check_graph(rebuilt(t.graph, changed), t._held, inputs=True)
+        check_graph(rebuilt(t.graph, changed), t.kept, inputs=True)
 
 
 @pytest.mark.parametrize("select", [lambda y: y[0], lambda y: y.unbind()[0]])

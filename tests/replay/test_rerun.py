@@ -272,7 +272,7 @@ def test_zoo_models_run_again_bit_for_bit(name: str) -> None:
         found = {"gradient": again.gradients, "state": again.state}.get(result.kind)
         if found is not None:
             name_ = result.name.removesuffix(".grad") if result.kind == "gradient" else result.name
-            assert torch.equal(found[name_], t._held.results[result.index]), result
+            assert torch.equal(found[name_], t.kept.results[result.index]), result
     wanted = torch.utils._pytree.tree_leaves(t.output)
     for one, two in zip(wanted, torch.utils._pytree.tree_leaves(again.output)):
         assert not isinstance(one, Tensor) or torch.equal(one, two)

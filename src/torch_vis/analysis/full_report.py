@@ -11,12 +11,13 @@ from torch_vis.analysis.report import Report
 from torch_vis.analysis.summary import UNCOVERED
 from torch_vis.errors import TorchVisError, UsageError
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 from torch_vis.views.text import markdown
 from torch_vis.views.text.module_tree import gaps
 from torch_vis.views.text.table import Listing
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
 
 ABOUT = {
     "memory": "What tensors hold while each operation runs, and what it is made of where it is most.",
@@ -80,7 +81,7 @@ def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:
 
 
 def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -> str:
-    lines = [markdown.report(trace.graph, trace.metrics, (), trace.meta).rstrip("\n")]
+    lines = [markdown.report(Run(trace.graph, trace.metrics, (), trace.meta)).rstrip("\n")]
     lines += _left_out(trace)
     for name, report in found.items():
         lines += ["", f"## {report.title or name.capitalize()}", "", ABOUT[name], "", *_facts(report)]

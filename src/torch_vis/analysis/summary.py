@@ -19,7 +19,7 @@ from torch_vis.views.text.notes import remarks
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
     from torch_vis.graph.metrics import Column, Metrics
 
 BARS = 30
@@ -223,7 +223,7 @@ class Summary(Report):
     def table(self, *, width: int = 120) -> str:
         """As ``print`` shows the trace."""
         trace = self._trace
-        return table(trace.graph, trace.metrics, trace.limits, trace.meta, width=width)
+        return table(trace, width=width)
 
     def to_plain(self) -> dict[str, Any]:
         """Totals and modules as plain data, for JSON."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 
-class Seed(NamedTuple):
+class RngState(NamedTuple):
     """The state of a random generator that an operation found, where it was not what the one before left behind."""
 
     generator: torch.Generator | None
@@ -17,22 +17,22 @@ class Seed(NamedTuple):
 
 
 @dataclass
-class Held:
+class KeptTensors:
     """What a live trace keeps beside its graph; a file holds none of it."""
 
     storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
     """Memory that came from outside, by storage number."""
     originals: dict[int, torch.UntypedStorage] = field(default_factory=dict)
     """Its contents from before the run first wrote to it."""
-    opaque: dict[int, torch.Tensor] = field(default_factory=dict)
+    opaque_tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     """Tensors from outside that have no plain memory (sparse, nested, quantized), by value number."""
     results: dict[int, torch.Tensor] = field(default_factory=dict)
     """What the run gave back, by result number."""
-    given: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    opaque_outputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     """Outputs of operations that could not be looked into, by node number."""
-    seeds: dict[int, Seed] = field(default_factory=dict)
+    rng_states: dict[int, RngState] = field(default_factory=dict)
     """Random states, by node number."""
-    escaped: dict[int, Any] = field(default_factory=dict)
+    python_values: dict[int, Any] = field(default_factory=dict)
     """Values that left for Python (what ``.item()`` or a branch on a tensor saw), by node number."""
     objects: dict[str, Any] = field(default_factory=dict)
     """Arguments with no literal form (generators, functions), by the text that stands for them."""
@@ -52,7 +52,7 @@ class Held:
             if version_of(tensor)[2] in loose and version_of(tensor) != version
         ]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Give the memory that the run wrote to the contents that it had before."""
         for number, original in self.originals.items():
             self.storages[number].copy_(original)

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.assemble import Finding, assemble
+from torch_vis.capture.assembling.assemble import RunFacts, assemble
 from torch_vis.capture.assembling.limits import describe, packed_weights
 from torch_vis.capture.assembling.metric_columns import with_stored
 from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.kept_tensors import Held, version_of
+from torch_vis.capture.kept_tensors import KeptTensors, version_of
 from torch_vis.capture.recording import inductor_calls as compiled
 from torch_vis.capture.recording.dispatch_mode import RecordMode
-from torch_vis.capture.recording.function_calls import Naming
-from torch_vis.capture.recording.module_calls import Following, codes_here
+from torch_vis.capture.recording.function_calls import FunctionScopes
+from torch_vis.capture.recording.module_calls import ModuleCalls, codes_here
 from torch_vis.capture.recording.recorder import Recorder, clock
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.graph import Graph
@@ -63,9 +63,9 @@ class Capture:
                 ("" if len(modules) == 1 else f"{type(module).__name__.lower()}{place}", module)
             )
         inside = frozenset(id(part) for module in modules for part in module.modules())
-        self._following = Following(self.recorder, inside)
+        self._following = ModuleCalls(self.recorder, inside)
         self._mode = RecordMode(self.recorder)
-        self._naming = Naming(self.recorder, declared) if functions else nullcontext()
+        self._naming = FunctionScopes(self.recorder, declared) if functions else nullcontext()
         self.inputs: list[tuple[str, torch.Tensor]] = []
         self.output: Any = None
         self.has_output = False
@@ -113,25 +113,25 @@ class Capture:
             return raised
         return None
 
-    def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:
+    def finish(self) -> tuple[Graph, Metrics, KeptTensors, tuple[str, ...], dict[str, Any]]:
         """The graph of what was recorded, its metrics, the tensors held, the limits and the circumstances."""
         rec = self.recorder
         rec.settle()
-        finding = Finding(ended=self.ended)
-        finding.paths = self._paths()
-        finding.named = self._named()
-        finding.results = self._results(finding)
-        finding.gradients = rec.gradients.named(self._leaf_names(finding))
-        finding.live = not self.has_output
-        graph, metrics, guessed, numbers = assemble(rec, finding)
+        facts = RunFacts(ended=self.ended)
+        facts.paths = self._paths()
+        facts.named = self._named()
+        facts.results = self._results(facts)
+        facts.gradients = rec.gradients.named(self._leaf_names(facts))
+        facts.live = not self.has_output
+        graph, metrics, guessed, numbers = assemble(rec, facts)
         self.numbers = numbers  # of the recorder's values in the graph
-        held = rec.held
-        held.opaque = {int(numbers[value]): tensor for value, tensor in held.opaque.items()}
+        held = rec.kept
+        held.opaque_tensors = {int(numbers[value]): tensor for value, tensor in held.opaque_tensors.items()}
         kept = np.diff(numbers, prepend=-1) > 0  # a value that the graph leaves out has the number before it
         stored = {int(numbers[value]): count for value, count in rec.stored.items() if kept[value]}
         metrics = with_stored(metrics, stored, len(graph.value_type))
         if rec.keep:
-            self._hold_results(finding)
+            self._hold_results(facts)
         roles = graph.value_role[numbers[rec.appeared]] if rec.appeared else np.zeros(0)
         rec.unseen["appeared"] = int((roles == Role.CONSTANT).sum())
         rec.steps.clear()
@@ -218,12 +218,12 @@ class Capture:
             for prefix, root in self.roots
         ]
 
-    def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:
+    def _results(self, facts: RunFacts) -> list[tuple[str, str, torch.Tensor]]:
         rec = self.recorder
         results = [
             (name, "output", self._met(tensor)) for name, tensor in named_tensors(self.output, "output")
         ]
-        names = {id(tensor): name for name, tensor, _ in finding.named}
+        names = {id(tensor): name for name, tensor, _ in facts.named}
         gradients: set[int] = set()
         leaves = self._leaves()
         for number, found in rec.external_refs.items():
@@ -246,22 +246,22 @@ class Capture:
                 results.append((names.get(id(tensor), f"constant.{number}"), "state", tensor))
         return results
 
-    def _leaf_names(self, finding: Finding) -> dict[int, str]:
+    def _leaf_names(self, facts: RunFacts) -> dict[int, str]:
         """The names of all that can have a gradient, by identity."""
         found = {id(tensor): name for name, tensor in self._leaves()}
-        named = {id(tensor) for _, tensor, _ in finding.named}
+        named = {id(tensor) for _, tensor, _ in facts.named}
         for number, made in self.recorder.external_refs.items():
             tensor = made()
             if tensor is not None and id(tensor) not in named:
                 found.setdefault(id(tensor), f"constant.{number}")
         return found
 
-    def _hold_results(self, finding: Finding) -> None:
-        held = self.recorder.held
-        for number, (name, _, tensor) in enumerate(finding.results):
+    def _hold_results(self, facts: RunFacts) -> None:
+        held = self.recorder.kept
+        for number, (name, _, tensor) in enumerate(facts.results):
             held.results[number] = tensor.detach() if tensor.grad_fn is not None else tensor
             held.versions.append((name, held.results[number], version_of(tensor)))
-        for name, tensor, role in finding.named:
+        for name, tensor, role in facts.named:
             if role != Role.GRADIENT and self.recorder.knows(tensor):
                 kept = tensor.detach() if tensor.grad_fn is not None else tensor
                 held.versions.append((name, kept, version_of(tensor)))

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_vis.exporters.operations import operations
-from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph import Column
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write the table as UTF-8, with a header; a shape is written ``2x128x768``."""
-    columns: dict[str, Any] = {"node": range(len(graph))}
-    for name, (cells, known) in operations(graph).items():
+    columns: dict[str, Any] = {"node": range(len(run.graph))}
+    for name, (cells, known) in operations(run.graph).items():
         columns[name] = _texts(name, cells, known)
-    for name, column in metrics.items():
+    for name, column in run.metrics.items():
         if column.along == "node":
             columns[name] = _metric(column)
     with replacing(path) as file:

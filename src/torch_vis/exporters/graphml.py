@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.sax.saxutils import escape
 
 from torch_vis.exporters.links import links
 from torch_vis.exporters.operations import operations
-from torch_vis.graph import Graph, Metrics
+from torch_vis.graph import Graph
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Kind
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n'
 KINDS = [kind.name.lower() for kind in Kind]
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write the graph; an attribute that is not known is left out."""
+    graph = run.graph
     nodes = {name: (cells.tolist(), _known(known)) for name, (cells, known) in operations(graph).items()}
-    measured = {name: column for name, column in metrics.items() if column.along == "node"}
+    measured = {name: column for name, column in run.metrics.items() if column.along == "node"}
     for name, column in measured.items():
         nodes[name] = (column.values.tolist(), _known(column.known))
     keys = {"kind": "string", "label": "string", **dict.fromkeys(nodes, "string")}

@@ -21,6 +21,7 @@ from torch_vis.graph import Column, Graph, Metrics, Slot, TensorType
 from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.io.tables_json import to_json
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Role
 from torch_vis.ops.schemas import Signatures, literal, slot_names
 
@@ -38,9 +39,7 @@ CODE = 500  # characters of an operation's line of code
 Record = dict[str, Any]
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write a graph for Model Explorer, and a heat map beside it for time, memory and FLOPs where they are known.
 
     In Model Explorer, open the file and then load a heat map as node data. Each file is written whole or not at all.
@@ -48,13 +47,13 @@ def save(
     >>> import os, tempfile, torch, torch_vis as tv
     >>> folder = tempfile.mkdtemp()
     >>> t = tv.trace(torch.nn.ReLU(), torch.ones(2))
-    >>> save(folder + "/run.explorer.json", t.graph, t.metrics, t.limits, t.meta)
+    >>> save(folder + "/run.explorer.json", t)
     >>> sorted(os.listdir(folder))[-2:]
     ['run.heat.memory.json', 'run.heat.time.json']
     """
-    name = str(meta.get("model") or "run")
+    graph, metrics, name = run.graph, run.metrics, run.name
     with replacing(path) as file:
-        _write(file, name, _Explorer(graph, metrics), limits, meta)
+        _write(file, name, _Explorer(graph, metrics), run.limits, run.meta)
     for metric, (word, unit) in HEAT.items():
         if metric in metrics and metrics[metric].along == "node":
             heat = _heat(graph, metrics[metric], f"{word} ({unit})" if word != "flops" else "FLOPs")

@@ -7,7 +7,7 @@ operations to their backward ones, and the bytes of live tensors are a counter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,15 @@ from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 
 LINES_AT_ONCE = 5_000
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write the events; times are microseconds from the first operation on."""
+    graph, metrics, meta = run.graph, run.metrics, run.meta
     if len(graph) and not {"start_ns", "time_ns"} <= set(metrics):
         raise UsageError("a time line needs the times of the operations, and this trace has none")
     with replacing(path) as file:

@@ -1,20 +1,281 @@
-"""The graph itself: immutable columns, interned tables, and the edges that follow from them."""
+"""The graph: immutable columns with rows to read, and the builder, the only way to make one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from torch_vis.graph.call import Call
-from torch_vis.graph.rows import Module, Node, Result, ResultRow, Row, Scope, Site, TensorType, Value
-from torch_vis.graph.schema import COLUMNS, TABLES, Kind
-from torch_vis.graph.text import many
+from torch_vis.graph.call import Call, short_name
+from torch_vis.graph.columns import Columns, find
+from torch_vis.graph.schema import COLUMNS, Flag, Kind, Module, Phase, ResultRow, Role, Site, TensorType
 from torch_vis.graph.types import Ints
+from torch_vis.graph.verify import check
 
-RowType = TypeVar("RowType", bound=Row)
+Record = TypeVar("Record", bound=Hashable)
+RowType = TypeVar("RowType", bound="Row")
+
+
+class Row:
+    """A two-slot view: the graph and a row number, equal when both are."""
+
+    __slots__ = ("graph", "index")
+
+    def __init__(self, graph: Graph, index: int) -> None:
+        self.graph = graph
+        self.index = index
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.graph is self.graph and other.index == self.index
+
+    def __hash__(self) -> int:
+        return hash((id(self.graph), self.index))
+
+
+class Node(Row):
+    """One operation that the dispatcher ran.
+
+    >>> import torch, torch_vis as tv
+    >>> node = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).graph.nodes[-1]
+    >>> node.op, node.phase, [str(v.type) for v in node.outputs]
+    ('aten::addmm', 'forward', ['f32[1, 2]'])
+    """
+
+    __slots__ = ()
+
+    @property
+    def call(self) -> Call:
+        """Operator and argument template."""
+        return self.graph.calls[int(self.graph.node_call[self.index])]
+
+    @property
+    def op(self) -> str:
+        """The operator's name, overload left out: ``aten::add``."""
+        return self.call.op.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The operator's short name: ``add``."""
+        return short_name(self.call.op)
+
+    @property
+    def phase(self) -> str:
+        """``"forward"``, ``"backward"`` or ``"optimizer"``."""
+        return Phase(self.graph.node_phase[self.index]).name.lower()
+
+    @property
+    def scope(self) -> Scope:
+        """The call of a module that it ran in."""
+        return Scope(self.graph, int(self.graph.node_scope[self.index]))
+
+    @property
+    def path(self) -> str:
+        """The path of the module it ran in, ``""`` for the root."""
+        return self.scope.path
+
+    @property
+    def site(self) -> Site | None:
+        """The user's source line, None where no Python frame was there to tell."""
+        site = int(self.graph.node_site[self.index])
+        return None if site < 0 else self.graph.sites[site]
+
+    @property
+    def link(self) -> Node | None:
+        """The forward operation that this backward operation belongs to."""
+        link = int(self.graph.node_link[self.index])
+        return None if link < 0 else Node(self.graph, link)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Marks such as ``"escape"`` (a value left for Python here) or ``"random"``."""
+        bits = int(self.graph.node_flags[self.index])
+        return tuple(flag.name.lower() for flag in Flag if bits & flag)
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values named by its arguments, in slot order."""
+        graph, span = self.graph, self.graph.input_span(self.index)
+        rows = sorted((int(graph.in_slot[row]), int(graph.in_value[row])) for row in range(*span))
+        return tuple(Value(graph, value) for slot, value in rows if slot >= 0)
+
+    @property
+    def reads(self) -> tuple[tuple[Value, str], ...]:
+        """Every value it depends on with what it takes: ``"data"``, ``"whole"`` or ``"shape"``; aliases included."""
+        graph, span = self.graph, self.graph.input_span(self.index)
+        return tuple(
+            (Value(graph, int(graph.in_value[row])), Kind(graph.in_kind[row]).name.lower())
+            for row in range(*span)
+        )
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The values it makes: what it returns and the new versions of what it writes."""
+        graph, span = self.graph, self.graph.output_span(self.index)
+        return tuple(Value(graph, int(graph.out_value[row])) for row in range(*span))
+
+    @property
+    def producers(self) -> tuple[Node, ...]:
+        """The operations whose bytes it reads."""
+        return tuple(Node(self.graph, int(i)) for i in self.graph.producers(self.index))
+
+    @property
+    def users(self) -> tuple[Node, ...]:
+        """The operations that read what it makes."""
+        return tuple(Node(self.graph, int(i)) for i in self.graph.users(self.index))
+
+    def format(self) -> str:
+        """The operation as one line of code: ``%12 = add(%10, 1.0)``."""
+        names = {slot: f"%{value.index}" for slot, value in enumerate(self.inputs)}
+        made = ", ".join(f"%{value.index}" for value in self.outputs)
+        text = self.call.format(lambda slot: names.get(slot, f"%?{slot}"))
+        return f"{made} = {text}" if made else text
+
+    def __repr__(self) -> str:
+        where = f" in {self.path}" if self.path else ""
+        return f"<node {self.index}: {self.format()}{where}>"
+
+
+class Value(Row):
+    """One version of one tensor."""
+
+    __slots__ = ()
+
+    @property
+    def type(self) -> TensorType:
+        """Shape, strides and element type."""
+        return self.graph.types[int(self.graph.value_type[self.index])]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        """Its element type, as torch names it: ``"float32"``."""
+        return self.type.dtype
+
+    @property
+    def device(self) -> str:
+        """Where its memory is."""
+        return self.graph.devices[int(self.graph.storage_device[self.storage])]
+
+    @property
+    def producer(self) -> Node | None:
+        """The operation that made it; None for what came from outside."""
+        producer = int(self.graph.value_producer[self.index])
+        return None if producer < 0 else Node(self.graph, producer)
+
+    @property
+    def users(self) -> tuple[Node, ...]:
+        """The operations that take it, in order."""
+        return tuple(Node(self.graph, int(i)) for i in self.graph.value_users(self.index))
+
+    @property
+    def role(self) -> str:
+        """``"parameter"``, ``"activation"``, ``"gradient"``…"""
+        return Role(self.graph.value_role[self.index]).name.lower()
+
+    @property
+    def name(self) -> str | None:
+        """The parameter's, buffer's or input's name, where it has one."""
+        name = int(self.graph.value_name[self.index])
+        return None if name < 0 else self.graph.names[name]
+
+    @property
+    def storage(self) -> int:
+        """The number of the memory block that it lies in."""
+        return int(self.graph.value_storage[self.index])
+
+    @property
+    def offset(self) -> int:
+        """Where it begins in its memory block, in elements."""
+        return int(self.graph.value_offset[self.index])
+
+    @property
+    def carries(self) -> Value | None:
+        """The version of the buffer that this partial write was laid over."""
+        carried = int(self.graph.value_carries[self.index])
+        return None if carried < 0 else Value(self.graph, carried)
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"<value {self.index}: {self.type} {self.role}{name}>"
+
+
+class Scope(Row):
+    """One call of a module (or of a function, an optimizer's step, a compiled region)."""
+
+    __slots__ = ()
+
+    @property
+    def path(self) -> str:
+        """The module's path, ``"encoder.layer.0"``."""
+        return self._module.path
+
+    @property
+    def type(self) -> str:
+        """The module's class."""
+        return self._module.type
+
+    @property
+    def kind(self) -> str:
+        """``"module"``, ``"function"``, ``"optimizer"``, ``"operator"``, ``"compiled"`` or ``"run"``."""
+        return self._module.kind
+
+    @property
+    def call(self) -> int:
+        """Which call of this module it is, from 0."""
+        return int(self.graph.scope_call[self.index])
+
+    @property
+    def parent(self) -> Scope | None:
+        """The scope it was called from."""
+        parent = int(self.graph.scope_parent[self.index])
+        return None if parent < 0 else Scope(self.graph, parent)
+
+    @property
+    def _module(self) -> Module:
+        return self.graph.modules[int(self.graph.scope_module[self.index])]
+
+    def __repr__(self) -> str:
+        again = f" call {self.call}" if self.call else ""
+        return f"<scope {self.index}: {self.path or '(root)'} {self.type}{again}>"
+
+
+class Result(Row):
+    """Something the run gave back, and the values it rests on."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """Where it was: ``"output.logits"``, ``"encoder.weight"``."""
+        return self._row.name
+
+    @property
+    def kind(self) -> str:
+        """``"output"``, ``"gradient"`` or ``"state"``."""
+        return self._row.kind
+
+    @property
+    def value(self) -> Value:
+        """The tensor itself."""
+        return Value(self.graph, self.sources()[0][0])
+
+    def sources(self) -> list[tuple[int, int]]:
+        """The ``(value, kind)`` pairs that its bytes come from; the first names the tensor itself."""
+        graph = self.graph
+        span = range(int(graph.result_start[self.index]), int(graph.result_start[self.index + 1]))
+        return [(int(graph.result_value[row]), int(graph.result_kind[row])) for row in span]
+
+    @property
+    def _row(self) -> ResultRow:
+        return self.graph.results[self.index]
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r}: {self.value.type}>"
 
 
 class Rows(Sequence[RowType], Generic[RowType]):
@@ -51,7 +312,7 @@ class Rows(Sequence[RowType], Generic[RowType]):
         return f"[{shown}{rest}]"
 
 
-class Graph:
+class Graph(Columns):
     """Everything one run did, as columns.
 
     A graph is made by ``GraphBuilder`` and never changed. Bulk data is numpy (``graph.node_scope``), repeated
@@ -65,62 +326,6 @@ class Graph:
     >>> [node.name for node in graph.nodes[1].users]
     ['relu']
     """
-
-    node_call: Ints
-    node_scope: Ints
-    node_site: Ints
-    node_link: Ints
-    node_phase: Ints
-    node_flags: Ints
-    in_start: Ints
-    out_start: Ints
-    in_value: Ints
-    in_slot: Ints
-    in_kind: Ints
-    out_value: Ints
-    out_slot: Ints
-    value_producer: Ints
-    value_type: Ints
-    value_storage: Ints
-    value_offset: Ints
-    value_carries: Ints
-    value_name: Ints
-    value_role: Ints
-    storage_bytes: Ints
-    storage_birth: Ints
-    storage_death: Ints
-    storage_device: Ints
-    scope_parent: Ints
-    scope_module: Ints
-    scope_call: Ints
-    result_start: Ints
-    result_value: Ints
-    result_kind: Ints
-    calls: tuple[Call, ...]
-    types: tuple[TensorType, ...]
-    sites: tuple[Site, ...]
-    modules: tuple[Module, ...]
-    names: tuple[str, ...]
-    devices: tuple[str, ...]
-    results: tuple[ResultRow, ...]
-
-    def __init__(self, columns: Mapping[str, Ints], tables: Mapping[str, Sequence[Any]]) -> None:
-        for name, spec in COLUMNS.items():
-            column = np.ascontiguousarray(columns[name], dtype=spec.dtype)
-            column.flags.writeable = False
-            self.__dict__[name] = column
-        for name in TABLES:
-            self.__dict__[name] = tuple(tables[name])
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a graph is immutable; {name!r} cannot be set")
-
-    def __len__(self) -> int:
-        return len(self.node_call)
-
-    def __repr__(self) -> str:
-        parts = ((self, "operation"), (self.value_type, "value"), (self.scope_call, "scope"))
-        return f"<Graph: {', '.join(many(len(rows), thing) for rows, thing in parts)}>"
 
     @property
     def nodes(self) -> Rows[Node]:
@@ -166,8 +371,6 @@ class Graph:
         >>> [node.name for node in t.graph.find("0", op="add*", phase="forward")]
         ['addmm']
         """
-        from torch_vis.graph.query import find
-
         return Rows(self, Node, find(self, path=path, op=op, phase=phase, dtype=dtype, flag=flag))
 
     def check(self) -> None:
@@ -176,125 +379,87 @@ class Graph:
         >>> import torch, torch_vis as tv
         >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).graph.check()
         """
-        from torch_vis.graph.verify import check
-
         check(self)
 
-    def input_span(self, node: int) -> tuple[int, int]:
-        """The rows of ``in_value`` that belong to a node."""
-        return int(self.in_start[node]), int(self.in_start[node + 1])
 
-    def output_span(self, node: int) -> tuple[int, int]:
-        """The rows of ``out_value`` that belong to a node."""
-        return int(self.out_start[node]), int(self.out_start[node + 1])
+class Table(Generic[Record]):
+    """Records kept once each, numbered in the order in which they came.
 
-    @cached_property
-    def in_node(self) -> Ints:
-        """For each row of ``in_value``, the node that reads it."""
-        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.in_start))
+    >>> names = Table()
+    >>> names.intern("a"), names.intern("b"), names.intern("a"), names.rows
+    (0, 1, 0, ['a', 'b'])
+    """
 
-    @cached_property
-    def first_output(self) -> Ints:
-        """For each node the value that it returns first, or else the first that it writes; -1 if it makes none."""
-        found = np.full(len(self), -1, dtype=np.int64)
-        made_by = np.repeat(np.arange(len(self)), np.diff(self.out_start))
-        for chosen in (self.out_slot == -1, self.out_slot == 0):  # the later one counts
-            found[made_by[chosen]] = self.out_value[chosen]
-        some = (np.diff(self.out_start) > 0) & (found < 0)
-        found[some] = self.out_value[self.out_start[:-1][some]]
-        return found
+    __slots__ = ("_numbers", "rows")
 
-    def edges(self, *, shape: bool = True) -> tuple[Ints, Ints, Ints, Ints]:
-        """Every dependence of a node on a node: source, target, value and kind, as four columns.
+    def __init__(self) -> None:
+        self.rows: list[Record] = []
+        self._numbers: dict[Record, int] = {}
 
-        A partial write's dependence on the version it was laid over is an edge of kind ``WHOLE``. With
-        ``shape=False``, edges that carry only geometry are left out.
+    def intern(self, record: Record) -> int:
+        """The record's number, new or old."""
+        number = self._numbers.get(record)
+        if number is None:
+            number = self._numbers[record] = len(self.rows)
+            self.rows.append(record)
+        return number
 
-        >>> import torch, torch_vis as tv
-        >>> graph = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).graph
-        >>> source, target, value, kind = graph.edges()
-        >>> [(graph.nodes[s].name, graph.nodes[t].name) for s, t in zip(source, target)]
-        [('t', 'addmm')]
-        """
-        source = self.value_producer[self.in_value]
-        keep = source >= 0
-        if not shape:
-            keep &= self.in_kind != Kind.SHAPE
-        parts = [(source[keep], self.in_node[keep], self.in_value[keep], self.in_kind[keep])]
-        over = np.flatnonzero(self.value_carries >= 0)
-        if len(over):
-            below = self.value_carries[over]
-            source, target = self.value_producer[below], self.value_producer[over]
-            keep = (source >= 0) & (source != target)
-            kind = np.full(int(keep.sum()), Kind.WHOLE, dtype=np.int8)
-            parts.append((source[keep], target[keep], below[keep], kind))
-        source, target, value, kinds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return source, target, value, kinds
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    def producers(self, node: int) -> Ints:
-        """The nodes whose bytes a node reads, each once, in order."""
-        start, stop = self.input_span(node)
-        sources = self.value_producer[self.in_value[start:stop][self.in_kind[start:stop] != Kind.SHAPE]]
-        return np.unique(sources[sources >= 0])
 
-    def users(self, node: int) -> Ints:
-        """The nodes that read what a node makes, each once, in order."""
-        start, stop = self.output_span(node)
-        found = [self.value_users(int(value)) for value in self.out_value[start:stop]]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int32)
+class GraphBuilder:
+    """Collects the tables and columns of a graph and verifies them once, in ``build``.
 
-    def value_users(self, value: int) -> Ints:
-        """The nodes that take a value, in order."""
-        order, start = self._readers
-        return np.unique(self.in_node[order[start[value] : start[value + 1]]])
+    Calls are appended and not interned by value: ``1``, ``1.0`` and ``True`` are equal in Python and different to an
+    operator, so the capture decides which calls are the same.
 
-    @cached_property
-    def _readers(self) -> tuple[Ints, Ints]:
-        order = np.argsort(self.in_value, kind="stable").astype(np.int32)
-        counts = np.bincount(self.in_value, minlength=len(self.value_type))
-        return order, np.concatenate([[0], np.cumsum(counts)])
+    >>> builder = GraphBuilder()
+    >>> len(builder.build())
+    0
+    """
 
-    def ancestors(self, values: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
-        """Everything that the given ``(value, kind)`` pairs depend on: a mask of nodes and a mask of values.
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.types: Table[TensorType] = Table()
+        self.sites: Table[Site] = Table()
+        self.modules: Table[Module] = Table()
+        self.names: Table[str] = Table()
+        self.devices: Table[str] = Table()
+        self.results: list[ResultRow] = []
+        self._columns: dict[str, Ints] = {}
 
-        Only bytes count: a reader of one column of a buffer does not depend on a write to another.
+    def set(self, **columns: Ints | Sequence[int]) -> None:
+        """Set whole columns by name."""
+        for name, column in columns.items():
+            spec = COLUMNS[name]
+            self._columns[name] = np.asarray(column, dtype=spec.dtype)
 
-        >>> import torch, torch_vis as tv
-        >>> graph = tv.trace(lambda x, y: (x + 1, y * 2), torch.ones(2), torch.ones(2)).graph
-        >>> nodes, _ = graph.ancestors(graph.outcomes[0].sources())
-        >>> [node.name for node, used in zip(graph.nodes, nodes) if used]
-        ['add']
-        """
-        nodes = np.zeros(len(self), dtype=bool)
-        taken = np.zeros(len(self.value_type), dtype=bool)
-        whole = np.zeros(len(self.value_type), dtype=bool)
-        stack = [(value, kind) for value, kind in values if kind != Kind.SHAPE]
-        while stack:
-            value, kind = stack.pop()
-            if kind == Kind.WHOLE and not whole[value]:
-                whole[value] = True
-                carried = int(self.value_carries[value])
-                if carried >= 0:
-                    stack.append((carried, Kind.WHOLE))
-            if taken[value]:
-                continue
-            taken[value] = True
-            node = int(self.value_producer[value])
-            if node < 0 or nodes[node]:
-                continue
-            nodes[node] = True
-            for row in range(*self.input_span(node)):
-                if self.in_kind[row] != Kind.SHAPE:
-                    stack.append((int(self.in_value[row]), int(self.in_kind[row])))
-        return nodes, taken
+    def build(self) -> Graph:
+        """The graph; raises ``GraphError`` if the columns break a rule."""
+        columns: dict[str, Ints] = {}
+        for name, spec in COLUMNS.items():
+            if name in self._columns:
+                columns[name] = self._columns[name]
+            else:
+                columns[name] = np.zeros(1 if spec.along.endswith("+1") else 0, dtype=spec.dtype)
+        if not len(columns["scope_call"]) and "scope_call" not in self._columns:
+            columns["scope_parent"] = np.array([-1], dtype=np.int32)
+            columns["scope_module"] = np.array(
+                [self.modules.intern(Module("", "run", "run"))], dtype=np.int32
+            )
+            columns["scope_call"] = np.array([0], dtype=np.int32)
+        graph = Graph(columns, self._tables())
+        graph.check()
+        return graph
 
-    @cached_property
-    def scope_paths(self) -> tuple[str, ...]:
-        """The module path of every scope."""
-        paths = [module.path for module in self.modules]
-        return tuple(paths[module] for module in self.scope_module)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the columns hold."""
-        return sum(self.__dict__[name].nbytes for name in COLUMNS)
+    def _tables(self) -> Mapping[str, Sequence[Any]]:
+        return {
+            "calls": self.calls,
+            "types": self.types.rows,
+            "sites": self.sites.rows,
+            "modules": self.modules.rows,
+            "names": self.names.rows,
+            "devices": self.devices.rows,
+            "results": self.results,
+        }

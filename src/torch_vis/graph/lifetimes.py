@@ -11,10 +11,9 @@ import numpy as np
 
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import gradients
-from torch_vis.graph.graph import Graph
+from torch_vis.graph.graph import Graph, Value
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.rows import Site, TensorType, Value
-from torch_vis.graph.schema import Flag, Phase, Role
+from torch_vis.graph.schema import Flag, Phase, Role, Site, TensorType
 from torch_vis.graph.storage_births import block_births
 from torch_vis.graph.types import Bools, Ints
 
@@ -199,7 +198,8 @@ class Blocks:
         Their sum is the column ``live_bytes``.
         """
         start, made, freed = self._flows
-        return start[:, None] + np.cumsum(made - freed, axis=1)
+        alive: Ints = start[:, None] + np.cumsum(made - freed, axis=1)
+        return alive
 
     @cached_property
     def during(self) -> Ints:

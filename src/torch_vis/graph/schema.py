@@ -1,4 +1,4 @@
-"""What a graph consists of, as one table: every column, its type, its length and what it points to.
+"""What a graph consists of: the records of its tables, and every column with its type, length and what it points to.
 
 The builder fills these columns, the verifier checks them against this table, and the file format writes them as
 they are. A new column is one more row here.
@@ -54,6 +54,117 @@ class Flag(IntEnum):
     RECOMPUTE = 8  # a forward operation run again during backward
     VIEW = 16  # writes nothing: its outputs alias its inputs
     GRAD_MODE = 32  # gradients were being recorded, which a few kernels look at
+
+
+class TensorType(NamedTuple):
+    """Shape, strides and element type of a tensor; ``layout`` is "strided" or names what else it is.
+
+    ``symbols`` names the sizes that a captured program leaves open, "" for those that it fixes; ``shape`` has the sizes
+    of the run.
+
+    >>> TensorType("float32", (2, 3), (3, 1)).nbytes
+    24
+    >>> print(TensorType("float32", (2, 3), (3, 1), symbols=("s0", "")))
+    f32[s0, 3]
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    layout: str = "strided"
+    conj: bool = False
+    neg: bool = False
+    symbols: tuple[str, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def sizes(self) -> list[str]:
+        """The shape as it is read: an open size by its name, a fixed one as a number."""
+        if not self.symbols:
+            return [str(size) for size in self.shape]
+        return [name or str(size) for name, size in zip(self.symbols, self.shape)]
+
+    @property
+    def itemsize(self) -> int | None:
+        """Bytes per element, None where that is not fixed."""
+        return ITEMSIZE.get(self.dtype)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of the elements, None where the layout does not say (sparse, nested)."""
+        size = self.itemsize
+        return None if size is None or self.layout != "strided" else size * self.numel
+
+    def __str__(self) -> str:
+        return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}[{', '.join(self.sizes)}]"
+
+
+ITEMSIZE = {
+    **dict.fromkeys(["bool", "uint8", "int8", "qint8", "quint8", "bits8"], 1),
+    **dict.fromkeys(
+        ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"], 1
+    ),
+    **dict.fromkeys(["float16", "bfloat16", "int16", "uint16", "bits16"], 2),
+    **dict.fromkeys(["float32", "int32", "uint32", "qint32", "complex32"], 4),
+    **dict.fromkeys(["float64", "int64", "uint64", "complex64"], 8),
+    "complex128": 16,
+}
+SHORT_DTYPE = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+
+
+class Site(NamedTuple):
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+    @property
+    def short(self) -> str:
+        """The same, with a file of an installed package by its path in there.
+
+        >>> Site("/usr/lib/python3/site-packages/timm/layers/mlp.py", 40, "forward").short
+        'timm/layers/mlp.py:40 in forward'
+        """
+        _, found, inside = self.file.replace("\\", "/").rpartition("/site-packages/")
+        return str(self._replace(file=inside)) if found else str(self)
+
+
+class Module(NamedTuple):
+    """What a scope is a call of: a module by its path, a function, an optimizer, or the run itself."""
+
+    path: str
+    type: str
+    kind: str = "module"
+
+
+class ResultRow(NamedTuple):
+    """One thing the run gave back: an output, a gradient, or state it changed."""
+
+    name: str
+    kind: str
 
 
 class Spec(NamedTuple):

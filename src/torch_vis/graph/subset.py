@@ -1,4 +1,4 @@
-"""A part of a trace as a trace of its own: some calls with all that ran in them, forward and backward."""
+"""A part of a run as a run of its own: some calls with all that ran in them, forward and backward."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.api import Trace
 from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import COLUMNS, Flag, Phase, Role
 from torch_vis.graph.types import Bools
 
 
-def calls_alone(trace: Trace, calls: list[int]) -> Trace:
-    """The trace without whatever ran outside of these calls; the run is then as long as they and their backward."""
-    graph = trace.graph
+def calls_alone(run: Run, calls: list[int]) -> Run:
+    """The run without whatever ran outside of these calls; the run is then as long as they and their backward."""
+    graph = run.graph
     keep = _kept(graph, calls)
     columns = _columns(graph, keep)
     tables = {
@@ -28,14 +28,14 @@ def calls_alone(trace: Trace, calls: list[int]) -> Trace:
             name, column.values[keep[column.along]], along=column.along,
             known=None if column.known is None else column.known[keep[column.along]],
         )
-        for name, column in trace.metrics.at_hand().items()
+        for name, column in run.metrics.at_hand().items()
     }  # fmt: skip
     wall = _took(part, metrics)
-    meta = {**trace.meta, "wall_ns": wall, "overhead_ns": 0, "compile_ns": 0}
-    limits = trace.limits
+    meta = {**run.meta, "wall_ns": wall, "overhead_ns": 0, "compile_ns": 0}
+    limits = run.limits
     if not (part.node_flags & Flag.ESCAPE).any():  # the values left elsewhere
         limits = tuple(one for one in limits if " took a value to Python " not in one)
-    return Trace(part, Metrics(metrics), limits, meta, error=trace.error)
+    return Run(part, Metrics(metrics), limits, meta)
 
 
 def _kept(graph: Graph, calls: list[int]) -> dict[str, Bools]:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from torch_vis.errors import GraphError
-from torch_vis.graph.graph import Graph
+from torch_vis.graph.columns import Columns
 from torch_vis.graph.schema import COLUMNS, Kind, Phase, Role
 from torch_vis.graph.types import Bools
 
 
-def check(graph: Graph) -> None:
+def check(graph: Columns) -> None:
     """Raise ``GraphError`` at the first rule that the graph breaks, naming the node, value or scope."""
     _check_lengths(graph)
     _spans_are_ordered(graph)
@@ -21,7 +21,7 @@ def check(graph: Graph) -> None:
         rule(graph)
 
 
-def _sizes(graph: Graph) -> dict[str, int]:
+def _sizes(graph: Columns) -> dict[str, int]:
     return {
         "node": len(graph.node_call),
         "input": len(graph.in_value),
@@ -40,7 +40,7 @@ def _sizes(graph: Graph) -> dict[str, int]:
     }
 
 
-def _check_lengths(graph: Graph) -> None:
+def _check_lengths(graph: Columns) -> None:
     sizes = _sizes(graph)
     for name, spec in COLUMNS.items():
         along, _, extra = spec.along.partition("+")
@@ -49,7 +49,7 @@ def _check_lengths(graph: Graph) -> None:
             raise GraphError(f"column {name} has {len(getattr(graph, name))} rows where {expected} belong")
 
 
-def _check_references(graph: Graph) -> None:
+def _check_references(graph: Columns) -> None:
     sizes = _sizes(graph)
     for name, spec in COLUMNS.items():
         if spec.refers is None:
@@ -65,7 +65,7 @@ def _check_references(graph: Graph) -> None:
             )
 
 
-def _row_name(graph: Graph, along: str, row: int) -> str:
+def _row_name(graph: Columns, along: str, row: int) -> str:
     if along == "input":
         return _node(graph, int(graph.in_node[row]))
     if along == "output":
@@ -75,20 +75,20 @@ def _row_name(graph: Graph, along: str, row: int) -> str:
     return f"{along} {row}"
 
 
-def _node(graph: Graph, node: int) -> str:
+def _node(graph: Columns, node: int) -> str:
     call = graph.node_call[node]
     op = graph.calls[call].op if 0 <= call < len(graph.calls) else "?"
     return f"node {node} ({op})"
 
 
-def _fail(graph: Graph, bad: Bools, what: str, along: str = "node") -> None:
+def _fail(graph: Columns, bad: Bools, what: str, along: str = "node") -> None:
     rows = np.flatnonzero(bad)
     if len(rows):
         more = f" (and {len(rows) - 1:,} more)" if len(rows) > 1 else ""
         raise GraphError(f"{_row_name(graph, along, int(rows[0]))} {what}{more}")
 
 
-def _spans_are_ordered(graph: Graph) -> None:
+def _spans_are_ordered(graph: Columns) -> None:
     for name, total in (
         ("in_start", len(graph.in_value)),
         ("out_start", len(graph.out_value)),
@@ -99,7 +99,7 @@ def _spans_are_ordered(graph: Graph) -> None:
             raise GraphError(f"{name} does not run from 0 to {total} in order")
 
 
-def _every_value_is_made_once(graph: Graph) -> None:
+def _every_value_is_made_once(graph: Columns) -> None:
     made_by = np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(graph.out_start))
     _fail(
         graph,
@@ -114,7 +114,7 @@ def _every_value_is_made_once(graph: Graph) -> None:
     )
 
 
-def _inputs_come_before(graph: Graph) -> None:
+def _inputs_come_before(graph: Columns) -> None:
     late = graph.value_producer[graph.in_value] >= graph.in_node
     _fail(graph, late, "reads a value that is made by itself or later", "input")
     over = np.flatnonzero(graph.value_carries >= 0)
@@ -125,7 +125,7 @@ def _inputs_come_before(graph: Graph) -> None:
         _fail(graph, bad, "carries a later version or one of another storage", "value")
 
 
-def _slots_match_templates(graph: Graph) -> None:
+def _slots_match_templates(graph: Columns) -> None:
     slots = np.array([sum(1 for _ in call.slots()) for call in graph.calls], dtype=np.int64)
     named = np.bincount(graph.in_node[graph.in_slot >= 0], minlength=len(graph))
     if len(graph):
@@ -136,13 +136,13 @@ def _slots_match_templates(graph: Graph) -> None:
     _fail(graph, graph.in_slot < -1, "has an input slot below -1", "input")
 
 
-def _links_point_back(graph: Graph) -> None:
+def _links_point_back(graph: Columns) -> None:
     _fail(graph, graph.node_link >= np.arange(len(graph)), "is linked to an operation that comes after it")
     unlinked_phase = (graph.node_link >= 0) & (graph.node_phase != Phase.BACKWARD)
     _fail(graph, unlinked_phase, "is linked to a forward operation but did not run in backward")
 
 
-def _scopes_nest(graph: Graph) -> None:
+def _scopes_nest(graph: Columns) -> None:
     if not len(graph.scope_call):
         raise GraphError("a graph needs scope 0, the whole run")
     _fail(
@@ -154,7 +154,7 @@ def _scopes_nest(graph: Graph) -> None:
     _fail(graph, roots, "has no parent", "scope")
 
 
-def _storages_live(graph: Graph) -> None:
+def _storages_live(graph: Columns) -> None:
     _fail(graph, graph.storage_bytes < 0, "has a negative size", "storage")
     _fail(graph, graph.storage_death < graph.storage_birth, "dies before it is made", "storage")
     _fail(graph, graph.storage_death > len(graph) + 1, "dies after the end", "storage")
@@ -163,7 +163,7 @@ def _storages_live(graph: Graph) -> None:
     _fail(graph, born_late, "lies in a storage that is made later", "value")
 
 
-def _codes_are_known(graph: Graph) -> None:
+def _codes_are_known(graph: Columns) -> None:
     for column, codes, along in (
         (graph.node_phase, Phase, "node"),
         (graph.value_role, Role, "value"),
@@ -179,7 +179,7 @@ def _codes_are_known(graph: Graph) -> None:
             )
 
 
-RULES: tuple[Callable[[Graph], None], ...] = (
+RULES: tuple[Callable[[Columns], None], ...] = (
     _codes_are_known,
     _every_value_is_made_once,
     _inputs_come_before,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
@@ -43,7 +43,7 @@ class Report(NamedTuple):
 
 def check(
     graph: Graph,
-    held: Held,
+    held: KeptTensors,
     *,
     inputs: bool = False,
     shuffles: int = 2,
@@ -77,7 +77,7 @@ def check(
 
 
 class _Oracle:
-    def __init__(self, graph: Graph, held: Held, progress: Progress) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors, progress: Progress) -> None:
         self.graph = graph
         self.held = held
         self.progress = progress

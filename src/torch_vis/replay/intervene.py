@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag
@@ -111,7 +111,7 @@ class Request:
 
 
 def execute(
-    graph: Graph, held: Held, request: Request, basis: Basis | None = None
+    graph: Graph, held: KeptTensors, request: Request, basis: Basis | None = None
 ) -> tuple[Rerun, dict[int, torch.Tensor]]:
     """Run what the request touches; gives the tensors of all results by number as well."""
     if any(t.device.type == "meta" or type(t).__name__ == "FakeTensor" for t in held.results.values()):
@@ -181,7 +181,7 @@ class _Execution(Replay):
     def __init__(
         self,
         graph: Graph,
-        held: Held,
+        held: KeptTensors,
         plan: ReplayPlan,
         sink: Any,
         kept: Sequence[Target],
@@ -227,7 +227,7 @@ class _Execution(Replay):
         """See whether what left for Python is what it was; another truth value is another way through the program."""
         prepared = self.plan.prepared(node)
         args, kwargs = prepared.arguments([self.tensor(value) for value in self.plan.arguments(node)])
-        was, now = self.held.escaped[node], prepared.run(*args, **kwargs)
+        was, now = self.held.python_values[node], prepared.run(*args, **kwargs)
         if was == now or (was != was and now != now):
             return
         if isinstance(was, bool):
@@ -261,7 +261,7 @@ class _Execution(Replay):
         graph = self.graph
         for value, tensor in inputs.items():
             storage = int(graph.value_storage[value])
-            if value in self.held.opaque:
+            if value in self.held.opaque_tensors:
                 self.objects[storage] = tensor.detach()
                 continue
             if self.memory[storage]._cdata == self.held.storages[storage]._cdata:
@@ -339,18 +339,18 @@ def _left(graph: Graph, touched: Any) -> list[int]:
     return found
 
 
-def _deciding(graph: Graph, held: Held, touched: Any) -> list[int]:
+def _deciding(graph: Graph, held: KeptTensors, touched: Any) -> list[int]:
     """Those of which it is known what the recorded run saw: they run again, and the two are compared."""
-    return [node for node in _left(graph, touched) if node in held.escaped]
+    return [node for node in _left(graph, touched) if node in held.python_values]
 
 
-def _limits(graph: Graph, held: Held, touched: Any, otherwise: Mapping[int, Any]) -> tuple[str, ...]:
+def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[int, Any]) -> tuple[str, ...]:
     """Where the rest of the run is as recorded though what it rested on is not."""
     found = []
     for node in _left(graph, touched):
         if node in otherwise:
-            values = f" ({held.escaped[node]!r}, and {otherwise[node]!r} now)"
-        elif node in held.escaped:
+            values = f" ({held.python_values[node]!r}, and {otherwise[node]!r} now)"
+        elif node in held.python_values:
             continue
         else:
             values = ""

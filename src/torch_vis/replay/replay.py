@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
@@ -33,14 +33,14 @@ OPAQUE, RANDOM, GRAD_MODE = (
 class Replay:
     """One execution of (some of) a graph's nodes, from the inputs and state that a trace holds."""
 
-    def __init__(self, graph: Graph, held: Held, plan: ReplayPlan) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors, plan: ReplayPlan) -> None:
         self.graph = graph
         self.held = held
         self.plan = plan
         self.memory: dict[int, torch.UntypedStorage] = {}
         self.objects: dict[int, torch.Tensor] = {}
         self.digests: dict[int, str] | None = None
-        for value, tensor in held.opaque.items():
+        for value, tensor in held.opaque_tensors.items():
             storage = int(graph.value_storage[value])
             self.objects[storage] = tensor.clone() if plan.written[storage] else tensor
         for storage in held.storages:
@@ -84,7 +84,9 @@ class Replay:
                 if storage not in self.memory and storage in self.held.storages:
                     self.restore(storage)
             for value, content in zip(
-                graph.out_value[slice(*graph.output_span(node))], self.held.given.get(node, ()), strict=False
+                graph.out_value[slice(*graph.output_span(node))],
+                self.held.opaque_outputs.get(node, ()),
+                strict=False,
             ):
                 self.tensor(int(value)).copy_(content)
             return
@@ -183,15 +185,15 @@ class Replay:
         if node in states:
             generator.set_state(states[node])
         else:
-            if node in self.held.seeds:
-                generator.set_state(self.held.seeds[node].state)
+            if node in self.held.rng_states:
+                generator.set_state(self.held.rng_states[node].state)
             states[node] = generator.get_state()
 
 
 class ReplayPlan:
     """What every replay of one trace shares: prepared calls, argument lists, which blocks are written."""
 
-    def __init__(self, graph: Graph, held: Held) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors) -> None:
         self.graph = graph
         self.held = held
         self._prepared: dict[int, Prepared] = {}
@@ -200,7 +202,7 @@ class ReplayPlan:
         self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
         self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
         self.given = graph.storage_birth >= 0
-        self.generators = {seed.generator for seed in held.seeds.values() if seed.generator is not None}
+        self.generators = {seed.generator for seed in held.rng_states.values() if seed.generator is not None}
         missing = (graph.value_producer < 0) & ~self._supplied()
         if missing.any():
             value = graph.values[int(np.flatnonzero(missing)[0])]
@@ -212,7 +214,7 @@ class ReplayPlan:
         graph, held = self.graph, self.held
         storages = np.zeros(len(graph.storage_bytes), dtype=bool)
         storages[list(held.storages)] = True
-        storages[graph.value_storage[list(held.opaque)]] = True
+        storages[graph.value_storage[list(held.opaque_tensors)]] = True
         storages |= graph.storage_birth >= 0
         return storages[graph.value_storage]
 

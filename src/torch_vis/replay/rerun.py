@@ -11,21 +11,18 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.containers import named_tensors
-from torch_vis.errors import TensorsMissing, UsageError
+from torch_vis.errors import UsageError
 from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.inputs import refused_sizes
 from torch_vis.replay.intervene import Basis, Diverged, Request, Rerun, execute
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
-    from torch_vis.capture.kept_tensors import Held
-    from torch_vis.replay.inputs import Entry
+    from torch_vis.capture.kept_tensors import KeptTensors
+    from torch_vis.replay.live_run import LiveRun
 
 
 def rerun(
-    trace: Trace,
-    held: Held | None,
-    entry: Entry | None,
+    trace: LiveRun,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     replace: Mapping[Any, Any],
@@ -33,13 +30,7 @@ def rerun(
     to: Any,
 ) -> Rerun:
     """Run a trace's graph again."""
-    if held is None and trace.meta.get("fake"):
-        raise TensorsMissing("this was worked out on shapes: there are no numbers to run it with")
-    if held is None:
-        raise TensorsMissing(
-            "this trace holds no tensors (loaded from a file, released, or traced with keep=False); "
-            "trace again to run it"
-        )
+    held, entry = trace.needs_tensors("run"), trace.entry
     if to is not None and keep is None:
         raise UsageError('to= is where kept tensors go; say which with keep="all" or keep=[...]')
     if not isinstance(replace, Mapping):
@@ -68,14 +59,14 @@ def rerun(
         return Rerun(output=_called(exported, args, kwargs), ran=len(trace.graph), limits=limits)
 
 
-def _place(trace: Trace, found: Diverged) -> str:
+def _place(trace: LiveRun, found: Diverged) -> str:
     """The operator or line that decided."""
     site = trace.graph.nodes[found.node].site
     what = _operator(trace, found) or "a branch on a tensor"
     return f"{what} at {site}" if site is not None else what
 
 
-def _operator(trace: Trace, found: Diverged) -> str | None:
+def _operator(trace: LiveRun, found: Diverged) -> str | None:
     """The higher-order operator that looked at a value, if one did."""
     scope = trace.graph.nodes[found.node].scope
     while scope is not None:
@@ -86,7 +77,7 @@ def _operator(trace: Trace, found: Diverged) -> str | None:
     return None
 
 
-def _another_way(trace: Trace, found: Diverged) -> UsageError:
+def _another_way(trace: LiveRun, found: Diverged) -> UsageError:
     exporting = trace.program is None or trace.program.exported is None
     advice = ""
     if exporting and _operator(trace, found):
@@ -105,7 +96,7 @@ def _called(exported: Any, args: Any, kwargs: Any) -> Any:
         return torch.func.functional_call(module, buffers, args, kwargs)
 
 
-def _run(trace: Trace, held: Held, request: Request, basis: Basis | None) -> Rerun:
+def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
     for key, by in request.replace.items():
         if not callable(by) and not isinstance(by, torch.Tensor):
             raise UsageError(
@@ -121,7 +112,7 @@ def _run(trace: Trace, held: Held, request: Request, basis: Basis | None) -> Rer
     return found
 
 
-def _again(trace: Trace, held: Held, request: Request, basis: Basis) -> Rerun:
+def _again(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis) -> Rerun:
     try:
         return _run(trace, held, request, basis)
     except Diverged as found:
@@ -129,7 +120,7 @@ def _again(trace: Trace, held: Held, request: Request, basis: Basis) -> Rerun:
 
 
 def _other_sizes(
-    trace: Trace, other: list[str], inputs: Mapping[str, torch.Tensor], args: Any, kwargs: Any, more: bool
+    trace: LiveRun, other: list[str], inputs: Mapping[str, torch.Tensor], args: Any, kwargs: Any, more: bool
 ) -> Rerun:
     """Inputs of other sizes: only a program whose sizes are open can take them."""
     program = trace.program
@@ -155,7 +146,7 @@ def _other_sizes(
     )
 
 
-def _rebuilt(trace: Trace, results: Mapping[int, torch.Tensor]) -> Any:
+def _rebuilt(trace: LiveRun, results: Mapping[int, torch.Tensor]) -> Any:
     """The output with each tensor replaced by that of the new run."""
     if trace.error is not None:
         return None

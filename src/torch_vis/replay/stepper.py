@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_vis.capture.kept_tensors import Held
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag
@@ -17,7 +17,7 @@ from torch_vis.replay.replay import Replay, ReplayPlan, quiet
 See = Callable[[int, list[torch.Tensor]], None]
 
 
-def ready(graph: Graph, held: Held | None) -> Held:
+def ready(graph: Graph, held: KeptTensors | None) -> KeptTensors:
     """The tensors that a replay starts from; raises where they are not there any more."""
     if held is None:
         raise TensorsMissing(
@@ -40,7 +40,7 @@ class Watched:
     stream.
     """
 
-    def __init__(self, graph: Graph, held: Held | None) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors | None) -> None:
         self.graph = graph
         self.plan = ReplayPlan(graph, ready(graph, held))
         self.replay = Replay(graph, self.plan.held, self.plan)
@@ -68,7 +68,7 @@ class Watched:
 
     def _draw(self, node: int) -> None:
         generator = self.plan.generator(node)
-        if generator in self.left and node not in self.plan.held.seeds:
+        if generator in self.left and node not in self.plan.held.rng_states:
             self.states[node] = self.left[generator]
         self.replay.run_node(node, self.states)
         if generator is not None:
@@ -80,7 +80,7 @@ class Watched:
         return [self.replay.tensor(value) for value in values]
 
 
-def observe(graph: Graph, held: Held | None, see: See, wanted: Any = None) -> None:
+def observe(graph: Graph, held: KeptTensors | None, see: See, wanted: Any = None) -> None:
     """Run the recorded operations again and show what each made, or each of those that a mask wants."""
     run = Watched(graph, held)
     with quiet(run.plan.generators):

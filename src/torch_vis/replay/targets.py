@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.errors import UsageError, no_match
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Phase
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
-from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.record import Run
 from torch_vis.views.figure.diagram import Look
 from torch_vis.views.figure.scene import scene
 from torch_vis.views.figure.svg import svg
@@ -19,15 +17,15 @@ LARGEST = 3_000_000  # characters of a page that goes into a notebook's file
 MOST_OPERATIONS = 200_000  # beyond, the page is larger than that, and need not be made to find out
 
 
-def html(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> str:
+def html(run: Run) -> str:
     """The page in a frame of its own, and below it the picture and the table, which need no script."""
-    picture = svg(scene(graph, metrics, meta, Look())) if len(graph) else ""
-    text = escape(table(graph, metrics, limits, meta, width=120))
+    picture = svg(scene(run, Look())) if len(run.graph) else ""
+    text = escape(table(run, width=120))
     still = (
         f'<div style="max-height:{TALLEST}px;overflow:auto;background:#fff">{picture}</div>'
         f'<pre style="line-height:1.25;overflow:auto">{text}</pre>'
     )
-    inside = page(graph, metrics, limits, meta) if 0 < len(graph) <= MOST_OPERATIONS else ""
+    inside = page(run) if 0 < len(run.graph) <= MOST_OPERATIONS else ""
     if not inside or len(inside) > LARGEST:
         return still
     return f"{frame(inside)}<details><summary>As a picture and a table</summary>{still}</details>"

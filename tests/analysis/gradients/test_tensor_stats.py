@@ -119,7 +119,7 @@ def test_dead_units_are_counted_by_channel():
 
 def test_figures_stay_beside_the_trace(tmp_path):
     t = small(nn.Linear(3, 2))
-    t.gradients()
+    t = t.with_metrics(t.gradients())
     t.save(tmp_path / "t.tvz")
     again = tv.load(tmp_path / "t.tvz")
     assert again.metrics["norm"][:] == t.metrics["norm"][:]
@@ -128,7 +128,7 @@ def test_figures_stay_beside_the_trace(tmp_path):
 def test_two_runs_take_turns_with_random_streams_of_their_own():
     t = small(nn.Linear(3, 64), nn.Dropout(0.5), nn.Dropout(0.5))
     before = torch.get_rng_state()
-    one, two = Watched(t.graph, t._held), Watched(t.graph, t._held)
+    one, two = Watched(t.graph, t.kept), Watched(t.graph, t.kept)
     with quiet(one.plan.generators):
         for here, there in zip(one.steps(), two.steps(), strict=True):
             for a, b in zip(one.made(here), two.made(there), strict=True):
@@ -166,14 +166,14 @@ def test_results_have_their_norms_zoo_wide(name):
     try:
         t = tv.trace(model, *args, kwargs=kwargs, backward=case.backward)
         try:
-            norm = contents(t.graph, t._held)["norm"]
+            norm = contents(t.graph, t.kept)["norm"]
         except TensorsMissing:
             assert any(
-                r.device.type == "meta" or type(r).__name__ == "FakeTensor" for r in t._held.results.values()
+                r.device.type == "meta" or type(r).__name__ == "FakeTensor" for r in t.kept.results.values()
             )
             return
         for number, result in enumerate(t.graph.outcomes):
-            held = t._held.results[number]
+            held = t.kept.results[number]
             producer = int(t.graph.value_producer[result.value.index])
             whole = len(result.sources()) == 1  # one operation wrote all of it
             if (

@@ -23,6 +23,7 @@ from torch_vis.analysis.machine.kernel_model import KernelEstimate
 from torch_vis.analysis.machine.latency import SETTLE_NS, WITHIN, LatencyReport, predict, timeline
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Metrics
+from torch_vis.graph.record import Run
 from torch_vis.ops.families import kind_of
 from torch_vis.views.charts.chart import scale
 
@@ -417,7 +418,7 @@ def test_what_cannot_be_predicted_is_said() -> None:
     with pytest.raises(UsageError, match="load_calibration"):
         trace.latency(calibration="machine.json")
     with pytest.raises(UsageError, match="no operations"):
-        LatencyReport(empty_graph(), Metrics(), made_up())
+        LatencyReport(Run(empty_graph(), Metrics()), calibration=made_up())
 
 
 def test_the_report_is_read_drawn_and_written() -> None:
@@ -486,4 +487,4 @@ def test_a_datasheet_without_the_element_type_says_so() -> None:
 
 
 def predict_on(trace: tv.Trace, machine: Any) -> LatencyReport:
-    return LatencyReport(trace.graph, trace.metrics, machine)
+    return LatencyReport(trace, calibration=machine)

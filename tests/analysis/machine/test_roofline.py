@@ -18,6 +18,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.roofline import BOUND, RooflineReport, roofline
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.graph import Column, Metrics
+from torch_vis.graph.record import Run
 from torch_vis.ops.families import KINDS, kind_of
 
 # 1 FLOP and 1 byte per ns, at least 100 ns for anything
@@ -75,14 +76,15 @@ def test_what_has_no_formula_is_not_known() -> None:
     sparse = torch.eye(3).to_sparse()
     trace = tv.trace(torch.mm, sparse, sparse)
     report = trace.roofline(PLAIN)
+    metrics = trace.with_metrics(report).metrics
     node = next(n.index for n in trace.graph.nodes if "mm" in n.op)
-    assert trace.metrics["bound"][node] is None and trace.metrics["peak_share"][node] is None
+    assert metrics["bound"][node] is None and metrics["peak_share"][node] is None
     assert any("no cost formula" in note for note in report.notes())
 
 
 def test_unknown_work_is_never_zero_in_a_sum() -> None:
     trace = tv.trace(WithUnknown(), torch.ones(8, 64))
-    report = RooflineReport(trace.graph, timed(trace, 10**6), PLAIN)
+    report = RooflineReport(Run(trace.graph, timed(trace, 10**6)), PLAIN)
     kinds = {row["kind"]: row for row in report.to_plain()["kinds"]}
     for name in ("flops", "moved_bytes", "peak_share", "intensity", "bound"):
         assert kinds["other"][name] is None and kinds["matmul"][name] is not None
@@ -106,7 +108,7 @@ def test_a_run_of_unknown_work_alone_has_no_figures() -> None:
 
 def test_what_the_time_is_bound_by_sums_to_all_of_it() -> None:
     trace = tv.trace(WithUnknown(), torch.ones(8, 64))
-    report = RooflineReport(trace.graph, timed(trace, 10**6), PLAIN)
+    report = RooflineReport(Run(trace.graph, timed(trace, 10**6)), PLAIN)
     assert sum(report.by_bound.values()) == pytest.approx(report.total.time_ns)
     assert "views and the like" in report.facts()["bound by"] and "not known" in report.facts()["bound by"]
     shares = [int(part) for part in report.facts()["bound by"].split() if part.isdigit()]
@@ -116,12 +118,13 @@ def test_what_the_time_is_bound_by_sums_to_all_of_it() -> None:
     assert [*known.charts()["bounds"].series[0].x] == ["compute", "memory", "overhead"]
 
 
-def test_the_columns_stay_with_the_trace_and_its_files(tmp_path: pytest.TempPathFactory) -> None:
+def test_the_columns_go_into_files_when_they_are_asked_to(tmp_path: pytest.TempPathFactory) -> None:
     trace = tv.trace(torch.nn.Linear(4, 4), torch.ones(2, 4))
-    trace.roofline("h100")
+    marked = trace.with_metrics(trace.roofline("h100"))
+    assert "bound" not in trace.metrics, "asking a question changes nothing of the trace"
     path = f"{tmp_path}/run.tvz"
-    trace.save(path)
-    assert tv.load(path).metrics["bound"][:] == trace.metrics["bound"][:]
+    marked.save(path)
+    assert tv.load(path).metrics["bound"][:] == marked.metrics["bound"][:]
 
 
 def test_sums_by_module_and_kind_agree_with_the_whole() -> None:
@@ -146,11 +149,13 @@ def test_the_report_is_read_drawn_and_written() -> None:
 
 def test_notes_say_where_shares_mislead() -> None:
     product = tv.trace(torch.mm, torch.ones(64, 64), torch.ones(64, 64))
-    shared = RooflineReport(product.graph, timed(product, 2 * 64**3 // 2), PLAIN).notes()  # at twice the peak
+    shared = RooflineReport(
+        Run(product.graph, timed(product, 2 * 64**3 // 2)), PLAIN
+    ).notes()  # at twice the peak
     assert any("1 operation is faster than arithmetic allows" in note for note in shared)
     assert not any("memory allows" in note for note in shared)
     copied = tv.trace(torch.neg, torch.ones(1000))
-    cached = RooflineReport(copied.graph, timed(copied, 2000), PLAIN).notes()
+    cached = RooflineReport(Run(copied.graph, timed(copied, 2000)), PLAIN).notes()
     assert any("faster than memory allows" in note for note in cached)
     named, measured = (replace(PLAIN, class_="cpu", source=source) for source in ("a datasheet", MEASURED))
     assert any("with every core" in note for note in product.roofline(hardware=named).notes())
@@ -188,7 +193,7 @@ def test_without_a_name_it_takes_a_calibration_and_runs_nothing(
 
 def test_an_empty_run_has_none() -> None:
     with pytest.raises(UsageError, match="no operations"):
-        RooflineReport(empty_graph(), Metrics(), PLAIN)
+        RooflineReport(Run(empty_graph(), Metrics()), PLAIN)
 
 
 def test_kinds_of_operations() -> None:
@@ -202,7 +207,7 @@ def test_every_model_has_one(name: str) -> None:
     trace = traced(name)
     if not len(trace.graph):
         return
-    report = RooflineReport(trace.graph, trace.metrics, PLAIN)
+    report = RooflineReport(trace, PLAIN)
     bound, share = report.columns()
     assert len(bound) == len(share) == len(trace.graph)
     assert set(np.unique(bound.values)) <= set(range(len(BOUND)))
@@ -216,7 +221,7 @@ def test_an_element_type_without_a_figure_has_no_share() -> None:
         (torch.float64, False, "plain has no figure for float64: what bounds 1 operation"),
     ):
         trace = tv.trace(torch.mm, torch.ones(64, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype))
-        found = RooflineReport(trace.graph, timed(trace, 10**6), PLAIN)
+        found = RooflineReport(Run(trace.graph, timed(trace, 10**6)), PLAIN)
         assert (found.total.peak_share is not None) == share == (found.operations[0][4] is not None)
         assert any(note.startswith(told) for note in found.notes())
         assert not any("no cost formula" in note for note in found.notes())

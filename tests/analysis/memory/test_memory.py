@@ -17,6 +17,7 @@ from torch_vis.analysis.memory import Blocks, Use
 from torch_vis.analysis.memory.report import MemoryReport
 from torch_vis.errors import UsageError
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.record import Run
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -143,14 +144,14 @@ def test_small_graphs() -> None:
     for graph in (empty_graph(), one_node_graph()):
         zeros = np.zeros(len(graph), dtype=np.int64)
         metrics = Metrics({name: Column(name, zeros) for name in ("alloc_bytes", "free_bytes", "live_bytes")})
-        report = MemoryReport(graph, metrics, {})
+        report = MemoryReport(Run(graph, metrics))
         assert str(report) and report.checkpoints == []
 
 
 def test_a_trace_without_memory_columns_says_what_to_do() -> None:
     trace = tv.trace(nn.ReLU(), torch.ones(2))
     with pytest.raises(UsageError, match="record it again"):
-        MemoryReport(trace.graph, Metrics(), {})
+        MemoryReport(Run(trace.graph, Metrics()))
 
 
 def test_it_survives_a_file(tmp_path: Any) -> None:

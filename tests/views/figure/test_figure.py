@@ -16,6 +16,7 @@ from tests.kit.graphs import empty_graph, one_node_graph
 from tests.kit.traced import NAMES, traced
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.graph import Metrics
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Kind, Phase
 from torch_vis.views.figure.diagram import Column, Look, diagram
 from torch_vis.views.figure.scene import Scene, scene
@@ -50,7 +51,7 @@ def test_what_is_computed_again_is_marked_and_stands_before_what_reads_it() -> N
 
 
 def picture(t: tv.Trace, look: Look | None = None) -> Scene:
-    return scene(t.graph, t.metrics, t.meta, look or Look())
+    return scene(t, look or Look())
 
 
 def titles(drawn: Scene, column: int = 0) -> list[str]:
@@ -65,7 +66,7 @@ def test_nothing_overlaps_and_no_line_crosses_a_box(name: str) -> None:
 
 @pytest.mark.parametrize("graph", [empty_graph(), one_node_graph()])
 def test_next_to_nothing_can_be_drawn(graph: Any) -> None:
-    drawn = scene(graph, Metrics(), {}, Look())
+    drawn = scene(Run(graph, Metrics()), Look())
     assert problems(drawn) == [] and len(drawn.boxes) <= 3
 
 
@@ -311,7 +312,7 @@ def test_what_is_not_known_is_white_and_counted() -> None:
     t = tv.trace(nn.Tanh(), torch.ones(2))
     time = t.metrics["time_ns"]
     unknown = t.metrics.with_column(tv.graph.metrics.Column("time_ns", time.values, known=np.array([False])))  # type: ignore[attr-defined]
-    drawn = scene(t.graph, unknown, t.meta, Look(color="time"))
+    drawn = scene(Run(t.graph, unknown, meta=t.meta), Look(color="time"))
     assert drawn.colors.unknown == 1 and "not known (1)" in drawn.note
     assert [box.fill for box in drawn.boxes if box.item.kind == "operation"] == ["#ffffff"]
 
@@ -324,11 +325,11 @@ def test_a_colour_or_depth_that_does_not_exist() -> None:
         with pytest.raises(UsageError, match="depth is a number from 0 on"):
             Look(depth=depth)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="has no time_ns"):
-        scene(t.graph, Metrics(), {}, Look(color="time"))
+        scene(Run(t.graph, Metrics()), Look(color="time"))
 
 
 def test_the_facts_of_a_box_say_what_it_is() -> None:
     drawn = picture(tv.trace(lambda x: x.tanh(), torch.ones(2, 3)))
     facts = dict(next(box.facts for box in drawn.boxes if box.title == "tanh"))
     assert facts["operation"] == "aten::tanh" and facts["output"] == "f32[2, 3]"
-    assert "test_picture.py" in facts["source"] and {"time", "allocated"} <= facts.keys()
+    assert "test_figure.py" in facts["source"] and {"time", "allocated"} <= facts.keys()

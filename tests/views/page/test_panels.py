@@ -265,7 +265,7 @@ def test_heat_maps_without_data_say_what_would_give_it(page: Page) -> None:
 def test_gradient_norms(show: Callable[[Any], Page]) -> None:
     torch.manual_seed(0)
     t = tv.trace(Net(), torch.ones(3, 4), backward=True)
-    t.gradients()
+    t = t.with_metrics(t.gradients())
     page = show(t)
     page.js("A.setHeat('gradient_norm')")
     norm = t.metrics["norm"]
@@ -280,7 +280,7 @@ def test_gradient_norms(show: Callable[[Any], Page]) -> None:
 def test_roofline_bounds(show: Callable[[Any], Page]) -> None:
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU())
     t = tv.trace(model, torch.ones(64, 256))
-    t.roofline(hardware="epyc-9654")
+    t = t.with_metrics(t.roofline(hardware="epyc-9654"))
     page = show(t)
     page.js("A.setHeat('bound')")
     assert all(word in page.text(".legend") for word in ("compute", "memory", "overhead"))

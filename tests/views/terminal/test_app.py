@@ -306,8 +306,7 @@ def test_a_trace_from_a_file_says_that_it_keeps_no_tensors(trace: tv.Trace, tmp_
         assert "A file keeps no tensors" in " ".join(panel(app).split())
 
     drive(tv.load(tmp_path / "t.tvz"), bare)
-    trace.gradients()
-    trace.save(tmp_path / "norms.tvz")
+    trace.with_metrics(trace.gradients()).save(tmp_path / "norms.tvz")
 
     async def with_norms(app: Any, pilot: Any) -> None:
         await press(app, pilot, "7")
@@ -346,8 +345,7 @@ def test_gradients_that_the_step_let_go_of_are_shown(model: Net, tmp_path: Path,
 
     drive(trace, steps)
     drive(model, steps, trace=trace)
-    trace.gradients()
-    trace.save(file)
+    trace.with_metrics(trace.gradients()).save(file)
     drive(tv.load(file), steps)
 
 

@@ -26,6 +26,7 @@ from tests.kit.graphs import (
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.module_table import Outline
+from torch_vis.graph.record import Run
 from torch_vis.graph.text import duration, size
 from torch_vis.ops.cost.compute import costs
 from torch_vis.views.text.module_tree import MOST_ROWS, table
@@ -80,7 +81,7 @@ class Tied(nn.Module):
 
 
 def show(trace: tv.Trace, **options: object) -> str:
-    return table(trace.graph, trace.metrics, trace.limits, trace.meta, **{"width": 110, **options})  # type: ignore[arg-type]
+    return table(trace, **{"width": 110, **options})  # type: ignore[arg-type]
 
 
 def row(text: str, label: str) -> list[str]:
@@ -98,19 +99,19 @@ def body(text: str) -> list[str]:
 
 
 def test_the_whole_table() -> None:
-    assert table(training_graph(), training_metrics(), LIMITS, META, width=110) == TABLE
+    assert table(Run(training_graph(), training_metrics(), LIMITS, META), width=110) == TABLE
 
 
 def test_columns_that_were_not_measured_are_left_out() -> None:
-    header = table(training_graph(), Metrics(), (), {}, width=110).splitlines()[3].split()
+    header = table(Run(training_graph(), Metrics()), width=110).splitlines()[3].split()
     assert header == ["module", "class", "output", "params", "ops", "ops"]
     forward = tv.trace(nn.ReLU(), torch.ones(2))
     assert "backward" not in show(forward)
 
 
 def test_small_graphs_have_tables_too() -> None:
-    assert "operations  0" in table(empty_graph(), Metrics(), (), {})
-    text = table(one_node_graph(), Metrics(), (), {})
+    assert "operations  0" in table(Run(empty_graph(), Metrics()))
+    text = table(Run(one_node_graph(), Metrics()))
     assert row(text, "relu") == ["relu", "1"]
 
 
@@ -242,7 +243,7 @@ def test_depth_is_the_number_of_levels(depth: int) -> None:
 @pytest.mark.parametrize("depth", [0, -1, 1.5, "deep", True])
 def test_a_depth_that_is_none_is_refused(depth: object) -> None:
     with pytest.raises(UsageError, match="depth is a number of levels"):
-        table(training_graph(), Metrics(), (), {}, depth=depth)  # type: ignore[arg-type]
+        table(Run(training_graph(), Metrics()), depth=depth)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("width", [1, 48, 60, 80, 100, 120, 200])
@@ -429,36 +430,36 @@ def test_a_compiled_model_points_to_where_its_modules_are_kept(compiled: nn.Modu
 def test_operators_without_flops_are_named() -> None:
     ops = [f"mylib::op{number}" for number in range(4)]
     graph = linear_chain([*ops, "aten::exp", ops[2]])
-    text = table(graph, Metrics(costs(graph)), (), {}, width=140)
+    text = table(Run(graph, Metrics(costs(graph))), width=140)
     assert "• without FLOPs: mylib::op2, mylib::op0, mylib::op1 and 1 more; t.summary().why_uncovered" in text
     fine = linear_chain(["aten::exp"])
-    assert "without FLOPs" not in table(fine, Metrics(costs(fine)), (), {})
+    assert "without FLOPs" not in table(Run(fine, Metrics(costs(fine))))
 
 
 def test_a_measure_with_gaps_says_so() -> None:
     column = Column("time_ns", np.array([5, 15, 10, 10, 5]), known=np.array([1, 0, 1, 1, 1], dtype=bool))
-    text = table(training_graph(), Metrics({"time_ns": column}), (), {})
+    text = table(Run(training_graph(), Metrics({"time_ns": column})))
     assert "• time_ns is not known for 1 of 5 operations; sums leave them out" in text
     nothing = Column("time_ns", np.zeros(5), known=np.zeros(5, dtype=bool))
-    header = table(training_graph(), Metrics({"time_ns": nothing}), (), {}).splitlines()[3]
+    header = table(Run(training_graph(), Metrics({"time_ns": nothing}))).splitlines()[3]
     assert header.split() == ["module", "class", "output", "params", "ops", "ops"]
 
 
 def test_many_limits_are_cut_short() -> None:
-    text = table(training_graph(), Metrics(), [f"limit {n}" for n in range(12)], {})
+    text = table(Run(training_graph(), Metrics(), [f"limit {n}" for n in range(12)]))
     assert "• limit 7" in text and "limit 8" not in text and "• … and 4 more in t.limits" in text
 
 
 def test_modules_nested_deeper_than_the_recursion_limit() -> None:
     assert sys.getrecursionlimit() < 5_000
     graph = chain_of_scopes(5_000)
-    assert len(body(table(graph, Metrics(), (), {}, depth=None))) == 5_000
+    assert len(body(table(Run(graph, Metrics()), depth=None))) == 5_000
 
 
 def chain_of_scopes(count: int) -> Graph:
     """One operation, inside modules nested ``count`` deep."""
     from torch_vis.graph import GraphBuilder
-    from torch_vis.graph.rows import Module
+    from torch_vis.graph.schema import Module
 
     builder = GraphBuilder()
     builder.modules.intern(Module("", "run", "run"))
@@ -473,5 +474,5 @@ def chain_of_scopes(count: int) -> Graph:
 
 def test_a_large_graph_is_a_short_table() -> None:
     graph, metrics = synthetic(100_000)
-    text = table(graph, metrics, LIMITS, META)
+    text = table(Run(graph, metrics, LIMITS, META))
     assert len(body(text)) <= MOST_ROWS + 1 and "100,000" in text

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.compare.align import align, module_of
 from torch_vis.analysis.compare.module_deltas import (
     ModuleDelta,
@@ -24,11 +25,9 @@ from torch_vis.analysis.compare.outputs import match_results
 from torch_vis.analysis.compare.sequence_diff import increasing
 from torch_vis.analysis.compare.sides import steps
 from torch_vis.analysis.compare.wiring import Read
-from torch_vis.api import Trace
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
-from torch_vis.graph.graph import Graph, Rows
+from torch_vis.graph.graph import Graph, Node, Rows, Scope, Value
 from torch_vis.graph.recomputed import first_calls
-from torch_vis.graph.rows import Node, Scope, Value
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series, draw
@@ -37,8 +36,8 @@ from torch_vis.views.text.table import table
 if TYPE_CHECKING:
     import pandas
 
+    from torch_vis._trace import Trace
     from torch_vis.analysis.compare.numeric.report import Differences
-    from torch_vis.api import Trace
 
 MOST_TOLD = 5000  # changed operations whose differences a page says in words
 
@@ -64,7 +63,7 @@ class Comparison:
 
     def __init__(self, a: Trace, b: Trace) -> None:
         self.a, self.b = a, b
-        weights = contents_of(a.graph, a._held), contents_of(b.graph, b._held)
+        weights = contents_of(a.graph, a.kept), contents_of(b.graph, b.kept)
         self.alignment = align(a.graph, b.graph, weights)
 
     @property
@@ -313,7 +312,7 @@ class Comparison:
                 f"a comparison is saved as a page: name a file that ends in .html, not {os.fspath(path)}"
             )
         told = {change.after.index: change.what for change in islice(self._changes(), MOST_TOLD)}
-        save_comparison(path, _parts(self.a), _parts(self.b), self.alignment, words=told)
+        save_comparison(path, self.a, self.b, self.alignment, words=told)
 
     def show(self) -> str:
         """Open that page: in the notebook that this is called from, or else in the browser; returns the file's path.
@@ -384,10 +383,6 @@ def _modules(scopes: Iterable[Scope]) -> list[Scope]:
         for scope in scopes
         if scope.kind == "module" and not (scope.path and is_root(scope.graph, scope.index))
     ]
-
-
-def _parts(trace: Trace) -> Any:
-    return trace.graph, trace.metrics, trace.limits, trace.meta
 
 
 def _plain(node: Node) -> dict[str, Any]:

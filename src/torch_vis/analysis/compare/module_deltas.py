@@ -14,7 +14,7 @@ from torch_vis.graph.text import count, duration, size
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
 
 Pair = tuple[float | None, float | None]
 SHOWN = 10

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.compare.sides import Side
-from torch_vis.capture.kept_tensors import Held
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Role
 
@@ -204,12 +204,12 @@ class Contents:
 SAMPLES = 512  # elements that are looked at, all over the tensor
 
 
-def contents_of(graph: Graph, held: Held | None) -> Callable[[int], bytes | None]:
+def contents_of(graph: Graph, held: KeptTensors | None) -> Callable[[int], bytes | None]:
     """For a value from outside some of its bytes; None where they are not held, or are all the same.
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.LayerNorm(3), torch.arange(3.0))
-    >>> [contents_of(t.graph, t._held)(value.index) is None for value in t.graph.inputs]
+    >>> [contents_of(t.graph, t.kept)(value.index) is None for value in t.graph.inputs]
     [False, True, True]
     """
     known: dict[int, bytes | None] = {}
@@ -222,7 +222,7 @@ def contents_of(graph: Graph, held: Held | None) -> Callable[[int], bytes | None
     return told
 
 
-def _sample(graph: Graph, held: Held, value: int) -> bytes | None:
+def _sample(graph: Graph, held: KeptTensors, value: int) -> bytes | None:
     number = int(graph.value_storage[value])
     storage = held.originals.get(number) or held.storages.get(number)
     kind = graph.types[int(graph.value_type[value])]

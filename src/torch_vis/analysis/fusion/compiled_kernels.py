@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.fusion.kernel_attribution import Placing
 from torch_vis.analysis.fusion.predicted_vs_compiled import ExpectedChain, chains_chart
 from torch_vis.analysis.fusion.report import NAMES, chained, common_path, module_paths
 from torch_vis.analysis.fusion.saved_bytes import FusedBytes
 from torch_vis.analysis.report import Report
-from torch_vis.api import Trace, trace
+from torch_vis.api import trace
 from torch_vis.capture.compilers.diagnose import own_error, quiet
 from torch_vis.capture.compilers.inductor_kernels import Compiled, compiled
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError

@@ -13,8 +13,8 @@ from torch_vis.capture.compilers.inductor_kernels import Compiled, Kernel, call_
 from torch_vis.ops.loops import TABLE, Kind
 
 if TYPE_CHECKING:
+    from torch_vis._trace import Trace
     from torch_vis.analysis.fusion.dependences import Bools
-    from torch_vis.api import Trace
 
 OPTIMISED = "optimised away, or taken apart so far that its parts cannot be told"
 EAGER = "not compiled: torch.compile left it out of the graphs that it made"

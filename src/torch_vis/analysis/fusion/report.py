@@ -11,6 +11,7 @@ import numpy as np
 from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.report import Report, most
 from torch_vis.errors import UsageError
+from torch_vis.graph.record import Run
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import PALE, Axis, Chart, Series
 from torch_vis.views.charts.names import family
@@ -18,7 +19,6 @@ from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
-    from torch_vis.graph.metrics import Metrics
 
 BARS = 30
 NAMES = 6  # operations that a row names
@@ -63,7 +63,8 @@ class FusionReport(Report):
 
     title = "Fusion"
 
-    def __init__(self, graph: Graph, metrics: Metrics) -> None:
+    def __init__(self, run: Run) -> None:
+        graph, metrics = run.graph, run.metrics
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to fuse")
         self.graph = graph

@@ -12,11 +12,11 @@ from torch_vis.analysis.gradients.accumulated import Accumulated, accumulated
 from torch_vis.analysis.gradients.tensor_stats import outside_tensors
 
 if TYPE_CHECKING:
-    from torch_vis.capture.kept_tensors import Held
+    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
 
 
-def filled_before(graph: Graph, held: Held | None) -> dict[str, Accumulated]:
+def filled_before(graph: Graph, held: KeptTensors | None) -> dict[str, Accumulated]:
     """The gradients that the run added to others; those that were zero before are the run's own."""
     found = accumulated(graph)
     if not found:

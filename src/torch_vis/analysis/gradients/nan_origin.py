@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.graph.graph import Graph
+from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Kind
 from torch_vis.graph.types import Bools
 

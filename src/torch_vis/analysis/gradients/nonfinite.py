@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.gradients.tensor_stats import outside_faults
-from torch_vis.api import Trace
 from torch_vis.errors import UsageError
 from torch_vis.graph.text import and_more
 
@@ -17,7 +17,7 @@ def left_out(found: Trace, spoilt: int, elements: int, so: str) -> dict[str, int
     roles = {value.name: value.role for value in found.graph.values if value.producer is None}
     given = {
         name: nans + infs if roles.get(name) == "parameter" else nans
-        for name, (nans, infs) in outside_faults(found.graph, found._held).items()
+        for name, (nans, infs) in outside_faults(found.graph, found.kept).items()
     }
     given = {name: number for name, number in given.items() if number}
     if spoilt and spoilt == elements:

@@ -30,17 +30,17 @@ from torch_vis.analysis.gradients.tensor_stats import (
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.gradients import gradients
+from torch_vis.graph.graph import Node
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.rows import Node
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import and_more
+from torch_vis.replay.live_run import LiveRun
 from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series
 from torch_vis.views.charts.names import ALL, OTHERS, common_path, families
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
-    from torch_vis.capture.kept_tensors import Held
-    from torch_vis.graph.graph import Graph
+    pass
 
 NEAR = 10.0  # times from such a bound: it is drawn
 ALARM = {"vanishing": "#7a1fa2", "exploding": "#b3001b"}  # no colours of lines
@@ -87,8 +87,10 @@ class GradientFlow(Report):
 
     title = "Gradient flow"
 
-    def __init__(self, graph: Graph, held: Held | None, unused: Mapping[str, int] | None = None) -> None:
-        """``unused`` are paths of modules that the run did not use, with the number of their parameters."""
+    def __init__(self, run: LiveRun) -> None:
+        graph, held = run.graph, run.kept
+        # Paths of modules that the run did not use, with the number of their parameters.
+        unused: Mapping[str, int] | None = run.meta.get("unused_parameters")
         if not (graph.node_phase == Phase.BACKWARD).any():
             raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")
         self.graph = graph

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch_vis.graph.rows import Node, Site
+from torch_vis.graph.graph import Node
+from torch_vis.graph.schema import Site
 
 
 def line_to_mend(node: Node) -> Site | None:

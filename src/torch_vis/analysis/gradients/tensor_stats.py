@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.gradients.dead_units import Activations, Stuck
-from torch_vis.capture.kept_tensors import Held
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
@@ -24,7 +24,7 @@ CONTENTS = ("norm", "nans", "infs", "units", "dead_units")
 UNFILLED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize"})
 
 
-def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
+def contents(graph: Graph, held: KeptTensors | None) -> dict[str, Column]:
     """The columns ``norm``, ``nans``, ``infs``, ``units`` and ``dead_units`` along the operations.
 
     ``norm`` is the Euclidean norm of all floating-point elements that an operation made. It is not known for what has
@@ -37,7 +37,7 @@ def contents(graph: Graph, held: Held | None) -> dict[str, Column]:
 
 
 def contents_and_norms(
-    graph: Graph, held: Held | None, values: Iterable[int]
+    graph: Graph, held: KeptTensors | None, values: Iterable[int]
 ) -> tuple[dict[str, Column], dict[int, float], dict[int, Stuck]]:
     """Those columns, the norm of each of some values as it was when it was made, and by operation the units stuck.
 
@@ -85,7 +85,7 @@ def contents_and_norms(
     return found, {value: norm for value, norm in norms.items() if norm is not None}, stuck
 
 
-def norms_of_values(graph: Graph, held: Held | None, values: Iterable[int]) -> dict[int, float | None]:
+def norms_of_values(graph: Graph, held: KeptTensors | None, values: Iterable[int]) -> dict[int, float | None]:
     """The norm of each of some values as it was when it was made; None where it has no floating-point elements."""
     wanted = np.array(sorted(values), dtype=np.int64)
     norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, wanted)}
@@ -101,14 +101,14 @@ def norms_of_values(graph: Graph, held: Held | None, values: Iterable[int]) -> d
     return norms
 
 
-def parameter_norms(graph: Graph, held: Held | None) -> dict[str, float]:
+def parameter_norms(graph: Graph, held: KeptTensors | None) -> dict[str, float]:
     """The norm of each parameter before the run, by name."""
     values = np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0))
     norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, values)}
     return {graph.values[value].name or "": norm for value, norm in norms.items() if norm is not None}
 
 
-def frozen_parameters(held: Held | None) -> set[str]:
+def frozen_parameters(held: KeptTensors | None) -> set[str]:
     """The parameters that ask for no gradient, by name; those inside a wrapper do not say."""
     versions = held.versions if held is not None else ()
     return {
@@ -116,7 +116,7 @@ def frozen_parameters(held: Held | None) -> set[str]:
     }
 
 
-def outside_faults(graph: Graph, held: Held | None) -> dict[str, tuple[int, int]]:
+def outside_faults(graph: Graph, held: KeptTensors | None) -> dict[str, tuple[int, int]]:
     """Of the tensors that the run was given, those with elements that are NaN or infinite, with how many of each."""
     found = {}
     for value, tensor in outside_tensors(graph, held, np.flatnonzero(graph.value_producer < 0)):
@@ -127,7 +127,9 @@ def outside_faults(graph: Graph, held: Held | None) -> dict[str, tuple[int, int]
     return found
 
 
-def outside_tensors(graph: Graph, held: Held | None, values: Any) -> Iterator[tuple[int, torch.Tensor]]:
+def outside_tensors(
+    graph: Graph, held: KeptTensors | None, values: Any
+) -> Iterator[tuple[int, torch.Tensor]]:
     """Those of some values that the run was given, as it found them."""
     run = Watched(graph, held)
     for value in values[graph.value_producer[values] < 0].tolist():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.machine.calibration import Calibration
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit
@@ -28,7 +29,7 @@ from torch_vis.analysis.machine.resolve import (
     device_to_calibrate,
     kept_calibration,
 )
-from torch_vis.api import Trace, record, trace
+from torch_vis.api import record, trace
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph
 from torch_vis.graph.io.atomic import PathLike

@@ -26,6 +26,7 @@ from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Bools, Floats
@@ -36,7 +37,6 @@ from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.analysis.machine.hardware import Hardware
-    from torch_vis.api import Trace
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
 
@@ -259,7 +259,7 @@ BARS = 20
 POINTS = 1000
 
 
-def predict_latency(trace: Trace, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
+def predict_latency(trace: Run, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
     """Predict how long a traced run takes, on a device that need not be here.
 
     ``hardware`` is a name (``"H100 SXM"``, see ``known_hardware``) or a ``Hardware``: a device of which the datasheet
@@ -271,8 +271,7 @@ def predict_latency(trace: Trace, *, hardware: Any = None, calibration: Any = No
     >>> found.low_ns < found.total_ns < found.high_ns
     True
     """
-    chosen = machine(hardware, calibration, devices=trace.meta.get("devices", ()))
-    return LatencyReport(trace.graph, trace.metrics, chosen)
+    return LatencyReport(trace, hardware=hardware, calibration=calibration)
 
 
 class LatencyReport(Report):
@@ -289,12 +288,13 @@ class LatencyReport(Report):
 
     title = "Predicted latency"
 
-    def __init__(self, graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> None:
+    def __init__(self, run: Run, *, hardware: Any = None, calibration: Any = None) -> None:
+        graph, metrics = run.graph, run.metrics
         if not len(graph):
             raise UsageError("this trace has no operations, so there is no time to predict")
         self.graph = graph
-        self.machine = machine
-        self.found = predict(graph, metrics, machine)
+        self.machine = machine(hardware, calibration, devices=run.meta.get("devices", ()))
+        self.found = predict(graph, metrics, self.machine)
         live = metrics.get("live_bytes")
         self.held = None if live is None else int(live.values.max())
 

@@ -19,10 +19,12 @@ from torch_vis.analysis.machine.datasheet_efficiency import roof_times
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC
 from torch_vis.analysis.machine.lower_bound import LowerBoundShare, least, summed
+from torch_vis.analysis.machine.resolve import machine, profile
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.call import short_name
+from torch_vis.graph.record import Run
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, dtypes, kinds
@@ -213,12 +215,13 @@ class RooflineReport(Report):
 
     title = "Roofline"
 
-    def __init__(self, graph: Graph, metrics: Metrics, hardware: Hardware) -> None:
+    def __init__(self, run: Run, hardware: Any = None) -> None:
+        graph, metrics = run.graph, run.metrics
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to set against a roofline")
         self.graph = graph
-        self.hardware = hardware
-        self.found = roofline(graph, metrics, hardware)
+        self.hardware = profile(machine(hardware, devices=run.meta.get("devices", ())))
+        self.found = roofline(graph, metrics, self.hardware)
 
     def columns(self) -> tuple[Column, Column]:
         """``bound`` (a place in ``BOUND``) and ``peak_share``, one row per operation."""

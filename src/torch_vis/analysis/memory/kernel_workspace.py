@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.rows import TensorType
+from torch_vis.graph.schema import TensorType
 from torch_vis.graph.types import Ints
 
 BLOCK = 16  # channels that oneDNN keeps together, with 512-bit registers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from operator import index
 from typing import Any, NamedTuple
@@ -26,9 +26,8 @@ from torch_vis.analysis.memory.live_tensors import Alive
 from torch_vis.analysis.memory.untraced_run import plain_live
 from torch_vis.analysis.report import Report, most
 from torch_vis.errors import UsageError
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Node
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.charts.chart import INK, Axis, Chart, Series
@@ -67,10 +66,10 @@ class MemoryReport(Report):
 
     title = "Memory"
 
-    def __init__(self, graph: Graph, metrics: Metrics, meta: Mapping[str, Any]) -> None:
-        self.graph, self.metrics, self.meta = graph, metrics, meta
-        self.blocks = Blocks(graph, metrics)
-        self.predicted = bool(meta.get("fake"))
+    def __init__(self, run: Run) -> None:
+        self.graph, self.metrics, self.meta = run.graph, run.metrics, run.meta
+        self.blocks = Blocks(self.graph, self.metrics)
+        self.predicted = bool(self.meta.get("fake"))
 
     # ---------------------------------------------------------------- what tensors hold
 

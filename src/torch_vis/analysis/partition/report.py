@@ -7,10 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.analysis.fusion.report import chained, common_path, ends, module_paths, shared_path
+from torch_vis.analysis.parse_size import amount_bytes
 from torch_vis.analysis.partition import Budget, Parts, cut
 from torch_vis.analysis.report import Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import short_name
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
@@ -18,8 +20,7 @@ from torch_vis.views.text.table import Field, Listing
 from torch_vis.views.text.table import cut as cut_text
 
 if TYPE_CHECKING:
-    from torch_vis.graph.graph import Graph
-    from torch_vis.graph.metrics import Metrics
+    pass
 
 BARS = 40
 ROOM, WIDE = 200, 100  # letters in a line that take all columns of a part, and those of half of them
@@ -75,7 +76,19 @@ class PartitionReport(Report):
 
     title = "Partition"
 
-    def __init__(self, graph: Graph, metrics: Metrics, *, by: str, depth: int | None, budget: Budget) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        by: str = "fusion",
+        depth: int | None = None,
+        max_operations: int | None = None,
+        max_flops: float | None = None,
+        max_bytes: float | str | None = None,
+    ) -> None:
+        graph, metrics = run.graph, run.metrics
+        most = None if max_bytes is None else amount_bytes(max_bytes, "max_bytes", hardware=False)
+        budget = Budget(max_operations, max_flops, most)
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to partition")
         self.graph = graph

@@ -11,9 +11,8 @@ import numpy as np
 from torch_vis.analysis.report import Report, most
 from torch_vis.analysis.time.breakdown import Called, Group, Timing
 from torch_vis.analysis.time.device_activity import DeviceUse, devices
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Node
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import duration
 from torch_vis.views.charts.chart import Axis, Chart, Series
@@ -63,12 +62,10 @@ class TimeReport(Report):
 
     title = "Time"
 
-    def __init__(
-        self, graph: Graph, metrics: Metrics, meta: Mapping[str, Any], limits: Sequence[str] = ()
-    ) -> None:
-        self.graph, self.metrics, self.meta = graph, metrics, meta
-        self._timing = Timing(graph, metrics)
-        self._limits = limits
+    def __init__(self, run: Run) -> None:
+        self.graph, self.metrics, self.meta = run.graph, run.metrics, run.meta
+        self._timing = Timing(run.graph, run.metrics)
+        self._limits = run.limits
 
     # ---------------------------------------------------------------- what it found
 

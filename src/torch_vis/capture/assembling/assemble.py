@@ -10,24 +10,22 @@ import torch
 from torch_vis.capture.assembling.backward_links import computed_again, forward_of
 from torch_vis.capture.assembling.edges import Memory
 from torch_vis.capture.assembling.edges import resolve as resolve_reads
-from torch_vis.capture.assembling.log import Reads, call_numbers, carry_down, offsets, read_log, table
+from torch_vis.capture.assembling.log import OpInputs, call_numbers, carry_down, offsets, read_log, table
 from torch_vis.capture.assembling.metric_columns import memory_columns, time_columns
 from torch_vis.capture.assembling.phases import GradientReads, Operations, lift, on_gradients
-from torch_vis.capture.assembling.tensor_owners import Places, Span, span_at, span_of
+from torch_vis.capture.assembling.tensor_owners import ByteSpan, NamedMemory, span_at, span_of
 from torch_vis.capture.recording import opaque_nodes as unseen
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
 from torch_vis.capture.recording.source_lines import resolve
-from torch_vis.graph.builder import GraphBuilder
-from torch_vis.graph.graph import Graph
+from torch_vis.graph.graph import Graph, GraphBuilder
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.rows import Module, ResultRow
-from torch_vis.graph.schema import Flag, Kind, Phase, Role
+from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role
 from torch_vis.graph.storage_births import block_births
 from torch_vis.graph.types import Bools, Ints
 
 
 @dataclass
-class Finding:
+class RunFacts:
     """What the run was about: the tensors with names, and what it gave back."""
 
     named: list[tuple[str, torch.Tensor, Role]] = field(default_factory=list)
@@ -41,15 +39,15 @@ class Finding:
     """Whether tensors that are alive at the end and that nothing consumed count as outputs."""
 
 
-def assemble(rec: Recorder, finding: Finding) -> tuple[Graph, Metrics, int, Ints]:
+def assemble(rec: Recorder, facts: RunFacts) -> tuple[Graph, Metrics, int, Ints]:
     """The graph, its metrics, how many writes had a region that could only be guessed, and the values' new numbers."""
-    return _Assembly(rec, finding).build()
+    return _Assembly(rec, facts).build()
 
 
 class _Assembly:
-    def __init__(self, rec: Recorder, finding: Finding) -> None:
+    def __init__(self, rec: Recorder, facts: RunFacts) -> None:
         self.rec = rec
-        self.finding = finding
+        self.facts = facts
         self.builder = GraphBuilder()
         self.unseen_aliases = np.zeros(0, dtype=np.int64)
 
@@ -102,10 +100,10 @@ class _Assembly:
     def _read_results(self) -> None:
         """Results are reads at the very end, one pseudo-node each."""
         rec = self.rec
-        if self.finding.live:
-            self.finding.results.extend(self._live_results())
+        if self.facts.live:
+            self.facts.results.extend(self._live_results())
         numbers = []
-        for _, _, tensor in self.finding.results:
+        for _, _, tensor in self.facts.results:
             numbers.append(rec.number_of(tensor))
             if numbers[-1] in rec.blank and rec.keep:
                 numbers[-1] = unseen.fill(rec, tensor, numbers[-1])
@@ -123,7 +121,7 @@ class _Assembly:
         )
         consumed = np.zeros(len(self.value_storage), dtype=bool)
         consumed[self.in_value[~passing[self.in_node]]] = True
-        taken = {id(tensor) for _, _, tensor in self.finding.results}
+        taken = {id(tensor) for _, _, tensor in self.facts.results}
         found = []
         for entry in list(self.rec.seen.values()):
             tensor, number = entry(), entry.number
@@ -178,7 +176,7 @@ class _Assembly:
 
     def _resolve(self) -> int:
         result_count = len(self.result_value)
-        reads = Reads(
+        reads = OpInputs(
             np.concatenate([self.in_node, self.count + np.arange(result_count)]),
             np.concatenate([self.in_value, self.result_value]),
             np.concatenate([self.in_slot, np.zeros(result_count, dtype=np.int64)]),
@@ -198,7 +196,7 @@ class _Assembly:
             memory, reads, self._views, self._inert, self.unseen_aliases
         )
         order = np.lexsort((np.where(reads.slot < 0, 1 << 30, reads.slot), reads.node))
-        reads = Reads(*(column[order] for column in reads))
+        reads = OpInputs(*(column[order] for column in reads))
         inside = reads.node < self.count
         self.in_node, self.in_value = reads.node[inside], reads.value[inside]
         self.in_slot, self.in_kind = reads.slot[inside], reads.kind[inside]
@@ -262,9 +260,9 @@ class _Assembly:
             self.role[made & gradients[self.maker]] = Role.GRADIENT
         self.role[~made] = Role.CONSTANT
         self.name = np.full(len(self.value_storage), -1, dtype=np.int64)
-        places = Places()
+        places = NamedMemory()
         own: dict[int, tuple[Role, int]] = {}
-        for name, tensor, role in self.finding.named:
+        for name, tensor, role in self.facts.named:
             entry = self.rec.seen.get(id(tensor))
             number = self.builder.names.intern(name)
             if entry is not None and entry() is tensor:
@@ -272,7 +270,7 @@ class _Assembly:
             storage = self._storage_number(tensor)
             if storage is not None:
                 places.add(storage, span_of(tensor), (role, number))
-        for name, number in self.finding.gradients:
+        for name, number in self.facts.gradients:
             at = number if number >= 0 else self.out_value[self.out_start[-number] - 1]
             value = int(self.stands_for[at])
             own.setdefault(value, (Role.GRADIENT, self.builder.names.intern(name)))
@@ -285,7 +283,7 @@ class _Assembly:
                     self.role[value], self.name[value] = found
         for value, (role, number) in own.items():
             self.role[value], self.name[value] = role, number
-        for (_, kind, _), value in zip(self.finding.results, self.result_value.tolist(), strict=True):
+        for (_, kind, _), value in zip(self.facts.results, self.result_value.tolist(), strict=True):
             if kind == "output" and self.role[value] == Role.ACTIVATION:
                 self.role[value] = Role.OUTPUT
 
@@ -296,7 +294,7 @@ class _Assembly:
         possible = (self.phase == Phase.FORWARD) & ~is_module[self.scope]
         possible[self.node_link[self.node_link >= 0]] = False
         names = self.builder.names.rows
-        inputs = {f"{name}.grad" for name, _, role in self.finding.named if role == Role.INPUT}
+        inputs = {f"{name}.grad" for name, _, role in self.facts.named if role == Role.INPUT}
         known = np.array([name not in inputs for name in names] + [False])
         gradients = (self.role == Role.GRADIENT) & known[self.name]
         kept = np.isin(self.role, [Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE])
@@ -308,7 +306,7 @@ class _Assembly:
         found = on_gradients(possible, writes, reads)
         self.phase[found] = Phase.OPTIMIZER
 
-    def _span(self, value: int) -> Span:
+    def _span(self, value: int) -> ByteSpan:
         return span_at(int(self.value_offset[value]), self.rec.type_rows[self.value_type[value]])
 
     def _storage_number(self, tensor: torch.Tensor) -> int | None:
@@ -332,11 +330,11 @@ class _Assembly:
         for device in rec.devices:
             builder.devices.intern(str(device))
         modules = [
-            builder.modules.intern(Module(self.finding.paths.get(number, path), name, kind))
+            builder.modules.intern(Module(self.facts.paths.get(number, path), name, kind))
             for number, (_, path, name, kind) in enumerate(rec.modules)
         ]
         scope_module = np.array(modules, dtype=np.int64)[self.scope_module]
-        builder.results = [ResultRow(name, kind) for name, kind, _ in self.finding.results]
+        builder.results = [ResultRow(name, kind) for name, kind, _ in self.facts.results]
         keep = self._used_values()
         renumber = np.cumsum(keep) - 1
         self.renumber, self.kept_values = renumber, keep
@@ -369,7 +367,7 @@ class _Assembly:
             scope_parent=self.scope_parent,
             scope_module=scope_module,
             scope_call=call_numbers(scope_module),
-            result_start=offsets(self.result_node, len(self.finding.results)),
+            result_start=offsets(self.result_node, len(self.facts.results)),
             result_value=renumber[self.result_rows],
             result_kind=self.result_kinds,
         )
@@ -402,7 +400,7 @@ class _Assembly:
     def _metrics(self, graph: Graph) -> Metrics:
         rec, found = self.rec, []
         if rec.timing:
-            found += time_columns(rec, self.rows.begun, self.rows.ended, graph.node_scope, self.finding.ended)
+            found += time_columns(rec, self.rows.begun, self.rows.ended, graph.node_scope, self.facts.ended)
         if rec.memory:
             blocks = (block_births(graph), self.storage_death, self.first_bytes, self.storage_bytes)
             found += memory_columns(rec, *blocks, self.count)

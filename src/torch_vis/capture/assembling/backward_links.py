@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.log import Rows
+from torch_vis.capture.assembling.log import OpRows
 from torch_vis.capture.recording.recorder import ACCUMULATE, FORWARD, SEED, CallInfo
 from torch_vis.graph.types import Bools, Ints
 
@@ -16,7 +16,7 @@ LATE_NODES = 4  # how many nodes one write to a view makes, at the most
 LEVELS = 3  # how many levels of differentiation there are beneath another, at the most
 
 
-def forward_of(rows: Rows, calls: list[CallInfo], reader: Ints, read: Ints, maker: Ints) -> Ints:
+def forward_of(rows: OpRows, calls: list[CallInfo], reader: Ints, read: Ints, maker: Ints) -> Ints:
     """For each operation the one that it differentiates, -1 for none.
 
     ``reader`` and ``read`` are the operations and the values that they take, ``maker`` what made each value. What adds
@@ -38,7 +38,7 @@ def forward_of(rows: Rows, calls: list[CallInfo], reader: Ints, read: Ints, make
     return links
 
 
-def _owners(rows: Rows, calls: list[CallInfo], backward: Ints) -> Ints:
+def _owners(rows: OpRows, calls: list[CallInfo], backward: Ints) -> Ints:
     """The operation that made each backward node: the first to see the sequence number after the node's.
 
     Sequence numbers belong to the thread that made the node. A CPU backward runs on that thread, a CUDA backward on
@@ -76,25 +76,25 @@ def _owners(rows: Rows, calls: list[CallInfo], backward: Ints) -> Ints:
     return np.where((links < 0) & (next_ >= 0) & ~taken[next_], next_, links)
 
 
-def _each(known: list[bool], rows: Rows) -> Bools:
+def _each(known: list[bool], rows: OpRows) -> Bools:
     """What is known of call templates, for each operation."""
     found: Bools = np.array(known, dtype=bool)[rows.call]
     return found
 
 
-Places = dict[tuple[int, str], list[int]]
+NodesByLine = dict[tuple[int, str], list[int]]
 
 
-class Again(NamedTuple):
+class Recomputed(NamedTuple):
     """Along the operations: which were computed again, and which of forward they were the first time (-1: unknown)."""
 
     mask: Bools
     first: Ints
 
 
-def computed_again(rows: Rows, calls: list[CallInfo], links: Ints) -> Again:
+def computed_again(rows: OpRows, calls: list[CallInfo], links: Ints) -> Recomputed:
     """Find what was computed again; ``links`` are to the operations whose gradient asked for it."""
-    found = Again(np.zeros(len(rows.call), dtype=bool), np.full(len(rows.call), -1, dtype=np.int64))
+    found = Recomputed(np.zeros(len(rows.call), dtype=bool), np.full(len(rows.call), -1, dtype=np.int64))
     likely = (rows.backward >= 0) & (rows.grad_mode == 1) & (rows.site >= 0)
     if not likely.any():
         return found
@@ -105,17 +105,17 @@ def computed_again(rows: Rows, calls: list[CallInfo], links: Ints) -> Again:
     before = (rows.backward == FORWARD) & np.isin(
         rows.site, np.setdiff1d(rows.site[rows.backward >= 0], engine)
     )
-    places: Places = defaultdict(list)
+    places: NodesByLine = defaultdict(list)
     for node in np.flatnonzero(before).tolist():
         site = int(rows.site[node])
         places[site, names[rows.call[node]]].append(node)
         places[site, ""].append(node)
     for run in _runs(rows, likely):
-        _Run(rows, names, places, run).settle(int(links[run[0]]), found)
+        _BackwardNode(rows, names, places, run).settle(int(links[run[0]]), found)
     return found
 
 
-def _runs(rows: Rows, likely: Bools) -> list[list[int]]:
+def _runs(rows: OpRows, likely: Bools) -> list[list[int]]:
     """The operations of each node of backward that may have computed something again, in order."""
     order = np.lexsort((np.arange(len(rows.call)), rows.thread))
     order = order[rows.backward[order] >= 0]
@@ -123,14 +123,14 @@ def _runs(rows: Rows, likely: Bools) -> list[list[int]]:
     return [run.tolist() for run in np.split(order, ends) if likely[run].any()]
 
 
-class _Run:
+class _BackwardNode:
     """What one node of backward ran: what it had computed again, then its own."""
 
-    def __init__(self, rows: Rows, names: list[str], places: Places, nodes: list[int]) -> None:
+    def __init__(self, rows: OpRows, names: list[str], places: NodesByLine, nodes: list[int]) -> None:
         self.rows, self.names, self.places, self.nodes = rows, names, places, nodes
         self.sites: list[int] = rows.site[nodes].tolist()
 
-    def settle(self, asked: int, found: Again) -> None:
+    def settle(self, asked: int, found: Recomputed) -> None:
         """Mark the stretch that was computed again, and find where each of its operations ran the first time."""
         sure = [place for place, node in enumerate(self.nodes) if self._is_sure(node)]
         if not sure:

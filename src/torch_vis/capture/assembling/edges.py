@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.log import Reads
+from torch_vis.capture.assembling.log import OpInputs
 from torch_vis.capture.assembling.regions import (
     Addresses,
     Box,
@@ -26,8 +26,7 @@ from torch_vis.capture.assembling.regions import (
     region,
     regions_meet,
 )
-from torch_vis.graph.rows import TensorType
-from torch_vis.graph.schema import Kind
+from torch_vis.graph.schema import Kind, TensorType
 from torch_vis.graph.types import Bools, Ints
 
 SMALL_BYTES = 1 << 14
@@ -289,11 +288,11 @@ class Memory(NamedTuple):
 
 def resolve(
     memory: Memory,
-    reads: Reads,
+    reads: OpInputs,
     views: Callable[[int], dict[int, list[int]]],
     inert: Callable[[int], bool],
     aliases: Ints,
-) -> tuple[Reads, Ints, int]:
+) -> tuple[OpInputs, Ints, int]:
     """The reads with hidden ones added, what each value carries, and how many writes could only be guessed at.
 
     ``views(node)`` gives the values a node returns that alias its inputs, by storage; ``inert(value)`` tells whether
@@ -327,7 +326,7 @@ def resolve(
     if hidden:
         unique = sorted(set(hidden))
         extra = np.array(unique, dtype=np.int64)
-        reads = Reads(
+        reads = OpInputs(
             np.concatenate([reads.node, extra[:, 0]]),
             np.concatenate([reads.value, extra[:, 1]]),
             np.concatenate([reads.slot, np.full(len(extra), -1, dtype=np.int64)]),

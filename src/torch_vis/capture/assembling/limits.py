@@ -16,7 +16,7 @@ from torch_vis.graph.schema import Phase
 CALLS = {"_local_scalar_dense": "item()"}
 
 
-def describe(rec: Recorder, graph: Graph, guessed: int, packed: Packed) -> tuple[str, ...]:
+def describe(rec: Recorder, graph: Graph, guessed: int, packed: PackedWeights) -> tuple[str, ...]:
     """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
     limits: list[str] = []
     left = Counter((name, _where(rec, graph, site, node)) for name, _, site, node in rec.escapes)
@@ -73,7 +73,7 @@ def describe(rec: Recorder, graph: Graph, guessed: int, packed: Packed) -> tuple
     return tuple(limits)
 
 
-def _packed(found: Packed) -> list[str]:
+def _packed(found: PackedWeights) -> list[str]:
     """What packed weights hold, which operations are given as objects."""
     opaque, limits = "× packed weights, which are opaque to torch", []
     if found.objects:
@@ -94,7 +94,7 @@ def _where(rec: Recorder, graph: Graph, site: int, node: int) -> str:
     return line
 
 
-class Packed(NamedTuple):
+class PackedWeights(NamedTuple):
     """How many such objects a run was given, what the tensors inside hold, and how many do not tell."""
 
     objects: int
@@ -103,14 +103,14 @@ class Packed(NamedTuple):
     unknown: int
 
 
-def packed_weights(objects: Iterable[Any]) -> Packed:
+def packed_weights(objects: Iterable[Any]) -> PackedWeights:
     """What objects that operations were given hold; one that is given twice counts once.
 
     The tensors are those that ``torch.save`` would write, which are copies of what was packed: about as large.
 
     >>> layer = torch.ao.nn.quantized.dynamic.Linear(8, 4)
     >>> packed_weights([layer._packed_params._packed_params])
-    Packed(objects=1, size_bytes=48, elements=36, unknown=0)
+    PackedWeights(objects=1, size_bytes=48, elements=36, unknown=0)
     """
     given = {hash(item): item for item in objects if isinstance(item, torch.ScriptObject)}
     count = total = elements = unknown = 0
@@ -122,7 +122,7 @@ def packed_weights(objects: Iterable[Any]) -> Packed:
             count += 1
             total += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             elements += sum(tensor.numel() for tensor in tensors)
-    return Packed(count, total, elements, unknown)
+    return PackedWeights(count, total, elements, unknown)
 
 
 def _tensors(item: Any) -> list[torch.Tensor] | None:

@@ -70,7 +70,7 @@ def carry_down(mask: Bools, parent: Ints) -> None:
 HEAD = 2  # numbers in a row before its columns: its length and the number of its operation
 
 
-class Rows(NamedTuple):
+class OpRows(NamedTuple):
     """The operations of a recording, in order; begin and end are on Python's clock."""
 
     call: Ints
@@ -84,8 +84,8 @@ class Rows(NamedTuple):
     ended: Ints
 
 
-class Reads(NamedTuple):
-    """Reads as columns: the node, the value named, the slot (-1 for hidden ones) and what is taken of it."""
+class OpInputs(NamedTuple):
+    """OpInputs as columns: the node, the value named, the slot (-1 for hidden ones) and what is taken of it."""
 
     node: Ints
     value: Ints
@@ -93,7 +93,7 @@ class Reads(NamedTuple):
     kind: Ints
 
 
-class Made(NamedTuple):
+class OpOutputs(NamedTuple):
     """What operations returned or wrote: the node, the value, and the place among the results.
 
     A value that was written has the slot of the argument as a negative number: -1 is the first.
@@ -104,15 +104,15 @@ class Made(NamedTuple):
     slot: Ints
 
 
-FIXED = HEAD + len(Rows._fields)
+FIXED = HEAD + len(OpRows._fields)
 
 
-def rows_of(rec: Recorder) -> Rows:
+def rows_of(rec: Recorder) -> OpRows:
     """The operations of a recording that has ended."""
     return _rows(*_in_order(rec))
 
 
-def read_log(rec: Recorder) -> tuple[Rows, Reads, Made]:
+def read_log(rec: Recorder) -> tuple[OpRows, OpInputs, OpOutputs]:
     """The operations of a recording, what they name as arguments, and what they made."""
     flat, starts = _in_order(rec)
     rows = _rows(flat, starts)
@@ -120,11 +120,11 @@ def read_log(rec: Recorder) -> tuple[Rows, Reads, Made]:
     in_count = slots[rows.call] if len(slots) else np.zeros(0, dtype=np.int64)
     node, slot = spans(in_count)
     value = flat[np.repeat(starts + FIXED, in_count) + slot]
-    reads = Reads(node, value, slot, _kinds(rec.calls, rows.call, node))
+    reads = OpInputs(node, value, slot, _kinds(rec.calls, rows.call, node))
     out_count = flat[starts] - FIXED - in_count
     out_node, place = spans(out_count)
     out_value = flat[np.repeat(starts + FIXED + in_count, out_count) + place]
-    return rows, reads, Made(out_node, out_value, _out_slots(rec.calls, rows.call[out_node], place))
+    return rows, reads, OpOutputs(out_node, out_value, _out_slots(rec.calls, rows.call[out_node], place))
 
 
 def _in_order(rec: Recorder) -> tuple[Ints, Ints]:
@@ -134,8 +134,8 @@ def _in_order(rec: Recorder) -> tuple[Ints, Ints]:
     return flat, starts[np.argsort(flat[starts + 1], kind="stable")]
 
 
-def _rows(flat: Ints, starts: Ints) -> Rows:
-    return Rows(*(flat[starts + column] for column in range(HEAD, FIXED)))
+def _rows(flat: Ints, starts: Ints) -> OpRows:
+    return OpRows(*(flat[starts + column] for column in range(HEAD, FIXED)))
 
 
 def _out_slots(calls: list[CallInfo], call: Ints, place: Ints) -> Ints:

@@ -7,58 +7,57 @@ from typing import NamedTuple
 
 import torch
 
-from torch_vis.graph.rows import TensorType
-from torch_vis.graph.schema import Role
+from torch_vis.graph.schema import Role, TensorType
 
 Name = tuple[Role, int]  # and the number of the name
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """From where to where a tensor reaches in its storage, in bytes; one that does not say has all of it."""
 
     start: float = 0
     end: float = float("inf")
 
 
-def span_of(tensor: torch.Tensor) -> Span:
+def span_of(tensor: torch.Tensor) -> ByteSpan:
     """The span of a tensor."""
     try:
         return _span(
             int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.element_size()
         )
     except (RuntimeError, NotImplementedError):
-        return Span()
+        return ByteSpan()
 
 
-def span_at(offset: int, type_: TensorType) -> Span:
+def span_at(offset: int, type_: TensorType) -> ByteSpan:
     """The span of a tensor of a type.
 
     >>> span_at(2, TensorType("float32", (2, 3), (4, 1)))
-    Span(start=8, end=36)
+    ByteSpan(start=8, end=36)
     """
     if type_.layout != "strided" or type_.itemsize is None:
-        return Span()
+        return ByteSpan()
     return _span(offset, type_.shape, type_.stride, type_.itemsize)
 
 
-def _span(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], size: int) -> Span:
+def _span(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], size: int) -> ByteSpan:
     reach = 0 if 0 in shape else 1 + sum((many - 1) * step for many, step in zip(shape, stride))
-    return Span(offset * size, (offset + reach) * size)
+    return ByteSpan(offset * size, (offset + reach) * size)
 
 
-class Places:
+class NamedMemory:
     """Named tensors by where they lie. Several may share one piece of memory: recurrent layers on a GPU do.
 
-    >>> places = Places()
-    >>> places.add(0, Span(0, 8), (Role.PARAMETER, 1))
-    >>> places.add(0, Span(8, 16), (Role.PARAMETER, 2))
-    >>> places.find(0, Span(8, 12)), places.find(0, Span(0, 16)), places.find(1, Span(0, 8))
+    >>> places = NamedMemory()
+    >>> places.add(0, ByteSpan(0, 8), (Role.PARAMETER, 1))
+    >>> places.add(0, ByteSpan(8, 16), (Role.PARAMETER, 2))
+    >>> places.find(0, ByteSpan(8, 12)), places.find(0, ByteSpan(0, 16)), places.find(1, ByteSpan(0, 8))
     ((<Role.PARAMETER: 2>, 2), None, None)
     """
 
     def __init__(self) -> None:
-        self._names: dict[int, dict[Span, Name]] = {}
-        self._sorted: dict[int, list[tuple[Span, Name]]] = {}
+        self._names: dict[int, dict[ByteSpan, Name]] = {}
+        self._sorted: dict[int, list[tuple[ByteSpan, Name]]] = {}
 
     @property
     def storages(self) -> list[int]:
@@ -69,11 +68,11 @@ class Places:
         """Storages whose first named tensor has a role."""
         return [storage for storage, names in self._names.items() if next(iter(names.values()))[0] == role]
 
-    def add(self, storage: int, span: Span, name: Name) -> None:
+    def add(self, storage: int, span: ByteSpan, name: Name) -> None:
         """A named tensor; of several in one place the first counts."""
         self._names.setdefault(storage, {}).setdefault(span, name)
 
-    def find(self, storage: int, span: Span) -> Name | None:
+    def find(self, storage: int, span: ByteSpan) -> Name | None:
         """The tensor that a span lies in; None for what reaches beyond it, as memory that several lie in.
 
         One that has its memory alone has all of it, however large it is in the end: it may have been resized.

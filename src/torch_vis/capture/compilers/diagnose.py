@@ -17,7 +17,7 @@ from torch_vis.capture.memento import Memento
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, resolve, resumed
 from torch_vis.errors import CaptureFailed, TorchVisError
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 ANY = "trace() without via takes any program"
 ADVICE = {  # by what torch says, where that tells more than the kind of front-end

@@ -17,7 +17,7 @@ import torch
 from torch_vis.capture.compilers.hop_bodies import with_modules
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, leave_alone, resolve, resumed
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 PARTITION = re.compile(r"(partition|forward|backward) \d+")
 

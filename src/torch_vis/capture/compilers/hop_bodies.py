@@ -22,8 +22,7 @@ from torch import fx
 from torch_vis.capture.recording.op_plan import eager_kernel
 from torch_vis.capture.recording.recorder import get_ident
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.rows import Module, Site
-from torch_vis.graph.schema import COLUMNS, TABLES
+from torch_vis.graph.schema import COLUMNS, TABLES, Module, Site
 from torch_vis.ops.higher_order import INTERPRETED, TABLE
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch_vis.capture.compilers.hop_bodies import Subgraph, is_played, play_bod
 from torch_vis.capture.compilers.symbolic_sizes import symbol
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.recording.source_lines import OURS, TORCH, resumed
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 LINE = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 CALL, SCOPE, SITE = 2, 3, 4  # where a row of the log names its call, its scope and its source line

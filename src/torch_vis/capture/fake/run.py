@@ -36,7 +36,7 @@ from torch_vis.capture.session import Capture, name_inputs
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 FAKE_LIMIT = (
     "shapes only: no numbers were computed, the times are those of working out shapes, and a program that looks at "

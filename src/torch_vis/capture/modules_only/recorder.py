@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from torch_vis.capture.assembling.assemble import Finding
+from torch_vis.capture.assembling.assemble import RunFacts
 from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.kept_tensors import Held
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.capture.recording.recorder import Recorder, clock
 from torch_vis.capture.session import Capture
 from torch_vis.graph.graph import Graph
@@ -182,10 +182,10 @@ class LayerCapture(Capture):
     def _named(self) -> list[tuple[str, torch.Tensor, Role]]:
         return []  # there is no value that could have a name
 
-    def _results(self, finding: Finding) -> list[tuple[str, str, torch.Tensor]]:
+    def _results(self, facts: RunFacts) -> list[tuple[str, str, torch.Tensor]]:
         return []
 
-    def finish(self) -> tuple[Graph, Metrics, Held, tuple[str, ...], dict[str, Any]]:
+    def finish(self) -> tuple[Graph, Metrics, KeptTensors, tuple[str, ...], dict[str, Any]]:
         """A graph of calls without operations, and in ``borders`` what passed between them."""
         rec = self.recorder
         rec.escapes.clear()  # they are about operations

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.modules_only.recorder import Borders, Shape, shape_of
 from torch_vis.capture.modules_only.tensor_stats import Contents, contents_of, maps_of
-from torch_vis.capture.recording.module_calls import Following
+from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock
 
 CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError)
@@ -132,7 +132,7 @@ class CallRecorder:
         self.recorder.operations = False
         self.facts = Facts(self.recorder, contents=contents, maps=maps)
         self.recorder.borders = self.facts
-        self._following = Following(self.recorder, frozenset(id(part) for part in model.modules()))
+        self._following = ModuleCalls(self.recorder, frozenset(id(part) for part in model.modules()))
 
     def __enter__(self) -> CallRecorder:
         self._following.__enter__()

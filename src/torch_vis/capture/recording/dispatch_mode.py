@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_vis.capture.kept_tensors import Seed
+from torch_vis.capture.kept_tensors import RngState
 from torch_vis.capture.recording import opaque_nodes as unseen
 from torch_vis.capture.recording.op_plan import Plan, eager_kernel
 from torch_vis.capture.recording.recorder import (
@@ -210,7 +210,7 @@ class RecordMode(TorchDispatchMode):
             keep_state(rec, seed, birth)
         if plan.escape:
             rec.escapes.append((plan.name, numbers[0], site, birth))
-            rec.held.escaped[birth] = out
+            rec.kept.python_values[birth] = out
         rec.log += (
             11 + len(numbers),
             birth,
@@ -326,7 +326,7 @@ def storage_as_tensor(args: Any) -> tuple[Any, Any]:
     return torch.ops.aten.set_.source_Tensor_storage_offset, (target, source, *geometry)
 
 
-class Found(NamedTuple):
+class GeneratorState(NamedTuple):
     """A generator that an operation is about to draw from, and how it was found."""
 
     generator: Any
@@ -335,7 +335,7 @@ class Found(NamedTuple):
     content: bytes
 
 
-def drawn_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found | None:
+def drawn_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GeneratorState | None:
     """The generator that a random operation is about to draw from; None on a device whose generator is not known."""
     generator = kwargs.get("generator")
     device = "cpu"
@@ -354,15 +354,15 @@ def drawn_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found | None:
         else:
             return None
     state = generator.get_state()
-    return Found(generator, device, state, _bytes(state))
+    return GeneratorState(generator, device, state, _bytes(state))
 
 
-def keep_state(rec: Recorder, found: Found, node: int) -> None:
+def keep_state(rec: Recorder, found: GeneratorState, node: int) -> None:
     """After an operation has drawn: keep the state that it found, where that was not left by the one before."""
     generator, device, state, content = found
     if rec.random_states.get(generator) != content:
         default = generator is torch.default_generator or device != "cpu"
-        rec.held.seeds[node] = Seed(None if default else generator, device, state)
+        rec.kept.rng_states[node] = RngState(None if default else generator, device, state)
     rec.random_states[generator] = _bytes(generator.get_state())
 
 

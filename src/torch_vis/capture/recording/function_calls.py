@@ -30,7 +30,7 @@ from torch_vis.capture.recording.recorder import (
     sequence_number,
 )
 from torch_vis.capture.recording.tensors import Tensor
-from torch_vis.capture.recording.user_functions import Declared, api_name, code_of, last_part, name_of
+from torch_vis.capture.recording.user_functions import UserFunctions, api_name, code_of, last_part, name_of
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
@@ -73,7 +73,7 @@ FAILED = object()
 UNKNOWN = -1  # in a note: a tensor that no operation has seen
 
 
-class Called(NamedTuple):
+class FunctionPlan(NamedTuple):
     """What to do at the call of one function."""
 
     run: Any
@@ -92,7 +92,7 @@ class FunctionMode(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
         self.closed = closed  # names that are not to be opened
-        self.known: dict[Any, Called] = {}
+        self.known: dict[Any, FunctionPlan] = {}
         self.notes = array("q")  # see ``_note``
         self.spellings: dict[Any, int] = {}  # function and arguments as written, tensors left blank
 
@@ -150,7 +150,7 @@ class FunctionMode(TorchFunctionMode):
         else:  # the block left a mode of its own behind
             _restack([mode for mode in stack if mode is not self])
 
-    def _open(self, called: Called, types: Any, args: Any, kwargs: Any) -> Any:
+    def _open(self, called: FunctionPlan, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a function with the mode on for what it calls, though not for itself again."""
         with self:
             return redispatch(called.run, types, args, kwargs or {})
@@ -187,18 +187,18 @@ class FunctionMode(TorchFunctionMode):
         number = self.spellings.setdefault(spelling, len(self.spellings))
         self.notes.extend((scope, number, len(before), len(after), *before, *after))
 
-    def _meet(self, func: Any) -> Called:
+    def _meet(self, func: Any) -> FunctionPlan:
         """What to do about a function, at its first call."""
         run = getattr(func, "unwrapped", func)  # a method that a recorder wraps already
         name = api_name(run)
         opened = (name in OPENED or name in PASSED_THROUGH) and name not in self.closed
         if is_quiet(name) or name in PASSED_THROUGH:
-            called = Called(run, -1, opened)
+            called = FunctionPlan(run, -1, opened)
         else:
             shown = name.removesuffix(".__get__")
             module = self.recorder.module_number(run, shown, last_part(shown), "function")
             self.recorder.api_modules.add(module)
-            called = Called(run, module, opened)
+            called = FunctionPlan(run, module, opened)
         try:
             self.known[func] = called
         except TypeError:
@@ -351,7 +351,7 @@ def _hook_is_set(callback: Any) -> Any:
     return before
 
 
-class Naming:
+class FunctionScopes:
     """Scopes for calls of public torch functions and, recognised by their frames, for functions of the user's."""
 
     def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]] = ()) -> None:
@@ -359,9 +359,9 @@ class Naming:
         whole = frozenset(name_of(function) for function in functions if code_of(function) is None)
         self.recorder = recorder
         recorder.naming = FunctionMode(recorder, whole)
-        recorder.declared = Declared(recorder, functions) if functions else None
+        recorder.declared = UserFunctions(recorder, functions) if functions else None
 
-    def __enter__(self) -> Naming:
+    def __enter__(self) -> FunctionScopes:
         self._watching = watch_compiled()
         try:
             self.recorder.naming.__enter__()

@@ -23,7 +23,7 @@ from torch_vis.capture.recording import inductor_calls as compiled
 from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
 from torch_vis.capture.recording.source_lines import kind_of, leave_alone
-from torch_vis.capture.recording.user_functions import Declared
+from torch_vis.capture.recording.user_functions import UserFunctions
 
 _lock = threading.Lock()
 _active: dict[int, list[Recorder]] = {}
@@ -37,14 +37,14 @@ OBJECTS = (
 )
 
 
-class Following:
+class ModuleCalls:
     """Follows module calls, optimizer steps and escapes for one recorder on the thread that enters it."""
 
     def __init__(self, recorder: Recorder, modules: frozenset[int] | None = None) -> None:
         self.recorder = recorder
         self.modules = modules  # calls of these on other threads are recorded too; None: this thread only
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> ModuleCalls:
         with _lock:
             if not _active:
                 _install()
@@ -194,7 +194,7 @@ def _call_elsewhere(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         if ours and get_ident() not in recorder.older_threads and not recorder.closed:
             recorder.shared = True
             mode = RecordMode(recorder) if recorder.operations else nullcontext()
-            with Following(recorder), mode, recorder.naming or nullcontext():
+            with ModuleCalls(recorder), mode, recorder.naming or nullcontext():
                 return _call(module, *args, **kwargs)
     for recorder, _ in _adopting:
         if get_ident() not in recorder.older_threads:
@@ -275,7 +275,7 @@ def look_above(recorder: Recorder, module: torch.nn.Module, thread: int) -> None
         number = recorder.module_number(owner, "", name, "module")
         if method is not None:
             if recorder.declared is None:
-                recorder.declared = Declared(recorder, ())
+                recorder.declared = UserFunctions(recorder, ())
             recorder.declared.methods[id(method.f_code)] = (method.f_code, number, _owner)
     recorder.overhead += clock() - begun
 

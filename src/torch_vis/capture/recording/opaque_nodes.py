@@ -41,13 +41,13 @@ def ends(
     started, numbers = begun
     plan = Plan(None)
     plan.name = name
-    template, _ = encode(name, tuple(inputs), {}, rec.held.objects)
+    template, _ = encode(name, tuple(inputs), {}, rec.kept.objects)
     call = len(rec.calls)
     rec.calls.append(CallInfo(template, len(inputs), writes, frozenset(), frozenset(), plan))
     birth = rec.next_node()
     if rec.keep and writes:
         with torch._C._DisableTorchDispatch():
-            rec.held.given[birth] = [inputs[slot].detach().clone() for slot in writes]
+            rec.kept.opaque_outputs[birth] = [inputs[slot].detach().clone() for slot in writes]
     made = []
     for slot in writes:
         made.append(rec.note(inputs[slot], birth))
@@ -82,11 +82,11 @@ def fill(rec: Recorder, tensor: Tensor, number: int) -> int:
         plan = Plan(None)
         plan.name = "torch_vis::unseen_write"
         rec.fill_call = len(rec.calls)
-        template, _ = encode(plan.name, (tensor,), {}, rec.held.objects)
+        template, _ = encode(plan.name, (tensor,), {}, rec.kept.objects)
         rec.calls.append(CallInfo(template, 1, (0,), frozenset({0}), frozenset(), plan))
     node = rec.next_node()
     with torch._C._DisableTorchDispatch():
-        rec.held.given[node] = [tensor.detach().clone()]
+        rec.kept.opaque_outputs[node] = [tensor.detach().clone()]
     filled = rec.note(tensor, node)
     rec.check_size(tensor, node)
     thread, now = get_ident(), clock()

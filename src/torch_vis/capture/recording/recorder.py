@@ -18,10 +18,10 @@ import torch
 
 from torch_vis.capture.containers import named_tensors, wrapped_parts
 from torch_vis.capture.recording.op_plan import Plan
-from torch_vis.capture.recording.source_lines import Code
+from torch_vis.capture.recording.source_lines import CodeInfo
 from torch_vis.capture.recording.tensors import Tensor, Tensors
 from torch_vis.graph.call import Call, Slot, Special
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 current_autograd_node = torch._C._current_autograd_node
 sequence_number = torch._C._autograd._get_sequence_nr
@@ -69,7 +69,7 @@ class Recorder(Tensors):
         self.node_numbers = itertools.count()
         self.plans: dict[int, Plan] = {}
         self.calls: list[CallInfo] = []
-        self.codes: dict[int, Code] = {}
+        self.codes: dict[int, CodeInfo] = {}
         self.boring: set[int] = set()  # ids of code that is torch's or ours, and nothing special
         self.sites: list[tuple[CodeType | Site, int]] = []
         self.scopes: list[Any] = [[0, -1, clock(), 0, 0, 0]]
@@ -80,7 +80,7 @@ class Recorder(Tensors):
         self.escapes: list[tuple[str, int, int, int]] = []
         self.opaque_nodes: list[int] = []
         self.blank: dict[int, int] = {}
-        self.gradients = Accumulated()
+        self.gradients = GradWrites()
         self.fill_call = -1
         self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
         self.wrapper_types: dict[type, bool] = {}
@@ -137,7 +137,7 @@ class Recorder(Tensors):
 
     def new_call(self, plan: Plan, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Number a call template that was not seen before."""
-        template, slots_of = encode(plan.name, args, kwargs, self.held.objects)
+        template, slots_of = encode(plan.name, args, kwargs, self.kept.objects)
         writes = plan.written(args, kwargs)
         written = tuple(slot for argument in writes for slot in slots_of.get(argument, ()))
         over = frozenset(slot for argument in plan.overwrites for slot in slots_of.get(argument, ()))
@@ -149,7 +149,7 @@ class Recorder(Tensors):
             plan.calls[key] = number
         return number
 
-    def new_site(self, info: Code, instruction: int) -> int:
+    def new_site(self, info: CodeInfo, instruction: int) -> int:
         """Number a source position that was not seen before."""
         number = info.sites[instruction] = len(self.sites)
         self.sites.append((info.code, instruction))
@@ -165,9 +165,9 @@ class Recorder(Tensors):
             frame = frame.f_back
         return -1
 
-    def new_code(self, code: CodeType) -> Code:
+    def new_code(self, code: CodeType) -> CodeInfo:
         """What a code object is, at its first appearance."""
-        info = self.codes[id(code)] = Code(code)
+        info = self.codes[id(code)] = CodeInfo(code)
         if not info.notable:
             self.boring.add(id(code))
         return info
@@ -198,7 +198,7 @@ class Recorder(Tensors):
             del self.steps[thread]
             self.leave(scope, thread)
 
-    def function_scope(self, info: Code, sequence: int, thread: int) -> int:
+    def function_scope(self, info: CodeInfo, sequence: int, thread: int) -> int:
         """The scope of the running call of an autograd.Function: one per class and sequence number."""
         parent = self.current.get(thread, 0)
         if (
@@ -310,7 +310,7 @@ class _Encoder:
 FIRST = frozenset({"detach", "clone", "new_empty_strided", "_sparse_coo_tensor_unsafe"})
 
 
-class Accumulated:
+class GradWrites:
     """Pairs of a leaf and the number of a value that was its gradient, in order.
 
     ``-1 - n`` stands for the last value that operation ``n`` made.

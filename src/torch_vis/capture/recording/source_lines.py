@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import AUTOGRAD_MODULES
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -46,7 +46,7 @@ def kind_of(code: CodeType) -> CodeKind:
     return kind
 
 
-class Code:
+class CodeInfo:
     """A code object in one recording: its kind, and the numbers of the sites seen in it."""
 
     __slots__ = ("code", "compiled", "function", "notable", "seeding", "sites", "user")

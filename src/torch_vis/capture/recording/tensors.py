@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from torch_vis.capture.kept_tensors import Held, copy_of
-from torch_vis.graph.rows import TensorType
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of
+from torch_vis.graph.schema import TensorType
 
 Tensor = torch.Tensor
 ref = weakref.ref
@@ -51,7 +51,7 @@ class Tensors:
     def __init__(self, *, keep: bool, memory: bool) -> None:
         self.keep = keep
         self.memory = memory  # whether the death of a block of memory is reported
-        self.held = Held()
+        self.kept = KeptTensors()
         self.count = 0  # operations so far
         self.closed = False
         self.unseen: dict[str, int] = {}  # counts of what could not be followed, by kind
@@ -111,9 +111,9 @@ class Tensors:
             return
         entry = self.seen[id(tensor)]
         if entry.address is None:
-            self.held.opaque[number] = tensor
+            self.kept.opaque_tensors[number] = tensor
         else:
-            self.held.storages[storage_number] = tensor.untyped_storage()
+            self.kept.storages[storage_number] = tensor.untyped_storage()
 
     def _storage_of(self, number: int) -> int:
         rows = self.values
@@ -254,9 +254,9 @@ class Tensors:
             if entry.address is None:
                 continue
             number = self.storages[entry.address].number
-            if number in self.outside and number not in self.held.originals:
+            if number in self.outside and number not in self.kept.originals:
                 with torch._C._DisableTorchDispatch():
-                    self.held.originals[number] = copy_of(tensors[slot].untyped_storage())
+                    self.kept.originals[number] = copy_of(tensors[slot].untyped_storage())
 
 
 def stored_elements(tensor: Tensor) -> int | None:

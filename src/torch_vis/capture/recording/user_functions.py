@@ -23,7 +23,7 @@ from torch_vis.errors import UsageError
 CUSTOM_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.library.CustomOpDef)
 
 
-class Declared:
+class UserFunctions:
     """Keeps the scopes of declared functions in step with the frames on the stack."""
 
     def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]]) -> None:

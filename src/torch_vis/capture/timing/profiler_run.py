@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.autograd import profiler
 
-from torch_vis.capture.assembling.log import Rows, table
+from torch_vis.capture.assembling.log import OpRows, table
 from torch_vis.capture.recording.recorder import clock
 from torch_vis.errors import UsageError
 from torch_vis.graph.types import Ints
@@ -150,7 +150,7 @@ class Match(NamedTuple):
     owner: Ints
 
 
-def match(rows: Rows, names: list[str], timeline: Timeline) -> Match:
+def match(rows: OpRows, names: list[str], timeline: Timeline) -> Match:
     """Find the event of each operation; ``names`` are those of the operators, by template number.
 
     Code that the profiler has no name for, a compiled region say, owns what ran on its thread while it ran.
@@ -162,7 +162,7 @@ def match(rows: Rows, names: list[str], timeline: Timeline) -> Match:
     blocks = [_Block(timeline, thread) for thread in np.unique(timeline.thread)]
     for thread in dict.fromkeys(rows.thread.tolist()):
         own = np.flatnonzero(rows.thread == thread)
-        part = Rows(*(column[own] for column in rows))
+        part = OpRows(*(column[own] for column in rows))
         if not blocks:
             continue
         tried = [(*block.place(part, wanted[own]), block) for block in blocks]
@@ -188,7 +188,7 @@ class _Block:
             for low, high in zip(bounds, [*bounds[1:], len(order)])
         }
 
-    def place(self, rows: Rows, wanted: Ints) -> tuple[Ints, int]:
+    def place(self, rows: OpRows, wanted: Ints) -> tuple[Ints, int]:
         """The event of each operation in this thread, -1 for none, and how far the clocks were apart."""
         drift = 0
         for apart in (FAR_NS, NEAR_NS):
@@ -199,7 +199,7 @@ class _Block:
             drift = int(np.median(self.start[places[found]] - rows.begun[found]))
         return places, drift
 
-    def _place(self, rows: Rows, wanted: Ints, drift: int, apart: int) -> Ints:
+    def _place(self, rows: OpRows, wanted: Ints, drift: int, apart: int) -> Ints:
         starts, stops = self.start.tolist(), self.stop.tolist()
         places = np.full(len(wanted), -1, dtype=np.int64)
         free = 0  # events before this one are taken, or lie within one that is
@@ -220,7 +220,7 @@ class _Block:
         return places
 
 
-def _own(owner: Ints, own: Ints, rows: Rows, places: Ints, block: _Block, drift: int) -> None:
+def _own(owner: Ints, own: Ints, rows: OpRows, places: Ints, block: _Block, drift: int) -> None:
     """Give each operation the events inside its own, or those that ran while it ran where it has none."""
     named = places >= 0
     low = np.where(named, places, np.searchsorted(block.start, rows.begun + drift))

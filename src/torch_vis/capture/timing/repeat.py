@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.log import Rows, rows_of, table
-from torch_vis.capture.kept_tensors import Held, copy_of, version_of
-from torch_vis.capture.recording.module_calls import Following
+from torch_vis.capture.assembling.log import OpRows, rows_of, table
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
+from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number
 from torch_vis.capture.session import Capture, run_backward
 from torch_vis.capture.state import Standing, geometry, refuse_iterators, tensors_of
@@ -80,12 +80,12 @@ class Repeats:
         self.first_number = sequence_number()
 
     def measure(
-        self, graph: Graph, metrics: Metrics, held: Held, error: BaseException | None
+        self, graph: Graph, metrics: Metrics, held: KeptTensors, error: BaseException | None
     ) -> tuple[Metrics, tuple[str, ...], dict[str, Any]]:
         """Run again and again: the metrics with medians in their place, limits, and what is to be added to ``meta``."""
         self.graph, self.held = graph, held
         rows = rows_of(self.capture.recorder)
-        self._rows = Rows(*(column[self._seen_nodes()] for column in rows))
+        self._rows = OpRows(*(column[self._seen_nodes()] for column in rows))
         self._aligned: tuple[Any, Ints] | None = None
         self.kernels = Kernels(graph) if _uses_cuda(graph) else None
         after = self._standing(hold=True)
@@ -150,8 +150,8 @@ class Repeats:
         after.memory += extra
         self.safe = {storage._cdata for storage, _ in after.memory}
         first: dict[Any, torch.Tensor] = {}
-        for number in sorted(held.seeds):
-            seed = held.seeds[number]
+        for number in sorted(held.rng_states):
+            seed = held.rng_states[number]
             if seed.generator is not None:
                 first.setdefault(seed.generator, seed.state)
         self.before.generators = first
@@ -215,7 +215,9 @@ class Repeats:
         """Parent, begin and end of each call of a module; None where others are called than in the first run."""
         rec = Recorder(keep=False, memory=False)
         rec.operations = False
-        with Following(rec, frozenset(id(part) for _, root in self.capture.roots for part in root.modules())):
+        with ModuleCalls(
+            rec, frozenset(id(part) for _, root in self.capture.roots for part in root.modules())
+        ):
             start = clock()
             self._go()
             ended = clock()

@@ -11,7 +11,7 @@ from torch_vis.cli.parser import Parser
 from torch_vis.errors import FileError, UsageError
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
 
 ENDINGS = (".tvz", ".json", ".html", ".py", *weights.ENDINGS)
 

@@ -15,7 +15,7 @@ from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
 
 SEEDS = 2**64  # that torch tells apart
 VIA = ("fx", "export", "dynamo", "aot")

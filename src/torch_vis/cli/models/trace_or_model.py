@@ -9,7 +9,7 @@ from torch_vis.cli.models import model_spec as models
 from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
 
 
 def trace_of(options: Any, command: str, *, keep: bool = False, word: str | None = None) -> Trace:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _python_dispatch as dispatch
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.capture.recording.recorder import FORWARD
 from torch_vis.capture.session import Capture
 

@@ -22,7 +22,7 @@ from weakref import ref
 
 import torch
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.session import name_inputs
 from torch_vis.cli.script import module_calls as calls
@@ -244,7 +244,12 @@ class Watch:
         if owed.one:
             stretch.of_call(*owed.alive())
         found = stretch.finish(error=error, root=owed.module if owed.one else None)
-        self._report(Found(self._label, calls_alone(found, self._calls) if self._calls else found))
+        self._report(
+            Found(
+                self._label,
+                Trace.of(calls_alone(found, self._calls), error=found.error) if self._calls else found,
+            )
+        )
 
 
 class Owed:

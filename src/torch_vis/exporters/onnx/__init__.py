@@ -7,45 +7,41 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 
 if TYPE_CHECKING:
     import onnx
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write a graph as an ONNX model that Netron shows, whole or not at all.
 
     >>> import tempfile, onnx
     >>> from torch_vis.graph import GraphBuilder, Metrics
+    >>> from torch_vis.graph.record import Run
     >>> path = tempfile.mkdtemp() + "/run.onnx"
-    >>> save(path, GraphBuilder().build(), Metrics(), (), {"model": "Net"})
+    >>> save(path, Run(GraphBuilder().build(), Metrics(), meta={"model": "Net"}))
     >>> onnx.load(path).graph.name
     'Net'
     """
-    data = to_onnx(graph, metrics, limits, meta).SerializeToString(deterministic=True)
+    data = to_onnx(run).SerializeToString(deterministic=True)
     with replacing(path) as file:
         file.write(data)
 
 
-def to_onnx(
-    graph: Graph, metrics: Metrics, limits: Sequence[str] = (), meta: Mapping[str, Any] | None = None
-) -> onnx.ModelProto:
+def to_onnx(run: Run) -> onnx.ModelProto:
     """The same model as an ``onnx.ModelProto``.
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
-    >>> model = to_onnx(t.graph, t.metrics)
+    >>> model = to_onnx(t)
     >>> [(node.op_type, [inner.op_type for inner in node.attribute[0].g.node]) for node in model.graph.node]
     [('Linear', ['t', 'addmm']), ('ReLU', ['relu'])]
     """
     from torch_vis.exporters.onnx.protos import Protos
     from torch_vis.exporters.onnx.writer import Writer
 
-    return Writer(graph, metrics, Protos()).model(limits, meta or {})
+    return Writer(run.graph, run.metrics, Protos()).model(run.limits, run.meta)

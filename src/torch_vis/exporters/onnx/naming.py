@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_vis.exporters.names import Names, clean
 from torch_vis.exporters.onnx.boxes import Box, Boxes
 from torch_vis.exporters.reading import Part
-from torch_vis.graph.rows import Module
+from torch_vis.graph.schema import Module
 
 __all__ = ["Names", "body_name", "box_name", "box_title", "clean", "module_of"]
 

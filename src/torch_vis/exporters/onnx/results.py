@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch_vis.exporters.onnx.crossing import Crossing
 from torch_vis.graph import Graph, TensorType
-from torch_vis.graph.rows import ResultRow
+from torch_vis.graph.schema import ResultRow
 
 WORDS = {"gradient": ".grad", "state": ".updated"}
 

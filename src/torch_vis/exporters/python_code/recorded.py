@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_vis.capture.kept_tensors import Held
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.errors import UsageError
 from torch_vis.exporters.python_code.containers import LITERALS, plan_of
 from torch_vis.graph.call import Slot, Special
@@ -35,14 +35,14 @@ class Recorded(NamedTuple):
     renamed: set[str]
 
 
-def recorded(graph: Graph, held: Held, entry: Entry, output: Any) -> Recorded:
+def recorded(graph: Graph, held: KeptTensors, entry: Entry, output: Any) -> Recorded:
     """The code of a recorded run; raises where an operation has no form in Python."""
     writer = _Writer(graph, held, entry)
     renamed: set[str] = set()
     numbers = [r for r, row in enumerate(graph.results) if row.kind == "output"]
     # All of them: one that the outputs do not rest on may still make the tensor that a later one writes into.
     # The same for what the program looked at last, to choose among them.
-    looked = [node for node in held.escaped if graph.node_phase[node] == Phase.FORWARD]
+    looked = [node for node in held.python_values if graph.node_phase[node] == Phase.FORWARD]
     nodes = range(max([*needed_nodes(graph, numbers, [], []), *looked], default=-1) + 1)
     lines = writer.lines(nodes, [graph.outcomes[number].value.index for number in numbers])
     tables = {
@@ -69,7 +69,7 @@ def _results(output: Any, renamed: set[str]) -> dict[str, Any]:
 class _Writer:
     """Writes the operations of a run, one line each."""
 
-    def __init__(self, graph: Graph, held: Held, entry: Entry) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors, entry: Entry) -> None:
         self.graph, self.entry = graph, entry
         self.plan = ReplayPlan(graph, held)
         self.replay = Replay(graph, held, self.plan)
@@ -141,9 +141,9 @@ class _Writer:
         parts = [self._text(arg, names, node) for arg in call.args]
         parts += [f"{key}={self._text(arg, names, node)}" for key, arg in call.kwargs]
         text = f"{_operator(call.op)}({', '.join(parts)})"
-        if node in self.held.escaped:
+        if node in self.held.python_values:
             return [
-                f"decided({text}, {self._text(self.held.escaped[node], names, node)}, {self._place(node)!r})"
+                f"decided({text}, {self._text(self.held.python_values[node], names, node)}, {self._place(node)!r})"
             ]
         rows = range(*graph.output_span(node))
         written = {row: names[-1 - int(graph.out_slot[row])] for row in rows if graph.out_slot[row] < 0}

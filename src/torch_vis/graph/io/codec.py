@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 LEVEL, QUICK_LEVEL = 6, 1
 LARGE = 48_000_000  # bytes before compression from which on time matters more than size
@@ -60,7 +61,7 @@ def _weight(column: Any) -> float:
     return float(np.log2(1.0 + np.abs(column)).mean()) + 4.0 * float((column[1:] != column[:-1]).mean())
 
 
-def _planes(column: Any) -> bytes:
+def _planes(column: NDArray[Any]) -> bytes:
     """The lowest bytes of all numbers, then the next ones: what is alike stands together."""
     size = column.dtype.itemsize
     data: bytes = column.view(np.uint8).reshape(-1, size).T.tobytes() if size > 1 else column.tobytes()

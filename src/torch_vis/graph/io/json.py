@@ -28,8 +28,8 @@ from torch_vis.graph.io.tables_json import (
     not_ours,
     to_json,
 )
-from torch_vis.graph.rows import Module, ResultRow, Site, TensorType
-from torch_vis.graph.schema import COLUMNS, Flag, Kind, Phase, Role
+from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.schema import COLUMNS, Flag, Kind, Module, Phase, ResultRow, Role, Site, TensorType
 
 VERSION = 1
 HEAD = b'{\n"format":"' + FORMAT.encode()
@@ -42,22 +42,21 @@ ROLES = [role.name.lower() for role in Role]
 Record = dict[str, Any]
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write a graph as JSON, one record to a line, whole or not at all.
 
     >>> import tempfile
     >>> from torch_vis.graph import GraphBuilder, Metrics
+    >>> from torch_vis.graph.record import Run
     >>> path = tempfile.mkdtemp() + "/run.json"
-    >>> save(path, GraphBuilder().build(), Metrics(), (), {"model": "Net"})
-    >>> load(path)
-    (<Graph: 0 operations, 0 values, 1 scope>, <no metrics>, (), {'model': 'Net'})
+    >>> save(path, Run(GraphBuilder().build(), Metrics(), meta={"model": "Net"}))
+    >>> load(path).meta
+    {'model': 'Net'}
     """
-    check_metrics(graph, metrics)
+    check_metrics(run.graph, run.metrics)
     with replacing(path) as file:
         opening = b"{\n"
-        for name, section in _sections(graph, metrics, limits, meta):
+        for name, section in _sections(run):
             file.write(opening + f'"{name}":'.encode())
             if isinstance(section, Iterator):
                 separator = b"[\n"
@@ -71,28 +70,27 @@ def save(
         file.write(b"\n}\n")
 
 
-def to_dict(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> Record:
+def to_dict(run: Run) -> Record:
     """The same document as Python data.
 
     >>> from torch_vis.graph import GraphBuilder, Metrics
-    >>> to_dict(GraphBuilder().build(), Metrics(), (), {})["nodes"]
+    >>> from torch_vis.graph.record import Run
+    >>> to_dict(Run(GraphBuilder().build(), Metrics()))["nodes"]
     []
     """
-    check_metrics(graph, metrics)
+    check_metrics(run.graph, run.metrics)
     return {
-        name: list(section) if isinstance(section, Iterator) else section
-        for name, section in _sections(graph, metrics, limits, meta)
+        name: list(section) if isinstance(section, Iterator) else section for name, section in _sections(run)
     }
 
 
-def _sections(
-    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _sections(run: Run) -> Iterator[tuple[str, Any]]:
     """The document's parts in order; an iterator stands for a list that is made record by record."""
+    graph, metrics = run.graph, run.metrics
     yield "format", FORMAT
     yield "version", VERSION
-    yield "meta", dict(meta)
-    yield "limits", list(limits)
+    yield "meta", run.meta
+    yield "limits", [limit.to_dict() for limit in run.limits]
     yield (
         "metrics",
         [{"name": c.name, "along": c.along, "dtype": c.values.dtype.name} for c in metrics.values()],
@@ -270,7 +268,7 @@ def _results(graph: Graph) -> Iterator[Record]:
         yield {"name": result.name, "kind": result.kind, "sources": sources}
 
 
-def load(path: PathLike) -> tuple[Graph, Metrics, tuple[str, ...], Record]:
+def load(path: PathLike) -> Run:
     """Read back what ``save`` wrote: the graph, verified, its metrics, limits and meta."""
     data = read_whole(path)
     if not data:
@@ -291,7 +289,7 @@ def load(path: PathLike) -> tuple[Graph, Metrics, tuple[str, ...], Record]:
         raise damaged(path, error) from error
 
 
-def _read_document(document: Record) -> tuple[Graph, Metrics, tuple[str, ...], Record]:
+def _read_document(document: Record) -> Run:
     numbered = ("calls", "types", "sites", "modules", "scopes", "storages", "values", "nodes", "results")
     for section in numbered:
         for number, record in enumerate(document[section]):
@@ -312,7 +310,7 @@ def _read_document(document: Record) -> tuple[Graph, Metrics, tuple[str, ...], R
     found = {row["name"]: _metric(document, row) for row in document["metrics"]}
     metrics = Metrics(found)
     check_metrics(graph, metrics)
-    return graph, metrics, tuple(map(str, document["limits"])), dict(document["meta"])
+    return Run(graph, metrics, map(Limit.from_plain, document["limits"]), dict(document["meta"]))
 
 
 def _cells_of(document: Record, tables: Mapping[str, list[Any]]) -> dict[str, Iterable[Any]]:

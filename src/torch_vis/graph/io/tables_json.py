@@ -13,7 +13,7 @@ from torch_vis.graph.call import Call, from_plain, to_plain
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.rows import Module, ResultRow, Site, TensorType
+from torch_vis.graph.schema import Module, ResultRow, Site, TensorType
 
 FORMAT = "torch_vis.graph"
 LENIENT = json.JSONEncoder(separators=(",", ":"))

@@ -26,7 +26,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from torch_vis.graph.io.tables_json import (
     to_json,
 )
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.record import Limit, Run
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.graph.types import Array, Ints
 
@@ -74,19 +75,20 @@ DAMAGE = (
 )
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write a graph and all that goes with it to one ``.tvz`` file, whole or not at all.
 
     >>> import tempfile
     >>> from torch_vis.graph import GraphBuilder, Metrics
+    >>> from torch_vis.graph.record import Run
     >>> path = tempfile.mkdtemp() + "/run.tvz"
-    >>> save(path, GraphBuilder().build(), Metrics(), ("nothing ran",), {"model": "Net"})
-    >>> load(path)
-    (<Graph: 0 operations, 0 values, 1 scope>, <no metrics>, ('nothing ran',), {'model': 'Net'})
+    >>> save(path, Run(GraphBuilder().build(), Metrics(), ["nothing ran"], {"model": "Net"}))
+    >>> load(path).limits
+    ('nothing ran',)
     """
-    metrics = metrics.at_hand()  # what can be computed from the graph need not be kept beside it
+    graph = run.graph
+    # What can be computed from the graph need not be kept beside it.
+    metrics = run.metrics.at_hand()
     check_metrics(graph, metrics)
     tables = to_json("the graph's tables", tables_to_plain(graph))
     with (
@@ -101,14 +103,14 @@ def save(
             "metrics": [
                 _write_metric(archive, number, column) for number, column in enumerate(metrics.values())
             ],
-            "limits": list(limits),
-            "meta": dict(meta),
+            "limits": [limit.to_dict() for limit in run.limits],
+            "meta": run.meta,
         }
         _write(archive, "tables.json", tables.encode())
         _write(archive, "header.json", to_json("the trace's meta", header).encode())
 
 
-def load(path: PathLike) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any]]:
+def load(path: PathLike) -> Run:
     """Read back what ``save`` wrote: the graph, verified, its metrics, limits and meta."""
     data = read_whole(path)
     if not data:
@@ -129,7 +131,7 @@ def load(path: PathLike) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any
         raise damaged(path, error) from error
 
 
-def _read_all(archive: zipfile.ZipFile) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any]]:
+def _read_all(archive: zipfile.ZipFile) -> Run:
     header = json.loads(_read(archive, "header.json"))
     columns = {
         name: _read_column(archive, f"columns/{name}", header["columns"][name]).astype(spec.dtype, copy=False)
@@ -140,7 +142,7 @@ def _read_all(archive: zipfile.ZipFile) -> tuple[Graph, Metrics, tuple[str, ...]
     found = [_read_metric(archive, number, entry) for number, entry in enumerate(header["metrics"])]
     metrics = Metrics({column.name: column for column in found})
     check_metrics(graph, metrics)
-    return graph, metrics, tuple(map(str, header["limits"])), dict(header["meta"])
+    return Run(graph, metrics, map(Limit.from_plain, header["limits"]), dict(header["meta"]))
 
 
 def _write_metric(archive: zipfile.ZipFile, number: int, column: Column) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from torch_vis.interfaces.backtrace.node_io import NodeIO, needed, selected
 if TYPE_CHECKING:
     import networkx
 
+    from torch_vis._trace import Trace
     from torch_vis.analysis.relevance.result import Relevance
-    from torch_vis.api import Trace
 
 
 class DLBacktrace:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.capture.compilers.frontends import export_outputs
 from torch_vis.capture.compilers.interpreter import PASSIVE
 from torch_vis.capture.compilers.program import Program, Stage

@@ -15,7 +15,7 @@ from torch_vis.capture.compilers.partition_meta import is_state
 from torch_vis.interfaces.dynamo.memory import hint, nbytes
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
     from torch_vis.graph.graph import Graph
 
 COSTS = ("flops", "macs", "moved_bytes")

@@ -32,7 +32,7 @@ from torch_vis.views.text.breaks import Breaks
 if TYPE_CHECKING:
     import os
 
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
     from torch_vis.exporters.python_code.recorded import Recorded
 
 __all__ = [
@@ -210,7 +210,7 @@ def save_graph_to_file(extractor: DynamoGraphExtractor | Trace, path: str | os.P
     >>> torch.equal(runpy.run_path(path)["load"]()(x), model(x))
     True
     """
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
     from torch_vis.exporters.python_code.writer import save_program, save_recorded
 
     if isinstance(extractor, DynamoGraphExtractor):
@@ -241,7 +241,7 @@ def save_graph_to_file(extractor: DynamoGraphExtractor | Trace, path: str | os.P
 
 def _run_of(trace: Trace) -> Callable[[], Recorded] | None:
     """What writes the recorded run, where the trace still holds what that needs."""
-    held, entry = trace._held, trace._entry
+    held, entry = trace.kept, trace.entry
     if held is None or entry is None or trace.error is not None:
         return None
     from torch_vis.exporters.python_code.recorded import recorded

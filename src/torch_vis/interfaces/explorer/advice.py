@@ -6,8 +6,8 @@ import os
 
 import torch
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.advice.quantization.channels import Channels
-from torch_vis.api import Trace
 from torch_vis.capture.modules_only.tensor_stats import readable, unseen
 from torch_vis.graph.text import size
 from torch_vis.views.terminal.source import Advice
@@ -73,7 +73,7 @@ def batch_advice(model: torch.nn.Module, trace: Trace) -> list[Advice] | None:
     from torch_vis.analysis.advice.batch_size.report import analyze_batch_size
     from torch_vis.graph.schema import Phase
 
-    entry = trace._entry
+    entry = trace.entry
     if entry is None or not entry.given or any("." in name for name in entry.given):
         return None
     inputs = {

@@ -28,7 +28,7 @@ from torch_vis.views.terminal.config import ExplorerConfig
 if TYPE_CHECKING:
     import torch
 
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
     from torch_vis.views.terminal.app import Explorer
     from torch_vis.views.terminal.source import Subject
 
@@ -126,7 +126,7 @@ def subject_of(subject: Any, *, trace: Trace | None = None, trust: bool = False)
     """What the explorer shows for a module, a trace, a state dict or a file."""
     import torch
 
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
     from torch_vis.interfaces.explorer.modules import ModuleSubject
     from torch_vis.interfaces.explorer.trace_source import TraceSubject
     from torch_vis.views.terminal.source import Subject

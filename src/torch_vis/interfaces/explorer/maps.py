@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph.module_table import output_values
 from torch_vis.graph.schema import Phase
@@ -63,7 +63,7 @@ class Maps:
                     found[value] = [np.asarray(image) for image in maps_of(tensor)]
 
         try:
-            observe(graph, self.trace._held, see)
+            observe(graph, self.trace.kept, see)
         except Enough:
             pass  # what follows is backward, and of no interest here
         except TensorsMissing as error:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.capture.modules_only.stats import TensorFact
 from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
 from torch_vis.graph.text import count, many, size
@@ -209,7 +209,7 @@ class ModuleSubject(Subject):
                 if call.maps:
                     shape = call.outputs[0].shape if call.outputs else None
                     found.append(Picture(f"output of call {call.number} {_sizes(shape)}", call.maps))
-        if not found and self.trace is not None and self.trace._held is not None:
+        if not found and self.trace is not None and self.trace.kept is not None:
             if self._maps is None:
                 self._maps = Maps(self.trace, self.row_of_scope)
             return self._maps.of(row)

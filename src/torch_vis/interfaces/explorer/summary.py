@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.errors import NotTraceable, no_match
 from torch_vis.graph.text import size
 from torch_vis.interfaces.explorer.format import format_param_count, format_time, get_parameter_statistics

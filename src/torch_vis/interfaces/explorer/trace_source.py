@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
@@ -90,7 +90,7 @@ class TraceSubject(Subject):
 
     def pictures(self, row: int) -> Sequence[Picture] | None:
         """What each call of the row gave, from a repetition of the run."""
-        if self.trace._held is None:
+        if self.trace.kept is None:
             return None
         if self._maps is None:
             self._maps = Maps(self.trace, self.row_of_scope)
@@ -155,7 +155,7 @@ def gradients_of(trace: Trace, forest: Forest) -> list[Gradient]:
 def _norms_of(trace: Trace, values: Sequence[int]) -> dict[int, float | None]:
     from torch_vis.analysis.gradients.tensor_stats import norms_of_values
 
-    held, graph = trace._held, trace.graph
+    held, graph = trace.kept, trace.graph
     found: dict[int, float | None] = {}
     if held is not None:
         for number, result in enumerate(graph.outcomes):
@@ -175,11 +175,11 @@ def no_gradients(trace: Trace) -> str:
     """Why a run with a backward pass shows no gradients; nothing where it had none."""
     if not has_backward(trace):
         return ""
-    if trace._held is not None:
+    if trace.kept is not None:
         from torch_vis.replay.stepper import ready
 
         try:
-            ready(trace.graph, trace._held)
+            ready(trace.graph, trace.kept)
         except TensorsMissing as error:
             return (
                 f"The run ended without gradients, and cannot be repeated to see those that it had: {error}."
@@ -187,7 +187,7 @@ def no_gradients(trace: Trace) -> str:
         return "The backward pass of this run left no gradients in any parameter."
     return (
         "There was a backward pass, but a file keeps no tensors, and this trace was loaded from one or kept none. Call "
-        "t.gradients() before t.save(…), and the file keeps their norms; or look at the trace where it was made."
+        "t.with_metrics(t.gradients()).save(…) keeps their norms in the file; or look at the trace where it was made."
     )
 
 

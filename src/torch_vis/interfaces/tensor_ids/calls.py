@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.capture.recording.function_calls import TENSOR, UNKNOWN
 from torch_vis.capture.recording.user_functions import last_part
 from torch_vis.graph import Graph

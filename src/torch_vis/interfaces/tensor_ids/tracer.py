@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from torch_vis.api import Recording, Trace
+from torch_vis._trace import Trace
+from torch_vis.api import Recording
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import many
 from torch_vis.interfaces.tensor_ids.calls import Calls

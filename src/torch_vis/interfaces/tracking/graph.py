@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.types import Array, Ints

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
-from torch_vis.api import Trace
+from torch_vis._trace import Trace
 from torch_vis.capture.modules_only.recorder import Borders, LayerCapture
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture, name_inputs, run_backward
@@ -113,7 +113,7 @@ def run_once(
     session = Session(model, memory=memory, timing=timing, operations=operations, keep=operations)
     capture = session.capture
     with Untouched(model, [tensor for _, tensor in inputs], operations=operations) as state:
-        state.watch(capture.recorder.held)
+        state.watch(capture.recorder.kept)
         capture.inputs = inputs
         if not operations:
             session.borders.hand(tensor for _, tensor in inputs)

@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.capture.recording.dispatch_mode import RecordMode, is_wrapper
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
 from torch_vis.ops.higher_order import INLINED
@@ -44,7 +44,7 @@ class Untouched:
         self.modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
         self.inputs = list(inputs)
         self.operations = operations
-        self.held: list[Held] = []
+        self.held: list[KeptTensors] = []
         self.lost: list[str] = []
         """Tensors that were changed and could not be put back."""
         self._guard: WriteGuard | None = None
@@ -60,7 +60,7 @@ class Untouched:
         self._put_aside(kept.tensor for kept in self._tensors)
         return self
 
-    def watch(self, held: Held) -> None:
+    def watch(self, held: KeptTensors) -> None:
         """Take what a recorder keeps from before the first write to it."""
         self.held.append(held)
 
@@ -72,7 +72,7 @@ class Untouched:
     def __exit__(self, *exception: object) -> None:
         if self._guard is not None:
             self._guard.__exit__(None, None, None)
-            self.held.append(self._guard.recorder.held)
+            self.held.append(self._guard.recorder.kept)
         for attributes in self._attributes:
             attributes.restore()
         with disabled(), torch.no_grad():
@@ -195,11 +195,11 @@ class _Streams:
             found += [item for item in vars(module).values() if isinstance(item, torch.Generator)]
         self.states = [(generator, generator.get_state()) for generator in found]
 
-    def restore(self, held: Iterable[Held]) -> None:
+    def restore(self, held: Iterable[KeptTensors]) -> None:
         states = dict(self.states)
         for kept in held:
             for _, seed in sorted(
-                kept.seeds.items()
+                kept.rng_states.items()
             ):  # the first state that was found is the one from before
                 if seed.generator is not None:
                     states.setdefault(seed.generator, seed.state)

@@ -17,7 +17,7 @@ from torch_vis.graph.io.atomic import replacing
 from torch_vis.interfaces.tracking.types import GraphEdge, GraphNode, OperationType
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
     from torch_vis.interfaces.tracking.graph import Record, Tracked
     from torch_vis.interfaces.tracking.run import Session
 

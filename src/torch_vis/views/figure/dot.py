@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
-from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.views.figure.diagram import Column, Diagram, Look, diagram, walk
 from torch_vis.views.figure.palette import FAINT, FRAME, STROKE, WIRE, colors, ink
@@ -17,30 +16,26 @@ if TYPE_CHECKING:
     import graphviz
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write the picture as DOT, with its usual look."""
     with replacing(path) as file:
-        file.write(dot(graph, metrics, meta, Look()).encode())
+        file.write(dot(run, Look()).encode())
 
 
-def draw(
-    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
-) -> graphviz.Source:
+def draw(run: Run, look: Look) -> graphviz.Source:
     """A ``graphviz.Source``: it shows itself in a notebook, and its ``render`` writes any format Graphviz has."""
     try:
         import graphviz
     except ImportError as error:
         raise missing_extra("graphviz") from error
-    return graphviz.Source(dot(graph, metrics, meta, look))
+    return graphviz.Source(dot(run, look))
 
 
-def dot(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], look: Look) -> str:
+def dot(run: Run, look: Look) -> str:
     """The picture in the DOT language."""
-    drawn = diagram(graph, look)
-    palette = colors(drawn, metrics, look.color)
-    title = quoted(str((meta or {}).get("model") or "run"))
+    drawn = diagram(run.graph, look)
+    palette = colors(drawn, run.metrics, look.color)
+    title = quoted(run.name)
     lines = [
         f"digraph {title} {{",
         f"  graph [label={title}, labelloc=t, fontname=Helvetica, compound=true, ranksep=0.35, nodesep=0.25];",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torch_vis.errors import missing_extra
-from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 from torch_vis.views.figure.diagram import Look
 from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
 from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene
@@ -22,15 +22,13 @@ LARGEST = 60.0  # inches; beyond, everything is drawn smaller
 BELOW_ALL, BEHIND, BETWEEN, ABOVE, ON_TOP = 1, 2, 3, 4, 5
 
 
-def draw(
-    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
-) -> Figure:
+def draw(run: Run, look: Look) -> Figure:
     """Draw into a new figure of pyplot, which becomes the current one."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise missing_extra("matplotlib") from error
-    drawn = scene(graph, metrics, meta, look)
+    drawn = scene(run, look)
     figure = plt.figure(figsize=_inches(drawn))
     _fill(figure, drawn)
     return figure
@@ -192,17 +190,14 @@ class _Picture:
     def save(
         self,
         path: PathLike,
-        graph: Graph,
-        metrics: Metrics,
-        limits: Sequence[str],
-        meta: Mapping[str, Any],
+        run: Run,
     ) -> None:
         """Write the picture with its usual look, without touching pyplot's figures."""
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise missing_extra("matplotlib") from error
-        drawn = scene(graph, metrics, meta, Look())
+        drawn = scene(run, Look())
         figure = Figure(figsize=_inches(drawn))
         _fill(figure, drawn)
         with replacing(path) as file:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
-from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.record import Run
 from torch_vis.views.figure.diagram import Look
 from torch_vis.views.figure.label_text import text_width
 from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, mixed, small_ink
@@ -25,15 +25,13 @@ WIDEST_TEXT = 100  # letters in a line of a hover
 Points = list[tuple[float | None, float | None]]
 
 
-def draw(
-    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
-) -> Figure:
+def draw(run: Run, look: Look) -> Figure:
     """Draw into a new figure; one unit of its axes is a pixel at the figure's own size."""
     try:
         import plotly.graph_objects as go
     except ImportError as error:
         raise missing_extra("plotly") from error
-    drawn = scene(graph, metrics, meta, look)
+    drawn = scene(run, look)
     figure = go.Figure()
     for trace in [
         *_frames(drawn),

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
-from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.views.figure.diagram import Column, Diagram, Edge, Look, diagram
 from torch_vis.views.figure.edges import in_flow
@@ -118,11 +117,11 @@ class Scene:
     note: str = ""  # beside the scale
 
 
-def scene(graph: Graph, metrics: Metrics, meta: Any, look: Look) -> Scene:
+def scene(run: Run, look: Look) -> Scene:
     """Lay out a picture of a run."""
-    drawn = diagram(graph, look)
-    palette = colors(drawn, metrics, look.color)
-    result = Scene(_title(meta), "", 0.0, 0.0, [], [], [], [], palette)
+    drawn = diagram(run.graph, look)
+    palette = colors(drawn, run.metrics, look.color)
+    result = Scene(run.name, "", 0.0, 0.0, [], [], [], [], palette)
     left = MARGIN
     placed = []
     for number in range(len(drawn.columns)):
@@ -412,7 +411,3 @@ def named(item: Item) -> tuple[str, str]:
 
 def _number(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("x") else "s")
-
-
-def _title(meta: Any) -> str:
-    return str((meta or {}).get("model") or "run")

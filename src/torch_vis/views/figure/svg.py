@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
-from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 from torch_vis.views.figure.diagram import Look
 from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
 from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene
@@ -16,11 +15,9 @@ from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame
 FONT = "'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif"
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write the picture with its usual look."""
-    draw(graph, metrics, limits, meta, Look()).save(path)
+    draw(run, Look()).save(path)
 
 
 class Drawing:
@@ -41,11 +38,9 @@ class Drawing:
         return self.text
 
 
-def draw(
-    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
-) -> Drawing:
+def draw(run: Run, look: Look) -> Drawing:
     """Draw with a look of one's own."""
-    return Drawing(svg(scene(graph, metrics, meta, look)))
+    return Drawing(svg(scene(run, look)))
 
 
 def svg(drawn: Scene) -> str:

@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.graph import Graph, Metrics
+from torch_vis.graph import Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.parameters import parameters
 from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.union import ADDED, CHANGED, REMOVED, SAME, UnionGraph
 from torch_vis.views.page.page import page
 from torch_vis.views.page.payload import payload, plain_meta
 from torch_vis.views.text.breaks import Breaks
 
-Parts = tuple[Graph, Metrics, Sequence[str], Mapping[str, Any]]
 # Metrics of which the page has the figures of A as well.
 COMPARED = ("time_ns", "alloc_bytes", "flops", "moved_bytes", "parameters")
 
 
 def save_comparison(
     path: PathLike,
-    a: Parts,
-    b: Parts,
+    a: Run,
+    b: Run,
     alignment: Any,
     *,
     names: tuple[str, str] | None = None,
@@ -33,7 +33,7 @@ def save_comparison(
 ) -> None:
     """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
 
-    Each is ``(graph, metrics, limits, meta)``; ``alignment`` has for each operation and scope of ``a`` its counterpart
+    ``alignment`` has for each operation and scope of ``a`` its counterpart
     in ``b`` (``to_b``, ``scope_to_b``), and which of ``b`` differ (``changed``); ``words`` says in what they do.
     """
     title, tables, columns = comparison(a, b, alignment, names=names, words=words)
@@ -42,17 +42,17 @@ def save_comparison(
 
 
 def comparison(
-    a: Parts,
-    b: Parts,
+    a: Run,
+    b: Run,
     alignment: Any,
     *,
     names: tuple[str, str] | None = None,
     words: Mapping[int, Sequence[str]] | None = None,
 ) -> tuple[str, Mapping[str, Any], str]:
     """Title, tables and columns of the page."""
-    one, two = names or tuple(str(parts[3].get("model") or "run") for parts in (a, b))
+    one, two = names or (a.name, b.name)
     title = f"{one} → {two}" if one != two else f"{one}: A → B"
-    union = UnionGraph(a[0], b[0], alignment.to_b, alignment.scope_to_b, alignment.changed)
+    union = UnionGraph(a.graph, b.graph, alignment.to_b, alignment.scope_to_b, alignment.changed)
     status = union.status()
     metrics = union.metrics(_measured(a), _measured(b), COMPARED)
     counts = {
@@ -66,8 +66,8 @@ def comparison(
         "Differences are B − A: an operation that is only in one of them counts with all that it takes. "
         "Figures that stand alone, and the memory and time lines, are those of B."
     ]
-    limits = [f"A: {text}" for text in a[2]] + [f"B: {text}" for text in b[2]]
-    meta = {**b[3], "model": title}
+    limits = [f"A: {text}" for text in a.limits] + [f"B: {text}" for text in b.limits]
+    meta = {**b.meta, "model": title}
     sides = [_side(one, a), _side(two, b)]
     more = {
         "compare": {
@@ -79,19 +79,19 @@ def comparison(
             "changes": _changes(union, words or {}),
             "was": union.renamed_modules(),
         },
-        "breaks": [vars(row) for row in Breaks(b[3].get("program"))],
+        "breaks": [vars(row) for row in Breaks(b.meta.get("program"))],
         "read_before": union.reads_of_removed(),
     }
-    return title, *payload(union.graph, metrics, limits, meta, recomputed=union.recomputed(), **more)
+    return title, *payload(Run(union.graph, metrics, limits, meta), recomputed=union.recomputed(), **more)
 
 
-def _measured(parts: Parts) -> Metrics:
-    return parts[1].with_column(parameters(parts[0]))
+def _measured(run: Run) -> Metrics:
+    return run.metrics.with_column(parameters(run.graph))
 
 
-def _side(name: str, parts: Parts) -> dict[str, Any]:
+def _side(name: str, run: Run) -> dict[str, Any]:
     """What one of the two runs comes to by itself."""
-    graph, metrics, _, meta = parts
+    graph, metrics, meta = run.graph, run.metrics, run.meta
     totals = {}
     for metric in ("time_ns", "alloc_bytes", "flops", "moved_bytes"):
         if metric in metrics:

@@ -5,41 +5,40 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.record import Run
 from torch_vis.views.page.payload import payload
 from torch_vis.views.text.breaks import Breaks
 
 BUNDLE = Path(__file__).parent
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write the page of a run, whole or not at all.
 
     >>> import tempfile
     >>> from torch_vis.graph import GraphBuilder, Metrics
+    >>> from torch_vis.graph.record import Run
     >>> path = tempfile.mkdtemp() + "/run.html"
-    >>> save(path, GraphBuilder().build(), Metrics(), (), {"model": "Net"})
+    >>> save(path, Run(GraphBuilder().build(), Metrics(), meta={"model": "Net"}))
     >>> "<title>Net" in open(path, encoding="utf-8").read()
     True
     """
-    text = html(graph, metrics, limits, meta)
+    text = html(run)
     with replacing(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def html(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> str:
+def html(run: Run) -> str:
     """The page as text."""
-    breaks = [vars(row) for row in Breaks(meta.get("program"))]
-    return page(str(meta.get("model") or "run"), *payload(graph, metrics, limits, meta, breaks=breaks))
+    breaks = [vars(row) for row in Breaks(run.meta.get("program"))]
+    return page(run.name, *payload(run, breaks=breaks))
 
 
 def page(title: str, tables: Mapping[str, Any], columns: str) -> str:

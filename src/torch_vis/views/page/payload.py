@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.parameters import parameters
 from torch_vis.graph.recomputed import recomputed_scopes
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.ops.figure_families import family
 from torch_vis.views.page.memory import memory_columns
@@ -20,10 +20,7 @@ DERIVED = ("value_producer",)  # follows from the outputs
 
 
 def payload(
-    graph: Graph,
-    metrics: Metrics,
-    limits: Sequence[str],
-    meta: Mapping[str, Any],
+    run: Run,
     *,
     recomputed: Any = None,
     **more: Any,
@@ -32,6 +29,7 @@ def payload(
 
     ``recomputed`` says which calls backward ran again, where the graph was put together and cannot be asked.
     """
+    graph, metrics = run.graph, run.metrics
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
     again = recomputed_scopes(graph) if recomputed is None else recomputed
     if again.any():
@@ -54,8 +52,8 @@ def payload(
         "directory": directory,
         "metrics": measured,
         "uses": uses,
-        "limits": list(limits),
-        "meta": plain_meta(meta),
+        "limits": list(run.limits),
+        "meta": plain_meta(run.meta),
         "families": {name: family(name) for name in names},
         "class_families": {module.type: family(module.type.lower()) for module in graph.modules},
         "arguments": _argument_names({call.op for call in graph.calls}),

@@ -7,21 +7,19 @@ import sys
 import tempfile
 import warnings
 import webbrowser
-from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.record import Run
 from torch_vis.views.page.page import save
 
 HEIGHT = 640  # pixels in a notebook
 
 
-def show(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> str:
+def show(run: Run) -> str:
     """Write the page to a temporary file and open it; returns the file's path."""
-    path = temporary(str(meta.get("model") or "run"))
-    save(path, graph, metrics, limits, meta)
+    path = temporary(run.name)
+    save(path, run)
     return present(path, frames=4)
 
 

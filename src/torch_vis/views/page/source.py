@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterable
 
-from torch_vis.graph.rows import Site
+from torch_vis.graph.schema import Site
 
 AROUND = 4
 LONGEST = 240  # characters of a line

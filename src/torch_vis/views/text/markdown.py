@@ -15,6 +15,7 @@ from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.module_table import Outline
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.figure.diagram import Diagram, Look, diagram, walk
@@ -30,16 +31,15 @@ COSTLIEST = 12
 NESTED = "Each dot is a level deeper. A row without a class has the operations that the module above it runs itself."
 
 
-def save(
-    path: PathLike, graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]
-) -> None:
+def save(path: PathLike, run: Run) -> None:
     """Write the report."""
     with replacing(path) as file:
-        file.write(report(graph, metrics, limits, meta).encode())
+        file.write(report(run).encode())
 
 
-def report(graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any]) -> str:
+def report(run: Run) -> str:
     """The report as text."""
+    graph, metrics, limits, meta = run.graph, run.metrics, run.limits, run.meta
     outline = Outline(graph, metrics)
     lines = [f"# {escaped(str(meta.get('model') or 'Run'))}", "", escaped(title_of(graph, meta)), ""]
     lines += [

@@ -15,6 +15,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics, TensorType
 from torch_vis.graph.module_table import Line, Outline
 from torch_vis.graph.module_totals import Block, Sums
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, many, size
 from torch_vis.views.text.breaks import Breaks
@@ -30,10 +31,7 @@ CAPTURED = {"dynamo": "Dynamo", "aot": "Dynamo and AOT", "export": "torch.export
 
 
 def table(
-    graph: Graph,
-    metrics: Metrics,
-    limits: Sequence[str],
-    meta: Mapping[str, Any],
+    run: Run,
     *,
     depth: int | Literal["auto"] | None = "auto",
     width: int | None = None,
@@ -53,6 +51,7 @@ def table(
     """
     if depth is not None and depth != "auto" and (type(depth) is not int or depth < 1):
         raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")
+    graph, metrics, meta = run.graph, run.metrics, run.meta
     outline = Outline(graph, metrics)
     width = max(48, width or min(WIDEST, shutil.get_terminal_size((110, 24)).columns))
     levels, rows, hidden = tree_rows(outline, depth)
@@ -67,7 +66,7 @@ def table(
     lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
     notes = [*([left_out] if left_out else []), *gaps(metrics), *_uncovered(graph, metrics)]
     notes += remarks(graph, meta)
-    lines += _footnotes(notes, limits, width)
+    lines += _footnotes(notes, run.limits, width)
     return "\n".join(line.rstrip() for line in lines)
 
 

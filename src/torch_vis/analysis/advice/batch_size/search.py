@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_vis.api import Trace, trace
+from torch_vis._trace import Trace
+from torch_vis.api import trace
 from torch_vis.capture.session import run_backward
 from torch_vis.errors import TorchVisError, UsageError
 from torch_vis.graph.text import size

@@ -23,7 +23,7 @@ import numpy as np
 from torch_vis.analysis.advice.pruning.dependency_rules import PLAIN, rule_of
 from torch_vis.analysis.advice.pruning.dependency_step import Dims, Entry, Grid, Ids, Part, Step
 from torch_vis.graph import Graph
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Node
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.types import Bools
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from torch_vis.analysis.advice.pruning.dependency_step import Dims, Entry, Grid, Ids, Part, Rule, Step
 from torch_vis.graph import Slot
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Node
 from torch_vis.ops.families import kind_of
 
 

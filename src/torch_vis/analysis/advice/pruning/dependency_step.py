@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.graph import Slot
-from torch_vis.graph.rows import Node
+from torch_vis.graph.graph import Node
 from torch_vis.graph.types import Ints
 
 if TYPE_CHECKING:

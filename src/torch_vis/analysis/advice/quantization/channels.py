@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 
 from torch_vis.graph.call import Slot, short_name
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.rows import Node, TensorType
+from torch_vis.graph.graph import Graph, Node
+from torch_vis.graph.schema import TensorType
 
 # The dimensions that a product sums over, by the place of the argument.
 SUMMED: dict[str, dict[int, tuple[int, ...]]] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.advice.quantization.rounding import FORMATS, Product, Trial
 from torch_vis.analysis.advice.quantization.sensitivity import (
     ZERO,
@@ -32,7 +33,7 @@ from torch_vis.analysis.advice.quantization.unchanged_model import unchanged
 from torch_vis.analysis.gradients.nonfinite import left_out, warning
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.analysis.report import Report
-from torch_vis.api import Trace, trace
+from torch_vis.api import trace
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import and_more, duration, size
 from torch_vis.progress import progress
@@ -269,10 +270,10 @@ def analyze_quantization(
                 "analyze_quantization() runs the model without gradients, and this calls backward() itself: "
                 "give the model and a batch, not a training step"
             ) from error
-        if found._held is not None:
+        if found.kept is not None:
             # this was no step of the user's
-            found._held.put_back()
-    trial = Trial(found.graph, found._held)
+            found.kept.restore()
+    trial = Trial(found.graph, found.kept)
     multiplied = multiplied_in(found.graph, trial.nodes)
     first: dict[int, Product] = {}
     for one in multiplied:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.advice.quantization.channels import Channels
-from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
 from torch_vis.replay.perturb import stirred
@@ -244,7 +244,7 @@ class Rounded(Replay):
     def __init__(
         self,
         graph: Graph,
-        held: Held,
+        held: KeptTensors,
         plan: ReplayPlan,
         weights: Mapping[int, Instead],
         activations: Mapping[tuple[int, int], Format],
@@ -282,7 +282,7 @@ def _like(exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
 class Trial:
     """A recorded forward run that can be repeated with parts of it rounded."""
 
-    def __init__(self, graph: Graph, held: Held | None) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors | None) -> None:
         self.graph, self.held = graph, ready(graph, held)
         self.plan = ReplayPlan(graph, self.held)
         self.goals = [r for r, row in enumerate(graph.results) if row.kind == "output"]

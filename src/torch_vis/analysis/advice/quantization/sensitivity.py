@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.advice.quantization.channels import channels_of
 from torch_vis.analysis.advice.quantization.rounding import (
     FORMATS,
@@ -24,7 +25,6 @@ from torch_vis.analysis.advice.quantization.rounding import (
 from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.api import Trace
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.types import Floats, Ints
@@ -214,7 +214,7 @@ def activation_noise(
     # one of a node's weights has them
     by_node = {one.node: one for one in multiplied if one.activations}
     noise: dict[tuple[int, str], float | None] = {}
-    run = Watched(found.graph, found._held)
+    run = Watched(found.graph, found.kept)
     with quiet(run.plan.generators):
         for node in run.steps():
             one = by_node.get(node)

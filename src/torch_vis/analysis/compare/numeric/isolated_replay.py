@@ -16,7 +16,7 @@ import torch
 from torch_vis.analysis.compare.numeric.paired_inputs import Pair, Readings
 from torch_vis.analysis.compare.numeric.rounding_error import MEAN, is_norm
 from torch_vis.analysis.compare.numeric.tensor_distance import Gap, counted, has_numbers, is_comparable
-from torch_vis.capture.kept_tensors import Held, copy_of
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
@@ -49,8 +49,8 @@ class Asked(NamedTuple):
 
 
 def by_itself(
-    a: tuple[Graph, Held | None],
-    b: tuple[Graph, Held | None],
+    a: tuple[Graph, KeptTensors | None],
+    b: tuple[Graph, KeptTensors | None],
     readings: Readings,
     given: dict[int, Gap | None],
     asked: Sequence[Asked],
@@ -81,9 +81,9 @@ def by_itself(
     return found
 
 
-def _led_from(a: Held | None, b: Held | None, readings: Readings) -> float:
+def _led_from(a: KeptTensors | None, b: KeptTensors | None, readings: Readings) -> float:
     """The first operation of ``a`` that let a number out to Python that is not ``b``'s: it may lead the rest."""
-    here, there = ({} if held is None else held.escaped for held in (a, b))
+    here, there = ({} if held is None else held.python_values for held in (a, b))
     parted = (node for node in sorted(here) if here[node] != there.get(readings.to_b[node]))
     return next(parted, float("inf"))
 

@@ -16,7 +16,7 @@ from torch_vis.api import Recording
 from torch_vis.capture.containers import item_parts
 
 if TYPE_CHECKING:
-    from torch_vis.api import Trace
+    from torch_vis._trace import Trace
 
 APART = "not comparable"
 NOT_HELD = "not held"

@@ -23,7 +23,7 @@ from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.gradients import ENDING
-from torch_vis.graph.rows import Node, Value
+from torch_vis.graph.graph import Node, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
@@ -35,8 +35,8 @@ from torch_vis.views.text.table import Field, Listing
 if TYPE_CHECKING:
     import pandas
 
+    from torch_vis._trace import Trace
     from torch_vis.analysis.compare.align import Alignment
-    from torch_vis.api import Trace
 
 LISTINGS = {
     "news": "Where the difference is news",
@@ -100,12 +100,12 @@ class Differences(Report):
         self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b, alignment.wiring)
         values = [(one.value, two.value) for one, two in self.matched.pairs]
         self._readings = Readings(a.graph, b.graph, self._to_b)
-        self.gaps: Gaps = gaps((a.graph, a._held), (b.graph, b._held), self._readings, values)
+        self.gaps: Gaps = gaps((a.graph, a.kept), (b.graph, b.kept), self._readings, values)
         self._judge = Judge(self._readings, self.gaps)
         self.plain = plain_outputs(a, b)
         self.accumulated = {
-            "A": filled_before(a.graph, a._held),
-            "B": filled_before(b.graph, b._held),
+            "A": filled_before(a.graph, a.kept),
+            "B": filled_before(b.graph, b.kept),
         }
 
     @cached_property

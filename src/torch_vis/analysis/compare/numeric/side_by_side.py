@@ -25,7 +25,7 @@ from torch_vis.analysis.compare.numeric.tensor_distance import (
     worst,
 )
 from torch_vis.analysis.gradients.tensor_stats import made_where, makes_numbers
-from torch_vis.capture.kept_tensors import Held
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.types import Bools, Floats
 from torch_vis.replay.replay import quiet
@@ -57,8 +57,8 @@ class Gaps(NamedTuple):
 
 
 def gaps(
-    a: tuple[Graph, Held | None],
-    b: tuple[Graph, Held | None],
+    a: tuple[Graph, KeptTensors | None],
+    b: tuple[Graph, KeptTensors | None],
     readings: Readings,
     results: Sequence[tuple[int, int]],
 ) -> Gaps:
@@ -93,7 +93,7 @@ def gaps(
 class _Side:
     """One of two runs: what of it is rounding, and copies of what is wanted but gone by the end."""
 
-    def __init__(self, graph: Graph, held: Held | None, wanted: Sequence[int]) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors | None, wanted: Sequence[int]) -> None:
         self.run = Watched(graph, held)
         self.plan, self.graph = self.run.plan, graph
         self.noise = Noise(self.run)

@@ -1,0 +1,553 @@
+"""The ``Trace``: a recorded run with everything that can be asked of it."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch_vis.errors import UsageError, no_match
+from torch_vis.formats import renderer_called, writer
+from torch_vis.graph.io.atomic import PathLike
+from torch_vis.graph.memory_use import MemoryByUse
+from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.record import Run
+from torch_vis.graph.subset import calls_alone
+from torch_vis.graph.text import many
+from torch_vis.replay.live_run import LiveRun
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
+    import torch
+
+    from torch_vis.analysis.fusion.report import FusionReport
+    from torch_vis.analysis.gradients.report import GradientFlow
+    from torch_vis.analysis.machine.latency import LatencyReport
+    from torch_vis.analysis.machine.roofline import RooflineReport
+    from torch_vis.analysis.memory.report import MemoryReport
+    from torch_vis.analysis.partition.report import PartitionReport
+    from torch_vis.analysis.summary import Summary
+    from torch_vis.analysis.time.report import TimeReport
+    from torch_vis.capture.compilers.program import Program
+    from torch_vis.capture.kept_tensors import KeptTensors
+    from torch_vis.graph.graph import Graph
+    from torch_vis.replay.check import Report
+    from torch_vis.replay.inputs import Entry
+    from torch_vis.replay.intervene import Rerun
+    from torch_vis.views.terminal.config import ExplorerConfig
+    from torch_vis.views.text.breaks import Breaks
+
+# The one look upwards: what answers a question about a run, by the name of the method that asks it. The command
+# line offers the same names (`torch-vis report memory run.tvz`). Each is made of the run and the question's options.
+REPORTS: dict[str, str] = {
+    "summary": "torch_vis.analysis.summary:Summary",
+    "memory": "torch_vis.analysis.memory.report:MemoryReport",
+    "time": "torch_vis.analysis.time.report:TimeReport",
+    "gradients": "torch_vis.analysis.gradients.report:GradientFlow",
+    "fusion": "torch_vis.analysis.fusion.report:FusionReport",
+    "partition": "torch_vis.analysis.partition.report:PartitionReport",
+    "roofline": "torch_vis.analysis.machine.roofline:RooflineReport",
+    "latency": "torch_vis.analysis.machine.latency:LatencyReport",
+}
+NEED_NUMBERS = frozenset({"time", "gradients", "roofline"})
+"""The reports that a run on shapes alone cannot give."""
+EXPLORE = "torch_vis.interfaces.explorer.explorer:explore"
+FULL_REPORT = "torch_vis.analysis.full_report:write_report"
+COSTS = ("flops", "macs", "moved_bytes")
+MEMORY = ("alloc_bytes", "free_bytes", "live_bytes")
+
+
+def resolved(target: str) -> Any:
+    """What a ``module:name`` of the tables above names."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+class Trace(LiveRun):
+    """One recorded run: its graph, its measurements, what was not captured, and what the model returned.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
+    >>> t.graph
+    <Graph: 13 operations, 16 values, 2 scopes>
+    >>> t.output.shape, t.limits
+    (torch.Size([1, 2]), ())
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        metrics: Metrics,
+        limits: Iterable[str] = (),
+        meta: Mapping[str, Any] | None = None,
+        *,
+        output: Any = None,
+        kept: KeptTensors | None = None,
+        error: BaseException | None = None,
+        program: Program | None = None,
+        entry: Entry | None = None,
+    ) -> None:
+        live = {"output": output, "kept": kept, "error": error, "program": program, "entry": entry}
+        super().__init__(graph, with_analyses(graph, metrics), limits, meta, **live)
+
+    @classmethod
+    def of(cls, run: Run, *, error: BaseException | None = None) -> Trace:
+        """A trace of a run without tensors, as a file has it."""
+        return cls(run.graph, run.metrics, run.limits, run.meta, error=error)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run is still being recorded."""
+        return False
+
+    # ---------------------------------------------------------------- prove it, run it again
+
+    def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> Report:
+        """Prove the graph: run it again and compare every output, gradient and changed state bit for bit.
+
+        The recording is replayed in order, pruned to the operations that the edges say lead to the results, and in
+        ``shuffles`` random orders that respect only the graph's own dependences. With ``inputs=True``, every input is
+        perturbed as well: the outputs it is connected to must be able to change, the others must not.
+        Raises ``CheckFailed`` with the first operation that differs, its line and its module.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
+        >>> print(t.check(inputs=True))
+        3 results equal bit for bit: 13 operations in order, 12 pruned, 2 random orders; 1 input-output pair proved
+        """
+        if self.is_open:
+            raise UsageError("the block is still recording; check after it has ended")
+        from torch_vis.replay.check import check
+
+        return check(self.graph, self.needs_tensors("check"), inputs=inputs, shuffles=shuffles, seed=seed)
+
+    def run(
+        self,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        replace: Mapping[Any, Any] | None = None,
+        keep: Any = None,
+        to: PathLike | None = None,
+    ) -> Rerun:
+        """Run the recorded operations again, on new inputs or with something replaced on the way.
+
+        ``args`` and ``kwargs`` are the inputs, as ``trace`` took them; without any, those of the recorded run. They
+        have the recorded sizes, unless the trace went via export with sizes left open. ``replace`` names modules (by
+        path or pattern), nodes or their numbers, and gives for each a tensor or a function of what it made; only what
+        depends on it is computed anew, and gradients pass through a replacement as through an identity.
+        ``keep="all"`` keeps what every operation made, ``keep=[...]`` what these modules, operators and nodes made,
+        with the gradients that came to the modules; ``to="acts.safetensors"`` writes it to that file as it comes.
+        Parameters are as they are now, random operations draw what they drew, and nothing of the model is changed.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
+        >>> t.run(replace={"0": lambda y: torch.full_like(y, 5.0)}).output
+        tensor([[5., 5.]])
+        >>> list(t.run(torch.zeros(1, 3), keep=["0", "relu"]).kept)
+        ['0', '1/relu#2']
+        """
+        from torch_vis.replay.rerun import rerun
+
+        return rerun(self, args, dict(kwargs or {}), replace or {}, keep, to)
+
+    def release(self) -> None:
+        """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.ReLU(), torch.ones(2))
+        >>> t.release()
+        >>> t.output is None
+        True
+        """
+        self.kept = None
+        self.output = None
+
+    def subgraph(self, name: str) -> Trace:
+        """A graph inside a captured program, by itself: a branch of ``torch.cond``, taken or not, or a loop's body.
+
+        ``t.program.subgraphs`` lists them. It is worked out on shapes, so that it can be shown and saved like any
+        other trace; there is nothing in it to check or to run.
+
+        >>> import torch, torch_vis as tv
+        >>> def f(x):
+        ...     return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x.sin().cos(), (x,))
+        >>> t = tv.trace(f, torch.ones(2), via="export")
+        >>> [(sub.name, sub.ran) for sub in t.program.subgraphs]
+        [('cond.true', 1), ('cond.false', 0)]
+        >>> [node.name for node in t.subgraph("cond.false").graph.nodes]
+        ['sin', 'cos']
+        """
+        from torch_vis.capture.compilers.subgraphs import run_on_shapes
+        from torch_vis.errors import UsageError, no_match
+
+        program = self.program
+        if program is None and self.meta.get("program"):
+            raise UsageError(
+                "a file keeps no subgraphs, only what they are called (meta['program']['subgraphs']): trace again"
+            )
+        if program is None:
+            raise UsageError(
+                "subgraphs are those of a captured program: trace with via='export' or via='dynamo'"
+            )
+        known = {found.name: found for found in program.subgraphs if found.inputs}
+        if name not in known:
+            raise no_match("subgraph", name, known)
+        graph, metrics, limits, meta, output = run_on_shapes(known[name])
+        return Trace(graph, metrics, limits, meta, output=output)
+
+    @property
+    def breaks(self) -> Breaks:
+        """The graph breaks that Dynamo met: why, where, and what torch advises; ``print`` shows them as a table.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(lambda x: x + 1 if x.sum() > 0 else x, torch.ones(2), via="dynamo")
+        >>> [(found.reason, found.id) for found in t.breaks]
+        [('Data-dependent branching', 'GB0170')]
+        """
+        from torch_vis.views.text.breaks import Breaks
+
+        return Breaks(self.meta.get("program"))
+
+    def part(self, path: str) -> Trace:
+        """The calls of one module with all that ran in them, forward and backward, as a trace of its own.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+        >>> [node.name for node in tv.trace(model, torch.ones(1, 3)).part("1").graph.nodes]
+        ['relu']
+        """
+        calls = [scope.index for scope in self.graph.scopes if scope.path == path and scope.kind == "module"]
+        if not calls:
+            raise no_match(
+                "module", path, {scope.path for scope in self.graph.scopes if scope.kind == "module"}
+            )
+        return Trace.of(calls_alone(self, calls), error=self.error)
+
+    def with_metrics(self, *added: Any) -> Trace:
+        """The same trace with more columns: those of a report (``gradients``, ``roofline``) or columns of your own.
+
+        What is saved from the result, the page and its heat maps included, has them.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
+        >>> "bound" in t.metrics, "bound" in t.with_metrics(t.roofline(hardware="a100")).metrics
+        (False, True)
+        """
+        metrics = self.metrics
+        for item in added:
+            columns = item if isinstance(item, Column) else getattr(item, "columns", None)
+            columns = columns() if callable(columns) else columns
+            if isinstance(columns, Mapping):
+                columns = columns.values()
+            if isinstance(columns, Column):
+                columns = (columns,)
+            if columns is None or not all(isinstance(column, Column) for column in columns):
+                raise UsageError(
+                    f"with_metrics() takes reports that have columns, or columns, not {type(item).__name__}"
+                )
+            for column in columns:
+                metrics = metrics.with_column(column)
+        trace = copy.copy(self)
+        trace.metrics = metrics
+        return trace
+
+    # ---------------------------------------------------------------- ask it
+
+    def summary(self) -> Summary:
+        """What ``print`` shows, as data: totals, the module tree, operators without a cost formula.
+
+        >>> import torch, torch_vis as tv
+        >>> s = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2)), torch.ones(1, 3)).summary()
+        >>> [(row.path, row.parameters, row.flops) for row in s.modules]
+        [('', 8, 14), ('0', 8, 14)]
+        """
+        return self._report("summary")
+
+    def memory(self) -> MemoryReport:
+        """Where the memory goes: the timeline by use, the peak and its tensors, checkpointing, what allocators add.
+
+        Of a trace with ``fake=True`` this is the prediction of a run that never was. An optimizer makes its state in
+        its first step, so the usual memory of a training is that of two: ``tv.trace(two_steps, fake=True).memory()``.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
+        >>> report = tv.trace(model, torch.ones(256, 64), backward=True, fake=True).memory()
+        >>> [(share.name, share.size_bytes) for share in report.by_use][:2]
+        [('saved for backward', 65540), ('temporary', 65540)]
+        """
+        return self._report("memory")
+
+    def time(self) -> TimeReport:
+        """Where the time goes: by operator, module, call, source line and phase; of a repeated run, kernels and waits.
+
+        >>> import torch, torch_vis as tv
+        >>> report = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), repeat=2).time()
+        >>> report.operations_ns + report.host_ns == report.total_ns
+        True
+        >>> sorted(row.name for row in report.operators), report.runs
+        (['addmm', 't'], 2)
+        """
+        return self._report("time")
+
+    def gradients(self) -> GradientFlow:
+        """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
+
+        The run is repeated from the tensors that the trace holds and looked at on the way. ``columns`` of the report
+        has the figures (``norm``, ``nans``, ``infs``, ``units``, ``dead_units``, and ``grad_norm`` of each gradient);
+        the page that is saved from ``t.with_metrics(report)`` has a heat map of them.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+        >>> t = tv.trace(model, torch.ones(2, 3), loss=lambda y: (y - torch.log(y * 0 - 1)).sum())
+        >>> t.gradients().born.name
+        'log'
+        """
+        return self._report("gradients")
+
+    def fusion(self) -> FusionReport:
+        """What a compiler could fuse: chains of operations that can run as one kernel, and the bytes each would save.
+
+        Pointwise operations through views, before and after reductions, after matrix products, and side by side on one
+        tensor; never across phases, devices or data that Python looks at. ``tv.compiled_kernels`` says what
+        ``torch.compile`` in fact fuses.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+        >>> found = tv.trace(model, torch.ones(4, 8)).fusion()
+        >>> [(chain.names, chain.saved_bytes) for chain in found.chains]
+        [(('gelu', 'native_layer_norm'), 256)]
+        """
+        return self._report("fusion")
+
+    def partition(
+        self,
+        *,
+        by: str = "fusion",
+        depth: int | None = None,
+        max_operations: int | None = None,
+        max_flops: float | None = None,
+        max_bytes: float | str | None = None,
+    ) -> PartitionReport:
+        """Cut the run into parts that can run one after another: what each comes to, and why each cut is where it is.
+
+        ``by="fusion"`` makes a part of every chain that could be fused and of every operation that could not;
+        ``by="module"`` of every call of a module at ``depth`` (1 by default). A ``depth`` keeps fused chains inside
+        modules as well. With a budget, neighbours are joined until one more would be over it: operations (views are
+        free), FLOPs, or the bytes of all tensors that a part touches. One that is over it alone raises ``UsageError``.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> t = tv.trace(model, torch.ones(4, 8))
+        >>> [part.modules for part in t.partition(by="module").parts]
+        [('0',), ('1',), ('2',)]
+        >>> [(part.names, part.reason) for part in t.partition(max_operations=2).parts]
+        [(('addmm', 'relu'), 'start of the run'), (('addmm',), 'budget of operations')]
+        """
+        return self._report(
+            "partition",
+            by=by,
+            depth=depth,
+            max_operations=max_operations,
+            max_flops=max_flops,
+            max_bytes=max_bytes,
+        )
+
+    def roofline(self, hardware: Any = None) -> RooflineReport:
+        """How near operations come to what the machine can do, and if compute, memory or overhead holds them back.
+
+        ``hardware`` is a name (see ``known_hardware``), a ``Hardware`` or a calibration; without it, this machine as
+        ``calibrate`` measured it before. The columns ``bound`` (1 compute, 2 memory, 3 overhead, 0 a view) and
+        ``peak_share`` go into a file or page that is saved from ``t.with_metrics(report)``.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
+        >>> t.with_metrics(t.roofline(hardware="a100")).metrics["bound"][:]
+        [0, 3]
+        """
+        return self._report("roofline", hardware=hardware)
+
+    def latency(self, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
+        """How long this run takes on a machine that may not be here, with a range: see ``predict_latency``.
+
+        >>> import torch, torch_vis as tv
+        >>> print(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="a100").found.machine)
+        A100 80GB SXM
+        """
+        return self._report("latency", hardware=hardware, calibration=calibration)
+
+    def _report(self, name: str, **options: Any) -> Any:
+        if name in NEED_NUMBERS and self.meta.get("fake"):
+            raise UsageError(
+                f"{name}() needs a run with numbers, and this one followed shapes alone (fake=True); "
+                "latency(hardware=…) predicts its time, memory() its memory"
+            )
+        return resolved(REPORTS[name])(self, **options)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write all that can be found out to one file: Markdown to read (``.md``), or data to go on with (``.json``).
+
+        The tables of ``print``, ``memory``, ``time``, ``fusion``, ``partition``, and as far as the trace has the data
+        ``roofline``, ``gradients`` and ``latency`` (where this machine was calibrated). What is missing is
+        listed with the reason.
+
+        >>> import os, tempfile, torch, torch_vis as tv
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.md")
+        >>> tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True).report(path)
+        >>> [line for line in open(path).read().splitlines() if line.startswith("## ")][:4]
+        ['## Modules', '## Costliest operations', '## Picture', '## Memory']
+        """
+        resolved(FULL_REPORT)(self, path)
+
+    # ---------------------------------------------------------------- look at it, hand it on
+
+    def save(self, path: PathLike, *, format: Any = None) -> None:
+        """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
+
+        ``.html`` is a web page: one file, no network. ``.tvz`` and ``.json`` can be loaded again. The others are for
+        other tools: ``.onnx`` (Netron), ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``,
+        ``.csv``, ``.md``, and pictures: ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is
+        your own: the class, made without arguments, needs ``save(path, run)``, where
+        ``run`` has ``graph``, ``metrics``, ``limits`` and ``meta``.
+
+        >>> import os, tempfile, torch, torch_vis as tv
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.tvz")
+        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).save(path)
+        >>> tv.load(path).graph
+        <Graph: 1 operation, 2 values, 2 scopes>
+        """
+        writer(path, format).save(path, self)
+
+    def table(self, *, depth: int | Literal["auto"] | None = "auto", width: int | None = None) -> str:
+        """The module tree with shapes, parameters, operations, time and memory, as ``print`` shows it.
+
+        >>> import torch, torch_vis as tv
+        >>> print(tv.trace(torch.nn.ReLU(), torch.ones(2)).table().splitlines()[0].split()[0])
+        ReLU
+        """
+        from torch_vis.views.text.module_tree import table
+
+        return table(self, depth=depth, width=width)
+
+    def figure(
+        self,
+        renderer: str = "plotly",
+        *,
+        depth: int | Literal["auto"] | None = "auto",
+        color: str = "type",
+        phase: str | None = None,
+    ) -> Any:
+        """Draw the run as a graph: layered, grouped by module, repeated blocks folded into one (``× 12``).
+
+        ``renderer`` is ``"plotly"``, ``"matplotlib"``, ``"graphviz"`` or ``"svg"``; what comes back is that library's
+        figure. ``"package.module:Object"`` names your own, a callable of ``(run, look)``.
+        ``depth`` is how many levels of modules are opened (None: down to every operation; by default as many as can be
+        read). ``color`` is ``"type"``, ``"time"``, ``"memory"``, ``"flops"``, ``"bytes"`` or ``"none"``, and ``phase``
+        one of ``"forward"``, ``"backward"``, ``"optimizer"`` to draw only that.
+
+        >>> import torch, torch_vis as tv
+        >>> figure = tv.trace(torch.nn.ReLU(), torch.ones(2)).figure("svg", color="time")
+        >>> str(figure)[:4]
+        '<svg'
+        """
+        from torch_vis.views.figure.diagram import Look
+
+        return renderer_called(renderer, self, Look(depth, color, phase))
+
+    def show(self) -> str:
+        """Open the run as a web page: in the notebook that this is called from, or else in the browser.
+
+        The page is one file without a network, written to a temporary folder; its path is returned. ``save`` with the
+        ending ``.html`` writes the same page to a place of your own. Where no browser can be started, a warning says
+        where the page is.
+
+        >>> import torch, torch_vis as tv
+        >>> path = tv.trace(torch.nn.ReLU(), torch.ones(2)).show()  # doctest: +SKIP
+        """
+        from torch_vis.views.page.show import show
+
+        return show(self)
+
+    def explore(
+        self,
+        *,
+        model: torch.nn.Module | None = None,
+        against: Any = None,
+        config: ExplorerConfig | None = None,
+    ) -> None:
+        """Open the run in the terminal explorer, until it is quit.
+
+        With the ``model`` that was traced, modules that did not run are shown too, and their arguments and weights.
+        ``against`` is a second trace, model or file to compare with.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+        >>> try:
+        ...     t.explore()  # here, where there is no terminal
+        ... except tv.errors.UsageError as error:
+        ...     print(str(error).partition(";")[0])
+        the explorer needs a terminal
+        """
+        subject = self if model is None else model
+        resolved(EXPLORE)(subject, trace=self, against=against, config=config)
+
+    def to_networkx(self) -> networkx.MultiDiGraph[Any]:
+        """The graph as a networkx ``MultiDiGraph``.
+
+        >>> import torch, torch_vis as tv
+        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).to_networkx().nodes[0]["name"]
+        'relu'
+        """
+        from torch_vis.exporters.networkx import to_networkx
+
+        return to_networkx(self.graph, self.metrics)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per operation, with every metric, as a pandas ``DataFrame``.
+
+        >>> import torch, torch_vis as tv
+        >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).to_pandas()["name"].tolist()
+        ['relu']
+        """
+        from torch_vis.exporters.pandas import to_pandas
+
+        return to_pandas(self.graph, self.metrics)
+
+    def _repr_html_(self) -> str:
+        from torch_vis.views.notebook import html
+
+        return html(self)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        name = self.meta.get("model") or "run"
+        return f"<Trace of {name}: {many(len(self.graph), 'operation')}>"
+
+
+def with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
+    """The metrics, and what follows from shapes and lifetimes: worked out when it is first asked for."""
+
+    def compute() -> Mapping[str, Column]:
+        from torch_vis.ops.cost import costs
+
+        found = costs(graph, metrics.get("stored"))
+        return {name: metrics[name].filled(one) if name in metrics else one for name, one in found.items()}
+
+    def formulas() -> int:
+        from torch_vis.ops.cost.registry import version
+
+        return version()
+
+    def memory() -> MemoryByUse:
+        from torch_vis.graph.lifetimes import Blocks, Use
+
+        found, words = Blocks(graph, metrics), tuple(use.words for use in Use)
+        columns = found.use, found.told_value, found.birth, found.death, found.bytes, found.during
+        return MemoryByUse(words, *columns)
+
+    found = metrics.with_later(COSTS, compute, version=formulas)
+    return found.with_memory(memory) if all(name in metrics for name in MEMORY) else found

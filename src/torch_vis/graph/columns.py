@@ -1,0 +1,273 @@
+"""The columns of a graph, what follows from them (edges, users, ancestors), and how they are searched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import translate
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.call import Call, short_name
+from torch_vis.graph.schema import (
+    COLUMNS,
+    TABLES,
+    Flag,
+    Kind,
+    Module,
+    Phase,
+    ResultRow,
+    Site,
+    TensorType,
+)
+from torch_vis.graph.text import many
+from torch_vis.graph.types import Bools, Ints
+
+
+class Columns:
+    """Everything one run did, as immutable columns and interned tables; ``Graph`` adds rows to read."""
+
+    node_call: Ints
+    node_scope: Ints
+    node_site: Ints
+    node_link: Ints
+    node_phase: Ints
+    node_flags: Ints
+    in_start: Ints
+    out_start: Ints
+    in_value: Ints
+    in_slot: Ints
+    in_kind: Ints
+    out_value: Ints
+    out_slot: Ints
+    value_producer: Ints
+    value_type: Ints
+    value_storage: Ints
+    value_offset: Ints
+    value_carries: Ints
+    value_name: Ints
+    value_role: Ints
+    storage_bytes: Ints
+    storage_birth: Ints
+    storage_death: Ints
+    storage_device: Ints
+    scope_parent: Ints
+    scope_module: Ints
+    scope_call: Ints
+    result_start: Ints
+    result_value: Ints
+    result_kind: Ints
+    calls: tuple[Call, ...]
+    types: tuple[TensorType, ...]
+    sites: tuple[Site, ...]
+    modules: tuple[Module, ...]
+    names: tuple[str, ...]
+    devices: tuple[str, ...]
+    results: tuple[ResultRow, ...]
+
+    def __init__(self, columns: Mapping[str, Ints], tables: Mapping[str, Sequence[Any]]) -> None:
+        for name, spec in COLUMNS.items():
+            column = np.ascontiguousarray(columns[name], dtype=spec.dtype)
+            column.flags.writeable = False
+            self.__dict__[name] = column
+        for name in TABLES:
+            self.__dict__[name] = tuple(tables[name])
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a graph is immutable; {name!r} cannot be set")
+
+    def __len__(self) -> int:
+        return len(self.node_call)
+
+    def __repr__(self) -> str:
+        parts = ((self, "operation"), (self.value_type, "value"), (self.scope_call, "scope"))
+        return f"<{type(self).__name__}: {', '.join(many(len(rows), thing) for rows, thing in parts)}>"
+
+    def input_span(self, node: int) -> tuple[int, int]:
+        """The rows of ``in_value`` that belong to a node."""
+        return int(self.in_start[node]), int(self.in_start[node + 1])
+
+    def output_span(self, node: int) -> tuple[int, int]:
+        """The rows of ``out_value`` that belong to a node."""
+        return int(self.out_start[node]), int(self.out_start[node + 1])
+
+    @cached_property
+    def in_node(self) -> Ints:
+        """For each row of ``in_value``, the node that reads it."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.in_start))
+
+    @cached_property
+    def first_output(self) -> Ints:
+        """For each node the value that it returns first, or else the first that it writes; -1 if it makes none."""
+        found = np.full(len(self), -1, dtype=np.int64)
+        made_by = np.repeat(np.arange(len(self)), np.diff(self.out_start))
+        for chosen in (self.out_slot == -1, self.out_slot == 0):  # the later one counts
+            found[made_by[chosen]] = self.out_value[chosen]
+        some = (np.diff(self.out_start) > 0) & (found < 0)
+        found[some] = self.out_value[self.out_start[:-1][some]]
+        return found
+
+    def edges(self, *, shape: bool = True) -> tuple[Ints, Ints, Ints, Ints]:
+        """Every dependence of a node on a node: source, target, value and kind, as four columns.
+
+        A partial write's dependence on the version it was laid over is an edge of kind ``WHOLE``. With
+        ``shape=False``, edges that carry only geometry are left out.
+
+        >>> import torch, torch_vis as tv
+        >>> graph = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).graph
+        >>> source, target, value, kind = graph.edges()
+        >>> [(graph.nodes[s].name, graph.nodes[t].name) for s, t in zip(source, target)]
+        [('t', 'addmm')]
+        """
+        source = self.value_producer[self.in_value]
+        keep = source >= 0
+        if not shape:
+            keep &= self.in_kind != Kind.SHAPE
+        parts = [(source[keep], self.in_node[keep], self.in_value[keep], self.in_kind[keep])]
+        over = np.flatnonzero(self.value_carries >= 0)
+        if len(over):
+            below = self.value_carries[over]
+            source, target = self.value_producer[below], self.value_producer[over]
+            keep = (source >= 0) & (source != target)
+            kind = np.full(int(keep.sum()), Kind.WHOLE, dtype=np.int8)
+            parts.append((source[keep], target[keep], below[keep], kind))
+        source, target, value, kinds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return source, target, value, kinds
+
+    def producers(self, node: int) -> Ints:
+        """The nodes whose bytes a node reads, each once, in order."""
+        start, stop = self.input_span(node)
+        sources = self.value_producer[self.in_value[start:stop][self.in_kind[start:stop] != Kind.SHAPE]]
+        return np.unique(sources[sources >= 0])
+
+    def users(self, node: int) -> Ints:
+        """The nodes that read what a node makes, each once, in order."""
+        start, stop = self.output_span(node)
+        found = [self.value_users(int(value)) for value in self.out_value[start:stop]]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int32)
+
+    def value_users(self, value: int) -> Ints:
+        """The nodes that take a value, in order."""
+        order, start = self._readers
+        return np.unique(self.in_node[order[start[value] : start[value + 1]]])
+
+    @cached_property
+    def _readers(self) -> tuple[Ints, Ints]:
+        order = np.argsort(self.in_value, kind="stable").astype(np.int32)
+        counts = np.bincount(self.in_value, minlength=len(self.value_type))
+        return order, np.concatenate([[0], np.cumsum(counts)])
+
+    def ancestors(self, values: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
+        """Everything that the given ``(value, kind)`` pairs depend on: a mask of nodes and a mask of values.
+
+        Only bytes count: a reader of one column of a buffer does not depend on a write to another.
+
+        >>> import torch, torch_vis as tv
+        >>> graph = tv.trace(lambda x, y: (x + 1, y * 2), torch.ones(2), torch.ones(2)).graph
+        >>> nodes, _ = graph.ancestors(graph.outcomes[0].sources())
+        >>> [node.name for node, used in zip(graph.nodes, nodes) if used]
+        ['add']
+        """
+        nodes = np.zeros(len(self), dtype=bool)
+        taken = np.zeros(len(self.value_type), dtype=bool)
+        whole = np.zeros(len(self.value_type), dtype=bool)
+        stack = [(value, kind) for value, kind in values if kind != Kind.SHAPE]
+        while stack:
+            value, kind = stack.pop()
+            if kind == Kind.WHOLE and not whole[value]:
+                whole[value] = True
+                carried = int(self.value_carries[value])
+                if carried >= 0:
+                    stack.append((carried, Kind.WHOLE))
+            if taken[value]:
+                continue
+            taken[value] = True
+            node = int(self.value_producer[value])
+            if node < 0 or nodes[node]:
+                continue
+            nodes[node] = True
+            for row in range(*self.input_span(node)):
+                if self.in_kind[row] != Kind.SHAPE:
+                    stack.append((int(self.in_value[row]), int(self.in_kind[row])))
+        return nodes, taken
+
+    @cached_property
+    def scope_paths(self) -> tuple[str, ...]:
+        """The module path of every scope."""
+        paths = [module.path for module in self.modules]
+        return tuple(paths[module] for module in self.scope_module)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the columns hold."""
+        return sum(self.__dict__[name].nbytes for name in COLUMNS)
+
+
+def find(
+    graph: Columns,
+    *,
+    path: str | None,
+    op: str | None,
+    phase: str | None,
+    dtype: str | None,
+    flag: str | None,
+) -> Ints:
+    """The numbers of the nodes that match every pattern given."""
+    for name, pattern in {"path": path, "op": op, "phase": phase, "dtype": dtype, "flag": flag}.items():
+        if pattern is not None and not isinstance(pattern, str):
+            raise UsageError(f"{name} is a pattern of text, not {pattern!r}")
+    mask = np.ones(len(graph), dtype=bool)
+    if path is not None:
+        mask &= _scopes(graph, path)[graph.node_scope]
+    if op is not None:
+        mask &= _calls(graph, op)[graph.node_call]
+    if phase is not None:
+        mask &= graph.node_phase == _code(Phase, phase, "phase")
+    if flag is not None:
+        mask &= (graph.node_flags & _code(Flag, flag, "flag")) != 0
+    if dtype is not None:
+        mask &= _makes(graph, dtype)
+    return np.flatnonzero(mask)
+
+
+def _scopes(graph: Columns, pattern: str) -> Bools:
+    paths = [module.path for module in graph.modules]
+    matches = _matcher(pattern)
+    hit = np.array([matches(path) for path in paths], dtype=bool)
+    if not hit.any():
+        raise no_match("module", pattern, paths)
+    inside = hit[graph.scope_module]
+    for scope in range(1, len(inside)):  # parents come first, so one pass carries a match down
+        inside[scope] |= inside[graph.scope_parent[scope]]
+    return inside
+
+
+def _calls(graph: Columns, pattern: str) -> Ints:
+    matches = _matcher(pattern)
+    names = ((call.op, call.op.partition(".")[0], short_name(call.op)) for call in graph.calls)
+    return np.array([any(map(matches, name)) for name in names], dtype=bool).reshape(len(graph.calls))
+
+
+def _makes(graph: Columns, pattern: str) -> Ints:
+    matches = _matcher(pattern)
+    hit = np.array([matches(row.dtype) for row in graph.types], dtype=bool).reshape(len(graph.types))
+    mask = np.zeros(len(graph), dtype=bool)
+    if len(graph.out_value):
+        made = graph.out_value[hit[graph.value_type[graph.out_value]]]
+        mask[graph.value_producer[made]] = True
+    return mask
+
+
+def _code(codes: type[Phase] | type[Flag], name: str, kind: str) -> int:
+    known = {code.name.lower(): int(code) for code in codes}
+    if name not in known:
+        raise no_match(kind, name, known)
+    return known[name]
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(translate(pattern))
+    return lambda text: compiled.match(text) is not None
