@@ -174,7 +174,7 @@ def test_the_command_line_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES[1::8])
 def test_nothing_reads_something_else_in_a_trace_itself(name: str) -> None:
-    assert not tv.compare(traced(name), traced(name)).alignment.wiring.reads
+    assert not tv.compare(traced(name), traced(name)).alignment.wiring.changed_inputs
 
 
 class Block(nn.Module):
@@ -232,7 +232,7 @@ def test_a_layer_put_in_is_found_in_another_type_as_well() -> None:
         return tv.trace(Stack(first, *more, *rest).to(dtype), X.to(dtype), backward=True)
 
     found = tv.compare(run(torch.float32), run(torch.float64, nn.Identity()))
-    assert places(found) == [("0", "0"), ("1", "2"), ("2", "3")] and not found.alignment.wiring.reads
+    assert places(found) == [("0", "0"), ("1", "2"), ("2", "3")] and not found.alignment.wiring.changed_inputs
 
 
 def test_calls_of_one_module_are_in_their_order_whatever_each_does() -> None:
@@ -249,7 +249,7 @@ def test_calls_of_one_module_are_in_their_order_whatever_each_does() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):  # which casts weights at their first use alone
         two = tv.trace(Twice(), X, backward=True)
     for found in both_ways(one, two):
-        assert not found.reordered_modules and not found.alignment.wiring.reads
+        assert not found.reordered_modules and not found.alignment.wiring.changed_inputs
 
 
 def test_weights_tell_which_of_alike_layers_is_gone() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
 import torch_vis as tv
-from torch_vis.analysis.compare import match_modules as compare_elsewhere
+from torch_vis.analysis.compare.match_modules import ModuleMatcher
 
 LAYERS = 300
 
@@ -25,15 +23,15 @@ class Counting(dict[int, int]):
 
 
 def test_layers_that_were_each_wrapped_are_found_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    around_the_same = compare_elsewhere._Elsewhere.around_the_same
+    parents_of_matched = ModuleMatcher.parents_of_matched
     asked = []
 
-    def counted(self: Any) -> None:
-        self.matching.came_from = Counting(self.matching.came_from)
-        around_the_same(self)
-        asked.append(self.matching.came_from.asked)
+    def counted(self: ModuleMatcher) -> None:
+        self.to_a = Counting(self.to_a)
+        parents_of_matched(self)
+        asked.append(self.to_a.asked)
 
-    monkeypatch.setattr(compare_elsewhere._Elsewhere, "around_the_same", counted)
+    monkeypatch.setattr(ModuleMatcher, "parents_of_matched", counted)
     layers, x = [nn.Linear(2, 2) for _ in range(LAYERS)], torch.ones(1, 2)
     wrapped = tv.trace(nn.Sequential(*(nn.Sequential(layer) for layer in layers)), x)
     found = tv.compare(wrapped, tv.trace(nn.Sequential(*layers), x))

@@ -20,11 +20,11 @@ from torch_vis.analysis.compare.module_deltas import (
     module_deltas,
     module_scopes,
 )
-from torch_vis.analysis.compare.module_keys import contents_of
+from torch_vis.analysis.compare.module_keys import weight_digest
 from torch_vis.analysis.compare.outputs import match_results
 from torch_vis.analysis.compare.sequence_diff import increasing
-from torch_vis.analysis.compare.sides import steps
-from torch_vis.analysis.compare.wiring import Read
+from torch_vis.analysis.compare.sides import strides_of
+from torch_vis.analysis.compare.wiring import InputChange
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 from torch_vis.graph.graph import Graph, Node, Rows, Scope, Value
 from torch_vis.graph.recomputed import first_calls
@@ -63,7 +63,7 @@ class Comparison:
 
     def __init__(self, a: Trace, b: Trace) -> None:
         self.a, self.b = a, b
-        weights = contents_of(a.graph, a.kept), contents_of(b.graph, b.kept)
+        weights = weight_digest(a.graph, a.kept), weight_digest(b.graph, b.kept)
         self.alignment = align(a.graph, b.graph, weights)
 
     @property
@@ -115,7 +115,7 @@ class Comparison:
             two = int(self.alignment.to_b[one])
             if self.alignment.changed[two]:
                 before, after = self.a.graph.nodes[one], self.b.graph.nodes[two]
-                reads = self.alignment.wiring.reads.get(two, ())
+                reads = self.alignment.wiring.changed_inputs.get(two, ())
                 yield Change(before, after, tuple(differences_in(before, after, reads)))
 
     @cached_property
@@ -149,7 +149,7 @@ class Comparison:
         found = {
             one.name: instead(a[one.value], b[two.value])
             for one, two in matched.pairs
-            if one.kind == "output" and wiring.is_other(one.value, two.value)
+            if one.kind == "output" and wiring.are_different(one.value, two.value)
         }
         for one, two in matched.pairs:
             if one.kind == "output" and one.name != two.name:
@@ -400,13 +400,13 @@ MOST_ROWS = 20
 MOST_LOOKED_AT = 2000  # operations, for lines that are equal
 
 
-def differences_in(before: Node, after: Node, reads: Sequence[Read] = ()) -> list[str]:
+def differences_in(before: Node, after: Node, reads: Sequence[InputChange] = ()) -> list[str]:
     """What two operations make, how they are called and what they read, where that is not the same."""
     found = []
     made = [(", ".join(str(value.type) for value in node.outputs)) for node in (before, after)]
     if made[0] != made[1]:
         found.append(f"{made[0]} → {made[1]}")
-    elif any(steps(one.type) != steps(two.type) for one, two in zip(before.outputs, after.outputs)):
+    elif any(strides_of(one.type) != strides_of(two.type) for one, two in zip(before.outputs, after.outputs)):
         strides = [", ".join(str(value.type.stride) for value in node.outputs) for node in (before, after)]
         found.append(f"strides {strides[0]} → {strides[1]}")
     calls = before.call.format(), after.call.format()
@@ -417,8 +417,10 @@ def differences_in(before: Node, after: Node, reads: Sequence[Read] = ()) -> lis
     return found + _rewired(before.graph, after.graph, reads)
 
 
-def _rewired(a: Graph, b: Graph, reads: Sequence[Read]) -> list[str]:
-    if len(reads) > 1 and sorted(read.code_a for read in reads) == sorted(read.code_b for read in reads):
+def _rewired(a: Graph, b: Graph, reads: Sequence[InputChange]) -> list[str]:
+    if len(reads) > 1 and sorted(read.identity_a for read in reads) == sorted(
+        read.identity_b for read in reads
+    ):
         return ["its operands are swapped" if len(reads) == 2 else "its operands are in another order"]
     told = []
     for read in reads:
@@ -610,7 +612,7 @@ def notes(found: Comparison) -> list[str]:
     told = []
     if found.incomplete:
         told.append("≥: operations of which it is not known are left out, so that the two cannot be compared")
-    for alike in found.alignment.alike:
+    for alike in found.alignment.ambiguous:
         scopes = [found.a.graph.scopes[n] for n in alike.a], [found.b.graph.scopes[n] for n in alike.b]
         told.append(
             f"{many(len(alike.a), 'layer')} of A ({_range(scopes[0])}) and {len(alike.b):,} of B ({_range(scopes[1])}) "

@@ -1,4 +1,12 @@
-"""Which call of a module in one run became which in another, from the outside in."""
+"""Matches the calls of modules of two runs.
+
+Calls are compared by keys, from the strictest to the loosest (``ModuleMatcher._keys``): what forward does in them, the
+weights that they read, their names, their classes. The matching starts at the two runs as a whole and goes inwards:
+the calls inside a matched pair are matched with one another, then those inside these. What is left after that may have
+been wrapped in a container, taken out of one or moved to another parent, so it is looked for anywhere, the surest
+evidence first, and each new pair is again followed inwards. Only then are calls paired that have no more in common than
+a name or a position. ``PASSES`` lists all of this in order.
+"""
 
 from __future__ import annotations
 
@@ -10,555 +18,639 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.compare.module_keys import (
-    Contents,
+    CallWeights,
     Key,
-    as_many,
-    calls_around,
-    calls_inside,
+    WeightDigest,
+    call_key,
+    children_of,
     classes_of,
-    ending,
     fingerprints,
-    if_numbers_changed,
-    is_in,
-    is_number,
-    lists_renamed,
-    names_of,
-    place_of,
+    is_index,
+    is_inside,
+    last_part,
+    local_names,
+    only_renumbered,
+    parents_of,
+    with_lists_renamed,
 )
 from torch_vis.analysis.compare.sequence_diff import common, in_any_order
 from torch_vis.analysis.compare.sides import Side
+from torch_vis.graph.types import Ints
+
+# Unmatched containers inside containers that are looked into at once; bounds the work to linear time.
+MOST_LEVELS = 4
+# Calls of a module before and after one, among which to look for a matched one.
+NEARBY = 8
+
+Pairs = list[tuple[int, int]]
 
 
-class Anchor(NamedTuple):
-    """What two calls have in common that belong together already, by the number of the first."""
-
-    scope: int
-
-    @property
-    def label(self) -> str:
-        """What to call both: as one has to have a number for a name that has its place among others that have."""
-        return f"matched.{self.scope}"
-
-
-def anchors(found: Any, rows_a: list[int], rows_b: list[int]) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
-    """Of calls that belong together already, and are both among some, what is equal for the two."""
-    theirs = set(rows_b)
-    pairs = [(scope, int(found[scope])) for scope in rows_a if found[scope] in theirs]
-    return {one: Anchor(one) for one, _ in pairs}, {two: Anchor(one) for one, two in pairs}
-
-
-class Pairing:
-    """Some calls of two runs; those that belong together already keep their place, and the order counts between."""
-
-    def __init__(self, matching: Matching, rows_a: list[int], rows_b: list[int]) -> None:
-        self.matching, self.rows_a, self.rows_b = matching, rows_a, rows_b
-        self.known_a, self.known_b = anchors(matching.found, rows_a, rows_b)
-        self.free_a = {scope for scope in rows_a if matching.found[scope] < 0}
-        self.free_b = {scope for scope in rows_b if scope not in matching.came_from}
-
-    def run(self, keys: Iterable[Key]) -> list[tuple[int, int]]:
-        """Pairs of calls that are alike by the first key, of the others by the next."""
-        found: list[tuple[int, int]] = []
-        for key in keys:
-            if not self.free_a or not self.free_b:
-                break
-            left_a = [scope for scope in self.rows_a if scope in self.free_a or scope in self.known_a]
-            left_b = [scope for scope in self.rows_b if scope in self.free_b or scope in self.known_b]
-            places = self._places(key, left_a, left_b)
-            pairs = [(left_a[one], left_b[two]) for one, two in places if left_a[one] in self.free_a]
-            self.free_a -= {one for one, _ in pairs}
-            self.free_b -= {two for _, two in pairs}
-            found += pairs
-        return found
-
-    def _places(self, key: Key, left_a: list[int], left_b: list[int]) -> list[tuple[int, int]]:
-        """The places, among those that are left, of what is alike by a key."""
-        here = [self.known_a.get(scope) or key.a[scope] for scope in left_a]
-        there = [self.known_b.get(scope) or key.b[scope] for scope in left_b]
-        if key.if_as_many is not None:
-            here = self._if_as_many(key.if_as_many, left_a, here)
-        if key.names is not None:
-            names = lists_renamed(
-                _labels(key.names[0], self.known_a, left_a), _labels(key.names[1], self.known_b, left_b)
-            )
-            if key.if_numbers_changed:
-                here, there = if_numbers_changed(names, here, there)
-            places = self._by_name(left_a, left_b, here, there, names)
-        elif key.weights:
-            places = self._by_weights(left_a, left_b, here, there)
-        else:
-            places = common(here, there)
-        return [*places, *(in_any_order(here, there, places) if key.in_any_order else ())]
-
-    def _if_as_many(self, kinds: tuple[Any, Any], left_a: list[int], here: list[Any]) -> list[Any]:
-        """The same keys, unlike all others for that of which there are not as many in both."""
-        alike = as_many(
-            [kinds[0][scope] for scope in self.free_a], [kinds[1][scope] for scope in self.free_b]
-        )
-        return [
-            one if scope in self.known_a or kinds[0][scope] in alike else object()
-            for one, scope in zip(here, left_a)
-        ]
-
-    def _by_name(
-        self,
-        left_a: list[int],
-        left_b: list[int],
-        here: list[Any],
-        there: list[Any],
-        names: tuple[list[str], list[str]],
-    ) -> list[tuple[int, int]]:
-        """Places of what is alike: by name, whatever the order, but where a name is a number, that is a place as well.
-
-        So of those with numbers the order counts, if it leaves nothing over and the numbers do. Where there are
-        more of them in one run, weights tell which of them the others have.
-        """
-        pairs = [*common(list(zip(names[0], here)), list(zip(names[1], there)))]
-        pairs += in_any_order(list(zip(names[0], here)), list(zip(names[1], there)), pairs)
-        numbered_a, numbered_b = (
-            [place for place, name in enumerate(side) if is_number(name)] for side in names
-        )
-        if not numbered_a or not numbered_b:
-            return pairs
-        of_a, of_b = [here[place] for place in numbered_a], [there[place] for place in numbered_b]
-        counts_a, counts_b = Counter(of_a), Counter(of_b)
-        both = counts_a.keys() & counts_b.keys()
-        most = sum(min(counts_a[one], counts_b[one]) for one in both)
-        named = [pair for pair in pairs if not is_number(names[0][pair[0]])]
-        if any(counts_a[one] != counts_b[one] for one in both):
-            rows = [left_a[place] for place in numbered_a], [left_b[place] for place in numbered_b]
-            told = self._by_weights(*rows, of_a, of_b)
-            if told:
-                return named + [(numbered_a[one], numbered_b[two]) for one, two in told]
-            self.matching.note(*rows, of_a, of_b)
-        if len(pairs) - len(named) == most:
-            return pairs
-        ordered = common(of_a, of_b)
-        if len(ordered) < most:
-            return pairs
-        return named + [(numbered_a[one], numbered_b[two]) for one, two in ordered]
-
-    def _by_weights(
-        self, rows_a: list[int], rows_b: list[int], of_a: list[Any], of_b: list[Any]
-    ) -> list[tuple[int, int]]:
-        """Places of what is alike and has equal weights, and of what is alike between; none where none has."""
-        if not _several_in_both(of_a, of_b):
-            return []
-        told_a, told_b = self.matching.told(rows_a, of_a, 0), self.matching.told(rows_b, of_b, 1)
-        anchors = common(told_a, told_b)
-        moved = in_any_order(told_a, told_b, anchors)
-        of_a, of_b = _without(of_a, [one for one, _ in moved]), _without(of_b, [two for _, two in moved])
-        found = list(moved)
-        last_a = last_b = 0
-        if not any(self._is_told(told_a[one]) for one, _ in [*anchors, *moved]):
-            return []
-        for one, two in [*anchors, (len(of_a), len(of_b))]:
-            between = common(of_a[last_a:one], of_b[last_b:two])
-            found += [(last_a + here, last_b + there) for here, there in between]
-            found += [(one, two)] if one < len(of_a) else []
-            last_a, last_b = one + 1, two + 1
-        return found
-
-    def _is_told(self, told: Any) -> bool:
-        """Whether it is by their weights that two calls belong together."""
-        if not isinstance(told, Anchor):
-            return True
-        one, two = self.matching.contents
-        weights = one.of(told.scope)
-        return weights is not None and weights == two.of(int(self.matching.found[told.scope]))
-
-
-def _labels(names: Any, known: dict[int, Anchor], scopes: list[int]) -> list[str]:
-    return [known[scope].label if scope in known else names[scope] for scope in scopes]
-
-
-def _several_in_both(here: list[Any], there: list[Any]) -> bool:
-    """Whether there is anything in both that is in one of them more than once, so that it does not tell which it is."""
-    counts_a, counts_b = Counter(here), Counter(there)
-    return any(counts_a[one] > 1 or counts_b[one] > 1 for one in counts_a.keys() & counts_b.keys())
-
-
-def _without(of: list[Any], places: list[int]) -> list[Any]:
-    """The same, with something unlike all else in some places."""
-    found = list(of)
-    for place in places:
-        found[place] = object()
-    return found
-
-
-DEEPEST = (
-    4  # containers in containers that are looked into at once, so that all of them together take linear time
-)
-
-
-class Alike(NamedTuple):
-    """Calls that nothing but their numbers tells apart, more of them in one run than in the other."""
+class AmbiguousGroup(NamedTuple):
+    """Equal calls with weights, more of them in one run than in the other, that only their indices tell apart."""
 
     a: list[int]
     b: list[int]
 
 
-Weights = Callable[[int], Any]
-"""For a value what its contents can be told by, equal where they are; None where they say nothing."""
+class Pass(NamedTuple):
+    """One step of the matching: its name, what it pairs, an example, and the method that does it."""
+
+    name: str
+    what: str
+    example: str
+    run: Callable[[ModuleMatcher], None]
 
 
-def match_calls(
-    one: Side, two: Side, known: dict[Any, int], weights: tuple[Weights, Weights] | None = None
-) -> tuple[Any, list[Alike]]:
-    """For each call of ``one`` the call of ``two`` that it became, -1 for none; and those that were matched by number.
+def match_modules(
+    side_a: Side,
+    side_b: Side,
+    known: dict[Any, int],
+    weights: tuple[WeightDigest, WeightDigest] | None = None,
+) -> tuple[Ints, list[AmbiguousGroup]]:
+    """For each call of ``a`` its counterpart in ``b``, -1 for none; and the calls that only indices tell apart.
 
-    Where there are more of what is alike in one run than in the other, equal weights tell which of them is new.
+    Where one run has more of equal calls than the other, equal weights tell which of them are new.
     """
-    matching = Matching(one, two, known, weights)
-    matching.descend([(0, 0)])
-    # before a call counts as one that was changed: it may be the same, wrapped or taken out
-    match_elsewhere(matching)
-    while matching.deferred:
-        pairs, matching.deferred = matching.deferred, []
-        matching.descend(matching.accept(pairs))
-    matching.match_places()
-    return matching.found, list(matching.unsure.values())
+    matcher = ModuleMatcher(side_a, side_b, known, weights)
+    for step in PASSES:
+        step.run(matcher)
+    return np.array(matcher.to_b, dtype=np.int64), list(matcher.ambiguous.values())
 
 
-class Matching:
-    """The calls of two graphs that belong together so far."""
+class ModuleMatcher:
+    """The calls of two graphs that are matched so far."""
 
     def __init__(
-        self, one: Side, two: Side, known: dict[Any, int], weights: tuple[Weights, Weights] | None
+        self,
+        side_a: Side,
+        side_b: Side,
+        known: dict[Any, int],
+        weights: tuple[WeightDigest, WeightDigest] | None,
     ) -> None:
-        self.one, self.two = one, two
-        self.unsure: dict[int, Alike] = {}
-        """By the first of them in ``a``."""
-        self.a, self.b = one.graph, two.graph
-        self.inside_a, self.inside_b = calls_inside(one), calls_inside(two)
-        self.around_a, self.around_b = calls_around(self.inside_a), calls_around(self.inside_b)
-        self.hold_a, self.hold_b = [False] * len(self.inside_a), [False] * len(self.inside_b)
-        """Whether a call that belongs together with another is made inside each."""
-        self.classes = classes_of(self.a), classes_of(self.b)
-        (
-            self.exact,
-            self.operators,
-        ) = (  # what forward does: by all that is known of operations, and by their operators
-            Key(
-                fingerprints(one, self.inside_a, told_a, known),
-                fingerprints(two, self.inside_b, told_b, known),
+        self.side_a, self.side_b = side_a, side_b
+        self.a, self.b = side_a.graph, side_b.graph
+        self.to_b = [-1] * len(self.a.scope_call)
+        self.to_b[0] = 0
+        self.to_a = {0: 0}
+        self.deferred: Pairs = []
+        """Pairs with nothing but a name or a position in common, for when nothing better was found."""
+        self.ambiguous: dict[int, AmbiguousGroup] = {}
+        """By the first call of each group in ``a``."""
+        self.children_a, self.children_b = children_of(side_a), children_of(side_b)
+        self.parent_a, self.parent_b = parents_of(self.children_a), parents_of(self.children_b)
+        self.holds_a, self.holds_b = [False] * len(self.children_a), [False] * len(self.children_b)
+        """Whether a matched call is made inside each."""
+        self.weights_a, self.weights_b = (
+            CallWeights(side, children, digest, known)
+            for side, children, digest in zip(
+                (side_a, side_b), (self.children_a, self.children_b), weights or (None, None)
             )
-            for told_a, told_b in ((one.exactly, two.exactly), (one.operators, two.operators))
         )
-        self.contents = tuple(
-            Contents(side, inside, read, known)
-            for side, inside, read in zip((one, two), (self.inside_a, self.inside_b), weights or (None, None))
+        self.names_a, self.names_b = local_names(self.a), local_names(self.b)
+        self.classes = classes_of(self.a), classes_of(self.b)
+        self.exact = Key(
+            fingerprints(side_a, self.children_a, side_a.signatures, known),
+            fingerprints(side_b, self.children_b, side_b.signatures, known),
         )
-        self.names = names_of(self.a), names_of(self.b)
+        self.operators = Key(
+            fingerprints(side_a, self.children_a, side_a.operators, known),
+            fingerprints(side_b, self.children_b, side_b.operators, known),
+        )
         self.keys = self._keys()
-        self.found = np.full(len(self.a.scope_call), -1, dtype=np.int64)
-        self.found[0] = 0
-        self.came_from = {0: 0}
-        self.deferred: list[tuple[int, int]] = []
+        self._module_a: list[int] = self.a.scope_module.tolist()
+        self._module_b: list[int] = self.b.scope_module.tolist()
+        self._calls_of_module: dict[int, list[int]] = defaultdict(list)
+        for scope, module in enumerate(self._module_a):
+            self._calls_of_module[module].append(scope)
 
     def _keys(self) -> tuple[Key, ...]:
+        """By what the calls inside a matched pair are paired: strictest first, each for what those before left."""
         exact, operators = self.exact, self.operators
-        names_a, names_b = self.names
-        labels = [name[0] for name in names_a], [name[0] for name in names_b]
+        labels = [name[0] for name in self.names_a], [name[0] for name in self.names_b]
         return (
-            exact._replace(names=labels),
-            exact._replace(weights=True),
+            # the same operations and shapes under the same name: what did not change
+            exact._replace(labels=labels),
+            # the same operations and shapes with the same weights: of equal layers, the ones that moved
+            exact._replace(by_weights=True),
+            # the same operations and shapes, in order: renamed
             exact,
-            operators._replace(names=labels, if_numbers_changed=True),
-            Key(names_a, names_b, in_any_order=True),
-            Key([ending(name) for name in names_a], [ending(name) for name in names_b]),
-            operators._replace(if_as_many=self.classes),
-            Key(*self.classes, if_as_many=self.classes),
+            # the same operators under an index that changed: a wider layer behind an inserted one
+            operators._replace(labels=labels, only_renumbered=True),
+            # the same name and class: a layer with other contents
+            Key(self.names_a, self.names_b, in_any_order=True),
+            # the same last part of the name and class: a layer with other contents in a renamed list
+            Key([last_part(name) for name in self.names_a], [last_part(name) for name in self.names_b]),
+            # the same operators, if both have equally many of the class: renamed, with other shapes
+            operators._replace(only_equal_counts=self.classes),
+            # the same class, if both have equally many of it: renamed, with other contents
+            Key(*self.classes, only_equal_counts=self.classes),
         )
 
-    def descend(self, pairs: list[tuple[int, int]]) -> None:
-        """Match what is inside pairs that belong together, and inside those; keep what is only likely for later."""
+    # --- from the outside in ---
+
+    def descend(self, pairs: Pairs) -> None:
+        """Match what is inside matched pairs, and inside these; what is only likely is kept for later."""
         stack = list(pairs)
         while stack:
             pair = stack.pop()
-            stack += self.pair_inside(*pair)
-            self.deferred += self.likely(*pair)
+            stack += self.accept(self.pair_up(*self._calls_inside(*pair), self.keys))
+            self.deferred += self._likely(*pair)
 
-    def _take(self, here: int, there: int) -> None:
-        self.found[here] = there
-        self.came_from[there] = here
-        for around, hold, scope in ((self.around_a, self.hold_a, here), (self.around_b, self.hold_b, there)):
-            scope = around[scope]
-            while scope >= 0 and not hold[scope]:
-                hold[scope] = True
-                scope = around[scope]
+    def accept(self, pairs: Pairs) -> Pairs:
+        """Match pairs, but no call with a container of what came from elsewhere; returns those that were matched."""
+        accepted = []
+        for scope, other in pairs:
+            if self.to_b[scope] >= 0 or other in self.to_a:
+                continue
+            inside_b = [self.to_b[child] for child in self.children_a[scope] if self.to_b[child] >= 0]
+            inside_a = [self.to_a[child] for child in self.children_b[other] if child in self.to_a]
+            if all(is_inside(self.b, child, other) for child in inside_b) and all(
+                is_inside(self.a, child, scope) for child in inside_a
+            ):
+                self._pair(scope, other)
+                accepted.append((scope, other))
+        return accepted
 
-    def left(self, here: int, there: int) -> tuple[list[int], list[int]]:
-        """The calls made directly inside two others that have no counterpart yet."""
-        left_a = [scope for scope in self.inside_a[here] if self.found[scope] < 0]
-        return left_a, [scope for scope in self.inside_b[there] if scope not in self.came_from]
+    def pair_up(self, calls_a: list[int], calls_b: list[int], keys: Iterable[Key]) -> Pairs:
+        """Pairs of some calls that are equal by the first key, of the others by the next."""
+        return _Pairing(self, calls_a, calls_b).run(keys)
 
-    def pair_inside(self, here: int, there: int) -> list[tuple[int, int]]:
-        """Match the calls inside two that belong together."""
-        return self.accept(self.pair_up(*self._rows(here, there), self.keys))
+    def _pair(self, scope: int, other: int) -> None:
+        self.to_b[scope] = other
+        self.to_a[other] = scope
+        for parent, holds, inner in (
+            (self.parent_a, self.holds_a, scope),
+            (self.parent_b, self.holds_b, other),
+        ):
+            outer = parent[inner]
+            while outer >= 0 and not holds[outer]:
+                holds[outer] = True
+                outer = parent[outer]
 
-    def _rows(self, here: int, there: int) -> tuple[list[int], list[int]]:
-        """The calls inside two others, and those inside containers that have no counterpart, but hold what has.
+    def _unmatched_inside(self, scope: int, other: int) -> tuple[list[int], list[int]]:
+        """The unmatched calls made directly inside two others."""
+        return (
+            [child for child in self.children_a[scope] if self.to_b[child] < 0],
+            [child for child in self.children_b[other] if child not in self.to_a],
+        )
+
+    def _calls_inside(self, scope: int, other: int) -> tuple[list[int], list[int]]:
+        """The calls inside two others; of unmatched containers that hold matched calls, also what is inside them.
 
         A container of all that one of them calls is looked into as well, if the other makes several calls.
         """
-        inside_a, inside_b = self.inside_a, self.inside_b
-        only_a = inside_a[here] if len(inside_a[here]) < 2 <= len(inside_b[there]) else ()
-        only_b = inside_b[there] if len(inside_b[there]) < 2 <= len(inside_a[here]) else ()
+        children_a, children_b = self.children_a, self.children_b
+        wraps_a = children_a[scope] if len(children_a[scope]) < 2 <= len(children_b[other]) else ()
+        wraps_b = children_b[other] if len(children_b[other]) < 2 <= len(children_a[scope]) else ()
         return (
-            _opened(inside_a, here, lambda s: self.found[s] < 0 and (self.hold_a[s] or s in only_a)),
-            _opened(inside_b, there, lambda s: s not in self.came_from and (self.hold_b[s] or s in only_b)),
+            _opened(children_a, scope, lambda s: self.to_b[s] < 0 and (self.holds_a[s] or s in wraps_a)),
+            _opened(children_b, other, lambda s: s not in self.to_a and (self.holds_b[s] or s in wraps_b)),
         )
 
-    def likely(self, here: int, there: int) -> list[tuple[int, int]]:
-        """What is left inside two: of another class under the same name, or renamed and changed in the same place."""
-        left_a, left_b = self.left(here, there)
-        names_a, names_b = (
-            [names[scope][0] for scope in left] for names, left in zip(self.names, (left_a, left_b))
-        )
-        pairs = [(left_a[one], left_b[two]) for one, two in in_any_order(names_a, names_b)]
-        only = left_a[:1] + left_b[:1] if len(left_a) == len(left_b) == 1 else None
-        if only and self._are_in_place(*self._rows(here, there), *only):
-            pairs.append((only[0], only[1]))
+    def _likely(self, scope: int, other: int) -> Pairs:
+        """What is left inside two: of another class under one name, or renamed and changed in the same position."""
+        left_a, left_b = self._unmatched_inside(scope, other)
+        labels_a, labels_b = [self.names_a[s][0] for s in left_a], [self.names_b[s][0] for s in left_b]
+        pairs = [(left_a[a], left_b[b]) for a, b in in_any_order(labels_a, labels_b)]
+        if len(left_a) == len(left_b) == 1:
+            if self._are_in_position(*self._calls_inside(scope, other), left_a[0], left_b[0]):
+                pairs.append((left_a[0], left_b[0]))
         return pairs
 
-    def _are_in_place(self, rows_a: list[int], rows_b: list[int], here: int, there: int) -> bool:
-        """Whether two of some calls come after and before those that belong together."""
-        known_a, known_b = anchors(self.found, rows_a, rows_b)
-        keys_a = [True if scope == here else known_a.get(scope, object()) for scope in rows_a]
-        keys_b = [True if scope == there else known_b.get(scope, object()) for scope in rows_b]
-        return (rows_a.index(here), rows_b.index(there)) in common(keys_a, keys_b)
+    def _are_in_position(self, calls_a: list[int], calls_b: list[int], scope: int, other: int) -> bool:
+        """Whether two calls come after and before calls that are matched."""
+        anchors_a, anchors_b = _anchors(self.to_b, calls_a, calls_b)
+        keys_a = [True if call == scope else anchors_a.get(call, object()) for call in calls_a]
+        keys_b = [True if call == other else anchors_b.get(call, object()) for call in calls_b]
+        return (calls_a.index(scope), calls_b.index(other)) in common(keys_a, keys_b)
 
-    def accept(self, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Match pairs, but no call with a container of what came from elsewhere."""
-        accepted = []
-        for here, there in pairs:
-            if self.found[here] >= 0 or there in self.came_from:
-                continue
-            went = [int(self.found[scope]) for scope in self.inside_a[here] if self.found[scope] >= 0]
-            came = [self.came_from[scope] for scope in self.inside_b[there] if scope in self.came_from]
-            if all(is_in(self.b, s, there) for s in went) and all(is_in(self.a, s, here) for s in came):
-                self._take(here, there)
-                accepted.append((here, there))
-        return accepted
+    def accept_likely(self) -> None:
+        """Match what has a name or a position in common, and what is inside it."""
+        while self.deferred:
+            pairs, self.deferred = self.deferred, []
+            self.descend(self.accept(pairs))
 
-    def pair_up(self, rows_a: list[int], rows_b: list[int], keys: Iterable[Key]) -> list[tuple[int, int]]:
-        """Pairs of calls that are alike by the first key, of the others by the next."""
-        return Pairing(self, rows_a, rows_b).run(keys)
-
-    def told(self, rows: list[int], of: list[Any], place: int) -> list[Any]:
-        """What calls can be told by, with their weights; those whose weights say nothing are unlike all others."""
-        held = [self.contents[place].of(scope) for scope in rows]
-        return [
-            one if isinstance(one, Anchor) else object() if weights is None else (one, weights)
-            for one, weights in zip(of, held)
-        ]
-
-    def note(self, rows_a: list[int], rows_b: list[int], of_a: list[Any], of_b: list[Any]) -> None:
-        """Keep in mind what has weights, but is known by its number alone."""
-        alike: dict[Any, Alike] = {}
-        for place, (rows, of) in enumerate(((rows_a, of_a), (rows_b, of_b))):
-            for scope, one in zip(rows, of):
-                if self.contents[place].has(scope):
-                    alike.setdefault(one, Alike([], []))[place].append(scope)
-        for both in alike.values():
-            if both.a and both.b and len(both.a) != len(both.b):
-                self.unsure[both.a[0]] = both
-
-    def match_places(self) -> None:
-        """Match what was called from elsewhere, but is the same call by its whole path: fx leaves containers out."""
-        rest = {
-            place_of(self.b, scope): scope
+    def by_path(self) -> None:
+        """Match calls of one path and number, whatever they are made inside of."""
+        free = {
+            call_key(self.b, scope): scope
             for scope in range(len(self.b.scope_call))
-            if scope not in self.came_from
+            if scope not in self.to_a
         }
-        for scope in np.flatnonzero(self.found < 0).tolist():
-            there = rest.pop(place_of(self.a, scope), -1)
-            if there >= 0:
-                self._take(scope, there)
+        for scope in [scope for scope, other in enumerate(self.to_b) if other < 0]:
+            other = free.pop(call_key(self.a, scope), -1)
+            if other >= 0:
+                self._pair(scope, other)
 
+    # --- anywhere ---
 
-def _opened(inside: list[list[int]], outer: int, is_open: Callable[[int], bool]) -> list[int]:
-    """The calls made directly inside another, each followed by what is inside it where it is open."""
-    found: list[int] = []
-    stack = [(scope, 0) for scope in reversed(inside[outer])]
-    while stack:
-        scope, depth = stack.pop()
-        found.append(scope)
-        if depth < DEEPEST and is_open(scope):
-            stack += [(inner, depth + 1) for inner in reversed(inside[scope])]
-    return found
-
-
-NEAR = 8  # calls of a module, before and after one, among which to look for one that has a counterpart
-
-
-def match_elsewhere(matching: Matching) -> None:
-    """Match what is left, the surest first: each pair from the outside in, with what is inside it.
-
-    What does the same and has the same weights, or is the only one that does it; then the containers of most of the
-    same, and the models as a whole, so that names and places inside them count; then what does the same.
-    """
-    elsewhere = _Elsewhere(matching)
-    elsewhere.by_weights()
-    elsewhere.only_ones()
-    elsewhere.around_the_same()
-    elsewhere.containers()
-    left_a, left_b = matching.left(0, 0)
-    if len(left_a) == len(left_b) == 1:
-        elsewhere.take([(left_a[0], left_b[0])])
-    elsewhere.once_more()
-    elsewhere.by_what_they_do()
-
-
-class _Elsewhere:
-    def __init__(self, matching: Matching) -> None:
-        self.matching = matching
-        self.module_a: list[int] = matching.a.scope_module.tolist()
-        self.module_b: list[int] = matching.b.scope_module.tolist()
-        self.calls: dict[int, list[int]] = defaultdict(list)
-        for scope, module in enumerate(self.module_a):
-            self.calls[module].append(scope)
-
-    def take(self, pairs: list[tuple[int, int]]) -> None:
-        """Match pairs, the outer ones first, and what is inside them with one another."""
+    def take(self, pairs: Pairs) -> None:
+        """Match pairs from anywhere, the outer ones first, and what is inside them with one another."""
         for pair in sorted(pairs):
             if self._is_in_order(*pair):
-                self.matching.descend(self.matching.accept([pair]))
+                self.descend(self.accept([pair]))
 
-    def _is_in_order(self, here: int, there: int) -> bool:
-        """Whether the calls of a module just before and after one are matched with calls before and after the other."""
-        found, calls = self.matching.found, self.calls[self.module_a[here]]
-        at = bisect_left(calls, here)
-        for near, is_later in (
-            (calls[max(at - NEAR, 0) : at][::-1], True),
-            (calls[at + 1 : at + 1 + NEAR], False),
-        ):
-            others = (int(found[scope]) for scope in near if found[scope] >= 0)
-            other = next((one for one in others if self.module_b[one] == self.module_b[there]), there)
-            if other != there and (there > other) != is_later:
+    def _is_in_order(self, scope: int, other: int) -> bool:
+        """Whether the calls of the module nearby are matched with calls on the same side of the other."""
+        calls = self._calls_of_module[self._module_a[scope]]
+        index = bisect_left(calls, scope)
+        before, after = calls[max(index - NEARBY, 0) : index][::-1], calls[index + 1 : index + 1 + NEARBY]
+        for nearby, is_later in ((before, True), (after, False)):
+            matched = (self.to_b[call] for call in nearby if self.to_b[call] >= 0)
+            same_module = (call for call in matched if self._module_b[call] == self._module_b[other])
+            nearest = next(same_module, other)
+            if nearest != other and (other > nearest) != is_later:
                 return False
         return True
 
-    def _left(self) -> tuple[list[int], list[int]]:
-        found = self.matching
-        left_a = [s for s, to in enumerate(found.found.tolist()) if to < 0 and found.one.solid[s] == s]
-        solid = found.two.solid
-        return left_a, [s for s in range(len(solid)) if s not in found.came_from and solid[s] == s]
+    def _unmatched(self) -> tuple[list[int], list[int]]:
+        owner_a, owner_b = self.side_a.owner, self.side_b.owner
+        return (
+            [scope for scope, other in enumerate(self.to_b) if other < 0 and owner_a[scope] == scope],
+            [scope for scope in range(len(owner_b)) if scope not in self.to_a and owner_b[scope] == scope],
+        )
 
     def by_weights(self) -> None:
-        """Match what does the same with the same weights, under the same path first."""
-        found = self.matching
-        left_a, left_b = self._left()
-        exact_a, exact_b = [found.exact.a[s] for s in left_a], [found.exact.b[s] for s in left_b]
+        """Match calls that do the same with the same weights, under the same path first."""
+        left_a, left_b = self._unmatched()
+        exact_a, exact_b = [self.exact.a[s] for s in left_a], [self.exact.b[s] for s in left_b]
         if not set(exact_a) & set(exact_b):
             return
-        told_a, told_b = found.told(left_a, exact_a, 0), found.told(left_b, exact_b, 1)
-        paths_a = [(found.a.scope_paths[s], told) for s, told in zip(left_a, told_a)]
-        paths_b = [(found.b.scope_paths[s], told) for s, told in zip(left_b, told_b)]
+        keys_a = _with_weights(left_a, exact_a, self.weights_a)
+        keys_b = _with_weights(left_b, exact_b, self.weights_b)
+        paths_a = [(self.a.scope_paths[s], key) for s, key in zip(left_a, keys_a)]
+        paths_b = [(self.b.scope_paths[s], key) for s, key in zip(left_b, keys_b)]
         pairs = in_any_order(paths_a, paths_b)
-        for one, two in pairs:
-            told_a[one], told_b[two] = object(), object()
-        ordered = common(told_a, told_b)
-        pairs += [*ordered, *in_any_order(told_a, told_b, ordered)]
-        self.take([(left_a[one], left_b[two]) for one, two in pairs])
+        keys_a, keys_b = _without(keys_a, (a for a, _ in pairs)), _without(keys_b, (b for _, b in pairs))
+        ordered = common(keys_a, keys_b)
+        pairs += [*ordered, *in_any_order(keys_a, keys_b, ordered)]
+        self.take([(left_a[a], left_b[b]) for a, b in pairs])
 
-    def only_ones(self) -> None:
-        """Match what nothing else does, in either of the runs."""
-        found = self.matching
-        left_a, left_b = self._left()
-        self.take(_unique(left_a, left_b, found.exact))
+    def unique_fingerprints(self) -> None:
+        """Match the only calls that do something, in either of the runs."""
+        self.take(_unique_pairs(*self._unmatched(), self.exact))
 
-    def around_the_same(self) -> None:
-        """Match calls of one class where all inside them that has a counterpart has it in the other.
+    def parents_of_matched(self) -> None:
+        """Match calls of one class where all matched calls inside one have their counterparts inside the other.
 
-        That has to be most of what has weights, as far as these are known and tell anything.
+        These have to be most of what has weights, as far as weights are known.
         """
-        found = self.matching
-        at_least: dict[int, int] = {}  # how many calls inside one had a counterpart when last counted
-        for here in reversed(self._left()[0]):  # from the inside out
-            went = [int(found.found[scope]) for scope in found.inside_a[here] if found.found[scope] >= 0]
-            if len({found.around_b[scope] for scope in went}) != 1:
+        # how many calls inside one were matched when last counted
+        matched_inside: dict[int, int] = {}
+        # from the inside out
+        for scope in reversed(self._unmatched()[0]):
+            inside = [self.to_b[child] for child in self.children_a[scope] if self.to_b[child] >= 0]
+            if len({self.parent_b[child] for child in inside}) != 1:
                 continue
-            there = found.around_b[went[0]]
-            if found.classes[0][here] != found.classes[1][there] or at_least.get(there, 0) > len(went):
+            other = self.parent_b[inside[0]]
+            if self.classes[0][scope] != self.classes[1][other]:
                 continue
-            # counted a few times at most: once more only if here are as many as there were in all, so they double
-            at_least[there] = sum(scope in found.came_from for scope in found.inside_b[there])
-            if at_least[there] != len(went):
+            # counted again only if there are at least as many as last time: the count doubles, so work stays linear
+            if matched_inside.get(other, 0) > len(inside):
                 continue
-            told = min(
-                sum(contents.of(scope) is not None for scope in inside)
-                for contents, inside in zip(found.contents, (found.inside_a[here], found.inside_b[there]))
+            matched_inside[other] = sum(child in self.to_a for child in self.children_b[other])
+            if matched_inside[other] != len(inside):
+                continue
+            with_digest = min(
+                sum(self.weights_a.digest(child) is not None for child in self.children_a[scope]),
+                sum(self.weights_b.digest(child) is not None for child in self.children_b[other]),
             )
-            if 2 * sum(found.contents[1].has(scope) for scope in went) > told:
-                self.take([(here, there)])
+            if 2 * sum(self.weights_b.has(child) for child in inside) > with_digest:
+                self.take([(scope, other)])
 
-    def containers(self) -> None:
-        """Match the only ones of a class that most of what they call is alike in: of one of the two, at least."""
-        found = self.matching
-        left_a = [scope for scope in self._left()[0] if found.inside_a[scope]]
-        left_b = [scope for scope in self._left()[1] if found.inside_b[scope]]
-        alike = []
-        for here, there in _unique(left_a, left_b, Key(*found.classes)):
-            one = Counter(found.operators.a[scope] for scope in found.inside_a[here])
-            two = Counter(found.operators.b[scope] for scope in found.inside_b[there])
-            if 2 * (one & two).total() > min(one.total(), two.total()):
-                alike.append((here, there))
-        self.take(alike)
+    def unique_containers(self) -> None:
+        """Match the only containers of a class, if most of what one of them calls is also called by the other."""
+        left_a, left_b = self._unmatched()
+        containers_a = [scope for scope in left_a if self.children_a[scope]]
+        containers_b = [scope for scope in left_b if self.children_b[scope]]
+        pairs = []
+        for scope, other in _unique_pairs(containers_a, containers_b, Key(*self.classes)):
+            calls_a = Counter(self.operators.a[child] for child in self.children_a[scope])
+            calls_b = Counter(self.operators.b[child] for child in self.children_b[other])
+            if 2 * (calls_a & calls_b).total() > min(calls_a.total(), calls_b.total()):
+                pairs.append((scope, other))
+        self.take(pairs)
 
-    def once_more(self) -> None:
-        """Match what is left inside pairs: containers without a counterpart may be open by now."""
-        found = self.matching
-        left_a, left_b = self._left()
-        outer_a = {found.around_a[scope] for scope in left_a if found.found[found.around_a[scope]] >= 0}
-        outer_b = {found.around_b[scope] for scope in left_b if found.around_b[scope] in found.came_from}
-        pairs = [(scope, int(found.found[scope])) for scope in sorted(outer_a)]
-        found.descend([(here, there) for here, there in pairs if there in outer_b])
+    def whole_models(self) -> None:
+        """Match the only calls that the two runs make, and have not matched yet."""
+        left_a, left_b = self._unmatched_inside(0, 0)
+        if len(left_a) == len(left_b) == 1:
+            self.take([(left_a[0], left_b[0])])
 
-    def by_what_they_do(self) -> None:
-        """Match what does the same: under the same path, then in order, between those that belong together already."""
-        found = self.matching
-        for prints in (found.exact, found.operators._replace(if_as_many=found.classes)):
-            # under the same path it is the same, whatever else is alike
-            paths = list(zip(found.a.scope_paths, prints.a)), list(zip(found.b.scope_paths, prints.b))
-            self._in_order(Key(*paths, in_any_order=True))
-            if prints is found.exact:
-                self._note(prints)
-            self._in_order(prints)
+    def inside_again(self) -> None:
+        """Match what is left inside matched pairs: unmatched containers in them may hold matched calls by now."""
+        left_a, left_b = self._unmatched()
+        outer_a = {self.parent_a[scope] for scope in left_a if self.to_b[self.parent_a[scope]] >= 0}
+        outer_b = {self.parent_b[scope] for scope in left_b if self.parent_b[scope] in self.to_a}
+        pairs = [(scope, self.to_b[scope]) for scope in sorted(outer_a)]
+        self.descend([pair for pair in pairs if pair[1] in outer_b])
+
+    def by_fingerprint(self) -> None:
+        """Match what does the same: under the same path, then in order between the calls that are matched."""
+        for key in (self.exact, self.operators._replace(only_equal_counts=self.classes)):
+            # under the same path it is the same, whatever else is equal
+            with_paths = list(zip(self.a.scope_paths, key.a)), list(zip(self.b.scope_paths, key.b))
+            self._in_order(Key(*with_paths, in_any_order=True))
+            if key is self.exact:
+                self._note_unequal_counts(key)
+            self._in_order(key)
 
     def _in_order(self, key: Key) -> None:
-        found = self.matching
-        left_a, left_b = self._left()
+        left_a, left_b = self._unmatched()
         keys_a, keys_b = {key.a[scope] for scope in left_a}, {key.b[scope] for scope in left_b}
-        rows_a = [scope for scope, to in enumerate(found.found.tolist()) if to >= 0 or key.a[scope] in keys_b]
-        rows_b = [scope for scope in range(len(key.b)) if scope in found.came_from or key.b[scope] in keys_a]
         if keys_a & keys_b:
-            self.take(found.pair_up(rows_a, rows_b, (key,)))
+            calls_a = [s for s, other in enumerate(self.to_b) if other >= 0 or key.a[s] in keys_b]
+            calls_b = [s for s in range(len(key.b)) if s in self.to_a or key.b[s] in keys_a]
+            self.take(self.pair_up(calls_a, calls_b, (key,)))
 
-    def _note(self, prints: Key) -> None:
-        """Keep in mind what is not as often in both, and is matched in order; not what is inside it."""
-        found = self.matching
-        left_a, left_b = self._left()
-        count_a, count_b = Counter(prints.a[s] for s in left_a), Counter(prints.b[s] for s in left_b)
-        unlike = {one for one in count_a.keys() & count_b.keys() if count_a[one] != count_b[one]}
-        rows_a, rows_b = (
-            [
+    # --- what only indices tell apart ---
+
+    def note_ambiguous(
+        self, calls_a: list[int], calls_b: list[int], keys_a: list[Any], keys_b: list[Any]
+    ) -> None:
+        """Record calls with weights and equal keys of which one run has more."""
+        groups: dict[Any, AmbiguousGroup] = {}
+        for scope, key in zip(calls_a, keys_a):
+            if self.weights_a.has(scope):
+                groups.setdefault(key, AmbiguousGroup([], [])).a.append(scope)
+        for scope, key in zip(calls_b, keys_b):
+            if self.weights_b.has(scope):
+                groups.setdefault(key, AmbiguousGroup([], [])).b.append(scope)
+        for group in groups.values():
+            if group.a and group.b and len(group.a) != len(group.b):
+                self.ambiguous[group.a[0]] = group
+
+    def _note_unequal_counts(self, key: Key) -> None:
+        """Record what one run has more of, and is about to be matched in order; not what is inside it."""
+        left_a, left_b = self._unmatched()
+        count_a, count_b = Counter(key.a[s] for s in left_a), Counter(key.b[s] for s in left_b)
+        unequal = {k for k in count_a.keys() & count_b.keys() if count_a[k] != count_b[k]}
+
+        def outermost(scopes: list[int], keys: Any, side: Side) -> list[int]:
+            parents = side.graph.scope_parent
+            return [
                 scope
-                for scope in left
-                if of[scope] in unlike and of[side.solid[int(side.graph.scope_parent[scope])]] not in unlike
+                for scope in scopes
+                if keys[scope] in unequal and keys[side.owner[int(parents[scope])]] not in unequal
             ]
-            for left, of, side in ((left_a, prints.a, found.one), (left_b, prints.b, found.two))
+
+        calls_a, calls_b = outermost(left_a, key.a, self.side_a), outermost(left_b, key.b, self.side_b)
+        self.note_ambiguous(calls_a, calls_b, [key.a[s] for s in calls_a], [key.b[s] for s in calls_b])
+
+
+PASSES = (
+    Pass(
+        "inside matched calls",
+        "calls inside two matched ones, from the whole run inwards, by the keys of ModuleMatcher._keys",
+        "encoder.layers.3 in both runs; the same layer under another name",
+        lambda matcher: matcher.descend([(0, 0)]),
+    ),
+    Pass(
+        "equal weights",
+        "calls anywhere that do the same with the same weights",
+        "a block that was put into a Sequential",
+        lambda matcher: matcher.by_weights(),
+    ),
+    Pass(
+        "unique fingerprint",
+        "calls anywhere that do what no other call does",
+        "the one Conv2d of a model, wrapped, in a run that kept no weights",
+        lambda matcher: matcher.unique_fingerprints(),
+    ),
+    Pass(
+        "parents of matched calls",
+        "calls of one class whose matched children are children of the other",
+        "an encoder that was wrapped, and one of whose layers changed",
+        lambda matcher: matcher.parents_of_matched(),
+    ),
+    Pass(
+        "unique containers",
+        "the only containers of a class, if most of what they call is equal",
+        "a decoder that was moved, with a layer more",
+        lambda matcher: matcher.unique_containers(),
+    ),
+    Pass(
+        "whole models",
+        "the only unmatched calls directly inside the two runs",
+        "two models of different classes",
+        lambda matcher: matcher.whole_models(),
+    ),
+    Pass(
+        "inside matched calls again",
+        "calls inside matched ones, containers that hold matched calls looked into",
+        "a new layer beside one that was wrapped",
+        lambda matcher: matcher.inside_again(),
+    ),
+    Pass(
+        "equal fingerprint",
+        "calls anywhere that do the same: under the same path, then in order between matched calls",
+        "twelve equal activations, each moved into its layer",
+        lambda matcher: matcher.by_fingerprint(),
+    ),
+    Pass(
+        "likely",
+        "calls inside matched ones with nothing but a name or a position in common",
+        "act: ReLU, now GELU; the only layer between two matched ones",
+        lambda matcher: matcher.accept_likely(),
+    ),
+    Pass(
+        "equal path",
+        "calls of one path and number that are made inside different ones",
+        "a capture by torch.fx, which leaves containers out",
+        lambda matcher: matcher.by_path(),
+    ),
+)
+
+
+class _Anchor(NamedTuple):
+    """The key that two matched calls share, by the index of the first."""
+
+    scope: int
+
+    @property
+    def label(self) -> str:
+        """A name for both, which ends in an index, so that it keeps its position among others that do."""
+        return f"matched.{self.scope}"
+
+
+def _anchors(
+    to_b: list[int], calls_a: list[int], calls_b: list[int]
+) -> tuple[dict[int, _Anchor], dict[int, _Anchor]]:
+    """A shared key for matched calls that are both among some."""
+    among_b = set(calls_b)
+    pairs = [(scope, to_b[scope]) for scope in calls_a if to_b[scope] in among_b]
+    return {a: _Anchor(a) for a, _ in pairs}, {b: _Anchor(a) for a, b in pairs}
+
+
+class _Pairing:
+    """Pairs some calls of two runs by one key after another; matched ones keep their position among them."""
+
+    def __init__(self, matcher: ModuleMatcher, calls_a: list[int], calls_b: list[int]) -> None:
+        self.matcher, self.calls_a, self.calls_b = matcher, calls_a, calls_b
+        self.anchors_a, self.anchors_b = _anchors(matcher.to_b, calls_a, calls_b)
+        self.free_a = {scope for scope in calls_a if matcher.to_b[scope] < 0}
+        self.free_b = {scope for scope in calls_b if scope not in matcher.to_a}
+
+    def run(self, keys: Iterable[Key]) -> Pairs:
+        """Pairs that are equal by the first key, of the others by the next."""
+        pairs: Pairs = []
+        for key in keys:
+            if not self.free_a or not self.free_b:
+                break
+            left_a = [scope for scope in self.calls_a if scope in self.free_a or scope in self.anchors_a]
+            left_b = [scope for scope in self.calls_b if scope in self.free_b or scope in self.anchors_b]
+            indices = self._equal(key, left_a, left_b)
+            new = [(left_a[a], left_b[b]) for a, b in indices if left_a[a] in self.free_a]
+            self.free_a -= {a for a, _ in new}
+            self.free_b -= {b for _, b in new}
+            pairs += new
+        return pairs
+
+    def _equal(self, key: Key, left_a: list[int], left_b: list[int]) -> Pairs:
+        """The indices, among what is left, of calls that are equal by a key."""
+        keys_a = [self.anchors_a.get(scope) or key.a[scope] for scope in left_a]
+        keys_b = [self.anchors_b.get(scope) or key.b[scope] for scope in left_b]
+        if key.only_equal_counts is not None:
+            keys_a = self._if_equal_counts(key.only_equal_counts, left_a, keys_a)
+        if key.labels is not None:
+            labels = with_lists_renamed(
+                _labels(key.labels[0], self.anchors_a, left_a), _labels(key.labels[1], self.anchors_b, left_b)
+            )
+            if key.only_renumbered:
+                keys_a, keys_b = only_renumbered(labels, keys_a, keys_b)
+            pairs = self._by_label(left_a, left_b, keys_a, keys_b, labels)
+        elif key.by_weights:
+            pairs = self._by_weights(left_a, left_b, keys_a, keys_b)
+        else:
+            pairs = common(keys_a, keys_b)
+        return [*pairs, *(in_any_order(keys_a, keys_b, pairs) if key.in_any_order else ())]
+
+    def _if_equal_counts(self, kinds: tuple[Any, Any], left_a: list[int], keys_a: list[Any]) -> list[Any]:
+        """The same keys, unlike all others for kinds of which one run has more."""
+        count_a = Counter(kinds[0][scope] for scope in self.free_a)
+        count_b = Counter(kinds[1][scope] for scope in self.free_b)
+        return [
+            key
+            if scope in self.anchors_a or count_a[kinds[0][scope]] == count_b[kinds[0][scope]]
+            else object()
+            for key, scope in zip(keys_a, left_a)
+        ]
+
+    def _by_label(
+        self,
+        left_a: list[int],
+        left_b: list[int],
+        keys_a: list[Any],
+        keys_b: list[Any],
+        labels: tuple[list[str], list[str]],
+    ) -> Pairs:
+        """Indices of what has equal keys: by name, whatever the order; an index for a name is a position too.
+
+        So of those with indices the order counts, if it leaves nothing over and the indices do. Where one run has
+        more of them, weights tell which of them the other has.
+        """
+        labelled_a, labelled_b = list(zip(labels[0], keys_a)), list(zip(labels[1], keys_b))
+        pairs = common(labelled_a, labelled_b)
+        pairs = [*pairs, *in_any_order(labelled_a, labelled_b, pairs)]
+        indexed_a, indexed_b = (
+            [index for index, label in enumerate(names) if is_index(label)] for names in labels
         )
-        found.note(rows_a, rows_b, [prints.a[s] for s in rows_a], [prints.b[s] for s in rows_b])
+        if not indexed_a or not indexed_b:
+            return pairs
+        of_a, of_b = [keys_a[index] for index in indexed_a], [keys_b[index] for index in indexed_b]
+        counts_a, counts_b = Counter(of_a), Counter(of_b)
+        both = counts_a.keys() & counts_b.keys()
+        most = sum(min(counts_a[key], counts_b[key]) for key in both)
+        named = [pair for pair in pairs if not is_index(labels[0][pair[0]])]
+        if any(counts_a[key] != counts_b[key] for key in both):
+            calls_a, calls_b = [left_a[index] for index in indexed_a], [left_b[index] for index in indexed_b]
+            by_weights = self._by_weights(calls_a, calls_b, of_a, of_b)
+            if by_weights:
+                return named + [(indexed_a[a], indexed_b[b]) for a, b in by_weights]
+            self.matcher.note_ambiguous(calls_a, calls_b, of_a, of_b)
+        if len(pairs) - len(named) == most:
+            return pairs
+        ordered = common(of_a, of_b)
+        if len(ordered) < most:
+            return pairs
+        return named + [(indexed_a[a], indexed_b[b]) for a, b in ordered]
+
+    def _by_weights(
+        self, calls_a: list[int], calls_b: list[int], keys_a: list[Any], keys_b: list[Any]
+    ) -> Pairs:
+        """Indices of what has equal keys and weights, and of what has equal keys between; none where none has."""
+        if not _repeated_in_both(keys_a, keys_b):
+            return []
+        weighted_a = _with_weights(calls_a, keys_a, self.matcher.weights_a)
+        weighted_b = _with_weights(calls_b, keys_b, self.matcher.weights_b)
+        ordered = common(weighted_a, weighted_b)
+        moved = in_any_order(weighted_a, weighted_b, ordered)
+        if not any(self._has_equal_weights(weighted_a[a]) for a, _ in [*ordered, *moved]):
+            return []
+        keys_a, keys_b = _without(keys_a, (a for a, _ in moved)), _without(keys_b, (b for _, b in moved))
+        pairs = list(moved)
+        last_a = last_b = 0
+        for a, b in [*ordered, (len(keys_a), len(keys_b))]:
+            between = common(keys_a[last_a:a], keys_b[last_b:b])
+            pairs += [(last_a + inner_a, last_b + inner_b) for inner_a, inner_b in between]
+            pairs += [(a, b)] if a < len(keys_a) else []
+            last_a, last_b = a + 1, b + 1
+        return pairs
+
+    def _has_equal_weights(self, key: Any) -> bool:
+        """Whether it is by their weights that two calls have this key."""
+        if not isinstance(key, _Anchor):
+            return True
+        matcher = self.matcher
+        digest = matcher.weights_a.digest(key.scope)
+        return digest is not None and digest == matcher.weights_b.digest(matcher.to_b[key.scope])
 
 
-def _unique(left_a: list[int], left_b: list[int], key: Key) -> list[tuple[int, int]]:
-    """Pairs of what is there once in both, by a key."""
-    count_a, count_b = Counter(key.a[scope] for scope in left_a), Counter(key.b[scope] for scope in left_b)
-    there: dict[Any, int] = {key.b[scope]: scope for scope in left_b}
+def _opened(children: list[list[int]], outer: int, is_open: Callable[[int], bool]) -> list[int]:
+    """The calls made directly inside another, each followed by what is inside it where it is open."""
+    calls: list[int] = []
+    stack = [(scope, 0) for scope in reversed(children[outer])]
+    while stack:
+        scope, level = stack.pop()
+        calls.append(scope)
+        if level < MOST_LEVELS and is_open(scope):
+            stack += [(inner, level + 1) for inner in reversed(children[scope])]
+    return calls
+
+
+def _labels(labels: Any, anchors: dict[int, _Anchor], scopes: list[int]) -> list[str]:
+    return [anchors[scope].label if scope in anchors else labels[scope] for scope in scopes]
+
+
+def _with_weights(scopes: list[int], keys: list[Any], weights: CallWeights) -> list[Any]:
+    """Keys of calls with their weights; those whose weights are unknown are unlike all others."""
+    digests = [weights.digest(scope) for scope in scopes]
     return [
-        (scope, there[key.a[scope]])
+        key if isinstance(key, _Anchor) else object() if digest is None else (key, digest)
+        for key, digest in zip(keys, digests)
+    ]
+
+
+def _without(keys: list[Any], indices: Iterable[int]) -> list[Any]:
+    """The same keys, unlike all others at some indices."""
+    keys = list(keys)
+    for index in indices:
+        keys[index] = object()
+    return keys
+
+
+def _repeated_in_both(keys_a: list[Any], keys_b: list[Any]) -> bool:
+    """Whether both have a key that one of them has more than once, so that the key does not tell calls apart."""
+    counts_a, counts_b = Counter(keys_a), Counter(keys_b)
+    return any(counts_a[key] > 1 or counts_b[key] > 1 for key in counts_a.keys() & counts_b.keys())
+
+
+def _unique_pairs(left_a: list[int], left_b: list[int], key: Key) -> Pairs:
+    """Pairs of calls whose key each run has once."""
+    count_a, count_b = Counter(key.a[scope] for scope in left_a), Counter(key.b[scope] for scope in left_b)
+    scope_b: dict[Any, int] = {key.b[scope]: scope for scope in left_b}
+    return [
+        (scope, scope_b[key.a[scope]])
         for scope in left_a
         if count_a[key.a[scope]] == count_b[key.a[scope]] == 1
     ]

@@ -1,16 +1,21 @@
-"""Which operation of one run became which of another, once it is known which calls belong together.
+"""Matches the operations of two runs, once it is known which calls of modules belong together.
 
-What forward runs is matched within two calls that belong together, in order. What backward runs belongs to an operation
-of forward, and is matched with what belongs to that one's counterpart: so a change stays with the module that changed.
-The order in which backward sums up gradients depends on who else asks for them; what such a sum is, its readers tell.
+Operations of forward are matched within matched modules, in order, like lines in a diff. That alone pairs operations
+that only look alike, so pairs that share an operator and nothing else are dropped again unless data flow connects
+them to a certain pair. Next comes data flow itself: the same call on the same inputs is the same operation, wherever
+it runs. Operations of backward follow the operations of forward that they belong to, so that a change stays with the
+module that changed; sums of gradients, whose order depends on who else adds to them, go by who reads them. What is
+left is matched across module boundaries, because a compiler, or code that was written out, keeps the operations and
+drops the call. ``PASSES`` lists all of this in order; each pass sees only what the ones before left unmatched, or
+marked as uncertain.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,564 +26,669 @@ from torch_vis.analysis.compare.wiring import (
     COMMUTATIVE,
     SUMS,
     Wiring,
-    paths_of,
-    places,
+    module_paths,
+    output_places,
     roots,
-    ways_shown,
-    wiring,
+    view_chains,
 )
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Phase
+from torch_vis.graph.types import Bools, Ints
 
-# The same numbers in another type: where autocast puts them in, data still go the same way.
+# Casts keep the data: where autocast inserts them, data still flow the same way.
 CASTS = frozenset({"aten::_to_copy", "prims::convert_element_type"})
-# What autograd does to gradients when they are complete, which belongs to whichever part of them came last.
-HANDED_ON = "aten::detach"  # which belongs to another part if something is written to the gradient later on
+# What autograd does to a complete gradient. It belongs to whichever part of the gradient came last, and to another
+# part if something is written to the gradient later on.
+HANDED_ON = "aten::detach"
 LAST = SUMS | {HANDED_ON}
+# How often an operation is looked at again because what it reads was matched anew; bounds the work to linear time.
+MOST_VISITS = 3
 
+FORWARD = (Phase.FORWARD, Phase.OPTIMIZER, RECOMPUTED)
+ALL = (*Phase, RECOMPUTED)
 Groups = dict[Any, list[int]]
+Pairs = Iterable[tuple[int, int]]
 
 
-def match_operations(one: Side, two: Side, scopes: Any) -> tuple[Any, Wiring]:
-    """For each operation of ``one`` the operation of ``two`` that it became, -1 for none; and what these read."""
-    matching = _Operations(one, two, scopes)
-    forward = [Phase.FORWARD, Phase.OPTIMIZER, RECOMPUTED]
-    matching.in_calls(forward)
-    if matching.let_go():
-        matching.in_calls(forward, only_exact=True)
-    matching.by_reads(forward)
-    matching.by_forward(only_alike=True)
-    matching.by_readers()
-    matching.by_forward()
-    matching.by_readers()
-    matching.in_calls([Phase.BACKWARD])
-    matching.let_go()
-    matching.dissolved()
-    wired = matching.by_reads([*Phase, RECOMPUTED])
-    if matching.part(wired):
-        wired = matching.wired()
-    return np.array(matching.to_b, dtype=np.int64), wired
+def match_operations(side_a: Side, side_b: Side, scope_to_b: Ints) -> tuple[Ints, Wiring]:
+    """For each operation of ``a`` its counterpart in ``b``, -1 for none; and how the values of both correspond."""
+    matcher = _OperationMatcher(side_a, side_b, scope_to_b)
+    for step in PASSES:
+        step.run(matcher)
+    return np.array(matcher.to_b, dtype=np.int64), matcher.wiring
 
 
-class _Operations:
-    """The operations of two graphs that belong together so far."""
+class Pass(NamedTuple):
+    """One step of the matching: its name, what it pairs or drops, an example, and the method that does it."""
 
-    def __init__(self, one: Side, two: Side, scopes: Any) -> None:
-        self.one, self.two = one, two
-        self.a, self.b = one.graph, two.graph
-        self.scopes: list[int] = scopes.tolist()
+    name: str
+    what: str
+    example: str
+    run: Callable[[_OperationMatcher], None]
+
+
+class _OperationMatcher:
+    """The operations of two graphs that are matched so far."""
+
+    wiring: Wiring
+
+    def __init__(self, side_a: Side, side_b: Side, scope_to_b: Ints) -> None:
+        self.side_a, self.side_b = side_a, side_b
+        self.a, self.b = side_a.graph, side_b.graph
+        self.scope_to_b: list[int] = scope_to_b.tolist()
         self.to_b = [-1] * len(self.a)
-        self.free = [True] * len(self.b)
-        has_a = np.zeros(len(self.b.scope_call), dtype=bool)
-        has_a[scopes[scopes >= 0]] = True
-        self.around_a, self.around_b = _around(one, scopes >= 0), _around(two, has_a)
-        self.makers_a, self.makers_b = _Makers(self.a), _Makers(self.b)
-        self.belong_a, self.belong_b = _of_source(one), _of_source(two)
-        self.paths = paths_of(self.a, self.b, scopes)
-        self.shown = ways_shown(self.a, self.b)
-        self.doubtful: set[int] = set()
+        self.free_b = [True] * len(self.b)
+        matched_b = np.zeros(len(self.b.scope_call), dtype=bool)
+        matched_b[scope_to_b[scope_to_b >= 0]] = True
+        self.matched_scope_a = _nearest_matched(side_a, scope_to_b >= 0)
+        self.matched_scope_b = _nearest_matched(side_b, matched_b)
+        self.producers_a, self.producers_b = _Producers(self.a), _Producers(self.b)
+        self.backward_a, self.backward_b = _backward_operations(side_a), _backward_operations(side_b)
+        self.has_links = _has_links(side_a) and _has_links(side_b)
+        self.paths = module_paths(self.a, self.b, scope_to_b)
+        self.views = view_chains(self.a, self.b)
         numbers: dict[Any, int] = {}
-        self.calls = [
+        self.calls_a, self.calls_b = (
             [numbers.setdefault(call, len(numbers)) for call in graph.calls] for graph in (self.a, self.b)
-        ]
-        self.linked = _is_linked(one) and _is_linked(two)
-
-    def _take(self, nodes: list[int], others: list[int], pairs: Iterable[tuple[int, int]]) -> None:
-        for here, there in pairs:
-            self.to_b[nodes[here]] = others[there]
-            self.free[others[there]] = False
-
-    def _in_order(self, nodes: list[int], others: list[int]) -> None:
-        one, two = self.one, self.two
-        coarse = one.operators(nodes), two.operators(others)
-        if coarse[0] == coarse[1]:
-            self._take(nodes, others, ((place, place) for place in range(len(nodes))))
-        else:
-            fine = one.exactly(nodes), two.exactly(others)
-            pairs = in_order(*coarse, *fine)
-            self._take(nodes, others, pairs)
-            called = self._called(nodes, others)
-            self.doubtful.update(
-                nodes[here]
-                for here, there in pairs
-                if fine[0][here] != fine[1][there] or called[0][here] != called[1][there]
-            )
-
-    def _called(self, nodes: list[int], others: list[int]) -> tuple[list[Any], list[Any]]:
-        """Operations with what they make, and the arguments that are no tensors."""
-        (one, two), (call_a, call_b) = (self.one, self.two), self.calls
-        return (
-            [(*told, call_a[one.call[node]]) for told, node in zip(one.exactly(nodes), nodes)],
-            [(*told, call_b[two.call[node]]) for told, node in zip(two.exactly(others), others)],
         )
+        self.uncertain: set[int] = set()
+        """Operations of ``a`` that were paired by their operator, though arguments or outputs differ."""
+        self.dropped_any = False
 
-    def in_calls(self, stages: Iterable[int], only_exact: bool = False) -> None:
-        """Match what runs in two calls that belong together, in order; if wanted, only what is called the same."""
-        wanted = set(stages)
-        for (scope, stage), nodes in self.one.operations.items():
-            others = self.two.operations.get((self.scopes[scope], stage)) if stage in wanted else None
-            if others:
-                nodes, others = self._left(nodes, others)
-                if only_exact:
-                    self._take(nodes, others, common(*self._called(nodes, others)))
+    # --- the passes ---
+
+    def in_modules(self, stages: Collection[int], *, exact: bool = False) -> None:
+        """Pair the operations of two matched modules in order; if wanted, only those that are called the same."""
+        for (scope, stage), nodes_a in self.side_a.operations.items():
+            nodes_b = self.side_b.operations.get((self.scope_to_b[scope], stage)) if stage in stages else None
+            if nodes_b:
+                nodes_a, nodes_b = self._unmatched(nodes_a, nodes_b)
+                if exact:
+                    self._pair(nodes_a, nodes_b, common(*self._exact_keys(nodes_a, nodes_b)))
                 else:
-                    self._in_order(nodes, others)
+                    self._pair_in_order(nodes_a, nodes_b)
 
-    def let_go(self) -> bool:
-        """Part those that are only alike: what they are made of, and who reads them, leads to none that is sure.
-
-        Says whether there were any.
-        """
-        if not self.doubtful:
-            return False
-        near: Groups = defaultdict(list)
-        sure = []
-        behind_a = _behind(self.one, self.makers_a, [other < 0 for other in self.to_b])
-        behind_b = _behind(self.two, self.makers_b, self.free)
+    def drop_unconnected(self) -> None:
+        """Drop the uncertain pairs that neither inputs nor readers connect to a certain pair."""
+        self.dropped_any = False
+        if not self.uncertain:
+            return
+        neighbours: Groups = defaultdict(list)
+        certain = []
+        source_a = _sources_of_casts(self.side_a, self.producers_a, [other < 0 for other in self.to_b])
+        source_b = _sources_of_casts(self.side_b, self.producers_b, self.free_b)
         for node, other in enumerate(self.to_b):
             if other < 0:
                 continue
-            theirs = {slot: behind_b[maker] for slot, maker in self.makers_b.of(other).items()}
-            for slot, maker in self.makers_a.of(node).items():
-                maker = behind_a[maker]
-                if maker < 0:
-                    if theirs.get(slot) == -1:
-                        sure.append(node)
-                elif self.to_b[maker] >= 0 and self.to_b[maker] in theirs.values():
-                    if node in self.doubtful or maker in self.doubtful:
-                        near[node].append(maker)
-                        near[maker].append(node)
-        sure += [node for node in near if node not in self.doubtful]
-        while sure:
-            node = sure.pop()
-            self.doubtful.discard(node)
-            sure += [other for other in near[node] if other in self.doubtful]
-        for node in self.doubtful:
-            self.free[self.to_b[node]] = True
-            self.to_b[node] = -1
-        some = bool(self.doubtful)
-        self.doubtful.clear()
-        return some
+            producers_b = {slot: source_b[producer] for slot, producer in self.producers_b.of(other).items()}
+            for slot, producer in self.producers_a.of(node).items():
+                producer = source_a[producer]
+                if producer < 0:
+                    if producers_b.get(slot) == -1:
+                        certain.append(node)
+                elif self.to_b[producer] >= 0 and self.to_b[producer] in producers_b.values():
+                    if node in self.uncertain or producer in self.uncertain:
+                        neighbours[node].append(producer)
+                        neighbours[producer].append(node)
+        certain += [node for node in neighbours if node not in self.uncertain]
+        while certain:
+            node = certain.pop()
+            self.uncertain.discard(node)
+            certain += [other for other in neighbours[node] if other in self.uncertain]
+        self._drop(self.uncertain)
+        self.dropped_any = bool(self.uncertain)
+        self.uncertain.clear()
 
-    def _left(self, nodes: list[int], others: list[int]) -> tuple[list[int], list[int]]:
-        """Those without a counterpart that may have one: what belongs to a matched operation had its chance there."""
-        one, two = self.one, self.two
-        left_a = [
-            node
-            for node in nodes
-            if self.to_b[node] < 0
-            and (one.operator[one.call[node]] == HANDED_ON or not self._settled_a(node))
-        ]
-        return left_a, [
-            node
-            for node in others
-            if self.free[node] and (two.operator[two.call[node]] == HANDED_ON or not self._settled_b(node))
-        ]
+    def retry_exact(self) -> None:
+        """Pair anew what is called exactly the same, if pairs were dropped that stood in its way."""
+        if self.dropped_any:
+            self.in_modules(FORWARD, exact=True)
 
-    def _settled_a(self, node: int) -> bool:
-        source = self.one.source[node]
-        return self.linked and source >= 0 and self.to_b[source] >= 0
+    def by_inputs(self, stages: Collection[int]) -> None:
+        """Pair equal calls on the same inputs, wherever they run, also instead of pairs that read something else."""
+        self.wiring = self._wire()
+        if self._input_matcher(stages).run():
+            self.wiring = self._wire()
+        before = list(self.to_b)
+        if self.wiring.changed_inputs and self._input_matcher(stages).untangle():
+            untangled = self._wire()
+            if len(untangled.changed_inputs) < len(self.wiring.changed_inputs):
+                self.wiring = untangled
+            else:
+                self.to_b = before
+        # the last entry is for operations without a counterpart
+        free = np.ones(len(self.b) + 1, dtype=bool)
+        free[self.to_b] = False
+        self.free_b = free[:-1].tolist()
 
-    def _settled_b(self, node: int) -> bool:
-        source = self.two.source[node]
-        return self.linked and source >= 0 and not self.free[source]
-
-    def by_forward(self, only_alike: bool = False) -> None:
-        """Match what belongs to two matched operations of forward; if wanted, only where it is all alike."""
-        for source, nodes in self.belong_a.items():
-            others = self.belong_b.get(self.to_b[source], [])
-            if only_alike:
-                if self.one.operators(nodes) == self.two.operators(others):
-                    self._take(nodes, others, ((place, place) for place in range(len(nodes))))
+    def by_forward(self, *, only_equal: bool = False) -> None:
+        """Pair what belongs to two matched operations of forward; if wanted, only where all of it is alike."""
+        for forward, nodes_a in self.backward_a.items():
+            nodes_b = self.backward_b.get(self.to_b[forward], [])
+            if only_equal:
+                if self.side_a.operators(nodes_a) == self.side_b.operators(nodes_b):
+                    self._pair(nodes_a, nodes_b, ((index, index) for index in range(len(nodes_a))))
                 continue
-            nodes = [node for node in nodes if self.to_b[node] < 0]
-            others = [node for node in others if self.free[node]]
-            if nodes and others:
-                self._in_order(nodes, others)
+            nodes_a = [node for node in nodes_a if self.to_b[node] < 0]
+            nodes_b = [node for node in nodes_b if self.free_b[node]]
+            if nodes_a and nodes_b:
+                self._pair_in_order(nodes_a, nodes_b)
 
     def by_readers(self) -> None:
-        """Match what backward runs by who reads it, from the results on: the same operator, read in the same place."""
-        left = [
+        """Pair operations of backward by who reads them, from the results back: equal operators in the same slot."""
+        unmatched = [
             node
-            for node, stage in enumerate(self.one.stage)
+            for node, stage in enumerate(self.side_a.stage)
             if stage == Phase.BACKWARD and self.to_b[node] < 0
         ]
-        if not left:
+        if not unmatched:
             return
-        stack = self._results()
-        for maker, reader, slot in self.makers_a.readers(left):
+        stack = self._producers_of_results()
+        for producer, reader, slot in self.producers_a.readers(unmatched):
             if self.to_b[reader] >= 0:
-                stack.append((maker, self.makers_b.of(self.to_b[reader]).get(slot, -1)))
+                stack.append((producer, self.producers_b.of(self.to_b[reader]).get(slot, -1)))
         while stack:
-            here, there = stack.pop()
-            if self._may_be(here, there):
-                self._take([here], [there], [(0, 0)])
-                theirs = self.makers_b.of(there)
-                stack += [(maker, theirs.get(slot, -1)) for slot, maker in self.makers_a.of(here).items()]
+            node_a, node_b = stack.pop()
+            if self._can_pair_backward(node_a, node_b):
+                self._pair([node_a], [node_b], [(0, 0)])
+                slots_b = self.producers_b.of(node_b)
+                stack += [(node, slots_b.get(slot, -1)) for slot, node in self.producers_a.of(node_a).items()]
 
-    def _results(self) -> list[tuple[int, int]]:
-        """What made the results that both runs have."""
-        pairs = match_results(self.a, self.b, np.array(self.scopes)).pairs
-        maker_a, maker_b = self.a.value_producer, self.b.value_producer
-        return [(int(maker_a[here.value]), int(maker_b[there.value])) for here, there in pairs]
+    def across_modules(self) -> None:
+        """Pair what is left in an unmatched module with what is left in the matched one around it, and back."""
+        groups_a = self._by_matched_scope(
+            self.side_a, self.matched_scope_a, [node for node, other in enumerate(self.to_b) if other < 0]
+        )
+        groups_b = self._by_matched_scope(
+            self.side_b, self.matched_scope_b, [node for node, free in enumerate(self.free_b) if free]
+        )
+        for (scope, stage), nodes_a in groups_a.items():
+            nodes_b = groups_b.get((self.scope_to_b[scope], stage))
+            if nodes_b:
+                nodes_a, nodes_b = self._unmatched(nodes_a, nodes_b)
+                pairs = common(self.side_a.signatures(nodes_a), self.side_b.signatures(nodes_b))
+                self._pair(nodes_a, nodes_b, pairs)
+                self.uncertain.update(nodes_a[a] for a, _ in pairs)
 
-    def _may_be(self, here: int, there: int) -> bool:
-        one, two = self.one, self.two
-        if here < 0 or there < 0 or self.to_b[here] >= 0 or not self.free[there]:
-            return False
-        operator = one.operator[one.call[here]]
-        if operator != two.operator[two.call[there]] or one.stage[here] != two.stage[there]:
-            return False
-        if one.stage[here] != Phase.BACKWARD:
-            return False
-        if operator not in LAST and (self._settled_a(here) or self._settled_b(there)):
-            return False
-        scope_a, scope_b = one.solid[one.scope[here]], two.solid[two.scope[there]]
-        around_a, around_b = self.around_a[scope_a], self.around_b[scope_b]
-        if scope_a != around_a and scope_b != around_b:  # two modules of which neither became the other
-            return False
-        return self.scopes[around_a] == around_b
-
-    def by_reads(self, stages: Collection[int]) -> Wiring:
-        """Match what reads the same, wherever it runs, and in place of what reads something else."""
-        wired = self.wired()
-        if self._flow(wired, stages).run():
-            wired = self.wired()
-        before = list(self.to_b) if wired.reads else []
-        if wired.reads and self._flow(wired, stages).untangle():
-            untangled = self.wired()
-            better = len(untangled.reads) < len(wired.reads)
-            wired, self.to_b = (untangled, self.to_b) if better else (wired, before)
-        free = np.ones(len(self.b) + 1, dtype=bool)  # the last one is for those without a counterpart
-        free[self.to_b] = False
-        self.free = free[:-1].tolist()
-        return wired
-
-    def _flow(self, wired: Wiring, stages: Collection[int]) -> Flow:
-        return Flow(self.one, self.two, self.to_b, self.scopes, wired, stages, self.shown)
-
-    def wired(self) -> Wiring:
-        """What matched operations read."""
-        return wiring(self.a, self.b, np.array(self.to_b, dtype=np.int64), self.paths, self.shown)
-
-    def part(self, wired: Wiring) -> bool:
-        """Part what reads other things in backward, and is not known to belong to an operation of forward.
-
-        Says whether there was any.
-        """
+    def drop_rewired_backward(self) -> None:
+        """Drop pairs of backward that read different things and are not known to belong to forward."""
         nodes = [
-            here
-            for here, there in enumerate(self.to_b)
-            if there in wired.reads
-            and self.one.stage[here] == Phase.BACKWARD
-            and (self.one.source[here] < 0 or self.two.source[there] < 0)
+            node
+            for node, other in enumerate(self.to_b)
+            if other in self.wiring.changed_inputs
+            and self.side_a.stage[node] == Phase.BACKWARD
+            and (self.side_a.forward_of[node] < 0 or self.side_b.forward_of[other] < 0)
         ]
-        for here in nodes:
-            self.free[self.to_b[here]] = True
-            self.to_b[here] = -1
-        return bool(nodes)
+        if nodes:
+            self._drop(nodes)
+            self.wiring = self._wire()
 
-    def dissolved(self) -> None:
-        """Match operations whose call is gone with those that run in the call around it, or in another that is new."""
-        left_a = self._grouped(self.one, self.around_a, [node for node, to in enumerate(self.to_b) if to < 0])
-        left_b = self._grouped(self.two, self.around_b, [node for node, free in enumerate(self.free) if free])
-        for (scope, stage), nodes in left_a.items():
-            others = left_b.get((self.scopes[scope], stage))
-            if others:
-                nodes, others = self._left(nodes, others)
-                pairs = common(self.one.exactly(nodes), self.two.exactly(others))
-                self._take(nodes, others, pairs)
-                self.doubtful.update(nodes[here] for here, _ in pairs)
-        self.let_go()
+    # --- what they share ---
 
-    def _grouped(self, side: Side, around: list[int], nodes: list[int]) -> Groups:
-        found: Groups = defaultdict(list)
+    def _pair(self, nodes_a: list[int], nodes_b: list[int], pairs: Pairs) -> None:
+        """Match operations by their indices in two lists."""
+        for a, b in pairs:
+            self.to_b[nodes_a[a]] = nodes_b[b]
+            self.free_b[nodes_b[b]] = False
+
+    def _drop(self, nodes: Iterable[int]) -> None:
         for node in nodes:
-            found[around[side.scope[node]], side.stage[node]].append(node)
-        return found
+            self.free_b[self.to_b[node]] = True
+            self.to_b[node] = -1
+
+    def _pair_in_order(self, nodes_a: list[int], nodes_b: list[int]) -> None:
+        """Match equal operators in order; those that are called otherwise are uncertain."""
+        operators_a, operators_b = self.side_a.operators(nodes_a), self.side_b.operators(nodes_b)
+        if operators_a == operators_b:
+            self._pair(nodes_a, nodes_b, ((index, index) for index in range(len(nodes_a))))
+            return
+        signatures_a, signatures_b = self.side_a.signatures(nodes_a), self.side_b.signatures(nodes_b)
+        pairs = in_order(operators_a, operators_b, signatures_a, signatures_b)
+        self._pair(nodes_a, nodes_b, pairs)
+        exact_a, exact_b = self._exact_keys(nodes_a, nodes_b)
+        self.uncertain.update(nodes_a[a] for a, b in pairs if exact_a[a] != exact_b[b])
+
+    def _exact_keys(self, nodes_a: list[int], nodes_b: list[int]) -> tuple[list[Any], list[Any]]:
+        """Operators with their output types, and the arguments that are no tensors."""
+        side_a, side_b = self.side_a, self.side_b
+        return (
+            [(*key, self.calls_a[side_a.call[n]]) for key, n in zip(side_a.signatures(nodes_a), nodes_a)],
+            [(*key, self.calls_b[side_b.call[n]]) for key, n in zip(side_b.signatures(nodes_b), nodes_b)],
+        )
+
+    def _unmatched(self, nodes_a: list[int], nodes_b: list[int]) -> tuple[list[int], list[int]]:
+        """Those without a counterpart that may get one; what belongs to a matched operation had its chance there."""
+        side_a, side_b = self.side_a, self.side_b
+        return (
+            [
+                node
+                for node in nodes_a
+                if self.to_b[node] < 0
+                and (side_a.operator[side_a.call[node]] == HANDED_ON or not self._follows_forward_a(node))
+            ],
+            [
+                node
+                for node in nodes_b
+                if self.free_b[node]
+                and (side_b.operator[side_b.call[node]] == HANDED_ON or not self._follows_forward_b(node))
+            ],
+        )
+
+    def _follows_forward_a(self, node: int) -> bool:
+        forward = self.side_a.forward_of[node]
+        return self.has_links and forward >= 0 and self.to_b[forward] >= 0
+
+    def _follows_forward_b(self, node: int) -> bool:
+        forward = self.side_b.forward_of[node]
+        return self.has_links and forward >= 0 and not self.free_b[forward]
+
+    def _producers_of_results(self) -> list[tuple[int, int]]:
+        """The operations that made the results that both runs have."""
+        pairs = match_results(self.a, self.b, np.array(self.scope_to_b)).pairs
+        producer_a, producer_b = self.a.value_producer, self.b.value_producer
+        return [(int(producer_a[a.value]), int(producer_b[b.value])) for a, b in pairs]
+
+    def _can_pair_backward(self, node_a: int, node_b: int) -> bool:
+        side_a, side_b = self.side_a, self.side_b
+        if node_a < 0 or node_b < 0 or self.to_b[node_a] >= 0 or not self.free_b[node_b]:
+            return False
+        operator = side_a.operator[side_a.call[node_a]]
+        if operator != side_b.operator[side_b.call[node_b]]:
+            return False
+        if not side_a.stage[node_a] == side_b.stage[node_b] == Phase.BACKWARD:
+            return False
+        if operator not in LAST and (self._follows_forward_a(node_a) or self._follows_forward_b(node_b)):
+            return False
+        scope_a, scope_b = side_a.owner[side_a.scope[node_a]], side_b.owner[side_b.scope[node_b]]
+        matched_a, matched_b = self.matched_scope_a[scope_a], self.matched_scope_b[scope_b]
+        # two modules of which neither is matched
+        if scope_a != matched_a and scope_b != matched_b:
+            return False
+        return self.scope_to_b[matched_a] == matched_b
+
+    def _wire(self) -> Wiring:
+        return Wiring(self.a, self.b, np.array(self.to_b, dtype=np.int64), self.paths, self.views)
+
+    def _input_matcher(self, stages: Collection[int]) -> _InputMatcher:
+        return _InputMatcher(
+            self.side_a, self.side_b, self.to_b, self.scope_to_b, self.wiring, stages, self.views
+        )
+
+    def _by_matched_scope(self, side: Side, matched_scope: list[int], nodes: list[int]) -> Groups:
+        groups: Groups = defaultdict(list)
+        for node in nodes:
+            groups[matched_scope[side.scope[node]], side.stage[node]].append(node)
+        return groups
 
 
-def _is_linked(side: Side) -> bool:
-    """Whether most of backward is known to belong to something; little of what a compiler captured is."""
-    known = [source >= 0 for source, stage in zip(side.source, side.stage) if stage == Phase.BACKWARD]
-    return 2 * sum(known) > len(known)
+PASSES = (
+    Pass(
+        "forward in order",
+        "operations of forward, recomputation and optimizer in two matched modules, like lines in a diff",
+        "addmm, relu, addmm and addmm, gelu, addmm: both addmm are paired",
+        lambda matcher: matcher.in_modules(FORWARD),
+    ),
+    Pass(
+        "drop unconnected",
+        "drops pairs that share no more than the operator and no data flow with a certain pair",
+        "the mul of a mask that is gone, paired with the mul of a new scale",
+        lambda matcher: matcher.drop_unconnected(),
+    ),
+    Pass(
+        "exact calls again",
+        "operations of forward that are called exactly the same, where a dropped pair stood in the way",
+        "a view to (4, 8) that had been paired with a view to (8, 4)",
+        lambda matcher: matcher.retry_exact(),
+    ),
+    Pass(
+        "forward by inputs",
+        "equal calls on the same inputs, wherever they run",
+        "two lines that changed places; an activation that is now called by the parent module",
+        lambda matcher: matcher.by_inputs(FORWARD),
+    ),
+    Pass(
+        "backward of equal forward",
+        "what belongs to two matched operations of forward, where both have the same operators",
+        "the mm, mm and sum of one Linear's backward",
+        lambda matcher: matcher.by_forward(only_equal=True),
+    ),
+    Pass(
+        "backward by readers",
+        "operations of backward whose readers are matched, from the gradients back",
+        "the add that sums up the gradients of a residual connection",
+        lambda matcher: matcher.by_readers(),
+    ),
+    Pass(
+        "backward of forward",
+        "what is left of what belongs to two matched operations of forward, in order",
+        "the first layer, whose backward needs no gradient of its input",
+        lambda matcher: matcher.by_forward(),
+    ),
+    Pass(
+        "backward by readers again",
+        "operations of backward whose readers were matched by the pass before",
+        "a sum of gradients that such a backward reads",
+        lambda matcher: matcher.by_readers(),
+    ),
+    Pass(
+        "backward in order",
+        "what is left of backward in two matched modules",
+        "a captured backward, which has no links to forward",
+        lambda matcher: matcher.in_modules((Phase.BACKWARD,)),
+    ),
+    Pass(
+        "drop unconnected backward",
+        "drops pairs that share no more than the operator and no data flow with a certain pair",
+        "a sum of one gradient, paired with the sum of another",
+        lambda matcher: matcher.drop_unconnected(),
+    ),
+    Pass(
+        "across modules",
+        "what is left in an unmatched module, with what is left in the matched module around it",
+        "a LayerNorm that was written out; a call that a compiler dropped",
+        lambda matcher: matcher.across_modules(),
+    ),
+    Pass(
+        "drop unconnected across modules",
+        "drops of these the ones that share no data flow with a certain pair",
+        "a neg of a loss, paired with a neg of a rotary embedding",
+        lambda matcher: matcher.drop_unconnected(),
+    ),
+    Pass(
+        "all by inputs",
+        "equal calls on the same inputs, now that what made these is matched, backward included",
+        "what follows an operation that was paired across modules",
+        lambda matcher: matcher.by_inputs(ALL),
+    ),
+    Pass(
+        "drop rewired backward",
+        "drops pairs of backward that read different things and belong to no operation of forward",
+        "two mm of a captured backward, of different layers",
+        lambda matcher: matcher.drop_rewired_backward(),
+    ),
+)
 
 
-def _around(side: Side, matched: Any) -> list[int]:
-    """For each call itself where it has a counterpart, else the nearest one around it that has."""
-    found = list(range(len(matched)))
-    has = matched.tolist()
-    for scope, parent in enumerate(side.graph.scope_parent.tolist()):
-        if side.solid[scope] != scope:
-            found[scope] = found[side.solid[scope]]
-        elif parent >= 0 and not has[scope]:
-            found[scope] = found[parent]
-    return found
+class _InputMatcher:
+    """Matches operations by what they read: an equal call on the same inputs is the same operation.
 
-
-def _of_source(side: Side) -> Groups:
-    """What backward runs, by the operation of forward that it belongs to."""
-    found: Groups = defaultdict(list)
-    for node, source in enumerate(side.source):
-        if source >= 0:
-            found[source].append(node)
-    return found
-
-
-def _behind(side: Side, makers: _Makers, alone: list[bool]) -> list[int]:
-    """For each operation itself; of a cast without a counterpart what made its data, -1 for what was there before.
-
-    The last one is for what nothing made.
+    That is looked at where a pair does not read the same, and where an operation has no counterpart. ``to_b`` is
+    changed in place; ``stages`` are those whose operations may be matched.
     """
-    graph = side.graph
-    casts = np.array([operator in CASTS for operator in side.operator], dtype=bool)[graph.node_call]
-    found = [*range(len(graph)), -1]
-    for node in np.flatnonzero(
-        casts & np.array(alone, dtype=bool)
-    ).tolist():  # makers come before their readers
-        found[node] = found[makers.of(node).get(0, node)]
-    return found
+
+    def __init__(
+        self,
+        side_a: Side,
+        side_b: Side,
+        to_b: list[int],
+        scope_to_b: list[int],
+        wiring: Wiring,
+        stages: Collection[int],
+        views: tuple[Ints, Ints],
+    ) -> None:
+        self.side_a, self.side_b, self.to_b, self.scope_to_b = side_a, side_b, to_b, scope_to_b
+        self.stages = frozenset(stages)
+        self.wiring, self.views = wiring, views
+        self.to_a: list[int] = wiring.to_a.tolist()
+        self.changed = False
+
+    def run(self) -> bool:
+        """Match, anew or for the first time, what reads the same; says whether there was any."""
+        rewired = self.wiring.changed_inputs
+        open_a = [n for n in self._in_stages(self.side_a) if self.to_b[n] < 0 or self.to_b[n] in rewired]
+        open_b = [n for n in self._in_stages(self.side_b) if self.to_a[n] < 0 or n in rewired]
+        if not open_a or not open_b:
+            return False
+        self._prepare()
+        self.candidates: dict[Any, list[int]] = defaultdict(list)
+        self.offered: set[int] = set()
+        self._offer(open_b)
+        agenda, visits = open_a + self._called_like_rewired(), Counter[int]()
+        heapify(agenda)
+        while agenda:
+            node = heappop(agenda)
+            visits[node] += 1
+            if visits[node] > MOST_VISITS:
+                continue
+            for reader in self._match(node):
+                heappush(agenda, reader)
+        return self.changed
+
+    def untangle(self) -> bool:
+        """Match equal calls on equal inputs in order, where their readers read one another's counterparts.
+
+        Says whether there were any.
+        """
+        self._prepare()
+        groups: dict[Any, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+        changes = (change for changes in self.wiring.changed_inputs.values() for change in changes)
+        for change in changes:
+            if min(change.a, change.b) < 0:
+                continue
+            node_a = self.inputs_a.producer[self.inputs_a.root[change.a]]
+            node_b = self.inputs_b.producer[self.inputs_b.root[change.b]]
+            if node_a < 0 or node_b < 0 or self.to_b[node_a] in (-1, node_b) or self.to_a[node_b] < 0:
+                continue
+            key = self._key_a(node_a)
+            pairs = [(node_a, self.to_b[node_a]), (self.to_a[node_b], node_b)]
+            if key is not None and all(self._key_a(a) == self._key_b(b) == key for a, b in pairs):
+                for a, b in pairs:
+                    groups[key][0].add(a)
+                    groups[key][1].add(b)
+        for nodes_a, nodes_b in groups.values():
+            for a, b in zip(sorted(nodes_a), sorted(nodes_b)):
+                self.to_b[a], self.to_a[b] = b, a
+        return bool(groups)
+
+    def _prepare(self) -> None:
+        self.inputs_a = _Inputs(self.side_a.graph, self.views[0])
+        self.inputs_b = _Inputs(self.side_b.graph, self.views[1])
+        self.outside_to_b: list[int] = self.wiring.outside_to_b.tolist()
+        self.calls_a, self.calls_b = _numbered_calls(self.side_a, self.side_b)
+
+    def _in_stages(self, side: Side) -> list[int]:
+        return [node for node, stage in enumerate(side.stage) if stage in self.stages]
+
+    def _called_like_rewired(self) -> list[int]:
+        """Operations that are called like one with the wrong counterpart, which may be theirs."""
+        side_a, side_b = self.side_a, self.side_b
+        wrong = {(self.calls_b[side_b.call[n]], side_b.stage[n]) for n in self.wiring.changed_inputs}
+        return [
+            node
+            for node in self._in_stages(side_a)
+            if (self.calls_a[side_a.call[node]], side_a.stage[node]) in wrong
+        ]
+
+    def _offer(self, nodes: list[int]) -> None:
+        """Make operations of ``b`` known by what they read."""
+        for node in nodes:
+            if node not in self.offered and self.side_b.stage[node] in self.stages:
+                self.offered.add(node)
+                key = self._key_b(node)
+                if key is not None:
+                    self.candidates[key].append(node)
+
+    def _key_a(self, node: int) -> Any:
+        inputs = self.inputs_a
+        identities = []
+        for value, view in inputs.of(node):
+            producer = inputs.producer[value]
+            other = self.to_b[producer] if producer >= 0 else self.outside_to_b[value]
+            if other < 0:
+                return None
+            identities.append((other, inputs.place[value], view) if producer >= 0 else (-1, other, view))
+        return self._key(self.calls_a[self.side_a.call[node]], self.side_a.stage[node], identities)
+
+    def _key_b(self, node: int) -> Any:
+        inputs = self.inputs_b
+        identities = [
+            (inputs.producer[value], inputs.place[value] if inputs.producer[value] >= 0 else value, view)
+            for value, view in inputs.of(node)
+        ]
+        return self._key(self.calls_b[self.side_b.call[node]], self.side_b.stage[node], identities)
+
+    def _key(self, call: tuple[int, bool], stage: int, identities: list[tuple[int, int, int]]) -> Any:
+        if not identities:
+            return None
+        number, commutes = call
+        return number, stage, tuple(sorted(identities) if commutes else identities)
+
+    def _match(self, node: int) -> list[int]:
+        """Match an operation of ``a`` with one that reads the same; returns those whose inputs changed by that."""
+        key, before = self._key_a(node), self.to_b[node]
+        if key is None or (before >= 0 and key == self._key_b(before)):
+            return []
+        candidates = [other for other in self.candidates.get(key, ()) if self._is_free(other)]
+        in_module = [other for other in candidates if self._are_in_matched_modules(node, other)]
+        chosen = next(iter(in_module or candidates), None)
+        return [] if chosen is None else self._pair(node, chosen)
+
+    def _is_free(self, other: int) -> bool:
+        """Whether an operation of ``b`` has no counterpart that reads what it does."""
+        node = self.to_a[other]
+        return node < 0 or self._key_a(node) != self._key_b(other)
+
+    def _are_in_matched_modules(self, node: int, other: int) -> bool:
+        side_a, side_b = self.side_a, self.side_b
+        scope_a, scope_b = side_a.owner[side_a.scope[node]], side_b.owner[side_b.scope[other]]
+        return self.scope_to_b[scope_a] == scope_b
+
+    def _pair(self, node: int, other: int) -> list[int]:
+        """Match two operations; the ones that they were matched with are matched instead, if they are alike."""
+        before_b, before_a = self.to_b[node], self.to_a[other]
+        self.to_b[node], self.to_a[other] = other, node
+        affected = self.inputs_a.readers(node)
+        if before_b >= 0:
+            self.to_a[before_b] = -1
+        if before_a >= 0:
+            fits = before_b >= 0 and self._are_alike(before_a, before_b)
+            self.to_b[before_a] = before_b if fits else -1
+            if fits:
+                self.to_a[before_b] = before_a
+            affected += [before_a, *self.inputs_a.readers(before_a)]
+        self._offer(self.inputs_b.readers(other))
+        if before_b >= 0:
+            self._offer([before_b, *self.inputs_b.readers(before_b)])
+        self.changed = True
+        return [node for node in affected if self.side_a.stage[node] in self.stages]
+
+    def _are_alike(self, node: int, other: int) -> bool:
+        side_a, side_b = self.side_a, self.side_b
+        same_operator = side_a.operator[side_a.call[node]] == side_b.operator[side_b.call[other]]
+        same_stage = side_a.stage[node] == side_b.stage[other]
+        return same_operator and same_stage and self._are_in_matched_modules(node, other)
 
 
-class _Makers:
-    """What made the arguments of operations."""
+class _Inputs:
+    """What the operations of one graph read: for each the roots of the values, and the views that lead to them."""
+
+    def __init__(self, graph: Graph, views: Ints) -> None:
+        self.graph = graph
+        self.is_view: Bools = graph.node_flags & Flag.VIEW != 0
+        root = roots(graph, self.is_view)
+        self.root: list[int] = root.tolist()
+        chosen = graph.in_kind != Kind.SHAPE
+        self.start: list[int] = np.concatenate([[0], np.cumsum(chosen)])[graph.in_start].tolist()
+        self.values: list[int] = root[graph.in_value[chosen]].tolist()
+        self.views: list[int] = views[graph.in_value[chosen]].tolist()
+        self.producer: list[int] = graph.value_producer.tolist()
+        self.place: list[int] = output_places(graph).tolist()
+
+    def of(self, node: int) -> list[tuple[int, int]]:
+        """What an operation reads: the root of each value, and the views that lead to it."""
+        span = slice(self.start[node], self.start[node + 1])
+        return list(zip(self.values[span], self.views[span]))
+
+    def readers(self, node: int) -> list[int]:
+        """Who reads what an operation makes, or a view of it."""
+        readers: list[int] = []
+        stack = [node]
+        while stack:
+            for reader in self.graph.users(stack.pop()).tolist():
+                readers.append(reader)
+                if self.is_view[reader]:
+                    stack.append(reader)
+        return readers
+
+
+class _Producers:
+    """The operations that made the arguments of others."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.start: list[int] = graph.in_start.tolist()
         self.slot: list[int] = graph.in_slot.tolist()
-        self.maker: list[int] = graph.value_producer[graph.in_value].tolist()
+        self.producer: list[int] = graph.value_producer[graph.in_value].tolist()
 
     def of(self, node: int) -> dict[int, int]:
-        """What made each argument of an operation, by its place; -1 for what was there before."""
+        """By slot the producer of an operation's argument, of the first one in a list; -1 if it was there before."""
         rows = range(self.start[node], self.start[node + 1])
-        return {
-            self.slot[row]: self.maker[row] for row in reversed(rows)
-        }  # the first of several parts of one
+        return {self.slot[row]: self.producer[row] for row in reversed(rows)}
 
     def readers(self, nodes: list[int]) -> list[tuple[int, int, int]]:
-        """Who reads what some operations make: the one that made it, the one that reads it, and in which place."""
-        made = np.zeros(len(self.graph) + 1, dtype=bool)
-        made[nodes] = True
-        rows = np.flatnonzero(made[self.maker])  # the last one is for what nothing made
+        """Who reads what some operations make: the producer, the reader and its slot."""
+        # the last entry is for what was there before
+        chosen = np.zeros(len(self.graph) + 1, dtype=bool)
+        chosen[nodes] = True
+        rows = np.flatnonzero(chosen[self.producer])
         reader = np.searchsorted(self.graph.in_start, rows, side="right") - 1
-        return [(self.maker[row], node, self.slot[row]) for row, node in zip(rows.tolist(), reader.tolist())]
-
-
-OFTEN = 3  # times that an operation is looked at again, since what it reads was matched anew
-
-
-class _Reads:
-    """What the operations of one graph read: for each the values, as what they are views of and in which way."""
-
-    def __init__(self, graph: Graph, shown: Any) -> None:
-        self.graph = graph
-        same = roots(graph, graph.node_flags & Flag.VIEW != 0)
-        self.same: list[int] = same.tolist()
-        chosen = graph.in_kind != Kind.SHAPE
-        self.start: list[int] = np.concatenate([[0], np.cumsum(chosen)])[graph.in_start].tolist()
-        self.values: list[int] = same[graph.in_value[chosen]].tolist()
-        self.ways: list[int] = shown[graph.in_value[chosen]].tolist()
-        self.maker: list[int] = graph.value_producer.tolist()
-        self.place: list[int] = places(graph).tolist()
-        self.views = graph.node_flags & Flag.VIEW != 0
-
-    def of(self, node: int) -> list[tuple[int, int]]:
-        """What an operation reads: a value, and in which way."""
-        span = slice(self.start[node], self.start[node + 1])
-        return list(zip(self.values[span], self.ways[span]))
-
-    def users(self, node: int) -> list[int]:
-        """Who reads what an operation makes, or a view of it."""
-        found: list[int] = []
-        stack = [node]
-        while stack:
-            for user in self.graph.users(stack.pop()).tolist():
-                found.append(user)
-                if self.views[user]:
-                    stack.append(user)
-        return found
-
-
-class Flow:
-    """Two graphs whose operations are being matched by what they read.
-
-    ``to_b`` has the counterparts of operations and is changed, ``scopes`` those of calls; ``stages`` are those whose
-    operations may be matched, ``shown`` the ways in which values show what they are views of.
-    """
-
-    def __init__(
-        self,
-        one: Side,
-        two: Side,
-        to_b: list[int],
-        scopes: list[int],
-        wired: Wiring,
-        stages: Collection[int],
-        shown: tuple[Any, Any],
-    ) -> None:
-        self.shown = shown
-        self.one, self.two, self.to_b, self.scopes = one, two, to_b, scopes
-        self.stages = frozenset(stages)
-        self.from_a = [-1] * len(two.graph)
-        for here, there in enumerate(to_b):
-            if there >= 0:
-                self.from_a[there] = here
-        self.wired = wired
-        self.open_a = [here for here in self._of_stage(one) if to_b[here] < 0 or to_b[here] in wired.reads]
-        self.open_b = [
-            there for there in self._of_stage(two) if self.from_a[there] < 0 or there in wired.reads
-        ]
-        self.changed = False
-
-    def _of_stage(self, side: Side) -> list[int]:
-        return [node for node, stage in enumerate(side.stage) if stage in self.stages]
-
-    def run(self) -> bool:
-        """Match, anew or for the first time, what reads the same; says whether there was any."""
-        if not self.open_a or not self.open_b:
-            return False
-        self._look_up()
-        self.index: dict[Any, list[int]] = defaultdict(list)
-        self.indexed: set[int] = set()
-        self._offer(self.open_b)
-        agenda, looked = self.open_a + self._like_those_that_differ(), Counter[int]()
-        heapify(agenda)
-        while agenda:
-            here = heappop(agenda)
-            looked[here] += 1
-            if looked[here] > OFTEN:
-                continue
-            for user in self._match(here):
-                heappush(agenda, user)
-        return self.changed
-
-    def _look_up(self) -> None:
-        self.reads_a = _Reads(self.one.graph, self.shown[0])
-        self.reads_b = _Reads(self.two.graph, self.shown[1])
-        self.given: list[int] = self.wired.given_to_b.tolist()
-        self.calls = _shared_calls(self.one, self.two)
-
-    def untangle(self) -> bool:
-        """Match what is called the same and reads the same in order, where who reads it does not read its counterpart.
-
-        Says whether there was any.
-        """
-        self._look_up()
-        groups: dict[Any, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
-        for read in (
-            read for reads in self.wired.reads.values() for read in reads if min(read.a, read.b) >= 0
-        ):
-            here = self.reads_a.maker[self.reads_a.same[read.a]]
-            there = self.reads_b.maker[self.reads_b.same[read.b]]
-            if here < 0 or there < 0 or self.to_b[here] in (-1, there) or self.from_a[there] < 0:
-                continue
-            key = self._key_a(here)
-            pairs = [(here, self.to_b[here]), (self.from_a[there], there)]
-            if key is not None and all(self._key_a(a) == self._key_b(b) == key for a, b in pairs):
-                for one, two in pairs:
-                    groups[key][0].add(one)
-                    groups[key][1].add(two)
-        for of_a, of_b in groups.values():
-            for one, two in zip(sorted(of_a), sorted(of_b)):
-                self.to_b[one], self.from_a[two] = two, one
-        return bool(groups)
-
-    def _like_those_that_differ(self) -> list[int]:
-        """Operations called as one that has the wrong counterpart, which may be theirs."""
-        wrong = {(self.calls[1][self.two.call[there]], self.two.stage[there]) for there in self.wired.reads}
         return [
-            here
-            for here in self._of_stage(self.one)
-            if (self.calls[0][self.one.call[here]], self.one.stage[here]) in wrong
+            (self.producer[row], node, self.slot[row]) for row, node in zip(rows.tolist(), reader.tolist())
         ]
 
-    def _offer(self, nodes: list[int]) -> None:
-        for node in nodes:
-            if node not in self.indexed and self.two.stage[node] in self.stages:
-                self.indexed.add(node)
-                key = self._key_b(node)
-                if key is not None:
-                    self.index[key].append(node)
 
-    def _key_b(self, node: int) -> Any:
-        reads = self.reads_b
-        found = [
-            (reads.maker[value], reads.place[value] if reads.maker[value] >= 0 else value, way)
-            for value, way in reads.of(node)
-        ]
-        return self._key(self.calls[1][self.two.call[node]], self.two.stage[node], found)
-
-    def _key_a(self, node: int) -> Any:
-        reads = self.reads_a
-        found = []
-        for value, way in reads.of(node):
-            maker = reads.maker[value]
-            other = self.to_b[maker] if maker >= 0 else self.given[value]
-            if other < 0:
-                return None
-            found.append((other, reads.place[value], way) if maker >= 0 else (-1, other, way))
-        return self._key(self.calls[0][self.one.call[node]], self.one.stage[node], found)
-
-    def _key(self, call: tuple[int, bool], stage: int, found: list[tuple[int, int, int]]) -> Any:
-        if not found:
-            return None
-        number, commutes = call
-        return number, stage, tuple(sorted(found) if commutes else found)
-
-    def _match(self, here: int) -> list[int]:
-        """Match an operation of ``a`` with one that reads the same; returns those whose reads are others by that."""
-        key, before = self._key_a(here), self.to_b[here]
-        if key is None or (before >= 0 and key == self._key_b(before)):
-            return []
-        offers = [there for there in self.index.get(key, ()) if self._is_free(there)]
-        beside = [there for there in offers if self._are_beside(here, there)]
-        chosen = next(iter(beside or offers), None)
-        return [] if chosen is None else self._pair(here, chosen)
-
-    def _is_free(self, there: int) -> bool:
-        """Whether an operation of ``b`` has no counterpart that reads what it does."""
-        other = self.from_a[there]
-        return other < 0 or self._key_a(other) != self._key_b(there)
-
-    def _are_beside(self, here: int, there: int) -> bool:
-        one, two = self.one, self.two
-        return self.scopes[one.solid[one.scope[here]]] == two.solid[two.scope[there]]
-
-    def _pair(self, here: int, there: int) -> list[int]:
-        before, other = self.to_b[here], self.from_a[there]
-        self.to_b[here], self.from_a[there] = there, here
-        again = self.reads_a.users(here)
-        if before >= 0:
-            self.from_a[before] = -1
-        if other >= 0:
-            fits = before >= 0 and self._are_alike(other, before)
-            self.to_b[other] = before if fits else -1
-            if fits:
-                self.from_a[before] = other
-            again += [other, *self.reads_a.users(other)]
-        self._offer(
-            [*self.reads_b.users(there), *([before, *self.reads_b.users(before)] if before >= 0 else [])]
-        )
-        self.changed = True
-        return [node for node in again if self.one.stage[node] in self.stages]
-
-    def _are_alike(self, here: int, there: int) -> bool:
-        one, two = self.one, self.two
-        same = one.operator[one.call[here]] == two.operator[two.call[there]]
-        return same and one.stage[here] == two.stage[there] and self._are_beside(here, there)
+def _has_links(side: Side) -> bool:
+    """Whether most of backward is known to belong to forward; little of what a compiler captured is."""
+    known = [forward >= 0 for forward, stage in zip(side.forward_of, side.stage) if stage == Phase.BACKWARD]
+    return 2 * sum(known) > len(known)
 
 
-def _shared_calls(one: Side, two: Side) -> tuple[list[tuple[int, bool]], list[tuple[int, bool]]]:
+def _nearest_matched(side: Side, matched: Bools) -> list[int]:
+    """For each scope itself where it is matched, else the nearest one around it that is."""
+    nearest = list(range(len(matched)))
+    is_matched = matched.tolist()
+    for scope, parent in enumerate(side.graph.scope_parent.tolist()):
+        if side.owner[scope] != scope:
+            nearest[scope] = nearest[side.owner[scope]]
+        elif parent >= 0 and not is_matched[scope]:
+            nearest[scope] = nearest[parent]
+    return nearest
+
+
+def _backward_operations(side: Side) -> Groups:
+    """The operations of backward, by the operation of forward that they belong to."""
+    groups: Groups = defaultdict(list)
+    for node, forward in enumerate(side.forward_of):
+        if forward >= 0:
+            groups[forward].append(node)
+    return groups
+
+
+def _sources_of_casts(side: Side, producers: _Producers, unmatched: list[bool]) -> list[int]:
+    """For each operation itself; for an unmatched cast what made its data, -1 for what was there before.
+
+    The last entry is for what was there before.
+    """
+    graph = side.graph
+    casts = np.array([operator in CASTS for operator in side.operator], dtype=bool)[graph.node_call]
+    sources = [*range(len(graph)), -1]
+    # producers come before their readers
+    for node in np.flatnonzero(casts & np.array(unmatched, dtype=bool)).tolist():
+        sources[node] = sources[producers.of(node).get(0, node)]
+    return sources
+
+
+def _numbered_calls(side_a: Side, side_b: Side) -> tuple[list[tuple[int, bool]], list[tuple[int, bool]]]:
     """For each call of both graphs a number that is equal where the calls are, and whether operands may be swapped."""
     numbers: dict[Any, int] = {}
-    found = []
-    for side in (one, two):
-        found.append([
+    numbered_a, numbered_b = (
+        [
             (
                 numbers.setdefault(call, len(numbers)),
                 operator in COMMUTATIVE and not call.kwargs and len(call.args) == 2,
             )
             for call, operator in zip(side.graph.calls, side.operator)
-        ])  # fmt: skip
-    return found[0], found[1]
+        ]
+        for side in (side_a, side_b)
+    )
+    return numbered_a, numbered_b

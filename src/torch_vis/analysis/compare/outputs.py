@@ -1,17 +1,16 @@
-"""What two runs gave back, matched: by name, and by the modules that became one another where names changed."""
+"""Matches the results of two runs: by name, by where their modules went, and by what they are."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
+from torch_vis.analysis.compare.wiring import Wiring, module_paths, renamed, without_compile_prefix
 from torch_vis.analysis.gradients.accumulated import accumulated
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
-
-if TYPE_CHECKING:
-    from torch_vis.analysis.compare.wiring import Wiring
+from torch_vis.graph.types import Ints
 
 
 class RunResult(NamedTuple):
@@ -22,165 +21,140 @@ class RunResult(NamedTuple):
     value: int
 
 
-Key = Callable[[RunResult], Hashable]
+ResultKey = Callable[[RunResult], Hashable]
+ResultPairs = list[tuple[RunResult, RunResult]]
 
 
-class Matched(NamedTuple):
-    """Pairs of what both runs gave back, and what only one of them did."""
+class MatchedResults(NamedTuple):
+    """Pairs of results that both runs have, and what only one of them has."""
 
-    pairs: list[tuple[RunResult, RunResult]]
+    pairs: ResultPairs
     only_a: list[RunResult]
     only_b: list[RunResult]
 
 
-def given_back(graph: Graph) -> list[RunResult]:
+def results_of(graph: Graph) -> list[RunResult]:
     """The results of a run; gradients as they were when complete, also those that were freed or zeroed since.
 
-    Of a gradient that was added to what was there before the run, what the run itself added, where that is known.
+    Of a gradient that was added to what was there before the run, the part that the run itself added, where known.
     """
     complete = {f"{name}{ENDING}": value for name, value in gradients(graph).items()}
     for name, row in accumulated(graph).items():
         if row.own is not None:
             complete[f"{name}{ENDING}"] = row.own
-    found = [
-        RunResult(
-            row.kind,
-            row.name,
-            complete.pop(row.name, row.value.index) if row.kind == "gradient" else row.value.index,
-        )
-        for row in graph.outcomes
-    ]
-    return found + [RunResult("gradient", name, value) for name, value in complete.items()]
+    results = []
+    for outcome in graph.outcomes:
+        value = outcome.value.index
+        if outcome.kind == "gradient":
+            value = complete.pop(outcome.name, value)
+        results.append(RunResult(outcome.kind, outcome.name, value))
+    return results + [RunResult("gradient", name, value) for name, value in complete.items()]
 
 
-def match_results(a: Graph, b: Graph, scope_to_b: Any, wiring: Wiring | None = None) -> Matched:
+def match_results(a: Graph, b: Graph, scope_to_b: Ints, wiring: Wiring | None = None) -> MatchedResults:
     """Match by where the module around went, else by the same name.
 
-    Outputs that are left are matched by what made them, as far as ``wiring`` knows that, and by their places if they
-    are given back in another container: ``y`` became ``{"logits": y}``, or ``(y,)``.
+    Outputs that are left are matched by their identities, as far as ``wiring`` knows them, and by position if they
+    are returned in another container: ``y`` became ``{"logits": y}``, or ``(y,)``.
 
     >>> import torch, torch_vis as tv
     >>> from torch_vis.analysis.compare.align import align
     >>> x = torch.ones(2, 3)
     >>> one = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2)), x, backward=True).graph
     >>> two = tv.trace(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 2))), x, backward=True).graph
-    >>> [(here.name, there.name) for here, there in match_results(one, two, align(one, two).scope_to_b).pairs]
+    >>> [(a.name, b.name) for a, b in match_results(one, two, align(one, two).scope_to_b).pairs]
     [('output', 'output'), ('0.weight.grad', '0.0.weight.grad'), ('0.bias.grad', '0.0.bias.grad')]
     """
-    paths = _paths(a, b, scope_to_b)
-    ours, left = given_back(a), given_back(b)
-    found: dict[RunResult, RunResult] = {}
-    for name_a, name_b in (  # a name that is the same may be another module's by now
-        (lambda name: _renamed(name, paths), str),
+    paths = module_paths(a, b, scope_to_b)
+    results_a, left_b = results_of(a), results_of(b)
+    counterparts: dict[RunResult, RunResult] = {}
+    # the module's new path first: the old name may be another module's by now
+    for name_a, name_b in (
+        (lambda name: renamed(name, paths), str),
         (str, str),
-        (_before_compiling, _before_compiling),
+        (without_compile_prefix, without_compile_prefix),
     ):
-        theirs = {(one.kind, name_b(one.name)): one for one in left}
-        for one in ours:
-            name = name_a(one.name)
-            if one not in found and name is not None and (one.kind, name) in theirs:
-                found[one] = theirs.pop((one.kind, name))
-        taken = set(found.values())
-        left = [one for one in left if one not in taken]
-    for here, there in _contained_otherwise(a, b, [one for one in ours if one not in found], left, wiring):
-        found[here] = there
-    taken = set(found.values())
-    pairs = [(one, found[one]) for one in ours if one in found]
-    return Matched(
-        pairs, [one for one in ours if one not in found], [one for one in left if one not in taken]
+        named_b = {(row.kind, name_b(row.name)): row for row in left_b}
+        for row in results_a:
+            name = name_a(row.name)
+            if row not in counterparts and name is not None and (row.kind, name) in named_b:
+                counterparts[row] = named_b.pop((row.kind, name))
+        taken = set(counterparts.values())
+        left_b = [row for row in left_b if row not in taken]
+    left_a = [row for row in results_a if row not in counterparts]
+    counterparts.update(_outputs_of_other_names(a, b, left_a, left_b, wiring))
+    taken = set(counterparts.values())
+    return MatchedResults(
+        [(row, counterparts[row]) for row in results_a if row in counterparts],
+        [row for row in results_a if row not in counterparts],
+        [row for row in left_b if row not in taken],
     )
 
 
-def _contained_otherwise(
+def _outputs_of_other_names(
     a: Graph, b: Graph, left_a: list[RunResult], left_b: list[RunResult], wiring: Wiring | None
-) -> list[tuple[RunResult, RunResult]]:
+) -> ResultPairs:
     """Pairs of outputs that do not share a name: only those that are certain."""
-    ours, theirs = ([one for one in left if one.kind == "output"] for left in (left_a, left_b))
-    found: list[tuple[RunResult, RunResult]] = []
+    outputs_a, outputs_b = ([row for row in left if row.kind == "output"] for left in (left_a, left_b))
+    pairs: ResultPairs = []
     if wiring is not None:
-        for codes in zip(wiring.codes_a, wiring.codes_b):  # what it is, then what it is a view of
-            found += _together(ours, theirs, _code(a, codes[0]), _code(b, codes[1]))
-            ours, theirs = _without(found, ours, theirs)
+        # what an output is, then what it is a view of
+        for identities_a, identities_b in zip(wiring.identities_a, wiring.identities_b):
+            pairs += _pairs_by_key(
+                outputs_a, outputs_b, _identity(a, identities_a), _identity(b, identities_b)
+            )
+            paired = {row for pair in pairs for row in pair}
+            outputs_a, outputs_b = (
+                [row for row in outputs if row not in paired] for outputs in (outputs_a, outputs_b)
+            )
     alone = all(sum(row.kind == "output" for row in graph.outcomes) == 1 for graph in (a, b))
-    if len(ours) == len(theirs) == 1 and (alone or is_another_container(ours[0].name, theirs[0].name)):
-        return [*found, (ours[0], theirs[0])]
+    if len(outputs_a) == len(outputs_b) == 1:
+        if alone or is_another_container(outputs_a[0].name, outputs_b[0].name):
+            return [*pairs, (outputs_a[0], outputs_b[0])]
     shape_a, shape_b = _shape(a), _shape(b)
-    counts = Counter(map(shape_a, ours)), Counter(map(shape_b, theirs))
-    for here, there in _together(ours, theirs, shape_a, shape_b):
-        if all(count[shape_a(here)] == 1 for count in counts) and is_another_container(here.name, there.name):
-            found.append((here, there))
-    return found
+    counts = Counter(map(shape_a, outputs_a)), Counter(map(shape_b, outputs_b))
+    for row_a, row_b in _pairs_by_key(outputs_a, outputs_b, shape_a, shape_b):
+        is_only = all(count[shape_a(row_a)] == 1 for count in counts)
+        if is_only and is_another_container(row_a.name, row_b.name):
+            pairs.append((row_a, row_b))
+    return pairs
 
 
-def _without(
-    pairs: list[tuple[RunResult, RunResult]], ours: list[RunResult], theirs: list[RunResult]
-) -> tuple[list[RunResult], list[RunResult]]:
-    here, there = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
-    return [one for one in ours if one not in here], [one for one in theirs if one not in there]
+def _shape(graph: Graph) -> ResultKey:
+    return lambda row: graph.types[graph.value_type[row.value]].shape
 
 
-def _shape(graph: Graph) -> Key:
-    return lambda one: graph.types[graph.value_type[one.value]].shape
-
-
-def _code(graph: Graph, codes: Any) -> Key:
-    """What an output is, and its shape; None where that is not known."""
-
+def _identity(graph: Graph, identities: Ints) -> ResultKey:
+    """The identity of an output, and its shape; None where it is unknown."""
     shape = _shape(graph)
 
-    def told(one: RunResult) -> Hashable:
-        code = int(codes[one.value])
-        return (code, shape(one)) if code >= 0 else None
+    def key(row: RunResult) -> Hashable:
+        identity = int(identities[row.value])
+        return (identity, shape(row)) if identity >= 0 else None
 
-    return told
+    return key
 
 
-def _together(
-    ours: list[RunResult], theirs: list[RunResult], key_a: Key, key_b: Key
-) -> list[tuple[RunResult, RunResult]]:
-    """Pairs that have one key, in order; those whose key is None have none."""
+def _pairs_by_key(
+    results_a: list[RunResult], results_b: list[RunResult], key_a: ResultKey, key_b: ResultKey
+) -> ResultPairs:
+    """Pairs that have one key, in order; not those whose key is None."""
     groups: dict[Hashable, list[RunResult]] = defaultdict(list)
-    for one in reversed(theirs):
-        groups[key_b(one)].append(one)
-    keys = ((one, key_a(one)) for one in ours)
-    return [(one, groups[key].pop()) for one, key in keys if key is not None and groups[key]]
+    for row in reversed(results_b):
+        groups[key_b(row)].append(row)
+    keys = ((row, key_a(row)) for row in results_a)
+    return [(row, groups[key].pop()) for row, key in keys if key is not None and groups[key]]
 
 
-def is_another_container(one: str, two: str) -> bool:
-    """Whether two names of outputs are places in containers of different kinds, or one in none.
+def is_another_container(name_a: str, name_b: str) -> bool:
+    """Whether two names of outputs are positions in containers of different kinds, or one in none.
 
     >>> is_another_container("output", "output.logits"), is_another_container("output.0", "output.logits")
     (True, True)
     >>> is_another_container("output.loss", "output.logits"), is_another_container("output.0", "output.1")
     (False, False)
     """
-    here, there = one.split("."), two.split(".")
-    while here and there and here[0] == there[0]:
-        del here[0], there[0]
-    return not here or not there or here[0].isdigit() != there[0].isdigit()
-
-
-def _before_compiling(name: str) -> str:
-    """A name without the part that ``torch.compile`` puts before those of the model it wraps."""
-    return name.replace("_orig_mod.", "")
-
-
-def _paths(a: Graph, b: Graph, scope_to_b: Any) -> dict[str, str]:
-    """For the path of each module of ``a`` that has a counterpart, the path of that."""
-    found: dict[str, str] = {}
-    for here, there in enumerate(scope_to_b.tolist()):
-        module = a.modules[int(a.scope_module[here])]
-        if there >= 0 and module.kind == "module":
-            found.setdefault(module.path, b.scope_paths[there])
-    return found
-
-
-def _renamed(name: str, paths: dict[str, str]) -> str | None:
-    """The name of something in a module once that is called by its other path; None where none is known."""
-    for skipped, text in (("", name), (name.partition(".")[0] + ".", name.partition(".")[2])):
-        parts = text.split(".")  # of an optimizer's state, the optimizer's name is left out
-        for end in range(len(parts) - 1, 0, -1):
-            path = paths.get(".".join(parts[:end]))
-            if path is not None:
-                return skipped + ".".join([*([path] if path else []), *parts[end:]])
-    return f"{paths['']}.{name}" if paths.get("") else None
+    parts_a, parts_b = name_a.split("."), name_b.split(".")
+    while parts_a and parts_b and parts_a[0] == parts_b[0]:
+        del parts_a[0], parts_b[0]
+    return not parts_a or not parts_b or parts_a[0].isdigit() != parts_b[0].isdigit()

@@ -1,21 +1,24 @@
-"""How data flows in two runs that are laid over one another: which matched operations read something else.
+"""Which value of one run is which of the other, and which matched operations read something else.
 
-What an operation reads is known by who made it: an operation with a counterpart, and which of its results, or a tensor
-that was there before. Where something without a counterpart stands between, views are looked through, and of what else
-there is nothing is said: that it is there is said already.
+This is the one answer to that question: matching, the report of numerical differences and the page all ask it here. A
+value is identified by its origin: a matched operation and which of its outputs, or a tensor from before the run with a
+counterpart (by name, else by its first reader). A value of an unmatched operation is identified by what it is a view
+of, if anything; else it is unknown, and no difference is reported: that the operation is unmatched is reported already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Phase
+from torch_vis.graph.types import Array, Bools, Ints
 
-# Their operands can change places without any effect on what they make.
+# Operators whose two operands may be swapped.
 COMMUTATIVE = frozenset(
     f"aten::{name}"
     for name in (
@@ -23,334 +26,422 @@ COMMUTATIVE = frozenset(
         "bitwise_and", "bitwise_or", "bitwise_xor", "logaddexp", "logaddexp2", "hypot", "dot",
     )
 )  # fmt: skip
-# The same tensor once more, which is the same data.
+# Operators that return the same data once more.
 IDENTITIES = frozenset({"aten::detach", "aten::detach_", "aten::alias", "aten::lift_fresh", "aten::lift"})
-# What autograd adds up in the order in which gradients arrive.
+# How autograd adds up gradients, in the order in which they arrive.
 SUMS = frozenset({"aten::add", "aten::add_"})
-NONE, ALIAS = -1, -1
+NONE = -1
+# The slot of a value that is read because a view of it was written to, not because an argument names it.
+ALIAS = -1
+# More tensors than one argument can have.
+MOST_PARTS = 1 << 20
 
 
-class Read(NamedTuple):
-    """What two matched operations read that is not the same: the values of ``a`` and ``b``, and what they are.
+class InputChange(NamedTuple):
+    """An input that differs between two matched operations: the values of ``a`` and ``b``, and their identities.
 
-    One of them is -1 where only the other reads what was written under an argument, by way of another view of it.
+    One value is -1 where only the other operation reads what was written to its argument through another view.
     """
 
     a: int
     b: int
-    code_a: int
-    code_b: int
+    identity_a: int
+    identity_b: int
 
 
-class Codes(NamedTuple):
-    """What each value is, as a number that both graphs share; -1 for what has no counterpart."""
+class Identities(NamedTuple):
+    """For each value a number that both graphs share, equal where two values are the same; -1 for unknown."""
 
-    direct: Any
-    root: Any
-    """The same of what it is a view of."""
-
-
-class Wiring(NamedTuple):
-    """For each operation of ``b`` with a counterpart what the two read that differs; no entry where nothing does."""
-
-    reads: dict[int, list[Read]]
-    given_to_b: Any
-    """For each value of ``a`` that was there before the run, the one of ``b`` that it is; -1 for none."""
-    codes_a: Codes
-    codes_b: Codes
-
-    def is_other(self, value_a: int, value_b: int) -> bool:
-        """Whether two values are known to be different things."""
-        one, two = _compared(self.codes_a, self.codes_b, np.array([value_a]), np.array([value_b]))
-        return bool(one[0] >= 0 and two[0] >= 0 and one[0] != two[0])
+    direct: Ints
+    root: Ints
+    """The identity of what the value is a view of."""
 
 
-class Reads(NamedTuple):
-    """What matched operations read, by the operation's number in ``b``, argument and part of it."""
+class Wiring:
+    """The values of two graphs whose operations are matched by ``to_b``.
 
-    key: Any
-    node: Any
-    value: Any
-
-
-def wiring(
-    a: Graph, b: Graph, to_b: Any, paths: dict[str, str], shown: tuple[Any, Any] | None = None
-) -> Wiring:
-    """Find the matched operations that read something else; ``paths`` are those of modules that have another in ``b``.
+    ``paths`` are those of modules that have another path in ``b``; ``views`` may be given if they are known already.
 
     >>> import torch, torch_vis as tv
     >>> def swapped(x): return x.exp() - x.sin()
     >>> def plain(x): e, s = x.exp(), x.sin(); return s - e
-    >>> one, two = (tv.trace(run, torch.ones(2)).graph for run in (swapped, plain))
-    >>> found = wiring(one, two, np.arange(3), {})
-    >>> [(one.nodes[node].name, len(reads)) for node, reads in found.reads.items()]
+    >>> a, b = (tv.trace(run, torch.ones(2)).graph for run in (swapped, plain))
+    >>> wiring = Wiring(a, b, np.arange(3), {})
+    >>> [(a.nodes[node].name, len(changes)) for node, changes in wiring.changed_inputs.items()]
     [('sub', 2)]
     """
-    from_a = np.full(len(b), NONE, dtype=np.int64)
-    kept = np.flatnonzero(to_b >= 0)
-    from_a[to_b[kept]] = kept
-    slots = int(max(a.in_slot.max(initial=0), b.in_slot.max(initial=0))) + 1
-    here, there = _reads(a, to_b, slots), _reads(b, np.where(from_a >= 0, np.arange(len(b)), NONE), slots)
-    at = np.searchsorted(there.key, here.key)
-    both = at < len(there.key)
-    both[both] = there.key[at[both]] == here.key[both]
-    node, value_a, value_b = here.node[both], here.value[both], there.value[at[both]]
-    given = _given(a, b, value_a, value_b, paths)
-    codes_a, codes_b = _codes(a, b, to_b, from_a, given)
-    way_a, way_b = ways_shown(a, b) if shown is None else shown
-    backward = b.node_phase[node] == Phase.BACKWARD  # which reads what was saved, by any of its equal views
-    one, two = _compared(codes_a, codes_b, value_a, value_b, backward)
-    known = (one >= 0) & (two >= 0)
-    shown_alike = (codes_a.root[value_a] == codes_b.root[value_b]) & (way_a[value_a] == way_b[value_b])
-    found: dict[int, list[Read]] = {}
-    for place in np.flatnonzero(known & (one != two) & ~shown_alike & ~is_identity(b)[node]).tolist():
-        read = Read(*(int(column[place]) for column in (value_a, value_b, one, two)))
-        found.setdefault(int(node[place]), []).append(read)
-    for number, read in _written(a, b, to_b, from_a, codes_a, codes_b):
-        found.setdefault(number, []).append(read)
-    for same in [
-        number for number, reads in found.items() if _is_the_same(b, number, reads, codes_a, codes_b)
-    ]:
-        del found[same]
-    return Wiring(found, given, codes_a, codes_b)
+
+    def __init__(
+        self, a: Graph, b: Graph, to_b: Ints, paths: dict[str, str], views: tuple[Ints, Ints] | None = None
+    ) -> None:
+        self.a, self.b, self.to_b = a, b, to_b
+        self.to_a = np.full(len(b), NONE, dtype=np.int64)
+        matched = np.flatnonzero(to_b >= 0)
+        self.to_a[to_b[matched]] = matched
+        self._views = view_chains(a, b) if views is None else views
+        self._memory = _first_of_memory(a), _first_of_memory(b)
+        inputs = self._inputs_in_the_same_slots()
+        self.outside_to_b = self._match_outside(inputs, paths)
+        """For each value of ``a`` from before the run its counterpart in ``b``; -1 for none, and for all others."""
+        self.identities_a, self.identities_b = self._identities()
+        self.changed_inputs = self._changed_inputs(inputs)
+        """By operation of ``b`` the inputs in which it differs from its counterpart; no entry where none does."""
+
+    def are_different(self, value_a: int, value_b: int) -> bool:
+        """Whether two values are known to be different things."""
+        a, b = self._compared(np.array([value_a]), np.array([value_b]))
+        return bool(a[0] >= 0 and b[0] >= 0 and a[0] != b[0])
+
+    @cached_property
+    def value_to_b(self) -> Ints:
+        """For each value of ``a`` its counterpart in ``b``, -1 for none.
+
+        Outputs of matched operations go by their place; by their order where the two are different overloads.
+        """
+        values_a, keys_a = self._outputs(self.a, self.to_b)
+        values_b, keys_b = self._outputs(self.b, self._matched_b)
+        index = np.searchsorted(keys_b, keys_a)
+        both = index < len(keys_b)
+        both[both] = keys_b[index[both]] == keys_a[both]
+        counterparts: Ints = self.outside_to_b.copy()
+        counterparts[values_a[both]] = values_b[index[both]]
+        return counterparts
+
+    @cached_property
+    def value_to_a(self) -> Ints:
+        """For each value of ``b`` its counterpart in ``a``, -1 for none."""
+        counterparts = np.full(len(self.b.value_type), NONE, dtype=np.int64)
+        # in reverse, so that the first of several values in the same memory counts
+        matched = np.flatnonzero(self.value_to_b >= 0)[::-1]
+        counterparts[self.value_to_b[matched]] = matched
+        first = self._memory[1]
+        return np.where(first >= 0, counterparts[first], counterparts)
+
+    @cached_property
+    def _matched_b(self) -> Ints:
+        """For each operation of ``b`` itself if it is matched, else -1."""
+        return np.where(self.to_a >= 0, np.arange(len(self.b)), NONE)
+
+    @cached_property
+    def _is_other_overload(self) -> Bools:
+        """Whether each operation of ``b`` is another overload than its counterpart, which may return otherwise.
+
+        One more entry, for no operation, is false.
+        """
+        numbers: dict[str, int] = {}
+        op_a, op_b = (
+            np.array([numbers.setdefault(call.op, len(numbers)) for call in graph.calls], dtype=np.int64)
+            for graph in (self.a, self.b)
+        )
+        differs = np.zeros(len(self.b) + 1, dtype=bool)
+        matched = np.flatnonzero(self.to_a >= 0)
+        if len(matched):
+            differs[matched] = op_a[self.a.node_call[self.to_a[matched]]] != op_b[self.b.node_call[matched]]
+        return differs
+
+    def _outputs(self, graph: Graph, node: Ints) -> tuple[Ints, Ints]:
+        """The outputs of matched operations, sorted by a key that is equal for counterparts."""
+        order = np.zeros(len(graph.value_type), dtype=np.int64)
+        order[graph.out_value] = np.arange(len(graph.out_value)) - np.repeat(
+            graph.out_start[:-1], np.diff(graph.out_start)
+        )
+        values = np.flatnonzero(graph.value_producer >= 0)
+        node = node[graph.value_producer[values]]
+        values, node = values[node >= 0], node[node >= 0]
+        place = np.where(self._is_other_overload[node], order[values], output_places(graph)[values])
+        keys = node * MOST_PARTS + place
+        sort = np.argsort(keys, kind="stable")
+        return values[sort], keys[sort]
+
+    def _inputs_in_the_same_slots(self) -> tuple[Ints, Ints, Ints]:
+        """The inputs of matched operations: the operation of ``b``, and the values of ``a`` and ``b``."""
+        slots = int(max(self.a.in_slot.max(initial=0), self.b.in_slot.max(initial=0))) + 1
+        a, b = _inputs(self.a, self.to_b, slots), _inputs(self.b, self._matched_b, slots)
+        index = np.searchsorted(b.key, a.key)
+        both = index < len(b.key)
+        both[both] = b.key[index[both]] == a.key[both]
+        return a.node[both], a.value[both], b.value[index[both]]
+
+    def _match_outside(self, inputs: tuple[Ints, Ints, Ints], paths: dict[str, str]) -> Ints:
+        """Match the values from before the run: by name where the module went, by name, then by their first readers."""
+        a, b = self.a, self.b
+        first_a, first_b = self._memory
+        named_a, named_b = _named(a, first_a), _named(b, first_b)
+        counterparts: dict[int, int] = {}
+        taken: set[int] = set()
+
+        def match(value: int, other: int) -> None:
+            if value not in counterparts and other >= 0 and other not in taken:
+                counterparts[value] = other
+                taken.add(other)
+
+        for name, value in named_a.items():
+            match(value, named_b.get(renamed(name, paths) or "", NONE))
+        for name, value in named_a.items():
+            match(value, named_b.get(name, NONE))
+        uncompiled = {without_compile_prefix(name): value for name, value in named_b.items()}
+        for name, value in named_a.items():
+            match(value, uncompiled.get(without_compile_prefix(name), NONE))
+        _, value_a, value_b = inputs
+        outside = np.flatnonzero((a.value_producer[value_a] < 0) & (b.value_producer[value_b] < 0))
+        for value, other in zip(first_a[value_a[outside]].tolist(), first_b[value_b[outside]].tolist()):
+            match(value, other)
+        by_first = np.full(len(a.value_type), NONE, dtype=np.int64)
+        by_first[list(counterparts)] = list(counterparts.values())
+        return np.where(first_a >= 0, by_first[first_a], NONE)
+
+    def _identities(self) -> tuple[Identities, Identities]:
+        """Outputs are numbered by operation of ``b`` and place, what was there before comes after them."""
+        places_a, places_b = output_places(self.a), output_places(self.b)
+        most = int(max(places_a.max(initial=0), places_b.max(initial=0))) + 1
+        before = len(self.b) * most
+        both = []
+        for graph, node, places, outside in (
+            (self.a, self.to_b, places_a, self.outside_to_b),
+            (self.b, self._matched_b, places_b, self._memory[1]),
+        ):
+            direct = np.where(outside >= 0, outside + before, NONE)
+            values = np.flatnonzero(graph.value_producer >= 0)
+            maker = node[graph.value_producer[values]]
+            place = np.where(self._is_other_overload[maker], 0, places[values])
+            direct[values] = np.where(maker >= 0, maker * most + place, NONE)
+            direct = direct[roots(graph, is_identity(graph))]
+            both.append(Identities(direct, direct[roots(graph, graph.node_flags & Flag.VIEW != 0)]))
+        return both[0], both[1]
+
+    def _changed_inputs(self, inputs: tuple[Ints, Ints, Ints]) -> dict[int, list[InputChange]]:
+        node, value_a, value_b = inputs
+        identities_a, identities_b = self.identities_a, self.identities_b
+        # backward reads what was saved, by any of its equal views
+        backward = self.b.node_phase[node] == Phase.BACKWARD
+        a, b = self._compared(value_a, value_b, backward)
+        views_a, views_b = self._views
+        same_view = (identities_a.root[value_a] == identities_b.root[value_b]) & (
+            views_a[value_a] == views_b[value_b]
+        )
+        differs = (a >= 0) & (b >= 0) & (a != b) & ~same_view & ~is_identity(self.b)[node]
+        changes: dict[int, list[InputChange]] = {}
+        for row in np.flatnonzero(differs).tolist():
+            change = InputChange(*(int(column[row]) for column in (value_a, value_b, a, b)))
+            changes.setdefault(int(node[row]), []).append(change)
+        for number, change in self._written_in_one_alone():
+            changes.setdefault(number, []).append(change)
+        return {number: rows for number, rows in changes.items() if not self._are_swapped(number, rows)}
+
+    def _written_in_one_alone(self) -> list[tuple[int, InputChange]]:
+        """What only one of two matched operations reads, because it was written to an argument through a view."""
+        a, b = self.a, self.b
+        if not (a.in_slot == ALIAS).any() and not (b.in_slot == ALIAS).any():
+            return []
+        reads = (b.node_phase != Phase.BACKWARD) & (b.node_flags & Flag.VIEW == 0)
+        node = np.append(np.where((self.to_a >= 0) & reads, np.arange(len(b)), NONE), NONE)
+        inputs_a = _all_inputs(a, node[self.to_b], self.identities_a)
+        inputs_b = _all_inputs(b, node[:-1], self.identities_b)
+        changes = []
+        for row in np.flatnonzero(_missing_in(inputs_b, inputs_a, len(b))).tolist():
+            change = InputChange(int(inputs_a.value[row]), NONE, int(inputs_a.identity[row]), NONE)
+            changes.append((int(inputs_a.node[row]), change))
+        for row in np.flatnonzero(_missing_in(inputs_a, inputs_b, len(b))).tolist():
+            change = InputChange(NONE, int(inputs_b.value[row]), NONE, int(inputs_b.identity[row]))
+            changes.append((int(inputs_b.node[row]), change))
+        return changes
+
+    def _compared(self, value_a: Array, value_b: Array, by_root: Any = False) -> tuple[Array, Array]:
+        """The identities to compare: direct ones, or those of the roots where one is unknown or if wanted."""
+        a, b = self.identities_a.direct[value_a], self.identities_b.direct[value_b]
+        look_through = (a < 0) | (b < 0) | by_root
+        return (
+            np.where(look_through, self.identities_a.root[value_a], a),
+            np.where(look_through, self.identities_b.root[value_b], b),
+        )
+
+    def _are_swapped(self, node: int, changes: list[InputChange]) -> bool:
+        """Whether nothing changed but the order of the two operands of a commutative operator."""
+        call = self.b.calls[int(self.b.node_call[node])]
+        if (
+            base_operator(call.op) not in COMMUTATIVE
+            or call.kwargs
+            or len(call.args) != 2
+            or len(changes) != 2
+        ):
+            return False
+        left, right = changes
+        a, b = self._compared(np.array([left.a, right.a]), np.array([right.b, left.b]))
+        return bool((a == b).all())
 
 
-def _reads(graph: Graph, number: Any, slots: int) -> Reads:
-    """The arguments whose contents are read, of operations that have a number."""
-    summed = _is_one_of(graph, SUMS)
-    number = np.where(summed & (graph.node_phase == Phase.BACKWARD), NONE, number)
-    node = number[graph.in_node]
+class _Inputs(NamedTuple):
+    """Inputs of matched operations, by a key of the operation's index in ``b``, the slot and the part of a list."""
+
+    key: Ints
+    node: Ints
+    value: Ints
+
+
+def _inputs(graph: Graph, number: Ints, slots: int) -> _Inputs:
+    """The inputs whose contents are read, of operations that have a number."""
+    sums = _is_one_of(graph, SUMS) & (graph.node_phase == Phase.BACKWARD)
+    node = np.where(sums, NONE, number)[graph.in_node]
     rows = np.flatnonzero((node >= 0) & (graph.in_slot != ALIAS) & (graph.in_kind != Kind.SHAPE))
     key = node[rows] * slots + graph.in_slot[rows]
     order = np.argsort(key, kind="stable")
     rows, key = rows[order], key[order]
-    first = np.flatnonzero(np.diff(key, prepend=-1))  # of several parts of one argument
+    first = np.flatnonzero(np.diff(key, prepend=-1))
     part = np.arange(len(key)) - np.repeat(first, np.diff(first, append=len(key)))
-    most = 1 << 20
-    return Reads(key * most + part, node[rows], graph.in_value[rows])
+    return _Inputs(key * MOST_PARTS + part, node[rows], graph.in_value[rows])
 
 
-def _written(
-    a: Graph, b: Graph, to_b: Any, from_a: Any, codes_a: Codes, codes_b: Codes
-) -> list[tuple[int, Read]]:
-    """What one of two matched operations reads since it was written under an argument, and the other does not."""
-    if not (a.in_slot == ALIAS).any() and not (b.in_slot == ALIAS).any():
-        return []
-    reads = (b.node_phase != Phase.BACKWARD) & (b.node_flags & Flag.VIEW == 0)
-    kept = np.append(np.where((from_a >= 0) & reads, np.arange(len(b)), NONE), NONE)
-    one, two = _all_reads(a, kept[to_b], codes_a), _all_reads(b, kept[:-1], codes_b)
-    found = []
-    for row in np.flatnonzero(_lacks(two, one, len(b))).tolist():
-        found.append((int(one.node[row]), Read(int(one.value[row]), NONE, int(one.code[row]), NONE)))
-    for row in np.flatnonzero(_lacks(one, two, len(b))).tolist():
-        found.append((int(two.node[row]), Read(NONE, int(two.value[row]), NONE, int(two.code[row]))))
-    return found
+class _AllInputs(NamedTuple):
+    """Inputs of matched operations, those that no argument names included."""
+
+    node: Ints
+    value: Ints
+    unnamed: Bools
+    identity: Ints
+    known: Bools
 
 
-class _AllReads(NamedTuple):
-    node: Any
-    value: Any
-    under: Any  # whether no argument names it
-    code: Any
-    known: Any
-
-
-def _all_reads(graph: Graph, number: Any, codes: Codes) -> _AllReads:
-    """Everything that operations with a number read."""
+def _all_inputs(graph: Graph, number: Ints, identities: Identities) -> _AllInputs:
     rows = np.flatnonzero((number[graph.in_node] >= 0) & (graph.in_kind != Kind.SHAPE))
     value = graph.in_value[rows]
-    code = codes.direct[value]
-    known = (code >= 0) & (codes.root[value] >= 0)
-    return _AllReads(number[graph.in_node[rows]], value, graph.in_slot[rows] == ALIAS, code, known)
+    identity = identities.direct[value]
+    known = (identity >= 0) & (identities.root[value] >= 0)
+    return _AllInputs(number[graph.in_node[rows]], value, graph.in_slot[rows] == ALIAS, identity, known)
 
 
-def _lacks(other: _AllReads, one: _AllReads, count: int) -> Any:
-    """For each row of one run that no argument names, whether the counterpart is known not to read that."""
+def _missing_in(other: _AllInputs, inputs: _AllInputs, count: int) -> Bools:
+    """For each input that no argument names, whether the counterpart is known not to read it."""
     unsure = np.zeros(count, dtype=bool)
     unsure[other.node[~other.known]] = True
-    most = int(max(one.code.max(initial=0), other.code.max(initial=0))) + 1
-    lacks = ~np.isin(one.node * most + one.code, other.node * most + other.code)
-    return lacks & one.under & (one.code >= 0) & ~unsure[one.node]
+    most = int(max(inputs.identity.max(initial=0), other.identity.max(initial=0))) + 1
+    missing = ~np.isin(inputs.node * most + inputs.identity, other.node * most + other.identity)
+    result: Bools = missing & inputs.unnamed & (inputs.identity >= 0) & ~unsure[inputs.node]
+    return result
 
 
-def _compared(
-    codes_a: Codes, codes_b: Codes, value_a: Any, value_b: Any, through: Any = False
-) -> tuple[Any, Any]:
-    """What pairs of values are: where one of them has no counterpart, or if wanted, what they are views of."""
-    one, two = codes_a.direct[value_a], codes_b.direct[value_b]
-    between = (one < 0) | (two < 0) | through
-    base = codes_a.root[value_a], codes_b.root[value_b]
-    return np.where(between, base[0], one), np.where(between, base[1], two)
+def output_places(graph: Graph) -> Ints:
+    """For each value which of its producer's outputs it is: even for what is returned, odd for what is written to."""
+    places = np.zeros(len(graph.value_type), dtype=np.int64)
+    places[graph.out_value] = np.where(graph.out_slot >= 0, 2 * graph.out_slot, -2 * graph.out_slot - 1)
+    return places
 
 
-def _codes(a: Graph, b: Graph, to_b: Any, from_a: Any, given: Any) -> tuple[Codes, Codes]:
-    """Numbers of results by operation of ``b`` and place, and after them those of what was there before."""
-    place_a, place_b = places(a), places(b)
-    many = int(max(place_a.max(initial=0), place_b.max(initial=0))) + 1
-    numbers: dict[str, int] = {}
-    op_a, op_b = (
-        np.array([numbers.setdefault(call.op, len(numbers)) for call in graph.calls], dtype=np.int64)
-        for graph in (a, b)
-    )
-    one_place = np.zeros(len(b) + 1, dtype=bool)  # of another overload, which may return in another way
-    paired = np.flatnonzero(from_a >= 0)
-    if len(paired):
-        one_place[paired] = op_a[a.node_call[from_a[paired]]] != op_b[b.node_call[paired]]
-    before = len(b) * many
-    found = []
-    for graph, number, place, outside in (
-        (a, to_b, place_a, given),
-        (b, np.where(from_a >= 0, np.arange(len(b)), NONE), place_b, _same_memory(b)),
-    ):
-        direct = np.where(outside >= 0, outside + before, NONE)
-        made = np.flatnonzero(graph.value_producer >= 0)
-        maker = number[graph.value_producer[made]]
-        which = np.where(one_place[maker], 0, place[made])
-        direct[made] = np.where(maker >= 0, maker * many + which, NONE)
-        direct = direct[roots(graph, is_identity(graph))]
-        found.append(Codes(direct, direct[roots(graph, graph.node_flags & Flag.VIEW != 0)]))
-    return found[0], found[1]
-
-
-def places(graph: Graph) -> Any:
-    """For each value which of its maker's results it is."""
-    found = np.zeros(len(graph.value_type), dtype=np.int64)
-    found[graph.out_value] = np.where(graph.out_slot >= 0, 2 * graph.out_slot, -2 * graph.out_slot - 1)
-    return found
-
-
-def roots(graph: Graph, through: Any) -> Any:
-    """For each value what it is a view of, as far as some operations that make views lead."""
-    found = np.arange(len(graph.value_type))
+def roots(graph: Graph, through: Bools) -> Ints:
+    """For each value what it is a view of, as far as the chosen operations (``through``) lead."""
+    root = np.arange(len(graph.value_type))
     views = through[graph.in_node] & (graph.in_slot == 0)
     base = np.full(len(graph), NONE, dtype=np.int64)
     base[graph.in_node[views]] = graph.in_value[views]
-    made = np.flatnonzero(graph.value_producer >= 0)
-    above = base[graph.value_producer[made]]
-    above = np.where((above >= 0) & (graph.value_storage[above] == graph.value_storage[made]), above, made)
-    found[made] = above
+    values = np.flatnonzero(graph.value_producer >= 0)
+    above = base[graph.value_producer[values]]
+    same_memory = (above >= 0) & (graph.value_storage[above] == graph.value_storage[values])
+    root[values] = np.where(same_memory, above, values)
     while True:
-        further = found[found]
-        if (further == found).all():
-            return found
-        found = further
+        further = root[root]
+        if (further == root).all():
+            return root
+        root = further
 
 
-def ways_shown(a: Graph, b: Graph) -> tuple[Any, Any]:
-    """For each value of both graphs the way in which it shows what it is a view of: a number that both share.
+def view_chains(a: Graph, b: Graph, *, through_writes: bool = False) -> tuple[Ints, Ints]:
+    """For each value of both graphs the views that lead to it from its root, as a number that both share.
 
-    Equal views of one thing are the same, however often they are made; 0 is the thing itself. A view under which
-    something was written is like no other.
+    Equal views of one tensor are the same, however often they are made; 0 is the tensor itself. A view of what was
+    written to through another one is like no other, unless writes are not to count.
     """
     known: dict[Any, int] = {}
-    return _ways(a, known, 1), _ways(b, known, -1)
+    return _view_chains(a, known, 1, through_writes), _view_chains(b, known, -1, through_writes)
 
 
-def _ways(graph: Graph, known: dict[Any, int], sign: int) -> Any:
-    found = np.zeros(len(graph.value_type), dtype=np.int64)
-    plain = np.ones(len(graph), dtype=bool)
-    plain[graph.in_node[(graph.in_slot != 0) | (graph.in_kind == Kind.SHAPE)]] = False
+def _view_chains(graph: Graph, known: dict[Any, int], sign: int, through_writes: bool) -> Ints:
+    not_simple = (graph.in_slot != 0) | (graph.in_kind == Kind.SHAPE)
+    if through_writes:
+        not_simple &= graph.in_slot != ALIAS
+    simple = np.ones(len(graph), dtype=bool)
+    simple[graph.in_node[not_simple]] = False
     same, views = is_identity(graph), np.flatnonzero(graph.node_flags & Flag.VIEW != 0)
-    ways, place = found.tolist(), places(graph).tolist()
-    start, made, start_in, read = (
-        column.tolist() for column in (graph.out_start, graph.out_value, graph.in_start, graph.in_value)
+    chains, places = [0] * len(graph.value_type), output_places(graph).tolist()
+    out_start, outputs, in_start, slots, inputs = (
+        column.tolist()
+        for column in (graph.out_start, graph.out_value, graph.in_start, graph.in_slot, graph.in_value)
     )
     calls = graph.node_call.tolist()
     for node in views.tolist():
-        base = read[start_in[node]] if plain[node] and start_in[node] < start_in[node + 1] else NONE
-        for value in made[start[node] : start[node + 1]]:
+        rows = [row for row in range(in_start[node], in_start[node + 1]) if slots[row] == 0]
+        base = inputs[rows[0]] if simple[node] and rows else NONE
+        for value in outputs[out_start[node] : out_start[node + 1]]:
             if base < 0:
-                ways[value] = sign * (value + 1) * 2 + 1 - (1 << 62)  # like no other
+                chains[value] = sign * (value + 1) * 2 + 1 - (1 << 62)
             elif same[node]:
-                ways[value] = ways[base]
+                chains[value] = chains[base]
             else:
-                key = graph.calls[calls[node]], place[value], ways[base]
-                ways[value] = known.setdefault(key, len(known) + 1)
-    return np.array(ways, dtype=np.int64)
+                key = graph.calls[calls[node]], places[value], chains[base]
+                chains[value] = known.setdefault(key, len(known) + 1)
+    return np.array(chains, dtype=np.int64)
 
 
-def _same_memory(graph: Graph) -> Any:
-    """For each value that was there before the first one of the same memory, of those with a name if there is one."""
-    found = np.full(len(graph.value_type), NONE, dtype=np.int64)
+def _first_of_memory(graph: Graph) -> Ints:
+    """For each value from before the run the first one in the same memory, of those with a name if there is one."""
+    first = np.full(len(graph.value_type), NONE, dtype=np.int64)
     outside = np.flatnonzero(graph.value_producer < 0)
     order = outside[np.argsort(graph.value_name[outside] < 0, kind="stable")]
-    place: dict[Any, int] = {}
-    storage, offset, kind = (
+    known: dict[Any, int] = {}
+    storage, offset, type_ = (
         column[order].tolist() for column in (graph.value_storage, graph.value_offset, graph.value_type)
     )
-    for value, where in zip(order.tolist(), zip(storage, offset, (graph.types[one].shape for one in kind))):
-        found[value] = place.setdefault(where, value)
-    return found
+    shapes = (graph.types[number].shape for number in type_)
+    for value, key in zip(order.tolist(), zip(storage, offset, shapes)):
+        first[value] = known.setdefault(key, value)
+    return first
 
 
-def _given(a: Graph, b: Graph, value_a: Any, value_b: Any, paths: dict[str, str]) -> Any:
-    """For each value of ``a`` that was there before the one of ``b`` that it is: by name, else by its first reader."""
-    mine, theirs = _same_memory(a), _same_memory(b)
-    named_a, named_b = _named(a, mine), _named(b, theirs)
-    found: dict[int, int] = {}
-    taken: set[int] = set()
-    for renamed in (lambda name: renamed_in(name, paths), str):
-        for name, value in named_a.items():
-            other = named_b.get(renamed(name) or "", NONE)
-            if value not in found and other >= 0 and other not in taken:
-                found[value] = other
-                taken.add(other)
-    outside = np.flatnonzero((a.value_producer[value_a] < 0) & (b.value_producer[value_b] < 0))
-    for one, two in zip(mine[value_a[outside]].tolist(), theirs[value_b[outside]].tolist()):
-        if one not in found and two not in taken:
-            found[one] = two
-            taken.add(two)
-    all_of = np.full(len(a.value_type), NONE, dtype=np.int64)
-    all_of[list(found)] = list(found.values())
-    return np.where(mine >= 0, all_of[mine], NONE)
-
-
-def _named(graph: Graph, same: Any) -> dict[str, int]:
+def _named(graph: Graph, first: Ints) -> dict[str, int]:
     outside = np.flatnonzero((graph.value_producer < 0) & (graph.value_name >= 0))
-    return {graph.names[int(graph.value_name[value])]: int(same[value]) for value in outside.tolist()}
+    return {graph.names[int(graph.value_name[value])]: int(first[value]) for value in outside.tolist()}
 
 
-def renamed_in(name: str, paths: dict[str, str]) -> str | None:
-    """The name of a tensor of a module once that is called by its other path; None where none is known.
+def renamed(name: str, paths: dict[str, str]) -> str | None:
+    """The name of a tensor once its module is called by its other path; None where that is not known.
 
-    >>> renamed_in("body.0.weight", {"body": "trunk", "body.0": "trunk.1"}), renamed_in("scale", {"body": "trunk"})
+    >>> renamed("body.0.weight", {"body": "trunk", "body.0": "trunk.1"}), renamed("scale", {"body": "trunk"})
     ('trunk.1.weight', None)
+    >>> renamed("Adam.body.weight.exp_avg", {"body": "trunk"})
+    'Adam.trunk.weight.exp_avg'
     """
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        path = paths.get(".".join(parts[:end]))
-        if path is not None:
-            return ".".join([*([path] if path else []), *parts[end:]])
+    optimizer, _, rest = name.partition(".")
+    for prefix, text in (("", name), (f"{optimizer}.", rest)):
+        parts = text.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            path = paths.get(".".join(parts[:end]))
+            if path is not None:
+                return prefix + ".".join([*([path] if path else []), *parts[end:]])
     return f"{paths['']}.{name}" if paths.get("") else None
 
 
-def _is_the_same(b: Graph, node: int, reads: list[Read], codes_a: Codes, codes_b: Codes) -> bool:
-    """Whether the two operands of one that does not mind have changed places."""
-    call = b.calls[int(b.node_call[node])]
-    if _operator(call.op) not in COMMUTATIVE or call.kwargs or len(call.args) != 2 or len(reads) != 2:
-        return False
-    one, two = reads
-    here, there = _compared(codes_a, codes_b, np.array([one.a, two.a]), np.array([two.b, one.b]))
-    return bool((here == there).all())
+def without_compile_prefix(name: str) -> str:
+    """A name without what ``torch.compile`` puts before those of the model that it wraps."""
+    return name.replace("_orig_mod.", "")
 
 
-def is_identity(graph: Graph) -> Any:
-    """Whether each operation gives the same tensor once more."""
+def is_identity(graph: Graph) -> Bools:
+    """Whether each operation returns the same data once more."""
     return _is_one_of(graph, IDENTITIES)
 
 
-def _is_one_of(graph: Graph, operators: Collection[str]) -> Any:
-    return np.array([_operator(call.op) in operators for call in graph.calls], dtype=bool)[graph.node_call]
+def _is_one_of(graph: Graph, operators: Collection[str]) -> Bools:
+    chosen: Bools = np.array([base_operator(call.op) in operators for call in graph.calls], dtype=bool)
+    return chosen[graph.node_call]
 
 
-def paths_of(a: Graph, b: Graph, scope_to_b: Any) -> dict[str, str]:
-    """For the path of each module of ``a`` that has a counterpart the path of that."""
-    found: dict[str, str] = {}
-    for here, there in enumerate(scope_to_b.tolist()):
-        if there >= 0 and a.modules[int(a.scope_module[here])].kind == "module":
-            found.setdefault(a.scope_paths[here], b.scope_paths[there])
-    return found
+def module_paths(a: Graph, b: Graph, scope_to_b: Ints) -> dict[str, str]:
+    """For the path of each matched module of ``a`` the path of its counterpart."""
+    paths: dict[str, str] = {}
+    for scope, other in enumerate(scope_to_b.tolist()):
+        if other >= 0 and a.modules[int(a.scope_module[scope])].kind == "module":
+            paths.setdefault(a.scope_paths[scope], b.scope_paths[other])
+    return paths
 
 
-def _operator(op: str) -> str:
+def base_operator(op: str) -> str:
+    """An operator without its overload."""
     return op.partition(".")[0]

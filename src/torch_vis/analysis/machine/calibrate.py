@@ -33,7 +33,7 @@ from torch_vis.api import record, trace
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph
 from torch_vis.graph.io.atomic import PathLike
-from torch_vis.progress import passing
+from torch_vis.progress import time_progress
 
 # How long a calibration takes at most, next to loading torch.
 SECONDS = 55.0
@@ -102,7 +102,7 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     with (
         torch.random.fork_rng([device] if on_gpu else []),
         torch.enable_grad(),
-        passing(seconds, "calibrating") as tick,
+        time_progress(seconds, "calibrating") as tick,
     ):
         torch.manual_seed(0)
         end = time.perf_counter() + 0.97 * seconds

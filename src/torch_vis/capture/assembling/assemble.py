@@ -14,7 +14,7 @@ from torch_vis.capture.assembling.log import OpInputs, call_numbers, carry_down,
 from torch_vis.capture.assembling.metric_columns import memory_columns, time_columns
 from torch_vis.capture.assembling.phases import GradientReads, Operations, lift, on_gradients
 from torch_vis.capture.assembling.tensor_owners import ByteSpan, NamedMemory, span_at, span_of
-from torch_vis.capture.recording import opaque_nodes as unseen
+from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.graph import Graph, GraphBuilder
@@ -105,8 +105,8 @@ class _Assembly:
         numbers = []
         for _, _, tensor in self.facts.results:
             numbers.append(rec.number_of(tensor))
-            if numbers[-1] in rec.blank and rec.keep:
-                numbers[-1] = unseen.fill(rec, tensor, numbers[-1])
+            if numbers[-1] in rec.uninitialized and rec.keep:
+                numbers[-1] = record_fill(rec, tensor, numbers[-1])
         if rec.count > self.count:
             self._read_log()
         if len(rec.values) > 4 * len(self.value_storage):

@@ -130,7 +130,7 @@ def read_log(rec: Recorder) -> tuple[OpRows, OpInputs, OpOutputs]:
 def _in_order(rec: Recorder) -> tuple[Ints, Ints]:
     """All numbers of the log, and where the row of each operation begins."""
     flat = np.array(rec.log, dtype=np.int64)
-    starts = np.array(rec.row_places(), dtype=np.int64)
+    starts = np.array(rec.row_starts(), dtype=np.int64)
     return flat, starts[np.argsort(flat[starts + 1], kind="stable")]
 
 

@@ -12,6 +12,7 @@ from torch_vis._trace import Trace
 from torch_vis.capture.modules_only.stats import TensorFact
 from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
 from torch_vis.graph.text import count, many, size
+from torch_vis.interfaces.explorer.archives import FileModule
 from torch_vis.interfaces.explorer.maps import Maps
 from torch_vis.interfaces.explorer.source_code import class_source
 from torch_vis.interfaces.explorer.stats import ForwardStats, add_columns
@@ -168,7 +169,9 @@ class ModuleSubject(Subject):
         return calls_of(self.trace, self.row_of_scope, row)
 
     def source(self, row: int) -> Source | None:
-        """The class of the module, pointing at its forward."""
+        """The class of the module, pointing at its forward; a file does not say it."""
+        if isinstance(self.modules[row], FileModule):
+            return None
         return class_source(type(self.modules[row]))
 
     def gradients(self) -> Sequence[Gradient] | None:

@@ -16,7 +16,7 @@ from torch_vis.analysis.compare.numeric.paired_inputs import Pair, Readings
 from torch_vis.analysis.compare.numeric.python_outputs import APART, THE_SAME, plain_outputs
 from torch_vis.analysis.compare.numeric.side_by_side import Gaps, gaps
 from torch_vis.analysis.compare.numeric.tensor_distance import Gap
-from torch_vis.analysis.compare.outputs import Matched, RunResult, match_results
+from torch_vis.analysis.compare.outputs import MatchedResults, RunResult, match_results
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
 from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
@@ -97,7 +97,7 @@ class Differences(Report):
         self.a, self.b = a, b
         self.tolerance = tolerance
         self._to_b = alignment.to_b
-        self.matched: Matched = match_results(a.graph, b.graph, alignment.scope_to_b, alignment.wiring)
+        self.matched: MatchedResults = match_results(a.graph, b.graph, alignment.scope_to_b, alignment.wiring)
         values = [(one.value, two.value) for one, two in self.matched.pairs]
         self._readings = Readings(a.graph, b.graph, self._to_b)
         self.gaps: Gaps = gaps((a.graph, a.kept), (b.graph, b.kept), self._readings, values)
