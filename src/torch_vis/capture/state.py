@@ -33,7 +33,7 @@ class TensorState:
     def __init__(self, tensor: torch.Tensor, *, hold: bool) -> None:
         self.ref = weakref.ref(tensor)
         self.geometry = geometry(tensor)
-        self.version = version_of(tensor)[0]
+        self.version = version_of(tensor).writes
         self.history = history(tensor)
         self.requires_grad = tensor.requires_grad
         gradient = tensor.grad if has_gradient(tensor) else None
@@ -98,7 +98,8 @@ class Standing:
         optimizers = {
             id(owner)
             for owner in self.owners
-            if isinstance(owner, Optimizer) and any(version_of(p)[2] in addresses for p in _managed(owner))
+            if isinstance(owner, Optimizer)
+            and any(version_of(p).address in addresses for p in _managed(owner))
         }
         kept = {
             id(owner)
@@ -108,7 +109,7 @@ class Standing:
             or isinstance(owner, torch.amp.GradScaler)
         }
         own = addresses | {
-            version_of(tensor)[2]
+            version_of(tensor).address
             for owner in self.owners
             if id(owner) in kept
             for tensor in tensors_of(owner)
@@ -123,7 +124,7 @@ class Standing:
         for state in self.tensors:
             tensor = state.ref()
             if tensor is not None and (
-                version_of(tensor)[0] != state.version
+                version_of(tensor).writes != state.version
                 or geometry(tensor) != state.geometry
                 or history(tensor) != state.history
             ):
@@ -177,7 +178,7 @@ def refuse_iterators(target: Callable[..., Any], given: Any) -> None:
 
 def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Where a tensor's elements lie, the address of its memory first; 0 where it has no plain memory."""
-    address = version_of(tensor)[2]
+    address = version_of(tensor).address
     if not address or tensor.layout is not torch.strided:
         return (0, tensor.dtype)
     return address, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()

@@ -185,7 +185,7 @@ def test_a_terminal_shows_how_much_of_the_time_has_passed(
         monkeypatch.setitem(sys.modules, "rich.progress", None)
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     shown = []
-    with progress.passing(4.0, "calibrating") as look:
+    with progress.time_progress(4.0, "calibrating") as look:
         for _ in range(3):
             look()
             shown.append(re.findall(r"(\d+)(?:%|/100)", screen.getvalue())[-1])

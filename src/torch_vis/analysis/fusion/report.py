@@ -234,12 +234,9 @@ def chained(names: Sequence[str], most: int = NAMES) -> str:
 
 def module_paths(graph: Graph) -> list[str]:
     """For each scope the path of the module that it is a call of, or is called in; functions are looked through."""
-    paths = [""] * len(graph.scope_call)
-    for scope, (parent, number) in enumerate(zip(graph.scope_parent.tolist(), graph.scope_module.tolist())):
-        module = graph.modules[number]
-        named = module.kind in ("module", "optimizer")
-        paths[scope] = module.path if named else paths[parent] if 0 <= parent < scope else ""
-    return paths
+    named = np.array([module.kind in ("module", "optimizer") for module in graph.modules], dtype=bool)
+    nearest = graph.tree.nearest(named[graph.scope_module])
+    return [graph.scope_paths[scope] if scope >= 0 else "" for scope in nearest.tolist()]
 
 
 def common_path(paths: Sequence[str]) -> str:

@@ -164,12 +164,12 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
 
     from torch_vis.analysis.machine.probes.clocks import gap_ns
     from torch_vis.analysis.machine.probes.peaks import copies, memory_bytes, peaks
-    from torch_vis.progress import passing
+    from torch_vis.progress import time_progress
 
     state = torch.random.get_rng_state()
     on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
     try:
-        with torch.enable_grad(), passing(seconds, "calibrating") as look:
+        with torch.enable_grad(), time_progress(seconds, "calibrating") as look:
             torch.manual_seed(0)
             end = time.perf_counter() + 0.97 * seconds
             _load(device, look)

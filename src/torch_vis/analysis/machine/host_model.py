@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.machine.features import Workload
-from torch_vis.analysis.machine.kernel_model import Estimate, plain_name
+from torch_vis.analysis.machine.kernel_model import Estimate
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS
+from torch_vis.ops.names import plain_name
 
 SURE, LEAST = 0.1, 0.05  # how far a figure is off: in relation to it, and at the least
 

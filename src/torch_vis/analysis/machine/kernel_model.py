@@ -15,6 +15,7 @@ import numpy as np
 from torch_vis.analysis.machine.features import SIZES, Workload
 from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES
+from torch_vis.ops.names import plain_name
 
 # How far another operator and another element type are, squared: as far as 3, 5 and 4 doublings of a size.
 SIMILAR_OP, OTHER_OP, OTHER_DTYPE = 9.0, 25.0, 16.0
@@ -287,12 +288,3 @@ def _steps(work: Samples | Workload) -> Floats:
     """Time steps times layers of what is recurrent, and 1 of all else."""
     recurrent = work.kind == RECURRENT
     return np.asarray(np.where(recurrent, np.exp2(work.sizes[:, 0] + work.sizes[:, 1]), 1.0))
-
-
-def plain_name(op: str) -> str:
-    """An operator's name with its in-place form under the plain one.
-
-    >>> plain_name("relu_"), plain_name("__and__")
-    ('relu', '__and__')
-    """
-    return op[:-1] if op.endswith("_") and not op.endswith("__") else op

@@ -105,7 +105,7 @@ class Player(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call what a node names; the subgraphs of a higher-order operator are played as well."""
         if is_played(target) and not self.recorder.closed:
-            first = len(self.recorder.escapes)
+            first = len(self.recorder.python_escapes)
             made = play_bodies(self, target, args, kwargs)
             self._decided(target._name, first)
             return made
@@ -117,7 +117,7 @@ class Player(fx.Interpreter):
 
     def _decided(self, operator: str, first: int) -> None:
         """What an operator itself looked at to choose its way did not leave the program."""
-        escapes = self.recorder.escapes
+        escapes = self.recorder.python_escapes
         for place in range(first, len(escapes)):
             name, value, site, number = escapes[place]
             if number not in self.placed and not name.startswith("higher_order::"):
@@ -200,7 +200,7 @@ class Player(fx.Interpreter):
         self._place_escapes(first, site)
 
     def _place_escapes(self, first: int, site: int) -> None:
-        escapes = self.recorder.escapes
+        escapes = self.recorder.python_escapes
         for place in range(len(escapes) - 1, -1, -1):
             name, value, _, number = escapes[place]
             if number < first:

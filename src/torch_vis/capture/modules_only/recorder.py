@@ -162,7 +162,7 @@ class LayerCapture(Capture):
         super().__init__(*modules, keep=False, timing=timing, memory=False)
         self.recorder.operations = False
         self.has_output = True  # or what is alive at the end would be taken for it
-        self.borders = self.recorder.borders = Borders(self.recorder, follow=True, memory=memory)
+        self.borders = self.recorder.call_observer = Borders(self.recorder, follow=True, memory=memory)
         if memory:
             held = (t for m in modules for t in (*m.parameters(), *m.buffers()))
             known = [tensor for tensor in held if not isinstance(tensor, UninitializedTensorMixin)]
@@ -188,7 +188,7 @@ class LayerCapture(Capture):
     def finish(self) -> tuple[Graph, Metrics, KeptTensors, tuple[str, ...], dict[str, Any]]:
         """A graph of calls without operations, and in ``borders`` what passed between them."""
         rec = self.recorder
-        rec.escapes.clear()  # they are about operations
+        rec.python_escapes.clear()  # they are about operations
         graph, metrics, held, limits, meta = super().finish()
         limits += ("operations were not followed: only calls of modules and optimizers are in the graph",)
         unknown = sum(self.borders.unknown.values())

@@ -131,7 +131,7 @@ class CallRecorder:
         self.recorder = Recorder(keep=False, memory=False)
         self.recorder.operations = False
         self.facts = Facts(self.recorder, contents=contents, maps=maps)
-        self.recorder.borders = self.facts
+        self.recorder.call_observer = self.facts
         self._following = ModuleCalls(self.recorder, frozenset(id(part) for part in model.modules()))
 
     def __enter__(self) -> CallRecorder:

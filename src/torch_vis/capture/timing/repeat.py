@@ -116,11 +116,11 @@ class Repeats:
         for standing in (self.before, after):
             standing.keep_only(self.touched, modules)
         copied = {held.storages[number]._cdata for number in held.originals}
-        resized = {number for number, _, _ in rec.resizes if number in rec.outside}
+        resized = {number for number, _, _ in rec.resizes if number in rec.external_storages}
         if resized:
             return "not repeated: the run changes the size of memory from outside"
         for state, tensor in self.before.changes():
-            if tensor.grad_fn is not None and version_of(tensor)[0] != state.version:
+            if tensor.grad_fn is not None and version_of(tensor).writes != state.version:
                 return "not repeated: the run writes in place to a tensor with a gradient history"
             if state.geometry != geometry(tensor):
                 return "not repeated: the run gives a tensor from outside other memory or another shape"
@@ -142,7 +142,7 @@ class Repeats:
             for tensor in tensors_of(owner)
             if (storage := tensor.untyped_storage()).device.type != "meta"
         }
-        left = [number for name, number, _, _ in rec.escapes if "numpy" in name or "array" in name]
+        left = [number for name, number, _, _ in rec.python_escapes if "numpy" in name or "array" in name]
         if left:  # writes through an array are not seen
             more |= {storage._cdata: storage for storage in real.values()}
         extra = [(s, copy_of(s)) for address, s in more.items() if address not in known]

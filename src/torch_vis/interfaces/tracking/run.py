@@ -35,7 +35,7 @@ class Session:
         self.capture: Capture
         if operations:
             self.capture = Capture(*roots, keep=keep, timing=timing, memory=memory)
-            self.borders = self.capture.recorder.borders = Borders(self.capture.recorder)
+            self.borders = self.capture.recorder.call_observer = Borders(self.capture.recorder)
         else:
             self.capture = LayerCapture(*roots, timing=timing, memory=memory)
             self.borders = self.capture.borders

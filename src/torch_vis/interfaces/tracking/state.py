@@ -168,7 +168,7 @@ class WriteGuard(RecordMode):
                 return NotImplemented
         kwargs = kwargs or {}
         if plan.is_hop and (name := plan.name.rpartition("::")[2]) in INLINED:
-            return self._higher_order(plan, name, args, kwargs)
+            return self.run_higher_order(plan, name, args, kwargs)
         if plan.writes or plan.undeclared:
             for argument in plan.written(args, kwargs):
                 item = kwargs.get(argument) if isinstance(argument, str) else args[argument]
@@ -180,7 +180,7 @@ class WriteGuard(RecordMode):
             storage = _storage(tensor)
             if storage is not None and storage._cdata in self.storages:
                 self.recorder.number_of(tensor)
-                self.recorder.save_originals([tensor], (0,))
+                self.recorder.copy_before_write([tensor], (0,))
 
 
 class _Streams:

@@ -16,7 +16,6 @@ import numpy as np
 
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph
-from torch_vis.graph.module_table import intervals
 from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.views.figure.tree import Depth, Item, Tree, grow
 
@@ -112,7 +111,7 @@ def diagram(graph: Graph, look: Look) -> Diagram:
 
 
 def _column(graph: Graph, tree: Tree, phase: int) -> tuple[Column, list[Any]]:
-    enter, leave = intervals(graph)
+    enter, leave = graph.tree.enter, graph.tree.leave
     item_of = _place_nodes(graph, tree, enter, leave)
     hidden = np.array([item.hidden for item in tree.items], dtype=bool)
     views = int(hidden[item_of[item_of >= 0]].sum())

@@ -11,6 +11,7 @@ from torch_vis.analysis.advice.pruning.dependency_step import Dims, Entry, Grid,
 from torch_vis.graph import Slot
 from torch_vis.graph.graph import Node
 from torch_vis.ops.families import kind_of
+from torch_vis.ops.names import plain_name
 
 
 def _permute(step: Step) -> list[list[Entry]]:
@@ -433,7 +434,7 @@ def rule_of(node: Node) -> Rule | None:
     """The rule for an operation, None where there is none, or where its tensors are not plain ones."""
     if not node.op.startswith("aten::") or any(value.type.layout != "strided" for value in node.inputs):
         return None
-    name = node.name.rstrip("_")
+    name = plain_name(node.name)
     return RULES.get(name) or _by_kind(node.call.op, name)
 
 

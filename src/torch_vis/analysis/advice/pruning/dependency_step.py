@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch_vis.graph import Slot
 from torch_vis.graph.graph import Node
 from torch_vis.graph.types import Ints
+from torch_vis.ops.names import plain_name
 
 if TYPE_CHECKING:
     from torch_vis.analysis.advice.pruning.dependency import Coupling
@@ -121,7 +122,7 @@ class Step:
 
     def mix(self, dims: Sequence[Ids | None]) -> None:
         """Dimensions along which elements depend on each other here."""
-        self.coupling.mix(dims, self.node.name.rstrip("_"))
+        self.coupling.mix(dims, plain_name(self.node.name))
 
     def lock(self, dims: Sequence[Ids | None], why: str) -> None:
         """Nothing of these may be cut."""
