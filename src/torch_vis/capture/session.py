@@ -64,7 +64,7 @@ class Capture:
             )
         inside = frozenset(id(part) for module in modules for part in module.modules())
         self._following = ModuleCalls(self.recorder, inside)
-        self._mode = RecordMode(self.recorder)
+        self.mode = RecordMode(self.recorder)
         self._naming = FunctionScopes(self.recorder, declared) if functions else nullcontext()
         self.inputs: list[tuple[str, torch.Tensor]] = []
         self.output: Any = None
@@ -74,7 +74,7 @@ class Capture:
     def __enter__(self) -> Capture:
         self.recorder.codes_at_start = running_codes()
         with ExitStack() as entered:
-            for part in (self._following, self._mode, self._naming):
+            for part in (self._following, self.mode, self._naming):
                 entered.enter_context(part)
             # above the recorder, which then sees only what stands for the tensors
             if self.substitutes is not None:

@@ -34,7 +34,7 @@ class Stretch:
 
     def end(self) -> None:
         """Up to here."""
-        above = _take_off(self.capture._mode)
+        above = _take_off(self.capture.mode)
         self.capture.__exit__()
         _put_on(above)
         if above:

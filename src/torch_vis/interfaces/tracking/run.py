@@ -56,7 +56,7 @@ class TrackingSession:
         if get_ident() != self.thread:
             raise UsageError("stop_tracking() belongs on the thread that called start_tracking()")
         self.is_open = False
-        lifted = _lift(self.capture._mode) if self.operations else []
+        lifted = _lift(self.capture.mode) if self.operations else []
         try:
             self.capture.__exit__(None, None, None)
         finally:
