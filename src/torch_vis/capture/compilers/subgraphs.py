@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from torch_vis.capture.compilers.hop_bodies import Subgraph
 from torch_vis.capture.compilers.program import Stage
 from torch_vis.capture.fake.run import Faking
-from torch_vis.capture.session import Capture
+from torch_vis.capture.session import Capture, CapturedRun
 from torch_vis.errors import CaptureFailed, UsageError
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.record import Limit
 from torch_vis.ops.higher_order import TABLE
 
-SHAPES = "a subgraph of a captured program, worked out on shapes: no numbers were computed, and the times mean nothing"
+SHAPES = Limit(
+    "a subgraph of a captured program, worked out on shapes: no numbers were computed, and the times mean nothing",
+    kind="shapes",
+)
 
 
-def run_on_shapes(
-    subgraph: Subgraph,
-) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any], Any]:
-    """The graph, metrics, limits, circumstances and output of a subgraph by itself."""
+def run_on_shapes(subgraph: Subgraph) -> CapturedRun:
+    """Run a subgraph by itself."""
     module = subgraph.module
     assert module is not None
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
@@ -34,12 +32,14 @@ def run_on_shapes(
                 player = Stage(capture).player(module)
                 player.on_shapes = True
                 capture.output = player.play(*subgraph.inputs)
-            graph, metrics, _, limits, meta = capture.finish()
+            captured = capture.finish()
     except CaptureFailed as error:
         raise UsageError(
             f"{subgraph.name} goes its way by numbers, and a subgraph is worked out on shapes, which have none"
         ) from error
-    meta.update(fake=True, model=subgraph.name)
+    run = captured.run
+    run.meta.update(fake=True, model=subgraph.name)
     held = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
-    ways = tuple(row.without_numbers for name, row in TABLE.items() if row.without_numbers and name in held)
-    return graph, metrics, (*limits, SHAPES, *ways), meta, capture.output
+    ways = [row.without_numbers for name, row in TABLE.items() if row.without_numbers and name in held]
+    run.limits += (SHAPES, *(Limit(text, kind="shapes") for text in ways))
+    return captured

@@ -32,15 +32,15 @@ from torch_vis.capture.fake.kernel_shapes import Corrections
 from torch_vis.capture.memento import Memento
 from torch_vis.capture.recording.dispatch_mode import is_wrapper
 from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
-from torch_vis.capture.session import Capture, name_inputs
+from torch_vis.capture.session import Capture, CapturedRun, name_inputs
 from torch_vis.errors import CaptureFailed, UsageError
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.record import Limit
 from torch_vis.graph.schema import Site
 
-FAKE_LIMIT = (
+FAKE_LIMIT = Limit(
     "shapes only: no numbers were computed, the times are those of working out shapes, and a program that looks at "
-    "values before it decides (a mask of ones that is left out) may go another way than it would with them"
+    "values before it decides (a mask of ones that is left out) may go another way than it would with them",
+    kind="shapes",
 )
 CPU = torch.device("cpu")
 MODULES = tuple(os.path.join(TORCH, part) + os.sep for part in ("nn", "optim", "ao", "amp"))
@@ -91,17 +91,18 @@ def fake_run(
     *,
     functions: bool = False,
     partial: bool = False,
-) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any], Any, BaseException | None]:
-    """Run a model without numbers: the graph, metrics, limits, circumstances, output, and what ended it early."""
+) -> CapturedRun:
+    """Run a model without numbers."""
     with Faking() as faking:
         modules = [model] if isinstance(model, torch.nn.Module) else []
         capture = Capture(*modules, keep=False, functions=functions, substitutes=faking.above)
         capture.inputs = name_inputs(model, args, kwargs)
-        error = capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
-        graph, metrics, _, limits, meta = capture.finish()
-    meta.update(backward=backward or loss is not None, fake=True)
-    limits = (*limits, *faking.below.corrections.limits, FAKE_LIMIT)
-    return graph, metrics, limits, meta, capture.output, error
+        capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
+        captured = capture.finish()
+    run = captured.run
+    run.meta.update(backward=backward or loss is not None, fake=True)
+    run.limits += (*faking.below.corrections.limits, FAKE_LIMIT)
+    return captured
 
 
 class ShapesOnly(FakeTensorMode):

@@ -196,14 +196,14 @@ class _Block:
             found = np.flatnonzero(places >= 0)
             if not len(found):
                 break
-            drift = int(np.median(self.start[places[found]] - rows.begun[found]))
+            drift = int(np.median(self.start[places[found]] - rows.start[found]))
         return places, drift
 
     def _place(self, rows: OpRows, wanted: Ints, drift: int, apart: int) -> Ints:
         starts, stops = self.start.tolist(), self.stop.tolist()
         places = np.full(len(wanted), -1, dtype=np.int64)
         free = 0  # events before this one are taken, or lie within one that is
-        begun, ended = (rows.begun + drift).tolist(), (rows.ended + drift).tolist()
+        begun, ended = (rows.start + drift).tolist(), (rows.stop + drift).tolist()
         for row, (name, begin, end) in enumerate(zip(wanted.tolist(), begun, ended)):
             having = self.by_name.get(name)
             if having is None:
@@ -223,8 +223,8 @@ class _Block:
 def _own(owner: Ints, own: Ints, rows: OpRows, places: Ints, block: _Block, drift: int) -> None:
     """Give each operation the events inside its own, or those that ran while it ran where it has none."""
     named = places >= 0
-    low = np.where(named, places, np.searchsorted(block.start, rows.begun + drift))
-    until = np.where(named, block.stop[np.maximum(places, 0)], rows.ended + drift)
+    low = np.where(named, places, np.searchsorted(block.start, rows.start + drift))
+    until = np.where(named, block.stop[np.maximum(places, 0)], rows.stop + drift)
     high = np.searchsorted(block.start, until)
     for node, first, last in zip(own.tolist(), low.tolist(), np.maximum(high, low + named).tolist()):
         part = owner[block.first + first : block.first + last]

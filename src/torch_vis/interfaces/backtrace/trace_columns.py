@@ -15,6 +15,7 @@ from torch_vis.capture.compilers.interpreter import PASSIVE
 from torch_vis.capture.compilers.program import Program, Stage
 from torch_vis.capture.session import Capture
 from torch_vis.graph import Column, Graph
+from torch_vis.graph.record import Limit
 
 
 def trace_of(
@@ -36,11 +37,12 @@ def trace_of(
     with torch.no_grad(), capture:
         made = stage.player(program.graph_module).play(*flat)
         capture.output = export_outputs(program, model, made)
-    graph, metrics, _, unseen, meta = capture.finish()
-    meta["program"] = Program("export", [program.graph_module], program).to_plain()
+    run = capture.finish().run
+    run.meta["program"] = Program("export", [program.graph_module], program).to_plain()
     names = [node.name for node in program.graph_module.graph.nodes if node.op not in PASSIVE]
-    metrics = metrics.with_column(_column(graph, names, relevance))
-    return Trace(graph, metrics, (*unseen, *limits), meta, output=capture.output)
+    run.metrics = run.metrics.with_column(_column(run.graph, names, relevance))
+    run.limits += tuple(Limit(text, kind="program") for text in limits)
+    return Trace.of(run, output=capture.output)
 
 
 def _column(graph: Graph, names: list[str], relevance: Mapping[str, float]) -> Column:
