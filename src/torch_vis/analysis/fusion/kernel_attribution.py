@@ -11,6 +11,7 @@ import numpy as np
 
 from torch_vis.capture.compilers.inductor_kernels import Compiled, Kernel, call_nodes
 from torch_vis.ops.loops import TABLE, Kind
+from torch_vis.ops.names import plain_name
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
@@ -162,5 +163,4 @@ def _leftmost(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
 
 
 def _plain(name: str) -> str:
-    name = name.removesuffix("_") if not name.endswith("__") else name
-    return ALIASES.get(name, name)
+    return ALIASES.get(plain_name(name), plain_name(name))

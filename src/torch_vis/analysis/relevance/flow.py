@@ -19,6 +19,7 @@ from torch_vis.analysis.relevance.part import Part, magnitude, signed
 from torch_vis.analysis.relevance.result import Relevance, Row
 from torch_vis.analysis.relevance.start import Start
 from torch_vis.errors import no_match
+from torch_vis.ops.names import out_of_place
 
 MODES = ("default", "contrastive")
 SHAPE_ONLY = frozenset(
@@ -136,9 +137,7 @@ def shared(call: Call, given: Given) -> tuple[Shares, str]:
     """The shares of an operation's arguments, by its own rule, by its parts, or by its gradient."""
     if not call.carriers:
         return {}, "constant"
-    rule = RULES.get(call.name)
-    if rule is None and call.name.endswith("_"):
-        rule = RULES.get(call.name[:-1])
+    rule = RULES.get(call.name) or RULES.get(out_of_place(call.name))
     if rule is None and elements.is_pointwise(call.target):
         rule = elements.pointwise
     if rule is not None:

@@ -9,6 +9,7 @@ import torch
 from torch_vis.analysis.relevance.call import Call, Given, Shares, rule
 from torch_vis.analysis.relevance.part import Part, lifted, magnitude, ratio, sign, signed
 from torch_vis.analysis.relevance.products import contributions
+from torch_vis.ops.names import plain_name
 
 
 @rule("add", "sub", "rsub", "__radd__", "__rsub__")
@@ -19,7 +20,7 @@ def addition(call: Call, given: Given) -> Shares | None:
     if len(places) == 1:
         return {places[0]: part.like(call.leaves[places[0]].value.shape)}
     alpha = float(call.value("alpha", 1) or 1)
-    name = call.name.strip("_")
+    name = plain_name(call.name).strip("_")  # also of Python's __rsub__
     scales = {
         "self": -alpha if name == "rsub" else 1.0,
         "other": {"sub": -alpha, "rsub": 1.0}.get(name, alpha),

@@ -21,6 +21,7 @@ from torch_vis.graph.graph import Graph, GraphBuilder
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role
 from torch_vis.graph.storage_births import block_births
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
 
 
@@ -248,13 +249,11 @@ class _Assembler:
         is_backward = self.rows.backward != FORWARD
         scope, optimizing = lift_closures(self.rec, self.rows)
         scopes = read_scopes(self.rec)
-        self.scope_module, self.scope_parent = scopes.module, scopes.parent
+        self.scope_module, self.tree = scopes.module, Tree(scopes.parent)
         is_call = np.array([row.kind == "module" or row.type == "OptimizedModule" for row in modules])
         is_compiled = np.array([row.kind == "compiled" for row in modules]) & ~is_call
-        again = scopes.in_backward.astype(bool) & is_call[scopes.module]
-        compiled = is_compiled[scopes.module]
-        carry_down(again, scopes.parent)
-        carry_down(compiled, scopes.parent)
+        again = self.tree.inside_some(scopes.in_backward.astype(bool) & is_call[scopes.module])
+        compiled = self.tree.inside_some(is_compiled[scopes.module])
         in_calls = is_backward & again[scope]
         in_functions = find_recomputed(self.rows, self.rec.calls, self.node_link)
         recomputed = in_calls | in_functions.mask
@@ -315,8 +314,8 @@ class _Assembler:
     def _updates(self) -> None:
         """Count work on gradients outside of modules and of backward with the optimizer."""
         is_module = np.array([row.kind == "module" for row in self.rec.modules])[self.scope_module]
-        carry_down(is_module, self.scope_parent)
-        possible = (self.phase == Phase.FORWARD) & ~is_module[self.scope]
+        in_module = self.tree.inside_some(is_module)
+        possible = (self.phase == Phase.FORWARD) & ~in_module[self.scope]
         possible[self.node_link[self.node_link >= 0]] = False
         input_gradients = {f"{row.name}.grad" for row in self.facts.named if row.role == Role.INPUT}
         # the last is for values without a name
@@ -388,7 +387,7 @@ class _Assembler:
             storage_birth=self.storage_birth,
             storage_death=self.storage_death,
             storage_device=self.storage_device,
-            scope_parent=self.scope_parent,
+            scope_parent=self.tree.parent,
             scope_module=scope_module,
             scope_call=call_numbers(scope_module),
             result_start=offsets(self.result_reads.node - self.count, len(self.facts.results)),
@@ -445,19 +444,3 @@ def call_numbers(module: Ints) -> Ints:
     numbers = np.empty(len(module), dtype=np.int64)
     numbers[order] = np.arange(len(module)) - first
     return numbers
-
-
-def carry_down(mask: Bools, parent: Ints) -> None:
-    """Mark every scope inside of a marked one; parents come first.
-
-    >>> mask = np.array([False, True, False, False])
-    >>> carry_down(mask, np.array([-1, 0, 1, 0]))
-    >>> mask.tolist()
-    [False, True, True, False]
-    """
-    if not mask.any():
-        return
-    marks = mask.tolist()
-    for row, above in enumerate(parent.tolist()):
-        marks[row] = marks[row] or (above >= 0 and marks[above])
-    mask[:] = marks

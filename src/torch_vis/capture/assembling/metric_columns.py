@@ -9,6 +9,7 @@ import numpy as np
 from torch_vis.capture.assembling.log import OpRows, read_scopes
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Ints
 
 
@@ -66,8 +67,7 @@ def time_columns(rec: Recorder, rows: OpRows, node_scope: Ints, ended: int) -> l
         unset = timeless & (start == 0)
         start[unset] = np.where(first[unset] < ended, first[unset], origin)
     inclusive[0] = ended - origin - rec.overhead
-    own = inclusive.copy()
-    np.subtract.at(own, scopes.parent[1:], inclusive[1:])
+    own = Tree(scopes.parent).own(inclusive)
     return [
         Column("start_ns", rows.start - origin),
         Column("time_ns", time),

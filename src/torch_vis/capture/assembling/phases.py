@@ -18,6 +18,7 @@ import numpy as np
 
 from torch_vis.capture.assembling.log import OpRows, ScopeRows, read_scopes
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
 
 
@@ -59,12 +60,9 @@ def lift_closures(rec: Recorder, rows: OpRows) -> tuple[Ints, Bools]:
 
 def _optimizers(rec: Recorder, scopes: ScopeRows) -> Ints:
     """For each scope the optimizer's step that it is in, -1 for none; a call of a module inside is not in it."""
-    kinds = [row.kind for row in rec.modules]
-    steps: list[int] = []
-    for scope, (module, parent) in enumerate(zip(scopes.module.tolist(), scopes.parent.tolist())):
-        inside = steps[parent] if parent >= 0 and kinds[module] not in ("module", "compiled") else -1
-        steps.append(scope if kinds[module] == "optimizer" else inside)
-    return np.asarray(steps, dtype=np.int64)
+    kind = np.array([row.kind for row in rec.modules])[scopes.module]
+    nearest = Tree(scopes.parent).nearest(np.isin(kind, ["optimizer", "module", "compiled"]))
+    return np.where((nearest >= 0) & (kind[nearest] == "optimizer"), nearest, -1)
 
 
 def _records_gradients(rec: Recorder, module: int) -> bool:

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from torch_vis.capture.compilers.hop_bodies import with_modules
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, leave_alone, resolve, resumed
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Site
+from torch_vis.graph.schema import Phase, Site
 
 PARTITION = re.compile(r"(partition|forward|backward) \d+")
 
@@ -203,12 +204,11 @@ def counted(number: int, what: str) -> str:
 
 def outside(graph: Graph) -> list[int]:
     """The forward operations that ran in no partition."""
-    inside = [PARTITION.fullmatch(module.path) is not None for module in graph.modules]
-    within: list[bool] = []
-    for module, parent in zip(graph.scope_module.tolist(), graph.scope_parent.tolist()):
-        within.append(inside[module] or (parent >= 0 and within[parent]))
-    scopes, phases = graph.node_scope.tolist(), graph.node_phase.tolist()
-    return [node for node, scope in enumerate(scopes) if not within[scope] and not phases[node]]
+    partitions = np.array(
+        [PARTITION.fullmatch(module.path) is not None for module in graph.modules], dtype=bool
+    )
+    within = graph.tree.inside_some(partitions[graph.scope_module])[graph.node_scope]
+    return list(np.flatnonzero(~within & (graph.node_phase == Phase.FORWARD)).tolist())
 
 
 def parsed(text: str, frame: Any) -> Break:

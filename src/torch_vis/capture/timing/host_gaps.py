@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.capture.timing.match_events import current, ends
 from torch_vis.capture.timing.profiler_run import Timeline, event_ns
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Ints
 
 
@@ -36,19 +36,10 @@ def between(timeline: Timeline, places: Ints, scopes: Ints) -> Between:
     np.add.at(inside, after[own], -1)
     others = np.flatnonzero(np.cumsum(inside)[:-1] == 0)
     took = np.where(scopes[:, 2] > 0, scopes[:, 2] - scopes[:, 1], 0)
-    left = took.copy()
-    np.subtract.at(left, scopes[1:, 0], took[1:])
+    left = Tree(scopes[:, 0]).own(took)
     # half of an event's cost falls before or after its own time
     spent = np.bincount(running[own], weights=lasted[own] + cost / 2, minlength=count)
     spent = spent + cost * np.bincount(running[others], minlength=count)
     where = np.full(len(places), -1, dtype=np.int64)
     where[has] = running[own]
     return Between(np.maximum(left - spent, 0), where)
-
-
-def upwards(sums: Any, parent: Sequence[int] | Ints) -> Any:
-    """Sums over each call and those inside it, along the last axis; parents come before the calls in them."""
-    found = sums.copy()
-    for scope in range(found.shape[-1] - 1, 0, -1):
-        found[..., parent[scope]] += found[..., scope]
-    return found

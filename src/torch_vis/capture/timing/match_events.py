@@ -16,6 +16,7 @@ import numpy as np
 
 from torch_vis.capture.timing.profiler_run import Timeline
 from torch_vis.graph.types import Ints
+from torch_vis.ops.names import out_of_place
 
 FORWARD, ACCUMULATE, SEED = -1, -2, -3  # what stands in the place of a backward node's number, as in the log
 ENGINE = "autograd::engine::evaluate_function: "
@@ -97,7 +98,7 @@ def align(nodes: Pieces, events: Pieces, after: Ints) -> Ints:
 
 
 def _plain(name: str) -> str:
-    return "torch_vis::compiled" if name.startswith(COMPILED) else name.rstrip("_")
+    return "torch_vis::compiled" if name.startswith(COMPILED) else out_of_place(name)
 
 
 class _Piece:

@@ -8,21 +8,14 @@ the ratio that they had under the profiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from torch_vis.capture.timing.host_gaps import upwards
 from torch_vis.graph.metrics import Column
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Ints
-
-
-def own_times(inclusive: Any, parent: Ints) -> Any:
-    """What the calls inside each call do not take, along the last axis."""
-    own = inclusive.T.copy()
-    np.subtract.at(own, parent[1:], inclusive.T[1:])
-    return own.T
 
 
 def agreed(runs: Any, parent: Ints) -> Ints:
@@ -32,14 +25,12 @@ def agreed(runs: Any, parent: Ints) -> Ints:
     >>> agreed(runs, np.array([-1, 0, 0])).tolist()
     [3, 6, 3]
     """
-    own = own_times(runs, parent)
+    tree = Tree(parent)
+    own = tree.own(runs)
     own_middle, own_most = np.maximum(np.median(own, axis=0), 0).tolist(), own.max(axis=0).tolist()
     middle, most = np.median(runs, axis=0).tolist(), runs.max(axis=0).tolist()
-    inside: list[list[int]] = [[] for _ in middle]
-    for call, above in enumerate(parent.tolist()[1:], 1):
-        inside[above].append(call)
     whole, found = middle.copy(), [0.0] * len(middle)
-    for call, parts in enumerate(inside):  # those around come first
+    for call, parts in enumerate(tree.children):  # those around come first
         found[call], *rest = shares(
             whole[call],
             [own_middle[call], *(middle[part] for part in parts)],
@@ -91,12 +82,12 @@ def with_functions(own: Ints, rows: Ints, parent: Ints, node_scope: Ints, time: 
     found[rows] = own
     within = np.zeros(len(parent), dtype=bool)
     within[rows] = True
-    nearest = _nearest(within, parent.tolist())
+    tree = Tree(parent)
+    nearest = tree.nearest(within)
     other = ~within[node_scope]
     np.add.at(found, node_scope[other], time[other])
     np.subtract.at(found, nearest[node_scope[other]], time[other])
-    inclusive: Ints = upwards(found, parent)
-    return inclusive
+    return tree.inclusive(found)
 
 
 def scope_columns(inclusive: Ints, rows: Ints, parent: Ints, quartiles: Any) -> Iterator[Column]:
@@ -111,12 +102,4 @@ def scope_columns(inclusive: Ints, rows: Ints, parent: Ints, quartiles: Any) -> 
         found = inclusive.copy()
         found[rows] = bound(np.round(bounds * rate).astype(np.int64), inclusive[rows])
         yield Column(f"scope_time_{name}_ns", found, along="scope")
-    yield Column("scope_self_ns", own_times(inclusive, parent), along="scope")
-
-
-def _nearest(within: Any, parent: Sequence[int]) -> Ints:
-    """For each scope the innermost one around it, or itself, that is one of some."""
-    found: list[int] = []
-    for scope, (is_one, above) in enumerate(zip(within.tolist(), parent)):
-        found.append(scope if is_one or above < 0 else found[above])
-    return np.array(found, dtype=np.int64)
+    yield Column("scope_self_ns", Tree(parent).own(inclusive), along="scope")

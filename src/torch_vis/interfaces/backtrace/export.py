@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from torch_vis.capture.compilers.frontends import failed
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
+from torch_vis.ops.names import is_in_place, out_of_place
 
 ADVICE = (
     "an exported graph has no branches on values: use torch.cond or torch.where, or look at the model with "
@@ -255,9 +256,8 @@ def _twin(node: fx.Node) -> Any:
         if not _writes(source.target):  # a view of something else
             return None
     name = target._schema.name.split("::")[1]
-    packet = getattr(getattr(torch.ops, target.namespace), name.removesuffix("_"), None)
-    overload = getattr(packet, target._overloadname, None) if name.endswith("_") else None
-    return overload
+    packet = getattr(getattr(torch.ops, target.namespace), out_of_place(name), None)
+    return getattr(packet, target._overloadname, None) if is_in_place(name) else None
 
 
 def _is_write(argument: Any) -> bool:

@@ -129,10 +129,7 @@ class Tracked:
 
     def sum_inside(self, of_ops: Array, ops: Ints) -> Array:
         """For each scope, the sum over some operations that ran in it or in what it called."""
-        sums = np.bincount(self.graph.node_scope[ops], weights=of_ops[ops], minlength=self.scopes)
-        for scope in range(self.scopes - 1, 0, -1):
-            sums[self.parents[scope]] += sums[scope]
-        return sums
+        return self.graph.tree.inclusive(self.graph.tree.of_nodes(of_ops, ops))
 
     # ---------------------------------------------------------------- edges
 
@@ -224,20 +221,13 @@ class Tracked:
     def _lift(self, a: Ints, b: Ints, child_a: Ints, child_b: Ints) -> tuple[Ints, Ints]:
         """Of two places in the tree of calls, their ancestors (or selves) right below the one they have in common."""
         parents = np.array(self.parents, dtype=np.int64)
-        depths = self._depths
+        depths = self.graph.tree.depth
         while True:
             up_a, up_b = (a != b) & (depths[a] >= depths[b]), (a != b) & (depths[b] >= depths[a])
             if not (up_a.any() or up_b.any()):
                 return child_a, child_b
             child_a, child_b = np.where(up_a, a, child_a), np.where(up_b, b, child_b)
             a, b = np.where(up_a, parents[a], a), np.where(up_b, parents[b], b)
-
-    @cached_property
-    def _depths(self) -> Ints:
-        depths = [0] * self.scopes
-        for scope in range(1, self.scopes):
-            depths[scope] = depths[self.parents[scope]] + 1
-        return np.array(depths, dtype=np.int64)
 
     def _is_gradient_node(self, nodes: Ints) -> Ints:
         ops = nodes - self.first_op

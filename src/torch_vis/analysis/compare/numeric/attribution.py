@@ -10,7 +10,7 @@ from torch_vis.analysis.compare.numeric.isolated_replay import Own
 from torch_vis.analysis.compare.numeric.paired_inputs import Pair, Readings
 from torch_vis.analysis.compare.numeric.side_by_side import Gaps
 from torch_vis.analysis.compare.numeric.tensor_distance import Gap
-from torch_vis.graph.call import short_name
+from torch_vis.ops.names import common_name
 
 GROWTH = 10.0  # times what came in: an operation of which the difference is news
 # What a relative difference of these follows from is a difference of their arguments as it is.
@@ -62,9 +62,8 @@ class Judge:
         return CameIn(largest if told else None, news, rewired, [pair for pair, _ in others])
 
     def _is_exponential(self, node: int) -> bool:
-        return (
-            short_name(self.readings.a.calls[self.readings.a.node_call[node]].op).strip("_") in EXPONENTIALS
-        )
+        graph = self.readings.a
+        return common_name(graph.calls[graph.node_call[node]].op) in EXPONENTIALS
 
     def _is_another(self, pair: Pair, gap: Gap | None, own: bool | None) -> bool:
         """Whether two tensors read in one place are not the same, and not only because what made them differs.

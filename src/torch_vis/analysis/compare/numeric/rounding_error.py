@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.compare.numeric.paired_inputs import shape_only
-from torch_vis.graph.call import Slot, short_name
+from torch_vis.graph.call import Slot
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Bools
+from torch_vis.ops.names import common_name, plain_name
 from torch_vis.replay.stepper import Watched
 
 Args = Sequence[Any]
@@ -161,7 +162,7 @@ class Noise:
         self.values: dict[int, Remainder] = {}
         self.sound: set[int] = set()
         self.grows = np.ones(len(self.graph))
-        names = [short_name(call.op).rstrip("_") for call in self.graph.calls]
+        names = [plain_name(call.op) for call in self.graph.calls]
         self._foreach = [name.startswith(FOREACH) for name in names]
         self._name = [name.removeprefix(FOREACH) for name in names]
         self._kind = [_kind(name) for name in self._name]
@@ -373,5 +374,4 @@ def is_norm(graph: Graph, node: int) -> bool:
     >>> is_norm(tv.trace(torch.nn.LayerNorm(3), torch.ones(1, 3)).graph, 0)
     True
     """
-    name = short_name(graph.calls[graph.node_call[node]].op).strip("_").removeprefix("native_")
-    return name in NORMS
+    return common_name(graph.calls[graph.node_call[node]].op) in NORMS
