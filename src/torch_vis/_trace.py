@@ -180,7 +180,7 @@ class Trace(LiveRun):
         >>> [node.name for node in t.subgraph("cond.false").graph.nodes]
         ['sin', 'cos']
         """
-        from torch_vis.capture.compilers.subgraphs import run_on_shapes
+        from torch_vis.capture.fake.run import run_subgraph
         from torch_vis.errors import UsageError, no_match
 
         program = self.program
@@ -195,7 +195,7 @@ class Trace(LiveRun):
         known = {found.name: found for found in program.subgraphs if found.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
-        captured = run_on_shapes(known[name])
+        captured = run_subgraph(known[name])
         return Trace.of(captured.run, output=captured.output)
 
     @property
