@@ -71,11 +71,12 @@ class TrackingSession:
 
     def finish(self, *, whole: bool = False, backward: bool = False) -> TrackingRecord:
         """What was recorded; no tensor is held any more. ``whole``: it was one run of the model."""
-        graph, metrics, _, limits, meta = self.capture.finish()
+        run = self.capture.finish().run
+        meta = run.meta
         if not self.timing:
             meta.update(wall_ns=None, overhead_ns=None)
         if self.operations and not self.memory:
-            limits += (NOT_METERED,)
+            run.limits += (NOT_METERED,)
         rec = self.capture.recorder
         facts, states = _facts(rec)
         parameters = self.capture.parameters()
@@ -88,7 +89,7 @@ class TrackingSession:
             (begun - start, ended - begun if ended else None) for begun, ended in self.boundary.backwards
         ]
         return TrackingRecord(
-            trace=Trace(graph, metrics, limits, meta),
+            trace=Trace.of(run),
             operations=self.operations,
             whole=whole,
             backward=backward,
