@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
     from torch_vis.replay.check import Report
-    from torch_vis.replay.inputs import Entry
-    from torch_vis.replay.intervene import Rerun
+    from torch_vis.replay.live_run import Entry
+    from torch_vis.replay.rerun import Rerun
     from torch_vis.views.terminal.config import ExplorerConfig
     from torch_vis.views.text.breaks import Breaks
 

@@ -189,7 +189,7 @@ def trace(
         limits += (
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it",
         )
-    from torch_vis.replay.inputs import Entry
+    from torch_vis.replay.live_run import Entry
 
     return Trace(
         graph,
