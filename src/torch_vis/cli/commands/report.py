@@ -9,9 +9,8 @@ import inspect
 from typing import Any
 
 from torch_vis._trace import REPORTS, Trace
-from torch_vis.cli.models import files
-from torch_vis.cli.models import model_spec as models
-from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.models import model_spec, targets
+from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError, no_match
@@ -32,8 +31,8 @@ TEXTS = frozenset({"by", "hardware"})
 def add_options(parser: Parser) -> None:
     """Its options: the report, what it is about, and the options of all reports."""
     parser.add_argument("report", metavar="REPORT", help=f"one of {', '.join(REPORTS)}")
-    models.add_model_options(parser, positional="FILE|MODEL")
-    models.add_trace_options(parser)
+    model_spec.add_model_options(parser, positional="FILE|MODEL")
+    model_spec.add_trace_options(parser)
     group = parser.add_argument_group("options of a report, as its method in Python has them")
     for option, reports in _options().items():
         group.add_argument(f"--{option.replace('_', '-')}", metavar="X", help=f"of {' and '.join(reports)}")
@@ -45,7 +44,7 @@ def run(options: Any, out: Output) -> int:
     if options.report not in REPORTS:
         raise no_match("report", options.report, REPORTS)
     chosen = _chosen(options)
-    if options.report in NEED_TENSORS and files.is_trace(options.target):
+    if options.report in NEED_TENSORS and targets.is_trace(options.target):
         raise UsageError(
             f"{options.report} looks at tensors, and a file holds none: name the model, with --input and --backward"
         )
