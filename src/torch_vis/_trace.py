@@ -452,9 +452,9 @@ class Trace(LiveRun):
         >>> str(figure)[:4]
         '<svg'
         """
-        from torch_vis.views.figure.diagram import Look
+        from torch_vis.views.figure.diagram import FigureOptions
 
-        return renderer_called(renderer, self, Look(depth, color, phase))
+        return renderer_called(renderer, self, FigureOptions(depth, color, phase))
 
     def show(self) -> str:
         """Open the run as a web page: in the notebook that this is called from, or else in the browser.

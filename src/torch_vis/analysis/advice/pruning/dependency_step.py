@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch_vis.analysis.advice.pruning.dependency import Coupling
 
 Ids = Ints
-Dims = list["Ids | None"]  # for each dimension the numbers of its indices, None where they are not followed
+# for each dimension the numbers of its indices, None where they are not followed
+Dims = list["Ids | None"]
 
 
 @dataclass(eq=False)
@@ -28,7 +29,8 @@ class Grid:
     """
 
     ids: Ids
-    path: str  # of the module whose view it was
+    # of the module whose view it was
+    path: str
     rigid: set[int] = field(default_factory=set)
     kept: int | None = None
 

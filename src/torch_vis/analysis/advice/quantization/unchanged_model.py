@@ -40,5 +40,6 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """The memory of a tensor, None of one that has no plain one."""
     try:
         return tensor.untyped_storage() if type(tensor) is torch.Tensor else None
-    except (RuntimeError, NotImplementedError):  # sparse
+    # sparse
+    except (RuntimeError, NotImplementedError):
         return None
