@@ -5,10 +5,9 @@ The reports are those of a trace in Python: `torch-vis report memory net.tvz` pr
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from torch_vis._trace import REPORTS, Trace
+from torch_vis._reports import REPORTS
 from torch_vis.cli.models import model_spec, targets
 from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
@@ -18,7 +17,6 @@ from torch_vis.errors import UsageError, no_match
 EXAMPLES = (
     ("where the memory of a saved run goes", "torch-vis report memory net.tvz"),
     ("how long it would take on another machine", "torch-vis report latency net.tvz --hardware 'H100 SXM'"),
-    ("all that can be found out, in one file", "torch-vis export net.tvz -o net.md"),
     (
         "gradients of a model, as data for another program",
         "torch-vis report gradients net.py:make_model --input 2x8 --backward --json",
@@ -59,8 +57,8 @@ def run(options: Any, out: Output) -> int:
 def _options() -> dict[str, list[str]]:
     """The options that reports take, and which reports take each."""
     options: dict[str, list[str]] = {}
-    for name in REPORTS:
-        for option in list(inspect.signature(getattr(Trace, name)).parameters)[1:]:
+    for name, question in REPORTS.items():
+        for option in question.options:
             options.setdefault(option, []).append(name)
     return options
 
