@@ -158,7 +158,7 @@ class Trace(LiveRun):
         >>> [node.name for node in t.subgraph("cond.false").graph.nodes]
         ['sin', 'cos']
         """
-        from torch_vis.capture.compilers.subgraphs import run_on_shapes
+        from torch_vis.capture.fake.run import run_subgraph
 
         program = self.program
         if program is None and self.meta.get("program"):
@@ -172,7 +172,7 @@ class Trace(LiveRun):
         known = {found.name: found for found in program.subgraphs if found.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
-        graph, metrics, limits, meta, output = run_on_shapes(known[name])
+        graph, metrics, limits, meta, output = run_subgraph(known[name])
         return Trace(graph, metrics, limits, meta, output=output)
 
     @property

@@ -10,7 +10,6 @@ from importlib import import_module, util
 from typing import Any
 
 from torch_vis.errors import NoMatch, TorchVisError, UsageError, no_match
-from torch_vis.graph.text import and_more
 
 MOST = 24  # names that a line lists
 
@@ -23,6 +22,8 @@ def find(target: str, kind: str) -> Any:
     module = _file(place) if place.endswith(".py") else _module(place, target)
     if not attribute:
         names = candidates(module)
+        from torch_vis.graph.text import and_more
+
         there = f"; there are {and_more(names, MOST)}" if names else ""
         raise UsageError(f"{target!r} names no {kind}: write {place}:NAME{there}")
     found: Any = module

@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-
 from torch_vis.cli.models import import_path as named
 from torch_vis.cli.models import inputs, libraries
 from torch_vis.cli.models.import_path import UsersCodeFailed, users_code
@@ -18,6 +15,9 @@ from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
     from torch_vis._trace import Trace
 
 
@@ -318,6 +318,8 @@ def make(world: FakeTensorMode, maker: Callable[[], Made]) -> Made:
     A constructor that reads numbers (timm's take drop rates from a ``linspace``) cannot run there. It is run with real
     tensors, and each parameter becomes a fake one as soon as it is registered, before anything is written to it.
     """
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+
     try:
         with world:
             return maker()
@@ -330,6 +332,8 @@ def make(world: FakeTensorMode, maker: Callable[[], Made]) -> Made:
 
 @contextmanager
 def _registered_as_fake(world: FakeTensorMode) -> Iterator[None]:
+    import torch
+
     before = torch.nn.Module.register_parameter
 
     def register(self: torch.nn.Module, name: str, param: Any) -> None:
