@@ -289,7 +289,7 @@ def visualize_computational_graph(
     >>> type(figure).__name__
     'Figure'
     """
-    drawer(renderer)  # an unknown name is said before anything runs
+    drawer(renderer)  # an unknown name raises before anything runs
     tracker = track_computational_graph_execution(model, input_tensor)
     return tracker.trace.figure(renderer, depth=depth, color=color, phase=phase)
 
@@ -309,7 +309,7 @@ def export_computational_graph(
     >>> sorted(json.load(open(path)))
     ['edges', 'metadata', 'nodes', 'summary']
     """
-    writer(filepath, format)  # an unknown format is said before anything runs
+    writer(filepath, format)  # an unknown format raises before anything runs
     if format == "json":
         _refuse_other_ending(filepath)
     tracker = track_computational_graph_execution(model, input_tensor)
