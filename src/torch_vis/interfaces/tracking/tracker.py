@@ -59,11 +59,7 @@ class ComputationalGraphTracker:
     """
 
     def __init__(
-        self,
-        model: Any,
-        track_memory: bool = True,
-        track_timing: bool = True,
-        track_tensor_ops: bool = True,
+        self, model: Any, track_memory: bool = True, track_timing: bool = True, track_tensor_ops: bool = True
     ) -> None:
         _require_torch()
         if not callable(model):
@@ -90,10 +86,7 @@ class ComputationalGraphTracker:
         if self._session is not None:
             raise UsageError("tracking is on already; call stop_tracking() first")
         session = TrackingSession(
-            self.model,
-            memory=self.track_memory,
-            timing=self.track_timing,
-            operations=self.track_tensor_ops,
+            self.model, memory=self.track_memory, timing=self.track_timing, operations=self.track_tensor_ops
         )
         session.open()
         self._session = session
