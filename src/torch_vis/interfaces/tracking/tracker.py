@@ -117,7 +117,7 @@ class ComputationalGraphTracker:
     @property
     def trace(self) -> Trace:
         """The trace behind the figures: ``print`` it, ``save`` it, draw it with ``figure``. It holds no tensors."""
-        return self._found().record.trace
+        return self._graph().record.trace
 
     @property
     def nodes(self) -> list[GraphNode]:
@@ -125,7 +125,7 @@ class ComputationalGraphTracker:
         if self._nodes is None:
             from torch_vis.interfaces.tracking.graph import nodes_of
 
-            self._nodes = nodes_of(self._found())
+            self._nodes = nodes_of(self._graph())
         return self._nodes
 
     @property
@@ -134,7 +134,7 @@ class ComputationalGraphTracker:
         if self._edges is None:
             from torch_vis.interfaces.tracking.graph import edges_of
 
-            self._edges = edges_of(self._found())
+            self._edges = edges_of(self._graph())
         return self._edges
 
     def get_graph_summary(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class ComputationalGraphTracker:
         """
         from torch_vis.interfaces.tracking.graph import summary_of
 
-        return summary_of(self._found())
+        return summary_of(self._graph())
 
     def get_graph_data(self) -> dict[str, Any]:
         """``nodes``, ``edges``, ``summary`` and ``metadata`` as plain data that JSON can hold.
@@ -179,7 +179,7 @@ class ComputationalGraphTracker:
         }
         return {**self.trace.meta, **switches, "units": {"time": "s", "memory": "bytes"}}
 
-    def _found(self) -> TrackedGraph:
+    def _graph(self) -> TrackedGraph:
         if self._session is not None:
             raise UsageError("tracking is still on; call stop_tracking() before asking for results")
         if self._record is None:
@@ -199,7 +199,7 @@ class ComputationalGraphTracker:
         name = type(self.model).__name__
         if self._session is not None:
             return f"<tracker of {name}, tracking>"
-        return f"<tracker of {name}: {self._found().count if self._record else 'no'} nodes>"
+        return f"<tracker of {name}: {self._graph().count if self._record else 'no'} nodes>"
 
 
 def track_computational_graph_execution(
@@ -257,7 +257,7 @@ def analyze_computational_graph_execution(
     if detailed:
         from torch_vis.interfaces.tracking.graph import layers_of, performance_of
 
-        tracked, nodes = tracker._found(), tracker.nodes
+        tracked, nodes = tracker._graph(), tracker.nodes
         analysis["performance"] = performance_of(tracked, nodes)
         analysis["layer_analysis"] = layers_of(tracked, nodes)
     return analysis
