@@ -14,9 +14,9 @@ import torch_vis as tv
 from tests.kit.traced import NAMES, traced
 from tests.kit.unknown import opaque
 from tests.zoo_models.torchvision_ops import declare_torchvision_ops
-from torch_vis.analysis.advice.pruning.dependency import Coupling
+from torch_vis.analysis.advice.pruning.dependency import Dependencies
 from torch_vis.analysis.advice.pruning.surgery import without
-from torch_vis.analysis.advice.pruning.trial import OTHER, Bench
+from torch_vis.analysis.advice.pruning.trial import OTHER, PruningTrials
 from torch_vis.analysis.compare.numeric.side_by_side import gap_of
 from torch_vis.errors import UsageError
 
@@ -82,16 +82,16 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_cutting_what_is_zero_changes_nothing(name):
-    """The proof of the coupling: units that are zero wherever they live can go, and the output does not notice."""
+    """The proof of the dependencies: units that are zero wherever they live can go, and the output does not notice."""
     torch.manual_seed(0)
     make, shape = CASES[name]
     model, x = make().eval(), torch.randn(*shape)
     with torch.no_grad():
-        coupling = Coupling(tv.trace(model, x, keep=False).graph)
-        groups = [group for group in coupling.groups if not group.locked and len(group.units) > 1]
+        dependencies = Dependencies(tv.trace(model, x, keep=False).graph)
+        groups = [group for group in dependencies.groups if not group.locked and len(group.units) > 1]
         assert groups
         dead = np.concatenate([group.units[:: max(2, len(group.units) // 3)] for group in groups])
-        kept = coupling.kept(dead)
+        kept = dependencies.kept(dead)
         for path, parameter in model.named_parameters():
             for number, mask in enumerate(kept.get(path, ())):
                 parameter.index_fill_(number, torch.as_tensor(np.flatnonzero(~mask)), 0.0)
@@ -204,9 +204,9 @@ def test_the_figure_names_groups_and_of_many_those_that_matter_most():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_coupling_is_found_zoo_wide(name):
-    coupling = Coupling(traced(name).graph)
-    for group in coupling.groups:
-        assert len(group.units) and all(coupling.ids[parameter] for parameter, _ in group.places)
+    dependencies = Dependencies(traced(name).graph)
+    for group in dependencies.groups:
+        assert len(group.units) and all(dependencies.ids[parameter] for parameter, _ in group.places)
 
 
 def test_bad_input():
@@ -327,12 +327,12 @@ def test_what_the_weights_hide_is_checked_with_others(name):
 def test_a_wrong_cut_is_seen_behind_a_layer_of_zeros():
     """The check can fail: columns of other units than the rows, in a model whose output is zero whatever is cut."""
     torch.manual_seed(0)
-    bench = Bench(blank(), (torch.randn(4, 6),), {}, None)
-    group = next(group for group in bench.coupling.groups if ("0.weight", 0) in group.places)
+    bench = PruningTrials(blank(), (torch.randn(4, 6),), {}, None)
+    group = next(group for group in bench.dependencies.groups if ("0.weight", 0) in group.places)
     units = bench.lightest(group, 0.5)
     assert not bench.cut_group(group, units).problem
-    columns = bench.coupling.ids["2.weight"][1]
-    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 1)
+    columns = bench.dependencies.ids["2.weight"][1]
+    bench.dependencies.unit[columns] = np.roll(bench.dependencies.unit[columns], 1)
     assert bench.cut_group(group, units).problem == OTHER
 
 
@@ -364,13 +364,13 @@ def test_scores_are_checked_where_the_output_is_what_they_chose():
             return self.layers(x).argmax(-1)
 
     torch.manual_seed(0)
-    bench = Bench(Chosen(), (torch.randn(4, 6),), {}, None)
-    (group,) = (group for group in bench.coupling.groups if ("layers.0.weight", 0) in group.places)
+    bench = PruningTrials(Chosen(), (torch.randn(4, 6),), {}, None)
+    (group,) = (group for group in bench.dependencies.groups if ("layers.0.weight", 0) in group.places)
     units = bench.lightest(group, 0.2)
     tried = bench.cut_group(group, units)
     assert tried.by == "what modules give on the way" and tried.error < 1e-6
-    columns = bench.coupling.ids["layers.2.weight"][1]
-    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 1)
+    columns = bench.dependencies.ids["layers.2.weight"][1]
+    bench.dependencies.unit[columns] = np.roll(bench.dependencies.unit[columns], 1)
     assert bench.cut_group(group, units).problem == OTHER
 
 

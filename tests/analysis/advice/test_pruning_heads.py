@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import torch_vis as tv
 from tests.zoo import ZOO, declare_torchvision_ops
-from torch_vis.analysis.advice.pruning.trial import MIXED, OTHER, Bench
+from torch_vis.analysis.advice.pruning.trial import MIXED, OTHER, PruningTrials
 from torch_vis.analysis.compare.numeric.side_by_side import gap_of
 
 declare_torchvision_ops()
@@ -57,7 +57,7 @@ class Shared(nn.Module):
 
     def __init__(self):
         super().__init__()
-        config = type("Settings", (), {})()
+        config = type("ConfigCorrection", (), {})()
         config.heads = 4
         self.a, self.b = Summed(config), Summed(config)
 
@@ -215,8 +215,8 @@ def tensors(output):
 def test_a_model_without_heads_is_the_model_with_their_columns_at_zero(name):
     _, projection, dimension, word, columns, changed = FAMILIES[name]
     model, args = made(name)
-    bench = Bench(model, args, {}, None)
-    groups = [group for group in bench.coupling.groups if group.heads]
+    bench = PruningTrials(model, args, {}, None)
+    groups = [group for group in bench.dependencies.groups if group.heads]
     projections = [path for path, _ in model.named_parameters() if re.search(projection + r"\.weight$", path)]
     assert len(groups) == len(projections) > 0 and not any(group.locked for group in groups)
     for group, path in zip(groups, projections):
@@ -382,11 +382,13 @@ def test_heads_are_tried_even_where_groups_are_not():
 
 
 def test_a_column_that_is_left_out_is_seen():
-    """The check can fail: a coupling that forgets a place gives a model that is not the one with zeroed columns."""
+    """The check can fail: a dependency that is forgotten gives a model that is not the one with zeroed columns."""
     model, args = made("kept")
-    bench = Bench(model, args, {}, None)
-    group = next(group for group in bench.coupling.groups if group.heads)
-    rows, columns = bench.coupling.ids["0.to_qkv.weight"][0], bench.coupling.ids["0.to_out.weight"][1]
-    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 8)  # heads read by their neighbours
+    bench = PruningTrials(model, args, {}, None)
+    group = next(group for group in bench.dependencies.groups if group.heads)
+    rows, columns = bench.dependencies.ids["0.to_qkv.weight"][0], bench.dependencies.ids["0.to_out.weight"][1]
+    bench.dependencies.unit[columns] = np.roll(
+        bench.dependencies.unit[columns], 8
+    )  # heads read by their neighbours
     assert len(rows) == 96
     assert bench.cut_group(group, group.units[:1]).problem == OTHER

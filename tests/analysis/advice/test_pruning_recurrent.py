@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import torch_vis as tv
-from torch_vis.analysis.advice.pruning.dependency import Coupling
+from torch_vis.analysis.advice.pruning.dependency import Dependencies
 
 IDS = torch.tensor([[3, 1], [4, 1], [5, 9], [2, 6], [5, 3]])
 READ = ("output", "hidden", "cell", "packed")
@@ -70,7 +70,8 @@ def groups(model, ids=IDS, mode=torch.no_grad):
     with mode():
         graph = tv.trace(model, ids, keep=False).graph
     found = {
-        (group.places, len(group.units), group.exact, not group.locked) for group in Coupling(graph).groups
+        (group.places, len(group.units), group.exact, not group.locked)
+        for group in Dependencies(graph).groups
     }
     names = {node.name for node in graph.nodes}
     return found, {name for name in names if any(part in name for part in ("lstm", "gru", "rnn"))}
