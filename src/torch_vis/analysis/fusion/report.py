@@ -14,7 +14,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import PALE, Axis, Chart, Series
-from torch_vis.views.charts.names import family
+from torch_vis.views.charts.labels import family
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:

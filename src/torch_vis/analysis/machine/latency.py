@@ -31,8 +31,7 @@ from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Bools, Floats
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kinds, lists_tensors
-from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series
-from torch_vis.views.charts.stages import stages_of
+from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series, stages_of
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:

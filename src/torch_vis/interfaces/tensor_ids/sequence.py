@@ -12,10 +12,10 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics, Slot
 from torch_vis.graph.call import Call, Special, short_name
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.interfaces.collector import collector_paused
 from torch_vis.interfaces.tensor_ids.calls import Calls
 from torch_vis.interfaces.tensor_ids.ports import Ports, makers, ports_of, values_of
 from torch_vis.interfaces.tensor_ids.steps import Level, Steps
-from torch_vis.interfaces.tracking.collector import collector_paused
 from torch_vis.ops.schemas import Signatures
 
 Operation = dict[str, Any]

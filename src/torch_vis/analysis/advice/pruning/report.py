@@ -31,6 +31,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.lower_bound import LowerBound, least, summed
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
+from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError
 from torch_vis.graph.text import and_more, count, duration
 from torch_vis.graph.types import Ints
@@ -452,20 +453,16 @@ def model_cost(
     Of the predicted time, that of kernels is a figure of its own. A figure that leaves out operations of unknown work
     is a ``LowerBound``.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    with torch.no_grad():
-        traced = trace(model, *args, kwargs=kwargs, keep=False)
     times = []
-    for _ in range(RUNS):
-        start = time.perf_counter_ns()
-        with torch.no_grad():
+    with modes_kept(model), torch.no_grad():
+        model.eval()
+        traced = trace(model, *args, kwargs=kwargs, keep=False)
+        for _ in range(RUNS):
+            start = time.perf_counter_ns()
             model(*args, **kwargs)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        times.append(time.perf_counter_ns() - start)
-    for module, mode in modes:
-        module.training = mode
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            times.append(time.perf_counter_ns() - start)
     column = traced.metrics["flops"]
     # None where no operation has a formula
     known = {"flops": summed(column.total(), column.uncovered)}
