@@ -62,13 +62,13 @@ def calibrate(
     time is the host's. ``device`` is ``"cuda"`` where there is one, or else ``"cpu"``. What was measured before with
     the same device, torch, threads and precision settings is taken as it is; ``again=True`` measures anew. The file is
     in the user's cache folder, or at ``path``. Nothing is written if it is interrupted. On a GPU, do it in a process of
-    its own (``python -c "import torch_vis; torch_vis.calibrate()"``): torch's profiler, once used, slows every launch
-    that comes after it. What is measured is meant to be a quiet machine, one that has been up for a few minutes: of
-    programs the times that something else disturbed are left out, and where everything was disturbed the printed
+    its own (``python -c "import torch_vis as tv; tv.measure.calibrate()"``): torch's profiler, once used, slows every
+    launch that comes after it. What is measured is meant to be a quiet machine, one that has been up for a few minutes:
+    of programs the times that something else disturbed are left out, and where everything was disturbed the printed
     calibration says so.
 
     >>> import torch_vis as tv
-    >>> machine = tv.calibrate()  # doctest: +SKIP
+    >>> machine = tv.measure.calibrate()  # doctest: +SKIP
     >>> print(machine)  # doctest: +SKIP
     NVIDIA H200: float32 51.7 TFLOP/s, …
     """

@@ -372,7 +372,7 @@ def _largest(groups: Sequence[PrunedGroup], by: Callable[[PrunedGroup], float]) 
 # ---------------------------------------------------------------- the experiment
 
 
-def analyze_pruning(
+def pruning(
     model: torch.nn.Module,
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
@@ -392,8 +392,8 @@ def analyze_pruning(
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
-    >>> found = tv.analyze_pruning(model, torch.ones(2, 8), ratio=0.5)
-    >>> found.model, found.after["parameters"]
+    >>> report = tv.advise.pruning(model, torch.ones(2, 8), ratio=0.5)
+    >>> report.model, report.after["parameters"]
     (Sequential(
       (0): Linear(in_features=8, out_features=8, bias=True)
       (1): ReLU()
@@ -469,7 +469,7 @@ def model_cost(
     waits_for = ""
     if hardware is not None:
         latency = traced.latency(hardware=hardware)
-        prediction, unknown = latency.found, latency.unknown_operations
+        prediction, unknown = latency.prediction, latency.unknown_operations
         waits_for = (prediction.waits_for or "") if prediction.overlaps else ""
         known["predicted_ns"] = summed(round(latency.total_ns), unknown)
         known["kernels_ns"] = summed(round(float(prediction.device_ns.sum())), unknown)
