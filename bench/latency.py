@@ -45,14 +45,14 @@ def run(quick: bool) -> list[Row]:
         if on_gpu:
             child.call("bench.latency:settle", threads=threads)
         seconds, *pace = child.call("bench.latency:calibrate_to", threads=threads, path=path)
-        runs, *later = child.call(
-            "bench.latency:compare", threads=threads, path=path, quick=quick, pace=pace
-        )
+        runs, *later = child.call("bench.latency:compare", threads=threads, path=path, quick=quick, pace=pace)
     where = torch.cuda.get_device_name() if on_gpu else "this CPU"
     off = 100 * sum(abs(row["predicted_ns"] / row["plain_ns"] - 1) for row in runs) / len(runs)
     # without an upper end, some of the work is not known
     ends = [(row["low_ns"], row["plain_ns"], row["high_ns"]) for row in runs]
-    share = 100 * sum(high is not None and low <= plain_ns <= high for low, plain_ns, high in ends) / len(runs)
+    share = (
+        100 * sum(high is not None and low <= plain_ns <= high for low, plain_ns, high in ends) / len(runs)
+    )
     note = f"{len(runs)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
     rows = [within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)]
     if on_gpu:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class RepeatedCall(nn.Module):
+class FunctionLoop(nn.Module):
     """One function, again and again."""
 
     def __init__(self, call: Callable[..., Tensor], times: int, *shapes: tuple[int, ...]) -> None:
@@ -247,7 +247,7 @@ def _all(dtypes: tuple[str, ...]) -> Iterator[HostProgram]:
 
 
 def _loop(call: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> Callable[[], nn.Module]:
-    return lambda: RepeatedCall(call, TIMES, *shapes)
+    return lambda: FunctionLoop(call, TIMES, *shapes)
 
 
 def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
