@@ -18,9 +18,8 @@ from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit
 from torch_vis.analysis.machine.kernel_model import COPY, VIEW, Samples
 from torch_vis.analysis.machine.probes import clocks
-from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime
+from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime, copies, memory_bytes, peaks
 from torch_vis.analysis.machine.probes.operations import all_probes
-from torch_vis.analysis.machine.probes.peaks import copies, memory_bytes, peaks
 from torch_vis.analysis.machine.probes.probe import Probe, ProbeSampler
 from torch_vis.analysis.machine.probes.programs import all_programs, runs
 from torch_vis.analysis.machine.resolve import (

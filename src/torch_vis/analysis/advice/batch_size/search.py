@@ -21,10 +21,7 @@ from torch_vis.graph.text import size
 from torch_vis.progress import progress
 
 # read (steps, batch, features) unless told otherwise
-STEPS_FIRST = (
-    torch.nn.RNNBase,
-    torch.nn.MultiheadAttention,
-)
+STEPS_FIRST = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
 
 
 class BatchMemory(NamedTuple):

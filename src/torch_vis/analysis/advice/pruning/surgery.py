@@ -368,9 +368,7 @@ class ConfigCorrection(NamedTuple):
 
 
 def correct_settings(
-    model: torch.nn.Module,
-    sizes: Mapping[int, Collection[int]],
-    gives: Callable[[torch.nn.Module], bool],
+    model: torch.nn.Module, sizes: Mapping[int, Collection[int]], gives: Callable[[torch.nn.Module], bool]
 ) -> list[ConfigCorrection]:
     """Correct the configurations of a cut model where a module built from one is the one that was cut.
 
