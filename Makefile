@@ -7,11 +7,12 @@ ARGS ?=
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test snapshots check corpus bench viewer clean env bench-env python
+.PHONY: help demo test test-all snapshots check corpus bench viewer clean env bench-env python
 
 help:
 	@echo 'make demo      trace a vision model and a transformer, check both, leave files to open'
-	@echo 'make test      run the tests'
+	@echo 'make test      run the tests that a change should wait for (minutes)'
+	@echo 'make test-all  run every test, the whole zoo and the browser included'
 	@echo 'make snapshots rewrite tests/snapshots, for git diff to show what reports, pages and files have changed'
 	@echo 'make check     lint, formatting and types'
 	@echo 'make corpus    trace and check every model the installed libraries can build'
@@ -25,6 +26,9 @@ demo: env
 	@$(RUN) examples/demo.py $(ARGS)
 
 test: env
+	@$(RUN) -m pytest -q -n auto --dist loadfile -m 'not slow' $(ARGS)
+
+test-all: env
 	@$(RUN) -m pytest -q -n auto --dist loadfile $(ARGS)
 
 snapshots: env
