@@ -22,7 +22,7 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
-# Two tiers. `make test` is what a contributor waits for; `make test-all` is everything. A test that goes over the whole zoo
+# Two tiers: `make test` is what a contributor waits for, `make test-all` is everything. A test that goes over the zoo
 # is in the first tier for these cases alone: one of each kind of trouble, and one model of each family.
 QUICK_CASES = frozenset(
     """
