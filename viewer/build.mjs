@@ -33,8 +33,13 @@ async function programs(folder, into) {
   mkdirSync(join(here, into), { recursive: true });
   for (const file of readdirSync(join(here, folder)).filter((name) => name.endsWith(".ts"))) {
     await build({
-      bundle: true, platform: "node", format: "esm", target: "node20", logLevel: "warning",
-      entryPoints: [join(here, folder, file)], outfile: join(here, into, file.replace(/\.ts$/, ".mjs")),
+      bundle: true,
+      platform: "node",
+      format: "esm",
+      target: "node20",
+      logLevel: "warning",
+      entryPoints: [join(here, folder, file)],
+      outfile: join(here, into, file.replace(/\.ts$/, ".mjs")),
       define: { WORKER: '""' },
     });
   }

@@ -33,6 +33,12 @@ for (let round = 0; round < 3; round++) {
     at = now();
     const results = new Layout().all(picture.specs);
     clock(`layout ${picture.frames.length} frames`, at);
-    console.log("crossings", results.reduce((sum, result) => sum + result.crossings, 0), Math.round(results[0].width), "×", Math.round(results[0].height));
+    console.log(
+      "crossings",
+      results.reduce((sum, result) => sum + result.crossings, 0),
+      Math.round(results[0].width),
+      "×",
+      Math.round(results[0].height),
+    );
   }
 }

@@ -12,7 +12,16 @@ import { LayoutClient } from "./layout/client.ts";
 import { ROOM, type Room } from "./layout/layered.ts";
 import { rootBox, type Box } from "./tree/box.ts";
 import { Forest } from "./tree/forest.ts";
-import { closeAll, eachShown, openAll, openAtFirst, openingOf, openToDepth, wayTo, wayToCall } from "./tree/openings.ts";
+import {
+  closeAll,
+  eachShown,
+  openAll,
+  openAtFirst,
+  openingOf,
+  openToDepth,
+  wayTo,
+  wayToCall,
+} from "./tree/openings.ts";
 import { compose } from "./tree/picture.ts";
 
 export type Mode = "side" | "over" | "forward" | "backward" | "optimizer";
@@ -76,12 +85,18 @@ export class App {
   }
 
   get theme(): Theme {
-    const dark = this.themeChoice === "auto" ? matchMedia("(prefers-color-scheme: dark)").matches : this.themeChoice === "dark";
+    const dark =
+      this.themeChoice === "auto" ? matchMedia("(prefers-color-scheme: dark)").matches : this.themeChoice === "dark";
     return dark ? DARK : LIGHT;
   }
 
   private rootsFor(mode: Mode): Box[] {
-    const sets = mode === "side" ? this.phases.map((phase) => [phase]) : mode === "over" ? [this.phases] : [[PHASES.indexOf(mode)]];
+    const sets =
+      mode === "side"
+        ? this.phases.map((phase) => [phase])
+        : mode === "over"
+          ? [this.phases]
+          : [[PHASES.indexOf(mode)]];
     return sets.map((phases) => this.rootOf(phases));
   }
 
@@ -125,7 +140,11 @@ export class App {
     const started = performance.now();
     const parts = this.roots.map((root) => {
       const up = this.mode === "side" && root.forest.phases[0] === 1;
-      return { picture: compose(root, { views: this.views, up, measure: face, header: HEADER, headerWidth }), up, title: titleOf(root) };
+      return {
+        picture: compose(root, { views: this.views, up, measure: face, header: HEADER, headerWidth }),
+        up,
+        title: titleOf(root),
+      };
     });
     const scene = await laidOut(this.client, parts, this.room);
     if (turn !== this.turn) return false;
@@ -185,7 +204,9 @@ export class App {
 
   /** Select the call of a module, opening what is around it. */
   pickScope(scope: number): Box | null {
-    const ordered = [...this.roots].sort((a, b) => Number(b.forest.phases.includes(0)) - Number(a.forest.phases.includes(0)));
+    const ordered = [...this.roots].sort(
+      (a, b) => Number(b.forest.phases.includes(0)) - Number(a.forest.phases.includes(0)),
+    );
     for (const root of ordered) {
       const { forest } = root;
       if (forest.start[scope] === forest.end[scope]) continue;
@@ -212,7 +233,8 @@ export class App {
         if (nodes[forest.order[place]] && leaf[place] >= 0) found.add(items[leaf[place]].box);
       }
       for (let frame = frames.length - 1; frame > 0; frame--) {
-        if (frames[frame].items.some((item) => item >= 0 && found.has(items[item].box))) found.add(items[frames[frame].item].box);
+        if (frames[frame].items.some((item) => item >= 0 && found.has(items[item].box)))
+          found.add(items[frames[frame].item].box);
       }
     }
     this.marked = found;
@@ -226,7 +248,9 @@ export class App {
 
   private warm(): void {
     if (!this.heat || !this.scene) return;
-    const drawn = this.scene.columns.flatMap(({ picture }) => picture.items.flatMap(({ box, own }) => (own < 0 ? [box] : [])));
+    const drawn = this.scene.columns.flatMap(({ picture }) =>
+      picture.items.flatMap(({ box, own }) => (own < 0 ? [box] : [])),
+    );
     this.range = rangeOf(this.heat, drawn);
   }
 
@@ -296,26 +320,38 @@ export class App {
   private updates(node: number): number[] {
     const { run } = this;
     if (!this.phases.includes(OPTIMIZER)) return [];
-    const other = run.nodePhase[node] === OPTIMIZER ? run.producers(node) : run.nodePhase[node] === BACKWARD ? run.users(node) : [];
+    const other =
+      run.nodePhase[node] === OPTIMIZER ? run.producers(node) : run.nodePhase[node] === BACKWARD ? run.users(node) : [];
     return other.filter((one) => run.nodePhase[one] + run.nodePhase[node] === OPTIMIZER + BACKWARD);
   }
 
   get look(): Look {
     const { theme } = this;
     return {
-      theme, paint: (box) => this.paint(box, theme), selected: this.selected, hover: this.hover,
-      bright: this.bright, marked: this.marked, links: this.links, labels: this.labels, warm: this.heat !== null,
+      theme,
+      paint: (box) => this.paint(box, theme),
+      selected: this.selected,
+      hover: this.hover,
+      bright: this.bright,
+      marked: this.marked,
+      links: this.links,
+      labels: this.labels,
+      warm: this.heat !== null,
     };
   }
 
   paint(box: Box, theme: Theme): Paint {
-    const accent = theme.dark ? blend(FAMILIES[this.family(box)] ?? FAMILIES.module, "#ffffff", 0.12) : (FAMILIES[this.family(box)] ?? FAMILIES.module);
-    if (box.kind === "input" || box.kind === "output") return { fill: theme.card, accent: FAMILIES.module, far: FAMILIES.module };
+    const accent = theme.dark
+      ? blend(FAMILIES[this.family(box)] ?? FAMILIES.module, "#ffffff", 0.12)
+      : (FAMILIES[this.family(box)] ?? FAMILIES.module);
+    if (box.kind === "input" || box.kind === "output")
+      return { fill: theme.card, accent: FAMILIES.module, far: FAMILIES.module };
     if (this.heat) {
       const fill = fillOf(this.heat, this.range, box, theme);
       return { fill, accent, far: fill };
     }
-    if (this.run.difference) return { fill: theme.difference[box.difference], accent, far: theme.differenceFar[box.difference] };
+    if (this.run.difference)
+      return { fill: theme.difference[box.difference], accent, far: theme.differenceFar[box.difference] };
     const isPlain = box.kind !== "op" && this.family(box) === "module";
     return { fill: isPlain ? theme.card : blend(theme.card, accent, theme.dark ? 0.22 : 0.13), accent, far: accent };
   }
@@ -336,7 +372,9 @@ export class App {
     if (element >= 0) return run.data.families[run.name(element)] ?? "elementwise";
     const { forest } = box;
     // In a captured program every operation is inside the call of a function: what counts is what that runs.
-    const inner = Array.from(forest.elements(~element)).flatMap((other) => (other < 0 && run.module(~other)[2] === "function" ? Array.from(forest.elements(~other)) : [other]));
+    const inner = Array.from(forest.elements(~element)).flatMap((other) =>
+      other < 0 && run.module(~other)[2] === "function" ? Array.from(forest.elements(~other)) : [other],
+    );
     if (inner.some((other) => other < 0)) return "module";
     const named = run.data.class_families[run.module(~element)[1]];
     if (named && !["elementwise", "memory", "reduction"].includes(named)) return named;

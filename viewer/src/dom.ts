@@ -3,7 +3,11 @@
 type Child = Node | string | null | undefined | false;
 type Props = { class?: string; title?: string; on?: Record<string, (event: Event) => void>; [name: string]: unknown };
 
-export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  props: Props = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === false || value === null) continue;

@@ -27,7 +27,17 @@ async function begin(): Promise<void> {
   const drawn = performance.now();
   // What tests and figures look at.
   Object.assign(window, {
-    __torch_vis: { app, shell, run, drawn_ms: drawn, read_ms: drawn - started, toSvg: () => toSvg(app), json: () => selectionJson(app), markdown: () => selectionMarkdown(app), png: () => pngOf(app) },
+    __torch_vis: {
+      app,
+      shell,
+      run,
+      drawn_ms: drawn,
+      read_ms: drawn - started,
+      toSvg: () => toSvg(app),
+      json: () => selectionJson(app),
+      markdown: () => selectionMarkdown(app),
+      png: () => pngOf(app),
+    },
   });
 }
 
@@ -37,6 +47,8 @@ function pause(): Promise<void> {
 }
 
 begin().catch((error: unknown) => {
-  document.body.append(h("pre", { class: "failed" }, `This page could not be shown: ${String(error)}\n${(error as Error)?.stack ?? ""}`));
+  document.body.append(
+    h("pre", { class: "failed" }, `This page could not be shown: ${String(error)}\n${(error as Error)?.stack ?? ""}`),
+  );
   throw error;
 });

@@ -59,14 +59,24 @@ export function makeRun({ modules, scopes, ops }: Sample): Run {
   columns.set("result_value", ints([ops.length]));
   columns.set("metric:time_ns", ints(ops.map((_, i) => (i + 1) * 100)));
   const tables: Tables = {
-    version: 1, directory: [], uses: ["buffer or input", "activation"], limits: [], meta: { model: "Sample" }, families: {}, class_families: {}, arguments: {},
+    version: 1,
+    directory: [],
+    uses: ["buffer or input", "activation"],
+    limits: [],
+    meta: { model: "Sample" },
+    families: {},
+    class_families: {},
+    arguments: {},
     metrics: [{ name: "time_ns", along: "node", masked: false }],
     tables: {
       calls: names.map((name) => [`aten::${name}`, [{ tensor: 0 }], []]),
       types: shapes.map((shape) => ["float32", JSON.parse(shape) as number[], [1], "strided", false, false]),
       sites: [["model.py", 3, "forward"]],
       modules: modules.map(([path, type]) => [path, type, "module"]),
-      names: ["x"], devices: ["cpu"], results: [["output", "output"]], sources: {},
+      names: ["x"],
+      devices: ["cpu"],
+      results: [["output", "output"]],
+      sources: {},
     },
   };
   return new Run(tables, columns);
@@ -74,8 +84,16 @@ export function makeRun({ modules, scopes, ops }: Sample): Run {
 
 /** A model with a stem, so many equal layers of two operations with a skip, and a head; `odd` has another shape. */
 export function tower(layers: number, odd = -1): Run {
-  const modules: Sample["modules"] = [["", "run"], ["", "Net"], ["stem", "Linear"]];
-  const scopes: Sample["scopes"] = [[-1, 0], [0, 1], [1, 2]];
+  const modules: Sample["modules"] = [
+    ["", "run"],
+    ["", "Net"],
+    ["stem", "Linear"],
+  ];
+  const scopes: Sample["scopes"] = [
+    [-1, 0],
+    [0, 1],
+    [1, 2],
+  ];
   const ops: Op[] = [{ name: "addmm", scope: 2, reads: [-1] }];
   for (let layer = 0; layer < layers; layer++) {
     modules.push([`layers.${layer}`, "Block"]);
@@ -94,16 +112,36 @@ export function tower(layers: number, odd = -1): Run {
 
 /** Forward and backward of two layers and a head, of which backward computes the first layer again: in a call outside of the model. */
 export function checkpointed(): Run {
-  const modules: Sample["modules"] = [["", "run"], ["", "Net"], ["layers.0", "Block"], ["layers.1", "Block"], ["head", "Linear"]];
-  const scopes: Sample["scopes"] = [[-1, 0], [0, 1], [1, 2], [1, 3], [1, 4], [0, 2]];
+  const modules: Sample["modules"] = [
+    ["", "run"],
+    ["", "Net"],
+    ["layers.0", "Block"],
+    ["layers.1", "Block"],
+    ["head", "Linear"],
+  ];
+  const scopes: Sample["scopes"] = [
+    [-1, 0],
+    [0, 1],
+    [1, 2],
+    [1, 3],
+    [1, 4],
+    [0, 2],
+  ];
   const [backward, recompute] = [1, 8];
-  const run = makeRun({ modules, scopes, ops: [
-    { name: "mm", scope: 2, reads: [-1] }, { name: "exp", scope: 3, reads: [0] }, { name: "addmm", scope: 4, reads: [1] },
-    { name: "ones_like", scope: 0, reads: [], phase: backward }, { name: "mm", scope: 4, reads: [3], phase: backward },
-    { name: "mul", scope: 3, reads: [4, 1], phase: backward },
-    { name: "mm", scope: 5, reads: [-1], phase: backward }, // once more, when backward has begun in the model
-    { name: "mul", scope: 2, reads: [5, 6], phase: backward },
-  ] });
+  const run = makeRun({
+    modules,
+    scopes,
+    ops: [
+      { name: "mm", scope: 2, reads: [-1] },
+      { name: "exp", scope: 3, reads: [0] },
+      { name: "addmm", scope: 4, reads: [1] },
+      { name: "ones_like", scope: 0, reads: [], phase: backward },
+      { name: "mm", scope: 4, reads: [3], phase: backward },
+      { name: "mul", scope: 3, reads: [4, 1], phase: backward },
+      { name: "mm", scope: 5, reads: [-1], phase: backward }, // once more, when backward has begun in the model
+      { name: "mul", scope: 2, reads: [5, 6], phase: backward },
+    ],
+  });
   (run.nodeFlags as Int32Array)[6] = recompute;
   run.columns.set("scope_recomputed", Uint8Array.of(0, 0, 0, 0, 0, 1));
   return run;
@@ -113,11 +151,19 @@ export function checkpointed(): Run {
 export function compared(run: Run, status: number[], before: number[]): Run {
   const { data, columns } = run;
   columns.set("metric:difference", Int32Array.from(status));
-  columns.set("known:time_ns", Uint8Array.from(status, (one) => (one === 2 ? 0 : 1)));
+  columns.set(
+    "known:time_ns",
+    Uint8Array.from(status, (one) => (one === 2 ? 0 : 1)),
+  );
   columns.set("metric:time_ns@a", Int32Array.from(before));
-  columns.set("known:time_ns@a", Uint8Array.from(status, (one) => (one === 1 ? 0 : 1)));
+  columns.set(
+    "known:time_ns@a",
+    Uint8Array.from(status, (one) => (one === 1 ? 0 : 1)),
+  );
   const metrics = [
-    { name: "difference", along: "node", masked: false }, { name: "time_ns", along: "node", masked: true }, { name: "time_ns@a", along: "before", masked: true },
+    { name: "difference", along: "node", masked: false },
+    { name: "time_ns", along: "node", masked: true },
+    { name: "time_ns@a", along: "before", masked: true },
   ];
   return new Run({ ...data, metrics }, columns);
 }

@@ -22,7 +22,11 @@ function fromBase64(text: string): Uint8Array {
 }
 
 /** Every column; between large ones, `pause` lets the page breathe. */
-export async function unpack(directory: Entry[], bytes: Uint8Array, pause: () => Promise<void> = async () => {}): Promise<Map<string, Column>> {
+export async function unpack(
+  directory: Entry[],
+  bytes: Uint8Array,
+  pause: () => Promise<void> = async () => {},
+): Promise<Map<string, Column>> {
   const found = new Map<string, Column>();
   let at = 0;
   for (const [name, code, difference, length] of directory) {

@@ -15,12 +15,23 @@ export interface Found {
 
 /** What a person calls a metric. */
 const METRICS: Record<string, string> = {
-  time: "time_ns", self: "time_ns", memory: "alloc_bytes", mem: "alloc_bytes", bytes: "moved_bytes", live: "live_bytes", freed: "free_bytes",
+  time: "time_ns",
+  self: "time_ns",
+  memory: "alloc_bytes",
+  mem: "alloc_bytes",
+  bytes: "moved_bytes",
+  live: "live_bytes",
+  freed: "free_bytes",
   params: "parameters",
 };
 /** Metrics of one phase alone, by what a person calls them. */
 const OF_PHASE: Record<string, [metric: string, phase: number]> = {
-  activation_norm: ["norm", 0], activation: ["norm", 0], gradient_norm: ["norm", 1], gradient: ["norm", 1], grad: ["norm", 1], grad_norm: ["norm", 1],
+  activation_norm: ["norm", 0],
+  activation: ["norm", 0],
+  gradient_norm: ["norm", 1],
+  gradient: ["norm", 1],
+  grad: ["norm", 1],
+  grad_norm: ["norm", 1],
 };
 const UNTOLD = new Set(["difference", "start_ns", "bound", "units"]);
 const MOST = 1000;
@@ -60,7 +71,11 @@ export function search(run: Run, text: string): Found {
   if (tests.every((test) => test.scope)) {
     for (let scope = 1; scope < run.scopes && found.scopes.length < MOST; scope++) {
       const inModule = moduleHit[run.scopeModule[scope]];
-      if (words.every(({ again }, i) => inModule[i] || (again && isOutermost(run, scope))) && tests.every((test) => test.scope!(scope))) found.scopes.push(scope);
+      if (
+        words.every(({ again }, i) => inModule[i] || (again && isOutermost(run, scope))) &&
+        tests.every((test) => test.scope!(scope))
+      )
+        found.scopes.push(scope);
     }
   }
   return found;
@@ -85,7 +100,8 @@ function parse(run: Run, text: string): Parsed {
     } else {
       const low = token.replaceAll('"', "").toLowerCase();
       const glob = /[*?]/.test(low) ? globbed(low) : null;
-      const again = low === AGAIN.trim() || (glob ? glob(RECOMPUTED) : low.length >= LEAST && RECOMPUTED.startsWith(low));
+      const again =
+        low === AGAIN.trim() || (glob ? glob(RECOMPUTED) : low.length >= LEAST && RECOMPUTED.startsWith(low));
       parsed.words.push({ in: glob ?? ((name) => name.toLowerCase().includes(low)), again });
     }
   }
@@ -94,13 +110,25 @@ function parse(run: Run, text: string): Parsed {
 
 /** The metrics of operations by the names that a person types. */
 export function metricNames(run: Run): string[] {
-  const typed = new Map(Object.entries(METRICS).filter(([name]) => name !== "mem" && name !== "self").map(([name, metric]) => [metric, name]));
-  return [...run.metrics.values()].filter((metric) => metric.along === "node" && !UNTOLD.has(metric.name))
-    .flatMap((metric) => metric.name === "norm" ? ["gradient_norm", "activation_norm"] : typed.get(metric.name) ?? metric.name.replace(/_(ns|bytes)$/, ""));
+  const typed = new Map(
+    Object.entries(METRICS)
+      .filter(([name]) => name !== "mem" && name !== "self")
+      .map(([name, metric]) => [metric, name]),
+  );
+  return [...run.metrics.values()]
+    .filter((metric) => metric.along === "node" && !UNTOLD.has(metric.name))
+    .flatMap((metric) =>
+      metric.name === "norm"
+        ? ["gradient_norm", "activation_norm"]
+        : (typed.get(metric.name) ?? metric.name.replace(/_(ns|bytes)$/, "")),
+    );
 }
 
 function metricOf(run: Run, name: string): Metric | undefined {
-  const found = run.metrics.get(OF_PHASE[name]?.[0] ?? METRICS[name] ?? name) ?? run.metrics.get(`${name}_ns`) ?? run.metrics.get(`${name}_bytes`);
+  const found =
+    run.metrics.get(OF_PHASE[name]?.[0] ?? METRICS[name] ?? name) ??
+    run.metrics.get(`${name}_ns`) ??
+    run.metrics.get(`${name}_bytes`);
   return found?.along === "node" ? found : undefined;
 }
 
@@ -110,14 +138,22 @@ function addComparison(run: Run, parsed: Parsed, [, name, sign, text]: RegExpExe
   if (!metric) parsed.error = `no metric “${name}”; there are ${metricNames(run).join(", ") || "none in this run"}`;
   else if (!text) parsed.error = `${name}${sign} what? Write ${example(metric, name, sign)}`;
   else if (Number.isNaN(limit)) parsed.error = `“${text}” is no amount; write ${example(metric, name, sign)}`;
-  else if (metric.name.endsWith("_ns") && limit !== 0 && !/[a-zµ]$/i.test(text)) parsed.error = `${text} of what? Write ${name}${sign}${text}ns, ${text}us, ${text}ms or ${text}s`;
+  else if (metric.name.endsWith("_ns") && limit !== 0 && !/[a-zµ]$/i.test(text))
+    parsed.error = `${text} of what? Write ${name}${sign}${text}ns, ${text}us, ${text}ms or ${text}s`;
   else {
     const compare: Record<string, (a: number) => boolean> = {
-      ">": (a) => a > limit, "<": (a) => a < limit, ">=": (a) => a >= limit, "<=": (a) => a <= limit, "=": (a) => a === limit,
+      ">": (a) => a > limit,
+      "<": (a) => a < limit,
+      ">=": (a) => a >= limit,
+      "<=": (a) => a <= limit,
+      "=": (a) => a === limit,
     };
     const { known, values } = metric;
     const phase = OF_PHASE[name]?.[1] ?? -1;
-    parsed.tests.push({ node: (node) => (phase < 0 || run.nodePhase[node] === phase) && (!known || known[node] === 1) && compare[sign](values[node]) });
+    parsed.tests.push({
+      node: (node) =>
+        (phase < 0 || run.nodePhase[node] === phase) && (!known || known[node] === 1) && compare[sign](values[node]),
+    });
   }
 }
 

@@ -41,7 +41,15 @@ export interface Tables {
   breaks?: Break[];
   /** In a comparison, what an operation of both runs read in A that only A made: operation and value in turn. */
   read_before?: number[];
-  compare?: { a: string; b: string; counts: Record<string, number>; notes: string[]; sides: Side[]; changes: { texts: string[]; rows: number[][] }; was: [scope: number, path: string][] };
+  compare?: {
+    a: string;
+    b: string;
+    counts: Record<string, number>;
+    notes: string[];
+    sides: Side[];
+    changes: { texts: string[]; rows: number[][] };
+    was: [scope: number, path: string][];
+  };
 }
 
 /** Where a compiled graph broke. */
@@ -82,10 +90,23 @@ export interface Metric {
 }
 
 export const PHASES = ["forward", "backward", "optimizer"];
-export const ROLES = ["activation", "input", "parameter", "buffer", "constant", "gradient", "optimizer state", "output"];
+export const ROLES = [
+  "activation",
+  "input",
+  "parameter",
+  "buffer",
+  "constant",
+  "gradient",
+  "optimizer state",
+  "output",
+];
 export const KINDS = ["data", "whole", "shape"];
 export const FLAGS: [number, string][] = [
-  [1, "escape"], [2, "random"], [4, "opaque"], [8, "recompute"], [16, "view"],
+  [1, "escape"],
+  [2, "random"],
+  [4, "opaque"],
+  [8, "recompute"],
+  [16, "view"],
 ];
 export const VIEW = 16;
 const ESCAPE = 1;
@@ -98,17 +119,31 @@ export const ADDED = 1;
 export const REMOVED = 2;
 /** In a comparison, by metric of B: what it is called in A, and what the difference is called. */
 export const COMPARED: Record<string, string> = {
-  time_ns: "difference_ns", alloc_bytes: "difference_bytes", flops: "difference_flops", moved_bytes: "difference_moved_bytes",
+  time_ns: "difference_ns",
+  alloc_bytes: "difference_bytes",
+  flops: "difference_flops",
+  moved_bytes: "difference_moved_bytes",
   parameters: "difference_parameters",
 };
 
 const NONE: readonly number[] = [];
 const PARTITION = /^(?:partition|forward) (\d+)$/;
-const DIFFERENCE_OF: Record<string, string> = Object.fromEntries(Object.entries(COMPARED).map(([name, delta]) => [delta, name]));
+const DIFFERENCE_OF: Record<string, string> = Object.fromEntries(
+  Object.entries(COMPARED).map(([name, delta]) => [delta, name]),
+);
 
 export const SHORT: Record<string, string> = {
-  float32: "f32", float64: "f64", float16: "f16", bfloat16: "bf16", int64: "i64", int32: "i32", int16: "i16",
-  int8: "i8", uint8: "u8", complex64: "c64", complex128: "c128",
+  float32: "f32",
+  float64: "f64",
+  float16: "f16",
+  bfloat16: "bf16",
+  int64: "i64",
+  int32: "i32",
+  int16: "i16",
+  int8: "i8",
+  uint8: "u8",
+  complex64: "c64",
+  complex128: "c128",
 };
 
 export function shortName(op: string): string {
@@ -153,7 +188,10 @@ export class Run {
   private linkStart: Int32Array | null = null;
   private linkNode: Int32Array | null = null;
 
-  constructor(readonly data: Tables, readonly columns: Map<string, Column>) {
+  constructor(
+    readonly data: Tables,
+    readonly columns: Map<string, Column>,
+  ) {
     visibleAll([data.tables, data.meta, data.limits, data.breaks, data.compare, data.class_families]);
     this.tables = data.tables;
     const column = (name: string): Column => columns.get(name) ?? new Int32Array(0);
@@ -184,7 +222,8 @@ export class Run {
     this.storages = column("storage_bytes").length;
     this.producer = new Int32Array(this.values).fill(-1);
     for (let node = 0; node < this.count; node++) {
-      for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++) this.producer[this.outValue[row]] = node;
+      for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++)
+        this.producer[this.outValue[row]] = node;
     }
     for (const { name, along, masked } of data.metrics) {
       const known = masked ? (columns.get(`known:${name}`) as Uint8Array) : null;
@@ -259,8 +298,11 @@ export class Run {
 
   /** The call of a partition of a compiled program, by its number; -1 if it never ran. */
   partitionScope(partition: number): number {
-    const module = this.tables.modules.findIndex(([path, , kind]) => kind === "compiled" && PARTITION.exec(path)?.[1] === String(partition));
-    for (let scope = 0; module >= 0 && scope < this.scopes; scope++) if (this.scopeModule[scope] === module) return scope;
+    const module = this.tables.modules.findIndex(
+      ([path, , kind]) => kind === "compiled" && PARTITION.exec(path)?.[1] === String(partition),
+    );
+    for (let scope = 0; module >= 0 && scope < this.scopes; scope++)
+      if (this.scopeModule[scope] === module) return scope;
     return -1;
   }
 
@@ -268,7 +310,9 @@ export class Run {
   breakOf(scope: number): Break | undefined {
     const [path, , kind] = this.module(scope);
     const number = kind === "compiled" ? PARTITION.exec(path)?.[1] : undefined;
-    return number === undefined ? undefined : this.data.breaks?.find((one) => [one.partition, ...(one.partitions ?? [])].includes(Number(number)));
+    return number === undefined
+      ? undefined
+      : this.data.breaks?.find((one) => [one.partition, ...(one.partitions ?? [])].includes(Number(number)));
   }
 
   private before: Map<number, number[]> | null = null;
@@ -279,7 +323,8 @@ export class Run {
     if (!pairs?.length) return NONE;
     if (!this.before) {
       this.before = new Map();
-      for (let i = 0; i < pairs.length; i += 2) this.before.set(pairs[i], [...(this.before.get(pairs[i]) ?? []), pairs[i + 1]]);
+      for (let i = 0; i < pairs.length; i += 2)
+        this.before.set(pairs[i], [...(this.before.get(pairs[i]) ?? []), pairs[i + 1]]);
     }
     return this.before.get(node) ?? NONE;
   }
@@ -303,7 +348,8 @@ export class Run {
     const works = new Uint8Array(this.scopes); // calls in which something other than a view ran
     for (let node = 0; node < this.count; node++) {
       if ((this.nodeFlags[node] & (VIEW | ESCAPE)) === VIEW) continue;
-      for (let scope = this.nodeScope[node]; scope >= 0 && !works[scope]; scope = this.scopeParent[scope]) works[scope] = 1;
+      for (let scope = this.nodeScope[node]; scope >= 0 && !works[scope]; scope = this.scopeParent[scope])
+        works[scope] = 1;
     }
     const found = new Uint8Array(this.count);
     for (let node = 0; node < this.count; node++) {

@@ -25,7 +25,12 @@ export const duration: Show = (ns) => scaled(ns, 1000, ["ns", "µs", "ms", "s"])
 export const size: Show = (bytes) => scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
 /** Amounts of something that is named with them: "1.50 GFLOP". */
 export function amountOf(unit: string): Show {
-  return (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"].map((prefix) => prefix + unit));
+  return (n) =>
+    scaled(
+      n,
+      1000,
+      ["", "K", "M", "G", "T", "P"].map((prefix) => prefix + unit),
+    );
 }
 
 /** With a sign always: a difference. */
@@ -36,7 +41,14 @@ export function signed(show: Show): Show {
 export const percent: Show = (share) => `${(100 * share).toFixed(share && share < 0.0995 ? 1 : 0)} %`;
 export const amount: Show = (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"]);
 const minus = (text: string): string => text.replace(/^-/, "−");
-export const plain: Show = (n) => minus(Number.isInteger(n) ? n.toLocaleString("en-US") : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3 ? n.toExponential(2) : String(Number(n.toPrecision(4))));
+export const plain: Show = (n) =>
+  minus(
+    Number.isInteger(n)
+      ? n.toLocaleString("en-US")
+      : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3
+        ? n.toExponential(2)
+        : String(Number(n.toPrecision(4))),
+  );
 export const count: Show = (n) => minus(n.toLocaleString("en-US"));
 
 /** The unit that a metric's name ends in. */
@@ -48,9 +60,22 @@ export function showFor(name: string): Show {
 }
 
 const UNITS: Record<string, number> = {
-  ns: 1, us: 1e3, "µs": 1e3, ms: 1e6, s: 1e9,
-  b: 1, kb: 1e3, mb: 1e6, gb: 1e9, kib: 1024, mib: 1024 ** 2, gib: 1024 ** 3,
-  k: 1e3, m: 1e6, g: 1e9, t: 1e12,
+  ns: 1,
+  us: 1e3,
+  µs: 1e3,
+  ms: 1e6,
+  s: 1e9,
+  b: 1,
+  kb: 1e3,
+  mb: 1e6,
+  gb: 1e9,
+  kib: 1024,
+  mib: 1024 ** 2,
+  gib: 1024 ** 3,
+  k: 1e3,
+  m: 1e6,
+  g: 1e9,
+  t: 1e12,
 };
 
 /** Several amounts in one unit, that of the largest, as an axis has them. */
@@ -58,7 +83,10 @@ export function sizes(bytes: number[]): string[] {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   const most = Math.max(...bytes);
   const place = Math.max(0, Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, most)) / 10)));
-  return bytes.map((one) => `${(one / 1024 ** place).toFixed(place && most / 1024 ** place < 100 ? (most / 1024 ** place < 10 ? 2 : 1) : 0)} ${units[place]}`);
+  return bytes.map(
+    (one) =>
+      `${(one / 1024 ** place).toFixed(place && most / 1024 ** place < 100 ? (most / 1024 ** place < 10 ? 2 : 1) : 0)} ${units[place]}`,
+  );
 }
 
 /** "1.5ms" as a number in the metric's own unit, NaN where it is none. */

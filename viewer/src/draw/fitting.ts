@@ -22,7 +22,9 @@ export function freeAreas(w: number, h: number, overlays: Rect[]): Rect[] {
       const end = { x: area.x + area.w, y: area.y + area.h };
       const clear = over.x >= end.x || over.y >= end.y || over.x + over.w <= area.x || over.y + over.h <= area.y;
       if (clear) return [area];
-      const beside = right ? { ...area, w: over.x - area.x } : { ...area, x: over.x + over.w, w: end.x - over.x - over.w };
+      const beside = right
+        ? { ...area, w: over.x - area.x }
+        : { ...area, x: over.x + over.w, w: end.x - over.x - over.w };
       const above = low ? { ...area, h: over.y - area.y } : { ...area, y: over.y + over.h, h: end.y - over.y - over.h };
       return [beside, above];
     });
@@ -36,11 +38,18 @@ export function fitted(rect: Rect, areas: Rect[], most: number, margin: number):
   let greatest = -1;
   const widest = areas.reduce((found, area) => Math.max(found, area.w), 1);
   for (const area of areas) {
-    const scale = Math.min(most, Math.max(0.002, Math.min((area.w - 2 * margin) / rect.w, (area.h - 2 * margin) / rect.h)));
+    const scale = Math.min(
+      most,
+      Math.max(0.002, Math.min((area.w - 2 * margin) / rect.w, (area.h - 2 * margin) / rect.h)),
+    );
     const worth = scale * Math.sqrt(area.w / widest); // in the middle of the window, unless much larger beside
     if (worth <= greatest) continue;
     greatest = worth;
-    best = { scale, x: area.x + area.w / 2 - (rect.x + rect.w / 2) * scale, y: area.y + area.h / 2 - (rect.y + rect.h / 2) * scale };
+    best = {
+      scale,
+      x: area.x + area.w / 2 - (rect.x + rect.w / 2) * scale,
+      y: area.y + area.h / 2 - (rect.y + rect.h / 2) * scale,
+    };
   }
   return best;
 }

@@ -49,7 +49,22 @@ const LABELS: Record<string, string> = {
   difference_moved_bytes: "bytes moved, B − A",
   difference_parameters: "parameters, B − A",
 };
-const NOT_HEAT = new Set(["start_ns", "kernel_start_ns", "time_low_ns", "time_high_ns", "kernel_low_ns", "kernel_high_ns", "live_bytes", "free_bytes", "difference", "norm", "bound", "relevance", "units", "peak_share"]);
+const NOT_HEAT = new Set([
+  "start_ns",
+  "kernel_start_ns",
+  "time_low_ns",
+  "time_high_ns",
+  "kernel_low_ns",
+  "kernel_high_ns",
+  "live_bytes",
+  "free_bytes",
+  "difference",
+  "norm",
+  "bound",
+  "relevance",
+  "units",
+  "peak_share",
+]);
 /** By code; 0 is for views, which do nothing that could be bound. */
 export const BOUNDS = ["", "compute", "memory", "overhead"];
 const BOUND_COLORS = ["", "#2f86c8", "#dd8a2c", "#9a948a"];
@@ -74,15 +89,26 @@ export function measures(run: Run): Measure[] {
   const deltas = new Set(Object.values(COMPARED));
   const side = run.difference ? " (B)" : "";
   if (run.metrics.has("time_ns")) {
-    found.push({ id: "self_ns", label: `self time${side}`, how: "the operations that a module runs itself", show: duration, scale: "root", of: (box) => ownTotal(box, "time_ns") });
+    found.push({
+      id: "self_ns",
+      label: `self time${side}`,
+      how: "the operations that a module runs itself",
+      show: duration,
+      scale: "root",
+      of: (box) => ownTotal(box, "time_ns"),
+    });
   }
   for (const { name, along } of run.metrics.values()) {
     if (along !== "node" || NOT_HEAT.has(name)) continue;
     const isDelta = deltas.has(name);
     const show = name === "flops" || name === "difference_flops" ? amountOf("FLOP") : showFor(name);
     found.push({
-      id: name, label: (LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ")) + (isDelta ? "" : side), how: SUM,
-      show: isDelta ? signed(show) : show, scale: isDelta ? "diverging" : "root", of: (box) => total(box, name),
+      id: name,
+      label: (LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ")) + (isDelta ? "" : side),
+      how: SUM,
+      show: isDelta ? signed(show) : show,
+      scale: isDelta ? "diverging" : "root",
+      of: (box) => total(box, name),
       isLow: (box) => box.start >= 0 && (box.forest.sum(name, box.start, box.end)?.unknown ?? 0) > 0,
     });
   }
@@ -91,13 +117,23 @@ export function measures(run: Run): Measure[] {
 
 function ratios(run: Run): Measure[] {
   if (!run.metrics.has("flops") || !run.metrics.has("moved_bytes")) return [];
-  const found: Measure[] = [{
-    id: "intensity", label: "arithmetic intensity", how: "FLOPs of all in a box over the bytes they move", show: (n) => `${plain(Number(n.toPrecision(3)))} FLOP/B`, scale: "root",
-    of: (box) => ratio(total(box, "flops"), total(box, "moved_bytes")),
-  }];
+  const found: Measure[] = [
+    {
+      id: "intensity",
+      label: "arithmetic intensity",
+      how: "FLOPs of all in a box over the bytes they move",
+      show: (n) => `${plain(Number(n.toPrecision(3)))} FLOP/B`,
+      scale: "root",
+      of: (box) => ratio(total(box, "flops"), total(box, "moved_bytes")),
+    },
+  ];
   if (run.metrics.has("time_ns")) {
     found.push({
-      id: "rate", label: "FLOP/s reached", how: "FLOPs of all in a box over their time", show: amountOf("FLOP/s"), scale: "root",
+      id: "rate",
+      label: "FLOP/s reached",
+      how: "FLOPs of all in a box over their time",
+      show: amountOf("FLOP/s"),
+      scale: "root",
       of: (box) => ratio(total(box, "flops"), total(box, "time_ns"), 1e9),
     });
   }
@@ -107,8 +143,13 @@ function ratios(run: Run): Measure[] {
 function norms(run: Run): Measure[] {
   if (!run.metrics.has("norm")) return [];
   const one = (id: string, label: string, phase: number, where: string): Measure => ({
-    id, label, how: `the largest L2 norm of a result ${where}`, show: plain, scale: "log",
-    of: (box) => largest(box, "norm", phase), applies: (box) => box.forest.phases.includes(phase),
+    id,
+    label,
+    how: `the largest L2 norm of a result ${where}`,
+    show: plain,
+    scale: "log",
+    of: (box) => largest(box, "norm", phase),
+    applies: (box) => box.forest.phases.includes(phase),
   });
   const seen = new Set<number>();
   for (let node = 0; node < run.count && seen.size < 2; node++) seen.add(run.nodePhase[node]);
@@ -120,22 +161,43 @@ function norms(run: Run): Measure[] {
 
 function bound(run: Run): Measure[] {
   if (!run.metrics.has("bound")) return [];
-  return [{
-    id: "bound", label: "roofline bound", how: "what limits most of a box's time", show: (code) => BOUNDS[code] ?? String(code), scale: "category",
-    of: (box) => cached(box, "bound", () => boundOf(box)),
-  }, ...(run.metrics.has("peak_share") ? [{
-    id: "peak_share", label: "share of peak", how: "the time at the roofline over the time taken, of all in a box", show: percent, scale: "root" as const,
-    of: (box: Box) => cached(box, "peak_share", () => weighted(box, "peak_share", "time_ns")),
-  }] : [])];
+  return [
+    {
+      id: "bound",
+      label: "roofline bound",
+      how: "what limits most of a box's time",
+      show: (code) => BOUNDS[code] ?? String(code),
+      scale: "category",
+      of: (box) => cached(box, "bound", () => boundOf(box)),
+    },
+    ...(run.metrics.has("peak_share")
+      ? [
+          {
+            id: "peak_share",
+            label: "share of peak",
+            how: "the time at the roofline over the time taken, of all in a box",
+            show: percent,
+            scale: "root" as const,
+            of: (box: Box) => cached(box, "peak_share", () => weighted(box, "peak_share", "time_ns")),
+          },
+        ]
+      : []),
+  ];
 }
 
 function relevance(run: Run): Measure[] {
   if (!run.metrics.has("relevance")) return [];
-  return [{
-    id: "relevance", label: "relevance", how: "what all results that leave a box were given", show: plain, scale: "diverging",
-    of: (box) => cached(box, "relevance", () => leaving(box, "relevance")),
-    even: "the same in every box, because each layer hands on all that it was given: open modules to see how branches share it",
-  }];
+  return [
+    {
+      id: "relevance",
+      label: "relevance",
+      how: "what all results that leave a box were given",
+      show: plain,
+      scale: "diverging",
+      of: (box) => cached(box, "relevance", () => leaving(box, "relevance")),
+      even: "the same in every box, because each layer hands on all that it was given: open modules to see how branches share it",
+    },
+  ];
 }
 
 function ratio(a: number | null, b: number | null, factor = 1): number | null {
@@ -290,5 +352,8 @@ export function amountAt(scale: Scale, { least, most }: Range, share: number): n
 }
 
 export const SCALES: Record<Scale, string> = {
-  root: "colour by the square root", log: "logarithmic colours", diverging: "colour by the square root, to both sides", category: "",
+  root: "colour by the square root",
+  log: "logarithmic colours",
+  diverging: "colour by the square root, to both sides",
+  category: "",
 };

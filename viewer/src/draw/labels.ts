@@ -39,11 +39,12 @@ class Taken {
 
   add(rect: Rect): void {
     if (rect.w > LARGE || rect.h > LARGE) this.large.push(rect);
-    else this.each(rect, (key) => {
-      const list = this.buckets.get(key);
-      if (list) list.push(rect);
-      else this.buckets.set(key, [rect]);
-    });
+    else
+      this.each(rect, (key) => {
+        const list = this.buckets.get(key);
+        if (list) list.push(rect);
+        else this.buckets.set(key, [rect]);
+      });
   }
 
   count(rect: Rect, most: number): number {
@@ -138,7 +139,12 @@ function addStrokes(strokes: Taken, { path, pathStart }: FrameResult, line: numb
       const [a, b] = [step / steps, (step + 1) / steps];
       const [ax, bx] = steps > 1 ? [x0 + (x1 - x0) * bend(a), x0 + (x1 - x0) * bend(b)] : [x0, x1];
       const [ay, by] = [y0 + (y1 - y0) * a, y0 + (y1 - y0) * b];
-      strokes.add({ x: Math.min(ax, bx) - 0.5, y: Math.min(ay, by) - 0.5, w: Math.abs(bx - ax) + 1, h: Math.abs(by - ay) + 1 });
+      strokes.add({
+        x: Math.min(ax, bx) - 0.5,
+        y: Math.min(ay, by) - 0.5,
+        w: Math.abs(bx - ax) + 1,
+        h: Math.abs(by - ay) + 1,
+      });
     }
   }
 }

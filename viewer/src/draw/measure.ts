@@ -26,7 +26,10 @@ export function headerWidth(box: Box): number {
 
 /** Of the width of a frame, what its name takes from the left and its buttons from the right. */
 export function headerParts(box: Box): { title: number; buttons: number } {
-  const title = Math.min(280, titleRuler().width(signOf(box) + (box.label || box.type))) + 34 + (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0);
+  const title =
+    Math.min(280, titleRuler().width(signOf(box) + (box.label || box.type))) +
+    34 +
+    (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0);
   if (box.kind !== "fold") return { title, buttons: 38 };
   const badge = `×${box.count.toLocaleString("en-US")}`;
   return { title, buttons: 120 + titleRuler().width(badge) + subRuler().width(`${box.count} of ${box.count}`) };
@@ -71,7 +74,9 @@ function makeFace(box: Box): Face {
   const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 300));
   const h = sub ? 44 : 32;
   return {
-    w, h, badge,
+    w,
+    h,
+    badge,
     title: titleRuler().fit(label, w - 26 - extra),
     sub: subRuler().fit(sub, w - 24),
   };

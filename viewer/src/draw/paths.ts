@@ -31,7 +31,12 @@ export function pathsOf(result: FrameResult, arrows: boolean[]): Paths {
 }
 
 /** The lines of a frame that begin in a later phase than the first, where several are laid over one another. */
-export function laterPaths(frame: object, result: FrameResult, arrows: boolean[], isLater: (line: number) => boolean): Paths {
+export function laterPaths(
+  frame: object,
+  result: FrameResult,
+  arrows: boolean[],
+  isLater: (line: number) => boolean,
+): Paths {
   let found = later.get(frame);
   if (found) return found;
   found = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
@@ -84,10 +89,23 @@ export function curve(pen: Pen, { path, pathStart }: FrameResult, line: number, 
 }
 
 /** A straight stretch; where the next one stands at right angles to it, round the corner. */
-function straight(pen: Pen, path: Float64Array, i: number, to: number, x0: number, y0: number, x1: number, y1: number): void {
+function straight(
+  pen: Pen,
+  path: Float64Array,
+  i: number,
+  to: number,
+  x0: number,
+  y0: number,
+  x1: number,
+  y1: number,
+): void {
   const [nx, ny] = i + 2 < to ? [path[i + 2], path[i + 3]] : [x1, y1];
   const turns = (x0 === x1 && ny === y1 && nx !== x1) || (y0 === y1 && nx === x1 && ny !== y1);
-  const radius = Math.min(CORNER, (Math.abs(x1 - x0) + Math.abs(y1 - y0)) / 2, (Math.abs(nx - x1) + Math.abs(ny - y1)) / 2);
+  const radius = Math.min(
+    CORNER,
+    (Math.abs(x1 - x0) + Math.abs(y1 - y0)) / 2,
+    (Math.abs(nx - x1) + Math.abs(ny - y1)) / 2,
+  );
   if (!turns || radius < 1) return pen.lineTo(x1, y1);
   const [dx, dy] = [Math.sign(x1 - x0) * radius, Math.sign(y1 - y0) * radius];
   const [ex, ey] = [x1 + Math.sign(nx - x1) * radius, y1 + Math.sign(ny - y1) * radius];

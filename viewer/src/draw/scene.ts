@@ -95,7 +95,13 @@ export class Scene {
   }
 }
 
-function placed(picture: Picture, results: FrameResult[], title: string, left: number, top: number): Omit<Column, "slot"> {
+function placed(
+  picture: Picture,
+  results: FrameResult[],
+  title: string,
+  left: number,
+  top: number,
+): Omit<Column, "slot"> {
   const count = picture.items.length;
   const [x, y, w, h] = [0, 0, 0, 0].map(() => new Float64Array(count));
   const frameX = new Float64Array(picture.frames.length);

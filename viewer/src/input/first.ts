@@ -30,7 +30,8 @@ export async function openForFirstLook(app: App, view: View): Promise<void> {
     before.forEach(restore);
     break;
   }
-  if (!(await showRepeats(app, view, roots, ENOUGH))) for (const root of roots) await showRepeats(app, view, [root], MANY);
+  if (!(await showRepeats(app, view, roots, ENOUGH)))
+    for (const root of roots) await showRepeats(app, view, [root], MANY);
   await app.relayout();
 }
 

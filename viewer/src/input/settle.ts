@@ -14,7 +14,11 @@ export class Settling {
   private waiting = 0;
   private asked: boolean | null = null; // whether the person wants to see the legend
 
-  constructor(readonly app: App, readonly view: View, readonly legend: HTMLDetailsElement) {
+  constructor(
+    readonly app: App,
+    readonly view: View,
+    readonly legend: HTMLDetailsElement,
+  ) {
     legend.querySelector("summary")!.addEventListener("click", () => (this.asked = !legend.open));
     const observer = new ResizeObserver(() => this.soon());
     observer.observe(view.canvas);

@@ -88,16 +88,18 @@ function beside(scene: Scene, hit: Hit, right: boolean): Box | null {
   const own = scene.rect(hit);
   let best: Box | null = null;
   let least = Infinity;
-  scene.columns.forEach(({ picture }, column) => picture.items.forEach(({ own: frame, box }, item) => {
-    if (frame >= 0 || (column === hit.column && (item === hit.item || isIn(scene, hit, item)))) return;
-    const rect = scene.rect({ column, item });
-    const gap = right ? rect.x - own.x - own.w : own.x - rect.x - rect.w;
-    const overlap = Math.max(0, Math.max(rect.y - own.y - own.h, own.y - rect.y - rect.h));
-    if (gap < -4 || overlap > gap + own.h + 60) return;
-    const far = Math.max(0, gap) + 3 * overlap + Math.abs(rect.y + rect.h / 2 - own.y - Math.min(own.h, 44) / 2) / 2;
-    if (far >= least) return;
-    [best, least] = [box, far];
-  }));
+  scene.columns.forEach(({ picture }, column) =>
+    picture.items.forEach(({ own: frame, box }, item) => {
+      if (frame >= 0 || (column === hit.column && (item === hit.item || isIn(scene, hit, item)))) return;
+      const rect = scene.rect({ column, item });
+      const gap = right ? rect.x - own.x - own.w : own.x - rect.x - rect.w;
+      const overlap = Math.max(0, Math.max(rect.y - own.y - own.h, own.y - rect.y - rect.h));
+      if (gap < -4 || overlap > gap + own.h + 60) return;
+      const far = Math.max(0, gap) + 3 * overlap + Math.abs(rect.y + rect.h / 2 - own.y - Math.min(own.h, 44) / 2) / 2;
+      if (far >= least) return;
+      [best, least] = [box, far];
+    }),
+  );
   return best;
 }
 

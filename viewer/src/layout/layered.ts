@@ -114,7 +114,9 @@ export function orient(cells: Cells, lines: Lines): Uint8Array {
 export function ranksOf(cells: Cells, lines: Lines): Int32Array {
   const count = cells.w.length;
   const rank = new Int32Array(count);
-  const byOrder = Int32Array.from({ length: count }, (_, i) => i).sort((a, b) => cells.order[a] - cells.order[b] || a - b);
+  const byOrder = Int32Array.from({ length: count }, (_, i) => i).sort(
+    (a, b) => cells.order[a] - cells.order[b] || a - b,
+  );
   const place = new Int32Array(count);
   byOrder.forEach((cell, at) => (place[cell] = at));
   const after = group(count, lines.src);
@@ -266,7 +268,12 @@ function assemble(cells: Cells, lines: Lines, rank: Int32Array, chains: Chains, 
 }
 
 function adjacent(
-  count: number, owner: number[], other: number[], theirs: number[], mine: number[], weight: number[],
+  count: number,
+  owner: number[],
+  other: number[],
+  theirs: number[],
+  mine: number[],
+  weight: number[],
 ): Adjacent {
   const { start, item } = group(count, Int32Array.from(owner));
   return {
@@ -303,7 +310,12 @@ function stack(cells: Cells, work: Work, { rankGap }: Spacing): Bands {
 }
 
 function draw(
-  cells: Cells, lines: Lines, work: Work, chains: Chains, bands: Bands, turned: Uint8Array,
+  cells: Cells,
+  lines: Lines,
+  work: Work,
+  chains: Chains,
+  bands: Bands,
+  turned: Uint8Array,
   columns: ReturnType<typeof wrapped>,
 ): Omit<Sheet, "crossings"> {
   let left = Infinity;
@@ -348,7 +360,13 @@ function draw(
     pathStart[i + 1] = path.length;
   }
   return {
-    width: right - left, height, x, y, path: Float64Array.from(path), pathStart, columns: columns ? columns.shiftX.length : 1,
+    width: right - left,
+    height,
+    x,
+    y,
+    path: Float64Array.from(path),
+    pathStart,
+    columns: columns ? columns.shiftX.length : 1,
     top: Float64Array.from(cells.w, (_, i) => bands.top[work.rank[i]]),
     bottom: Float64Array.from(cells.w, (_, i) => bands.bottom[work.rank[i]]),
   };
@@ -356,8 +374,16 @@ function draw(
 
 /** The knots of a line: upright through each rank, sideways in the gaps, and round the corner where the chain wraps. */
 function trail(
-  path: number[], i: number, cells: Cells, lines: Lines, work: Work, chains: Chains, bands: Bands, y: Float64Array,
-  columns: ReturnType<typeof wrapped>, left: number,
+  path: number[],
+  i: number,
+  cells: Cells,
+  lines: Lines,
+  work: Work,
+  chains: Chains,
+  bands: Bands,
+  y: Float64Array,
+  columns: ReturnType<typeof wrapped>,
+  left: number,
 ): void {
   const src = lines.src[i];
   const dst = lines.dst[i];
@@ -379,4 +405,3 @@ function trail(
     before = cell;
   }
 }
-

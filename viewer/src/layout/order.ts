@@ -58,7 +58,8 @@ function sweep(work: Work, best: Best, downFirst: boolean): void {
   for (let turn = 0; turn < most && best.fewest && without < 4; turn++) {
     const down = (turn % 2 === 0) === downFirst;
     const near = down ? work.up : work.down;
-    for (let at = 0; at < work.ranks.length; at++) sort(work, near, down ? at : work.ranks.length - 1 - at, turn % 4 > 1);
+    for (let at = 0; at < work.ranks.length; at++)
+      sort(work, near, down ? at : work.ranks.length - 1 - at, turn % 4 > 1);
     if (work.count <= SWAPS_EACH_TIME) swap(work, 3);
     without = best.keep() ? 0 : without + 1;
   }
@@ -107,7 +108,10 @@ function swap(work: Work, rounds: number): void {
       for (let at = 0; at + 1 < rank.length; at++) {
         const [a, b] = [rank[at], rank[at + 1]];
         const gain =
-          pairs(work, work.up, a, b) + pairs(work, work.down, a, b) - pairs(work, work.up, b, a) - pairs(work, work.down, b, a);
+          pairs(work, work.up, a, b) +
+          pairs(work, work.down, a, b) -
+          pairs(work, work.up, b, a) -
+          pairs(work, work.down, b, a);
         if (gain <= 0) continue;
         rank[at] = b;
         rank[at + 1] = a;

@@ -23,7 +23,11 @@ const SMALL = 0.5; // of the tallest part: one that is no taller is set beside o
 export function set(cells: Cells, lines: Lines, spacing: Spacing): Sheet {
   const parts = partsOf(cells, lines);
   if (parts.length < 2) return one(cells, lines, spacing);
-  const sheets = parts.map((part) => (part.cells.length === 1 ? single(cells, part.cells[0]) : one(takeCells(cells, part), takeLines(lines, part, numbers(cells, part)), spacing)));
+  const sheets = parts.map((part) =>
+    part.cells.length === 1
+      ? single(cells, part.cells[0])
+      : one(takeCells(cells, part), takeLines(lines, part, numbers(cells, part)), spacing),
+  );
   return joined(cells, lines, parts, sheets, together(parts, sheets, cells, spacing.room ?? ROOM));
 }
 
@@ -34,8 +38,16 @@ function one(cells: Cells, lines: Lines, spacing: Spacing): Sheet {
 function single(cells: Cells, cell: number): Sheet {
   const [w, h] = [cells.w[cell], cells.h[cell]];
   return {
-    width: w, height: h, x: Float64Array.of(0), y: Float64Array.of(0), path: new Float64Array(0), pathStart: Int32Array.of(0),
-    crossings: 0, columns: 1, top: Float64Array.of(0), bottom: Float64Array.of(h),
+    width: w,
+    height: h,
+    x: Float64Array.of(0),
+    y: Float64Array.of(0),
+    path: new Float64Array(0),
+    pathStart: Int32Array.of(0),
+    crossings: 0,
+    columns: 1,
+    top: Float64Array.of(0),
+    bottom: Float64Array.of(h),
   };
 }
 
@@ -51,7 +63,9 @@ export function partsOf(cells: Cells, lines: Lines): Part[] {
   for (let cell = 0; cell < count; cell++) if (cells.edge[cell]) above[top(cell)] = top(port);
   for (let i = 0; i < lines.src.length; i++) above[top(lines.src[i])] = top(lines.dst[i]);
   const parts = new Map<number, Part>();
-  const sorted = Int32Array.from({ length: count }, (_, i) => i).sort((a, b) => cells.order[a] - cells.order[b] || a - b);
+  const sorted = Int32Array.from({ length: count }, (_, i) => i).sort(
+    (a, b) => cells.order[a] - cells.order[b] || a - b,
+  );
   if (port >= 0) parts.set(top(port), { cells: [], lines: [] });
   for (const cell of sorted) {
     const part = parts.get(top(cell));
@@ -71,16 +85,20 @@ export function numbers(cells: Cells, part: Part): Int32Array {
 export function takeCells(cells: Cells, part: Part): Cells {
   const { cells: own } = part;
   return {
-    w: Float64Array.from(own, (cell) => cells.w[cell]), h: Float64Array.from(own, (cell) => cells.h[cell]),
-    order: Int32Array.from(own, (cell) => cells.order[cell]), edge: Uint8Array.from(own, (cell) => cells.edge[cell]),
+    w: Float64Array.from(own, (cell) => cells.w[cell]),
+    h: Float64Array.from(own, (cell) => cells.h[cell]),
+    order: Int32Array.from(own, (cell) => cells.order[cell]),
+    edge: Uint8Array.from(own, (cell) => cells.edge[cell]),
   };
 }
 
 export function takeLines(lines: Lines, { lines: own }: Part, number: Int32Array): Lines {
   return {
-    src: Int32Array.from(own, (line) => number[lines.src[line]]), dst: Int32Array.from(own, (line) => number[lines.dst[line]]),
+    src: Int32Array.from(own, (line) => number[lines.src[line]]),
+    dst: Int32Array.from(own, (line) => number[lines.dst[line]]),
     key: Int32Array.from(own, (line) => lines.key[line]),
-    exit: Float64Array.from(own, (line) => lines.exit[line]), entry: Float64Array.from(own, (line) => lines.entry[line]),
+    exit: Float64Array.from(own, (line) => lines.exit[line]),
+    entry: Float64Array.from(own, (line) => lines.entry[line]),
   };
 }
 
@@ -119,7 +137,10 @@ function shelves(sheets: Sheet[], which: number[], room: Room): Placed[] {
     area += (sheets[i].width + BETWEEN) * (sheets[i].height + BETWEEN);
   }
   const wanted = Math.sqrt((area * room.w) / room.h);
-  const limits = which.length === 1 ? [widest] : [widest, room.w, ...[0.5, 0.7, 0.85, 1, 1.2, 1.5, 2].map((share) => Math.max(widest, wanted * share))];
+  const limits =
+    which.length === 1
+      ? [widest]
+      : [widest, room.w, ...[0.5, 0.7, 0.85, 1, 1.2, 1.5, 2].map((share) => Math.max(widest, wanted * share))];
   return [...new Set(limits)].map((limit) => shelf(sheets, which, limit));
 }
 

@@ -18,7 +18,9 @@ interface Alike {
 export function changeWords(run: Run, node: number): HTMLElement | null {
   if (run.difference?.[node] !== CHANGED) return null;
   const row = run.data.compare!.changes.rows.find(([one]) => one === node);
-  const text = row ? said(run, row) : h("div", { class: "sub" }, "More changed than this page says in words: tv.compare(a, b).changed has them all.");
+  const text = row
+    ? said(run, row)
+    : h("div", { class: "sub" }, "More changed than this page says in words: tv.compare(a, b).changed has them all.");
   return section("What changed, A → B", text);
 }
 
@@ -29,10 +31,20 @@ export function changeList(run: Run, go: Go): HTMLElement[] {
   const shown = all.slice(0, MOST);
   const total = Object.entries(run.data.compare!.counts).find(([name]) => name === "changed")?.[1] ?? all.length;
   const told = shown.reduce((sum, { count: many }) => sum + many, 0);
-  return [section(`Changed, A → B (${count(total)})`, h("div", { class: "changes" }, ...shown.flatMap(({ row, count: many }) => [
-    nodeLink(run, row[0], go),
-    said(run, row, many > 1 ? ` and ${count(many - 1)} more like it` : ""),
-  ])), more(total - told))];
+  return [
+    section(
+      `Changed, A → B (${count(total)})`,
+      h(
+        "div",
+        { class: "changes" },
+        ...shown.flatMap(({ row, count: many }) => [
+          nodeLink(run, row[0], go),
+          said(run, row, many > 1 ? ` and ${count(many - 1)} more like it` : ""),
+        ]),
+      ),
+      more(total - told),
+    ),
+  ];
 }
 
 function alike(run: Run): Alike[] {
@@ -49,5 +61,16 @@ function alike(run: Run): Alike[] {
 }
 
 function said(run: Run, [, ...texts]: number[], after = ""): HTMLElement {
-  return h("ul", { class: "limits" }, ...texts.map((text, i) => h("li", {}, run.data.compare!.changes.texts[text], i === texts.length - 1 && after ? h("span", { class: "sub" }, after) : null)));
+  return h(
+    "ul",
+    { class: "limits" },
+    ...texts.map((text, i) =>
+      h(
+        "li",
+        {},
+        run.data.compare!.changes.texts[text],
+        i === texts.length - 1 && after ? h("span", { class: "sub" }, after) : null,
+      ),
+    ),
+  );
 }

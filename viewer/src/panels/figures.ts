@@ -10,17 +10,52 @@ import { isUnknown, type Sum } from "../tree/forest.ts";
 import type { Fact } from "./rows.ts";
 
 const LABELS: Record<string, string> = {
-  start_ns: "began after", time_ns: "time", kernel_ns: "time of its kernels", alloc_bytes: "memory allocated", free_bytes: "memory freed",
-  live_bytes: "memory alive after it", moved_bytes: "bytes moved", flops: "FLOPs", macs: "multiply-adds", parameters: "parameters",
-  scope_start_ns: "call began after", scope_time_ns: "call took", scope_self_ns: "of it its own", scope_host_ns: "of it Python", norm: "norm of the result", bound: "bound by",
+  start_ns: "began after",
+  time_ns: "time",
+  kernel_ns: "time of its kernels",
+  alloc_bytes: "memory allocated",
+  free_bytes: "memory freed",
+  live_bytes: "memory alive after it",
+  moved_bytes: "bytes moved",
+  flops: "FLOPs",
+  macs: "multiply-adds",
+  parameters: "parameters",
+  scope_start_ns: "call began after",
+  scope_time_ns: "call took",
+  scope_self_ns: "of it its own",
+  scope_host_ns: "of it Python",
+  norm: "norm of the result",
+  bound: "bound by",
   nans: "NaN values",
-  time_low_ns: "time, lowest", time_high_ns: "time, highest", kernel_low_ns: "kernels, lowest", kernel_high_ns: "kernels, highest", kernel_start_ns: "kernels began after",
-  scope_time_low_ns: "call, lowest", scope_time_high_ns: "call, highest", infs: "infinite values", peak_share: "share of the peak reached", units: "units", dead_units: "dead units",
+  time_low_ns: "time, lowest",
+  time_high_ns: "time, highest",
+  kernel_low_ns: "kernels, lowest",
+  kernel_high_ns: "kernels, highest",
+  kernel_start_ns: "kernels began after",
+  scope_time_low_ns: "call, lowest",
+  scope_time_high_ns: "call, highest",
+  infs: "infinite values",
+  peak_share: "share of the peak reached",
+  units: "units",
+  dead_units: "dead units",
 };
 /** Told only where there are any. */
 const RARE = new Set(["nans", "infs", "units", "dead_units"]);
 /** Not to be added up. */
-const SINGLE = new Set(["start_ns", "kernel_start_ns", "time_low_ns", "time_high_ns", "kernel_low_ns", "kernel_high_ns", "live_bytes", "norm", "bound", "relevance", "difference", "peak_share"]);
+const SINGLE = new Set([
+  "start_ns",
+  "kernel_start_ns",
+  "time_low_ns",
+  "time_high_ns",
+  "kernel_low_ns",
+  "kernel_high_ns",
+  "live_bytes",
+  "norm",
+  "bound",
+  "relevance",
+  "difference",
+  "peak_share",
+]);
 const WHOLE = new Set(["gradient_norm", "activation_norm", "bound", "relevance", "peak_share"]);
 
 export function metricLabel(name: string): string {
@@ -31,7 +66,8 @@ export function metricLabel(name: string): string {
 export function metricText(app: App, name: string, amount: number): string {
   const { run } = app;
   if (name === "bound") return BOUNDS[amount] || "nothing: a view";
-  if (name === "start_ns" || name === "scope_start_ns") return duration(amount - (run.metric("scope_start_ns", 0) ?? run.metric("start_ns", 0) ?? 0));
+  if (name === "start_ns" || name === "scope_start_ns")
+    return duration(amount - (run.metric("scope_start_ns", 0) ?? run.metric("start_ns", 0) ?? 0));
   return showFor(name)(amount);
 }
 
@@ -57,7 +93,12 @@ export function comparedRows(app: App, box: Box | null, node: number): Fact[] {
   const rows: Fact[] = [];
   for (const [name, delta] of Object.entries(COMPARED)) {
     if (!run.metrics.has(delta)) continue;
-    rows.push([metricLabel(name), cell(`${name}@a`, name, status !== ADDED), cell(name, name, status !== REMOVED), difference(delta, name)]);
+    rows.push([
+      metricLabel(name),
+      cell(`${name}@a`, name, status !== ADDED),
+      cell(name, name, status !== REMOVED),
+      difference(delta, name),
+    ]);
   }
   return rows;
 }
@@ -67,7 +108,13 @@ export function singleRows(app: App, along: "node" | "scope", row: number): Fact
   const { run } = app;
   const rows: Fact[] = [];
   for (const metric of run.metrics.values()) {
-    if (metric.along !== along || metric.name.startsWith("difference") || isCompared(app, metric.name) || run.isAbsent(metric, row)) continue;
+    if (
+      metric.along !== along ||
+      metric.name.startsWith("difference") ||
+      isCompared(app, metric.name) ||
+      run.isAbsent(metric, row)
+    )
+      continue;
     const amount = run.metric(metric.name, row);
     if (RARE.has(metric.name) && !amount) continue;
     rows.push([metricLabel(metric.name), amount === null ? "not known" : metricText(app, metric.name, amount)]);
@@ -109,7 +156,11 @@ function parametersText(box: Box, counted: number): string {
     const node = forest.order[place];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       const value = run.rootOf(run.inValue[row]);
-      if (run.valueRole[value] === PARAMETER && run.producer[value] < 0) found.set(run.valueLabel(value), run.type(value)[1].reduce((a, b) => a * b, 1));
+      if (run.valueRole[value] === PARAMETER && run.producer[value] < 0)
+        found.set(
+          run.valueLabel(value),
+          run.type(value)[1].reduce((a, b) => a * b, 1),
+        );
     }
   }
   let held = 0;

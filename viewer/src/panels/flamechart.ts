@@ -30,7 +30,11 @@ export class FlameChart {
   private moved = false;
   private scroll = 0;
 
-  constructor(readonly app: App, readonly go: (node: number) => void, readonly goScope: (scope: number) => void) {
+  constructor(
+    readonly app: App,
+    readonly go: (node: number) => void,
+    readonly goScope: (scope: number) => void,
+  ) {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
     app.on("look", () => this.draw());
     app.on("select", () => this.draw());
@@ -63,14 +67,26 @@ export class FlameChart {
   private fillKey(): void {
     const spans = new Map<string, number>();
     for (const { owner, start, end } of this.chart!.rows) {
-      owner.forEach((one, bar) => { if (one >= 0) spans.set(this.app.run.module(one)[1], (spans.get(this.app.run.module(one)[1]) ?? 0) + end[bar] - start[bar]); });
+      owner.forEach((one, bar) => {
+        if (one >= 0)
+          spans.set(this.app.run.module(one)[1], (spans.get(this.app.run.module(one)[1]) ?? 0) + end[bar] - start[bar]);
+      });
     }
-    const classes = [...spans].sort((a, b) => b[1] - a[1]).slice(0, CLASSES).map(([name]) => name);
-    replace(this.key, h("span", { class: "sub" }, "module classes:"), ...classes.map((name) => {
-      const swatch = h("i", { class: "swatch" });
-      swatch.style.background = blend("#ffffff", hueOf(name), 0.6);
-      return h("span", { class: "key" }, swatch, name);
-    }), this.app.run.columns.has("scope_recomputed") ? h("span", { class: "key" }, `${AGAIN}${RECOMPUTED}`) : null, h("span", { class: "sub" }, "operations have the colours of the graph"));
+    const classes = [...spans]
+      .sort((a, b) => b[1] - a[1])
+      .slice(0, CLASSES)
+      .map(([name]) => name);
+    replace(
+      this.key,
+      h("span", { class: "sub" }, "module classes:"),
+      ...classes.map((name) => {
+        const swatch = h("i", { class: "swatch" });
+        swatch.style.background = blend("#ffffff", hueOf(name), 0.6);
+        return h("span", { class: "key" }, swatch, name);
+      }),
+      this.app.run.columns.has("scope_recomputed") ? h("span", { class: "key" }, `${AGAIN}${RECOMPUTED}`) : null,
+      h("span", { class: "sub" }, "operations have the colours of the graph"),
+    );
   }
 
   private reset(): void {
@@ -129,7 +145,8 @@ export class FlameChart {
     const { run } = this.app;
     const owner = bars.owner[bar];
     const span = bars.end[bar] - bars.start[bar];
-    if (owner < 0) return `${run.name(~owner)}: ${this.chart!.isTime ? duration(span) : plural(span, "operation")}\noperation ${count(~owner)} · ${PHASES[run.nodePhase[~owner]]}`;
+    if (owner < 0)
+      return `${run.name(~owner)}: ${this.chart!.isTime ? duration(span) : plural(span, "operation")}\noperation ${count(~owner)} · ${PHASES[run.nodePhase[~owner]]}`;
     const [path, type] = run.module(owner);
     const inside = this.inside(bars.start[bar], bars.end[bar]);
     const name = `${path || type}${path ? ` (${type})` : ""}`;
@@ -158,7 +175,11 @@ export class FlameChart {
     if (!bars || event.clientY - bounds.top < TOP) return null;
     const time = this.from + this.share(event) * (this.to - this.from);
     const slack = ((this.to - this.from) / Math.max(1, bounds.width)) * 1.5;
-    for (let bar = Math.min(bars.start.length - 1, firstAfter(bars.start, time + slack)); bar >= 0 && bar > firstAfter(bars.start, time + slack) - 4; bar--) {
+    for (
+      let bar = Math.min(bars.start.length - 1, firstAfter(bars.start, time + slack));
+      bar >= 0 && bar > firstAfter(bars.start, time + slack) - 4;
+      bar--
+    ) {
       if (bars.start[bar] <= time + slack && bars.end[bar] >= time - slack) return { bars, bar };
     }
     return null;
@@ -188,7 +209,11 @@ export class FlameChart {
       const y = TOP + row * ROW - this.scroll;
       if (y > height || y < TOP - ROW) return;
       let painted = -1;
-      for (let bar = Math.max(0, firstAfter(bars.start, this.from) - 1); bar < bars.start.length && bars.start[bar] <= this.to; bar++) {
+      for (
+        let bar = Math.max(0, firstAfter(bars.start, this.from) - 1);
+        bar < bars.start.length && bars.start[bar] <= this.to;
+        bar++
+      ) {
         const x = (bars.start[bar] - this.from) * scale;
         const end = Math.max(x + 1, (bars.end[bar] - this.from) * scale);
         if (end < 0 || end - painted < 0.8) continue;
@@ -213,7 +238,8 @@ export class FlameChart {
   private strip(context: CanvasRenderingContext2D, width: number, scale: number): void {
     const { theme, run } = this.app;
     const starts = run.metrics.get("start_ns");
-    const at = (node: number): number => ((this.chart!.isTime ? (node < run.count ? starts!.values[node] : this.chart!.to) : node) - this.from) * scale;
+    const at = (node: number): number =>
+      ((this.chart!.isTime ? (node < run.count ? starts!.values[node] : this.chart!.to) : node) - this.from) * scale;
     for (const { from, to, name } of this.phases) {
       const [x, end] = [Math.max(0, at(from)), Math.min(width, at(to))];
       if (end - x < 2) continue;

@@ -7,7 +7,8 @@ import { keyOf } from "../draw/key.ts";
 export function legendOf(app: App): HTMLElement[] {
   const { title, notes, ramp, ticks, swatches } = keyOf(app);
   const found: HTMLElement[] = [];
-  if (title || notes) found.push(h("div", { class: "legend-title" }, h("b", {}, title), h("span", { class: "sub" }, ` ${notes}`)));
+  if (title || notes)
+    found.push(h("div", { class: "legend-title" }, h("b", {}, title), h("span", { class: "sub" }, ` ${notes}`)));
   if (ramp.length) {
     const bar = h("div", { class: "ramp" });
     bar.style.background = `linear-gradient(to right, ${ramp.join(", ")})`;

@@ -17,7 +17,11 @@ export function instanceName(box: Box): string {
   const other = siblings.find((sibling) => sibling !== box);
   // What all of them work on is the name of none.
   if (own && !(other && parameterOf(other) === own)) return own;
-  return box.kind === "step" ? `${box.type}, ${box.label}` : siblings.length > 1 ? `${box.label}, ${count(siblings.indexOf(box) + 1)} of ${count(siblings.length)}` : box.label;
+  return box.kind === "step"
+    ? `${box.type}, ${box.label}`
+    : siblings.length > 1
+      ? `${box.label}, ${count(siblings.indexOf(box) + 1)} of ${count(siblings.length)}`
+      : box.label;
 }
 
 /** The first parameter that a box reads, by name. */
@@ -27,7 +31,8 @@ function parameterOf(box: Box): string {
     const node = forest.order[place];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       const value = run.inValue[row];
-      if (run.roleOf(value) === PARAMETER && run.valueName[run.rootOf(value)] >= 0) return run.valueLabel(run.rootOf(value));
+      if (run.roleOf(value) === PARAMETER && run.valueName[run.rootOf(value)] >= 0)
+        return run.valueLabel(run.rootOf(value));
     }
   }
   return "";
@@ -36,7 +41,9 @@ function parameterOf(box: Box): string {
 export function standsFor(box: Box): string {
   const odd = box.oddInstances.length;
   if (!odd) return `${count(box.count)} that do the same; what can be added up is the sum over all of them`;
-  const differ = box.children.some((child, i) => child.odd && box.oddInstances.includes(i) && !sameOperators(child, typical(box)));
+  const differ = box.children.some(
+    (child, i) => child.odd && box.oddInstances.includes(i) && !sameOperators(child, typical(box)),
+  );
   return `${count(box.count)} in a row, ${count(odd)} of them with other ${differ ? "operators or shapes" : "shapes"}; what can be added up is the sum over all of them`;
 }
 
@@ -47,14 +54,24 @@ export function differing(box: Box, go: Go): HTMLElement | null {
   const usual = typical(box);
   const rows = odd.slice(0, MOST).map((place) => {
     const one = box.children[place];
-    return h("button", { class: "row tall link", type: "button", on: { click: () => go(one.forest.order[one.start]) } }, h("b", {}, pathText(instanceName(one))), h("span", { class: "second" }, difference(one, usual)));
+    return h(
+      "button",
+      { class: "row tall link", type: "button", on: { click: () => go(one.forest.order[one.start]) } },
+      h("b", {}, pathText(instanceName(one))),
+      h("span", { class: "second" }, difference(one, usual)),
+    );
   });
-  return section(`${plural(odd.length, "instance")} that differ${odd.length === 1 ? "s" : ""} from the others`, ...rows, more(odd.length - MOST));
+  return section(
+    `${plural(odd.length, "instance")} that differ${odd.length === 1 ? "s" : ""} from the others`,
+    ...rows,
+    more(odd.length - MOST),
+  );
 }
 
 /** In what an instance differs, in a few words. */
 export function difference(one: Box, usual: Box): string {
-  if (!sameOperators(one, usual)) return `other operators: ${count(one.operations)} instead of ${count(usual.operations)}`;
+  if (!sameOperators(one, usual))
+    return `other operators: ${count(one.operations)} instead of ${count(usual.operations)}`;
   const { run, forest } = one;
   for (let place = 0; place < one.operations; place++) {
     const here = run.outputs(forest.order[one.start + place])[0];
@@ -73,7 +90,10 @@ function sameOperators(a: Box, b: Box): boolean {
   if (a.operations !== b.operations) return false;
   const { run, forest } = a;
   for (let place = 0; place < a.operations; place++) {
-    if (run.opIds[run.nodeCall[forest.order[a.start + place]]] !== run.opIds[run.nodeCall[forest.order[b.start + place]]]) return false;
+    if (
+      run.opIds[run.nodeCall[forest.order[a.start + place]]] !== run.opIds[run.nodeCall[forest.order[b.start + place]]]
+    )
+      return false;
   }
   return true;
 }

@@ -68,7 +68,8 @@ export class Box {
   private onlyViews: boolean | null = null;
 
   private hasOnlyViews(): boolean {
-    for (let place = this.start; place < this.end; place++) if (!this.run.isView(this.forest.order[place])) return false;
+    for (let place = this.start; place < this.end; place++)
+      if (!this.run.isView(this.forest.order[place])) return false;
     return this.end > this.start;
   }
 
@@ -81,7 +82,10 @@ export class Box {
 
   private isAgain(): boolean {
     if (this.kind === "input" || this.kind === "output" || this.kind === "root") return false;
-    return this.elements.length > 0 && this.elements.every((element) => (element < 0 ? isRecomputed(this.run, ~element) : isRepeated(this.run, element)));
+    return (
+      this.elements.length > 0 &&
+      this.elements.every((element) => (element < 0 ? isRecomputed(this.run, ~element) : isRepeated(this.run, element)))
+    );
   }
 
   /** What was checkpointed is marked, and not once more all that is in it. */
@@ -104,7 +108,9 @@ export class Box {
 
   /** What a selection of this box means: of a repeat that shows one instance, that instance. */
   get subject(): Box {
-    return this.kind === "fold" && this.opening === "one" ? this.children[Math.min(this.shown, this.children.length - 1)] : this;
+    return this.kind === "fold" && this.opening === "one"
+      ? this.children[Math.min(this.shown, this.children.length - 1)]
+      : this;
   }
 
   private makeChildren(): Box[] {
@@ -135,14 +141,24 @@ export class Box {
     return new Box(this.forest, "bundle", this, inside, from, to, label, type, this.level + 1);
   }
 
-  private child(elements: Int32Array, { start, period, times }: Stretch, above: string, seen: Map<string, number>): Box {
+  private child(
+    elements: Int32Array,
+    { start, period, times }: Stretch,
+    above: string,
+    seen: Map<string, number>,
+  ): Box {
     const { forest, run } = this;
     const inside = elements.subarray(start, start + period * times);
     const [from, to] = span(forest, inside);
     const level = this.level + 1;
     if (times > 1) {
       const first = inside[0];
-      const label = period > 1 ? names(run, inside.subarray(0, period)) : first < 0 ? spanLabel(run, inside, above) : run.name(first);
+      const label =
+        period > 1
+          ? names(run, inside.subarray(0, period))
+          : first < 0
+            ? spanLabel(run, inside, above)
+            : run.name(first);
       const type = period > 1 ? `${period} steps` : first < 0 ? typeLabel(run, ~first) : "";
       const box = new Box(forest, "fold", this, inside, from, to, label, type, level, period);
       box.count = times;
@@ -168,7 +184,10 @@ export class Box {
     const { forest, period, run } = this;
     const above = this.above;
     const boxes: Box[] = [];
-    const isOnce = period === 1 && this.recomputed && new Set(this.elements.map((element) => run.scopeModule[~element])).size === this.count;
+    const isOnce =
+      period === 1 &&
+      this.recomputed &&
+      new Set(this.elements.map((element) => run.scopeModule[~element])).size === this.count;
     for (let place = 0; place < this.elements.length; place += period) {
       const inside = this.elements.subarray(place, place + period);
       const [from, to] = span(forest, inside);
@@ -190,8 +209,19 @@ export class Box {
 
   /** In a comparison, what the module or all of the modules were called before; empty where that is what they are called now. */
   get was(): string {
-    if (!this.run.data.compare || (this.kind !== "module" && this.kind !== "fold") || this.period > 1 || this.elements[0] >= 0) return "";
-    return wasText(this.run, Array.from(this.elements, (element) => ~element), this.parent?.above ?? "", joinedLabels);
+    if (
+      !this.run.data.compare ||
+      (this.kind !== "module" && this.kind !== "fold") ||
+      this.period > 1 ||
+      this.elements[0] >= 0
+    )
+      return "";
+    return wasText(
+      this.run,
+      Array.from(this.elements, (element) => ~element),
+      this.parent?.above ?? "",
+      joinedLabels,
+    );
   }
 
   /** In a comparison: 0 the same, 1 added, 2 removed, 3 changed or some of each. */
@@ -214,7 +244,9 @@ export class Box {
 
   /** The numbers of the instances that are not like most of them. */
   get oddInstances(): number[] {
-    return this.kind === "fold" ? (this.oddOnes ??= this.children.flatMap((box, place) => (box.odd ? [place] : []))) : [];
+    return this.kind === "fold"
+      ? (this.oddOnes ??= this.children.flatMap((box, place) => (box.odd ? [place] : [])))
+      : [];
   }
 }
 
@@ -285,7 +317,10 @@ function folds(forest: Forest, elements: Int32Array): Stretch[] {
     const salt = (isNumbered ? path.slice(0, Math.max(0, dot)) : `\u0000${module}`) + again;
     stems[i] = isNumbered ? `${salt}\u0000${run.tables.modules[module][1]}` : "";
     if (!numbers.has(salt)) numbers.set(salt, numbers.size + 1);
-    for (const [into, from] of [[strict, isNumbered ? forest.strict : forest.loose], [loose, forest.loose]] as const) {
+    for (const [into, from] of [
+      [strict, isNumbered ? forest.strict : forest.loose],
+      [loose, forest.loose],
+    ] as const) {
       hash.begin(numbers.get(salt)!);
       hash.add(from[~element] % 4294967296);
       hash.add(from[~element] / 4294967296);
@@ -298,7 +333,7 @@ function folds(forest: Forest, elements: Int32Array): Stretch[] {
 
 /** Among numbered neighbours of one class, let the few that differ count as equal: they are marked, not torn out. */
 function admitOdd(keys: Float64Array, stems: string[]): void {
-  for (let from = 0; from < keys.length; ) {
+  for (let from = 0; from < keys.length;) {
     let to = from + 1;
     while (stems[from] && to < keys.length && stems[to] === stems[from]) to += 1;
     const odd = to - from >= 5 ? oddOnes(Array.from(keys.subarray(from, to))) : new Set<number>();
@@ -332,7 +367,11 @@ function names(run: Run, elements: Int32Array): string {
 /** A module by its path below what it is in; a call of a function by the function's name. */
 function shortLabel(run: Run, scope: number, above: string): string {
   const [path, type, kind] = run.module(scope);
-  if (kind === "function") return functionName(run, scope).replace(/^aten\.(\w+)\.\w+$/, "$1").split(".").pop()!;
+  if (kind === "function")
+    return functionName(run, scope)
+      .replace(/^aten\.(\w+)\.\w+$/, "$1")
+      .split(".")
+      .pop()!;
   if (!path) return type;
   return above && path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
 }

@@ -33,7 +33,9 @@ export function flowOf(items: Item[], frames: Frame[], edges: Edge[], fixed: boo
     const [frame, a, b] = [meetings.frame[edge], meetings.from[edge], meetings.to[edge]];
     return frame >= 0 && order[frame][a] > order[frame][b];
   };
-  edges.forEach((_, edge) => { if (isWrong(edge)) wrong.add(meetings.frame[edge]); });
+  edges.forEach((_, edge) => {
+    if (isWrong(edge)) wrong.add(meetings.frame[edge]);
+  });
   if (!wrong.size) return { order, against };
   const pairs = new Map<number, [number, number][]>([...(fixed ? [] : wrong)].map((frame) => [frame, []]));
   edges.forEach((_, edge) => pairs.get(meetings.frame[edge])?.push([meetings.from[edge], meetings.to[edge]]));
@@ -47,7 +49,11 @@ function began({ box }: Item): number {
 }
 
 function meetingsOf(items: Item[], frames: Frame[], edges: Edge[]): Meetings {
-  const found = { frame: new Int32Array(edges.length).fill(-1), from: new Int32Array(edges.length), to: new Int32Array(edges.length) };
+  const found = {
+    frame: new Int32Array(edges.length).fill(-1),
+    from: new Int32Array(edges.length),
+    to: new Int32Array(edges.length),
+  };
   edges.forEach(({ source, target, hub }, edge) => {
     if (hub) return;
     let [a, b] = [items[source], items[target]];
@@ -121,7 +127,7 @@ function circlesOf(count: number, pairs: [number, number][]): Int32Array {
       stack.pop();
       if (stack.length) low[stack[stack.length - 1][0]] = Math.min(low[stack[stack.length - 1][0]], low[cell]);
       if (low[cell] < number[cell]) continue;
-      for (let last = -1; last !== cell; ) {
+      for (let last = -1; last !== cell;) {
         last = open.pop()!;
         circle[last] = circles;
       }

@@ -21,10 +21,16 @@ export class Forest {
   readonly strict: Float64Array;
   readonly loose: Float64Array;
   readonly total: number;
-  private readonly sums = new Map<string, { sum: Float64Array; unknown: Int32Array | null; known: Int32Array | null }>();
+  private readonly sums = new Map<
+    string,
+    { sum: Float64Array; unknown: Int32Array | null; known: Int32Array | null }
+  >();
   private readonly edgeLists = new Map<boolean, Edges>();
 
-  constructor(readonly run: Run, readonly phases: readonly number[]) {
+  constructor(
+    readonly run: Run,
+    readonly phases: readonly number[],
+  ) {
     const inside = (node: number): boolean => phases.includes(run.nodePhase[node]);
     const scopes = run.scopes;
     const seen = new Uint8Array(scopes);
@@ -99,7 +105,10 @@ export class Forest {
     const shapes = numbered(run.tables.types.map((row) => `${row[0]}${row[1].join(",")}`));
     const hash = new Hash();
     for (let scope = run.scopes - 1; scope >= 0; scope--) {
-      for (const [found, strict] of [[this.strict, true], [this.loose, false]] as const) {
+      for (const [found, strict] of [
+        [this.strict, true],
+        [this.loose, false],
+      ] as const) {
         hash.begin(kinds[run.scopeModule[scope]]);
         for (let at = this.elementStart[scope]; at < this.elementStart[scope + 1]; at++) {
           const element = this.element[at];
@@ -149,7 +158,11 @@ export class Forest {
       this.sums.set(metric, found);
     }
     const { sum, unknown, known } = found;
-    return { total: sum[to] - sum[from], unknown: unknown ? unknown[to] - unknown[from] : 0, known: known ? known[to] - known[from] : to - from };
+    return {
+      total: sum[to] - sum[from],
+      unknown: unknown ? unknown[to] - unknown[from] : 0,
+      known: known ? known[to] - known[from] : to - from,
+    };
   }
 
   /** Every passing of bytes from position to position; with `through`, views are looked through. */

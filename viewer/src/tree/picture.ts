@@ -90,7 +90,14 @@ export function compose(root: Box, options: Options): Picture {
   nameHubs(items, edges);
   const flow = flowOf(items, frames, edges, forest.phases.length > 1);
   const ports = route(items, frames, edges, flow);
-  return { forest, items, frames, edges, leaf, specs: frames.map((frame, i) => spec(frame, i, items, frames, ports, flow.order[i], options)) };
+  return {
+    forest,
+    items,
+    frames,
+    edges,
+    leaf,
+    specs: frames.map((frame, i) => spec(frame, i, items, frames, ports, flow.order[i], options)),
+  };
 }
 
 function add(items: Item[], frames: Frame[], box: Box, frame: number): number {
@@ -127,7 +134,8 @@ function collect(root: Box, items: Item[], frames: Frame[], leaf: Int32Array, fo
   for (let i = copies.length - 1; i >= 0; i--) {
     const [box, shown] = copies[i]; // inner folds come later, and are copied first
     for (const other of box.children) {
-      if (other !== shown && other.operations === shown.operations) leaf.copyWithin(other.start, shown.start, shown.end);
+      if (other !== shown && other.operations === shown.operations)
+        leaf.copyWithin(other.start, shown.start, shown.end);
     }
   }
 }
@@ -141,7 +149,13 @@ function foldsAt(forest: Forest, folds: Fold[]): Int32Array | null {
 }
 
 function connect(
-  forest: Forest, root: Box, items: Item[], frames: Frame[], leaf: Int32Array, folds: Fold[], options: Options,
+  forest: Forest,
+  root: Box,
+  items: Item[],
+  frames: Frame[],
+  leaf: Int32Array,
+  folds: Fold[],
+  options: Options,
 ): Edge[] {
   const { source, target, value } = forest.edges(!options.views);
   const at = foldsAt(forest, folds);
@@ -192,7 +206,11 @@ function instance(starts: Int32Array, position: number): number {
 
 /** Items for the inputs of the run: one each, or one for all where they are many. */
 function outsideItems(
-  forest: Forest, root: Box, items: Item[], frames: Frame[], source: Int32Array,
+  forest: Forest,
+  root: Box,
+  items: Item[],
+  frames: Frame[],
+  source: Int32Array,
 ): Map<number, number> | null {
   if (!forest.phases.includes(0)) return null;
   const { run } = forest;
@@ -203,8 +221,22 @@ function outsideItems(
   let number = -1;
   for (const value of sorted) {
     if (number < 0 || !together) {
-      const label = together ? `${sorted.length} inputs` : run.valueName[value] >= 0 ? run.valueLabel(value) : `from outside ${run.valueLabel(value)}`;
-      const box = new Box(forest, "input", root, Int32Array.of(value), -1, -1, label, together ? "" : run.typeText(value), 0);
+      const label = together
+        ? `${sorted.length} inputs`
+        : run.valueName[value] >= 0
+          ? run.valueLabel(value)
+          : `from outside ${run.valueLabel(value)}`;
+      const box = new Box(
+        forest,
+        "input",
+        root,
+        Int32Array.of(value),
+        -1,
+        -1,
+        label,
+        together ? "" : run.typeText(value),
+        0,
+      );
       number = add(items, frames, box, 0);
     }
     found.set(value, number);
@@ -218,12 +250,19 @@ function givenValues(run: Forest["run"], source: Int32Array): Set<number> {
   const found = new Set<number>();
   for (const from of source) if (from < 0 && run.valueRole[~from] === input) found.add(~from);
   if (found.size || run.valueRole.includes(input)) return found;
-  for (const from of source) if (from < 0 && run.valueRole[~from] === constant && run.type(~from)[1].some((size) => size > 1)) found.add(~from);
+  for (const from of source)
+    if (from < 0 && run.valueRole[~from] === constant && run.type(~from)[1].some((size) => size > 1)) found.add(~from);
   return found;
 }
 
 function addOutputs(
-  forest: Forest, root: Box, items: Item[], frames: Frame[], leaf: Int32Array, edges: Edge[], options: Options,
+  forest: Forest,
+  root: Box,
+  items: Item[],
+  frames: Frame[],
+  leaf: Int32Array,
+  edges: Edge[],
+  options: Options,
 ): void {
   const { run } = forest;
   if (!forest.phases.includes(0)) return;
@@ -294,13 +333,31 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
     }
     return cell;
   };
-  const line = (edge: Edge, sides: [number, number], frame: number, from: number, to: number, label: boolean, arrow: boolean): void => {
-    const shared = crowded && items[frames[frame].items[from]]?.own >= 0 && crowded[items[frames[frame].items[from]].own];
+  const line = (
+    edge: Edge,
+    sides: [number, number],
+    frame: number,
+    from: number,
+    to: number,
+    label: boolean,
+    arrow: boolean,
+  ): void => {
+    const shared =
+      crowded && items[frames[frame].items[from]]?.own >= 0 && crowded[items[frames[frame].items[from]].own];
     const key = shared ? -1 - (from * 1_048_576 + to) : edge.source * 1_048_576 + to; // where a source's bytes come from is one cell in every frame
     let number = lineOf[frame].get(key);
     if (number === undefined) {
       number = frames[frame].lines.length;
-      frames[frame].lines.push({ source: edge.source, from, to, value: edge.value, label, arrow, exit: sides[0], entry: sides[1] });
+      frames[frame].lines.push({
+        source: edge.source,
+        from,
+        to,
+        value: edge.value,
+        label,
+        arrow,
+        exit: sides[0],
+        entry: sides[1],
+      });
       lineOf[frame].set(key, number);
     }
     edge.lines.push(frame, number);
@@ -335,7 +392,9 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
 
 /** Repeats of very many that have nothing to do with one another: with a line to each, all would stand in one endless row. */
 function crowdedFrames(items: Item[], frames: Frame[], edges: Edge[]): boolean[] | null {
-  const found = frames.map(({ item, items: cells }) => item >= 0 && items[item].box.kind === "fold" && cells.length > PARALLEL);
+  const found = frames.map(
+    ({ item, items: cells }) => item >= 0 && items[item].box.kind === "fold" && cells.length > PARALLEL,
+  );
   if (!found.includes(true)) return null;
   for (const { source, target } of edges) {
     let [a, b] = [items[source].frame, items[target].frame];
@@ -354,7 +413,15 @@ function portKey(frame: number, edge: number, source: number): number {
   return (frame * 4 + edge) * MOST_ITEMS + source;
 }
 
-function spec(frame: Frame, number: number, items: Item[], frames: Frame[], ports: Ports, placed: Int32Array, options: Options): FrameSpec {
+function spec(
+  frame: Frame,
+  number: number,
+  items: Item[],
+  frames: Frame[],
+  ports: Ports,
+  placed: Int32Array,
+  options: Options,
+): FrameSpec {
   const count = frame.items.length;
   const portOf = portsOf.get(frames)!;
   const w = new Float64Array(count).fill(8);
@@ -379,7 +446,11 @@ function spec(frame: Frame, number: number, items: Item[], frames: Frame[], port
     child[cell] >= 0 ? (portOf.get(portKey(child[cell], side, source)) ?? -1) : -1;
   const { lines } = frame;
   return {
-    w, h, order, edge, child,
+    w,
+    h,
+    order,
+    edge,
+    child,
     src: Int32Array.from(lines, (line) => line.from),
     dst: Int32Array.from(lines, (line) => line.to),
     key: Int32Array.from(lines, (line) => line.source),
