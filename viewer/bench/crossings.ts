@@ -100,7 +100,10 @@ function theirs(count: number, pairs: [number, number][]): { lines: Polyline[]; 
   const ms = performance.now() - started;
   return {
     lines: pairs.map(([a, b]) =>
-      graph.edge(String(a), String(b)).points.map((p: { x: number; y: number }): [number, number] => [p.x, p.y]),
+      (graph.edge(String(a), String(b)) as { points: { x: number; y: number }[] }).points.map((p): [number, number] => [
+        p.x,
+        p.y,
+      ]),
     ),
     ms,
   };

@@ -12,8 +12,8 @@ async function begin(): Promise<void> {
   const started = performance.now();
   const waiting = h("div", { class: "waiting" }, "Reading the run…");
   document.body.append(waiting);
-  const tables = JSON.parse(document.getElementById("tables")!.textContent!) as Tables;
-  const bytes = await inflate(document.getElementById("columns")!.textContent!);
+  const tables = JSON.parse(document.getElementById("tables")!.textContent) as Tables;
+  const bytes = await inflate(document.getElementById("columns")!.textContent);
   document.getElementById("columns")!.remove();
   const columns = await unpack(tables.directory, bytes, pause);
   const run = new Run(tables, columns);

@@ -284,7 +284,10 @@ export class Shell {
     const old = before ? app.scene!.rect(before) : null;
     if (!(await app.relayout())) return;
     const after = anchor && app.scene!.find(anchor);
-    if (!old || !after) return view.redraw();
+    if (!old || !after) {
+      view.redraw();
+      return;
+    }
     const now = app.scene!.rect(after);
     const { scale } = view.camera;
     view.camera.x += (old.x + old.w / 2 - now.x - now.w / 2) * scale;
@@ -349,7 +352,7 @@ export class Shell {
     if (name === "summary") this.summary.show();
     replace(
       this.side,
-      { summary: this.summary.element, details: this.details.element, modules: this.modules.element }[name]!,
+      { summary: this.summary.element, details: this.details.element, modules: this.modules.element }[name],
     );
     document.body.classList.toggle("wide-side", name === "modules");
     this.later();
@@ -410,8 +413,10 @@ export class Shell {
   }
 
   private async copyLink(): Promise<void> {
-    if (location.protocol === "about:")
-      return this.say('inside a notebook there are no links: save the page with t.save("model.html") to have them');
+    if (location.protocol === "about:") {
+      this.say('inside a notebook there are no links: save the page with t.save("model.html") to have them');
+      return;
+    }
     this.writeHash();
     try {
       await navigator.clipboard.writeText(location.href);

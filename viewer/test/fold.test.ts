@@ -201,7 +201,7 @@ test("what ran again is not folded with what ran first, and is the only thing ma
 });
 
 test("in a comparison the one that was removed has its own name, and the one in its place says what it was", () => {
-  const run = compared(tower(3), [0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 0], new Array(11).fill(0));
+  const run = compared(tower(3), [0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 0], new Array<number>(11).fill(0));
   run.tables.modules[5][0] = "layers.1"; // what was layers.2 has the number of the one that was removed
   run.data.compare = {
     a: "A",

@@ -5,8 +5,8 @@ import { DIFFERENCES, FLAGS, PHASES, ROLES, SHORT, type Run } from "./run.ts";
 
 /** Whether an operation passes; for a filter of modules also whether the call of a module is itself what was asked for. */
 export interface Test {
-  node(node: number): boolean;
-  scope?(scope: number): boolean;
+  node: (node: number) => boolean;
+  scope?: (scope: number) => boolean;
 }
 
 export const FIELDS: Record<string, string> = {

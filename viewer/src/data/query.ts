@@ -39,7 +39,7 @@ const LEAST = 5; // letters of the word for what backward ran again, for it to b
 
 /** Looks into names; `again`: what backward ran again is meant as well. */
 interface Word {
-  in(text: string): boolean;
+  in: (text: string) => boolean;
   again: boolean;
 }
 

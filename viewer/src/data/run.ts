@@ -18,12 +18,16 @@ export type SiteRow = [file: string, line: number, fn: string];
 export type ModuleRow = [path: string, type: string, kind: string];
 export type ResultRow = [name: string, kind: string];
 
+/** The facts of a run that are plain text and numbers. */
+export type Meta = Record<string, Fact | Fact[] | undefined>;
+type Fact = null | boolean | number | string;
+
 export interface Tables {
   version: number;
   directory: Entry[];
   metrics: { name: string; along: string; masked: boolean }[];
   limits: string[];
-  meta: Record<string, unknown>;
+  meta: Meta;
   families: Record<string, string>;
   class_families: Record<string, string>;
   arguments: Record<string, string[]>;
@@ -79,7 +83,7 @@ export interface Side {
   recomputed?: number; // operations of backward that belong to forward
   peak_bytes: number | null;
   totals: Record<string, [total: number | null, unknown: number]>;
-  meta: Record<string, unknown>;
+  meta: Meta;
 }
 
 export interface Metric {

@@ -17,11 +17,11 @@ export interface Measure {
   show: Show;
   scale: Scale;
   /** null: not known. */
-  of(box: Box): number | null;
+  of: (box: Box) => number | null;
   /** Whether what a box shows leaves out operations of which it is not known. */
-  isLow?(box: Box): boolean;
+  isLow?: (box: Box) => boolean;
   /** Whether a box can have one at all. */
-  applies?(box: Box): boolean;
+  applies?: (box: Box) => boolean;
   /** What to say where all boxes have the same. */
   even?: string;
 }
@@ -233,7 +233,7 @@ const kept = new WeakMap<Box, Map<string, number | null>>();
 
 function cached(box: Box, key: string, make: () => number | null): number | null {
   let known = kept.get(box);
-  if (!known) kept.set(box, (known = new Map()));
+  if (!known) kept.set(box, (known = new Map<string, number | null>()));
   let found = known.get(key);
   if (found === undefined) known.set(key, (found = make()));
   return found;

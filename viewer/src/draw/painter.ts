@@ -35,7 +35,7 @@ export interface Zone extends Rect {
 
 export interface Look {
   theme: Theme;
-  paint(box: Box): Paint;
+  paint: (box: Box) => Paint;
   selected: Box | null;
   hover: Box | null;
   /** Edges to be brought out: column, edge, and as what. */

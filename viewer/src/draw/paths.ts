@@ -9,10 +9,10 @@ export interface Paths {
 }
 
 export interface Pen {
-  moveTo(x: number, y: number): void;
-  lineTo(x: number, y: number): void;
-  bezierCurveTo(a: number, b: number, c: number, d: number, x: number, y: number): void;
-  closePath(): void;
+  moveTo: (x: number, y: number) => void;
+  lineTo: (x: number, y: number) => void;
+  bezierCurveTo: (a: number, b: number, c: number, d: number, x: number, y: number) => void;
+  closePath: () => void;
 }
 
 const known = new WeakMap<FrameResult, Paths>();

@@ -32,6 +32,7 @@ const r = (n: number): string => String(Math.round(n * 10) / 10);
 // Names of the traced program are text here as well; characters that XML cannot hold are left out.
 const escape = (text: string): string =>
   text
+    // eslint-disable-next-line no-control-regex -- they are what is left out
     .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "")
     .replaceAll("&", "&amp;")
     .replaceAll("<", "&lt;")

@@ -6,27 +6,27 @@ import type { Scene } from "../draw/scene.ts";
 import { walk } from "./walk.ts";
 
 export interface Actions {
-  search(): void;
-  toggle(box: Box): void;
-  showAll(box: Box): void;
-  step(box: Box, by: number): void;
-  depth(depth: number): void;
-  openEverything(): void;
-  fit(): void;
-  zoomToSelection(): void;
-  zoom(factor: number): void;
-  nextHeat(off: boolean): void;
-  nextMode(): void;
-  jumpLink(): void;
-  path(): void;
-  views(): void;
-  dock(name: string): void;
-  theme(): void;
-  copy(): void;
-  saveSvg(): void;
-  escape(): void;
-  help(): void;
-  pick(box: Box): void;
+  search: () => void;
+  toggle: (box: Box) => void;
+  showAll: (box: Box) => void;
+  step: (box: Box, by: number) => void;
+  depth: (depth: number) => void;
+  openEverything: () => void;
+  fit: () => void;
+  zoomToSelection: () => void;
+  zoom: (factor: number) => void;
+  nextHeat: (off: boolean) => void;
+  nextMode: () => void;
+  jumpLink: () => void;
+  path: () => void;
+  views: () => void;
+  dock: (name: string) => void;
+  theme: () => void;
+  copy: () => void;
+  saveSvg: () => void;
+  escape: () => void;
+  help: () => void;
+  pick: (box: Box) => void;
 }
 
 export function listen(app: App, actions: Actions): void {

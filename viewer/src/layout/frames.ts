@@ -51,7 +51,7 @@ export class Layout {
 
   /** All frames of a picture; a frame comes after the one that it is in. What has not changed is not worked out again. */
   all(specs: FrameSpec[]): FrameResult[] {
-    const results: FrameResult[] = new Array(specs.length);
+    const results: FrameResult[] = new Array<FrameResult>(specs.length);
     const used = new Map<string, FrameResult>();
     const rooms = roomsOf(specs);
     for (let i = specs.length - 1; i >= 0; i--) {
@@ -71,7 +71,7 @@ export class Layout {
 
 /** Each frame may be about as large as the one that it is in, less what stands there besides; several share its height by what they hold. */
 function roomsOf(specs: FrameSpec[]): Room[] {
-  const rooms: Room[] = new Array(specs.length);
+  const rooms: Room[] = new Array<Room>(specs.length);
   const held = new Float64Array(specs.length); // boxes in each, at any depth
   for (let i = specs.length - 1; i >= 0; i--) {
     specs[i].child.forEach((frame, cell) => (held[i] += frame >= 0 ? held[frame] : specs[i].edge[cell] ? 0 : 1));

@@ -90,7 +90,7 @@ export function arrange(cells: Cells, lines: Lines, spacing: Spacing): Sheet {
   const rank = ranksOf(cells, lines);
   if (spacing.wrap) splitWide(cells, rank, spacing);
   const chains = lanes(cells, lines, rank, turned);
-  const work = assemble(cells, lines, rank, chains, turned);
+  const work = assemble(cells, lines, rank, chains);
   const crossings = improve(work);
   place(work, spacing.gap);
   const bands = stack(cells, work, spacing);
@@ -213,7 +213,7 @@ function lanes(cells: Cells, lines: Lines, rank: Int32Array, turned: Uint8Array)
   return { first, far, laneRank, laneOrder, laneLine, rows: { upper: [], lower: [], out: [], into: [], weight: [] } };
 }
 
-function assemble(cells: Cells, lines: Lines, rank: Int32Array, chains: Chains, _turned: Uint8Array): Work {
+function assemble(cells: Cells, lines: Lines, rank: Int32Array, chains: Chains): Work {
   const real = cells.w.length;
   const count = real + chains.laneRank.length;
   const allRank = new Int32Array(count);

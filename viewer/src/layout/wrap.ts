@@ -13,7 +13,7 @@ export interface Columns {
   shiftY: Float64Array;
   width: number;
   height: number;
-  turn(upper: number, lower: number): { x: number; below: number; above: number };
+  turn: (upper: number, lower: number) => { x: number; below: number; above: number };
 }
 
 type Rows = { upper: number[]; lower: number[] };

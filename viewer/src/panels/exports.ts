@@ -10,6 +10,7 @@ import { FONT } from "../draw/text.ts";
 import type { View } from "../draw/view.ts";
 import { comparedRows, groupRows, singleRows } from "./figures.ts";
 import { instanceName } from "./repeats.ts";
+import { cellText } from "./rows.ts";
 
 const LARGEST = 8000; // pixels of a side
 const MOST = 5000; // operations of a selection
@@ -141,7 +142,7 @@ export function selectionMarkdown(app: App): string {
   }
   const isGroup = node < 0 && selected !== null && selected.start >= 0;
   const figures = node >= 0 ? singleRows(app, "node", node) : isGroup ? groupRows(app, selected) : [];
-  for (const [name, text] of figures) rows.push([name, String(text)]);
+  for (const [name, text] of figures) rows.push([name, cellText(text)]);
   const compared = node >= 0 || isGroup ? comparedRows(app, node >= 0 ? null : selected, node) : [];
   const table = (head: string[], lines: string[][]): string =>
     [head, head.map(() => "---"), ...lines]
@@ -152,7 +153,7 @@ export function selectionMarkdown(app: App): string {
     compared.length
       ? `\n${table(
           ["", "A", "B", "B − A"],
-          compared.map((line) => line.map(String)),
+          compared.map((line) => line.map(cellText)),
         )}\n`
       : ""
   }`;
@@ -171,6 +172,7 @@ export async function copyMarkdown(app: App): Promise<void> {
     area.value = text;
     document.body.append(area);
     area.select();
+    // eslint-disable-next-line @typescript-eslint/no-deprecated -- the only way where there is no clipboard
     document.execCommand("copy");
     area.remove();
   }

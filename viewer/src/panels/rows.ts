@@ -10,6 +10,10 @@ const LEFT_OUT = "≥: operations of which it is not known are left out, so that
 export type Go = (node: number) => void;
 export type Fact = [name: string, ...cells: (string | HTMLElement)[]];
 
+export function cellText(cell: string | HTMLElement): string {
+  return typeof cell === "string" ? cell : cell.textContent;
+}
+
 export function section(title: string, ...children: (Node | string | null)[]): HTMLElement {
   return h("section", {}, h("h3", {}, title), ...children);
 }
@@ -29,7 +33,7 @@ export function facts(rows: Fact[], heads: string[] = []): HTMLElement {
 
 /** What A, B and the difference come to; where a sum leaves operations out, what that means. */
 export function comparedFacts(rows: Fact[]): HTMLElement[] {
-  const isLow = rows.some((row) => row.some((cell) => String(cell).startsWith("≥")));
+  const isLow = rows.some((row) => row.some((cell) => cellText(cell).startsWith("≥")));
   return [facts(rows, ["A", "B", "B − A"]), ...(isLow ? [h("p", { class: "sub" }, LEFT_OUT)] : [])];
 }
 

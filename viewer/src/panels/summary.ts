@@ -38,8 +38,8 @@ const NAMES: Record<string, string> = {
 interface Figure {
   name: string;
   show: Show;
-  of(side: Side): number | null;
-  unknown?(side: Side): number;
+  of: (side: Side) => number | null;
+  unknown?: (side: Side) => number;
 }
 
 export class Summary {
@@ -276,5 +276,5 @@ function metaText(name: string, meta: Side["meta"]): string {
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "number")
     return name.endsWith("_ns") ? duration(value) : name.endsWith("_bytes") ? size(value) : String(value);
-  return String(Array.isArray(value) ? value.join(", ") : value);
+  return Array.isArray(value) ? value.join(", ") : value;
 }

@@ -119,16 +119,16 @@ export class Box {
     if (this.kind === "fold") return this.instances();
     const elements = this.kind === "step" || this.kind === "bundle" ? this.elements : forest.elements(this.scope);
     const plain = this.kind === "step" ? singles(elements.length) : folds(forest, elements);
-    const above = this.kind === "module" || this.kind === "root" ? this.run.path(this.scope) : this.above;
+    const { above } = this;
     if (plain.length > MOST_IN_A_FRAME) return bundles(plain).map((part) => this.bundle(elements, part));
     const seen = new Map<string, number>();
-    const boxes = plain.map((stretch) => this.child(elements, stretch, above, seen));
-    return boxes;
+    return plain.map((stretch) => this.child(elements, stretch, above, seen));
   }
 
   /** The path of the module that this is in, which labels leave out. */
   get above(): string {
-    let box: Box | null = this;
+    if (this.kind === "module" || this.kind === "root") return this.run.path(this.scope);
+    let box = this.parent;
     while (box && box.kind !== "module" && box.kind !== "root") box = box.parent;
     return box ? this.run.path(box.scope) : "";
   }
@@ -136,7 +136,7 @@ export class Box {
   private bundle(elements: Int32Array, part: Stretch): Box {
     const inside = elements.subarray(part.start, part.start + part.period);
     const [from, to] = span(this.forest, inside);
-    const label = `${names(this.run, inside)}`;
+    const label = names(this.run, inside);
     const type = `${(to - from).toLocaleString("en-US")} operations`;
     return new Box(this.forest, "bundle", this, inside, from, to, label, type, this.level + 1);
   }

@@ -60,9 +60,9 @@ export interface Picture {
 export interface Options {
   views: boolean;
   up: boolean;
-  measure(box: Box): { w: number; h: number };
+  measure: (box: Box) => { w: number; h: number };
   header: number;
-  headerWidth(box: Box): number;
+  headerWidth: (box: Box) => number;
 }
 
 const MANY_READERS = 7;
