@@ -43,6 +43,7 @@ bench: bench-env
 	@$(RUN) -m bench $(ARGS)
 
 viewer:
+	@test ! -x $(RUN) || $(RUN) tools/viewer_schema.py
 	@$(VIEWER_TOOLS) && for chore in build check format:check lint test; do npm run --silent $$chore || exit 1; done
 
 clean:

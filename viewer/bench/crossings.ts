@@ -3,7 +3,8 @@
 import dagre from "@dagrejs/dagre";
 import { readFileSync } from "node:fs";
 import { inflate, unpack } from "../src/data/decode.ts";
-import { Run, type Tables } from "../src/data/run.ts";
+import { Run } from "../src/data/run.ts";
+import type { Tables } from "../src/data/tables.ts";
 import { arrange } from "../src/layout/layered.ts";
 import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";

@@ -3,7 +3,8 @@
 import { readFileSync } from "node:fs";
 import { App } from "../src/app.ts";
 import { inflate, unpack } from "../src/data/decode.ts";
-import { Run, type Tables } from "../src/data/run.ts";
+import { Run } from "../src/data/run.ts";
+import type { Tables } from "../src/data/tables.ts";
 
 const text = readFileSync(process.argv[2], "utf8");
 const part = (id: string): string => new RegExp(`id="${id}">([^<]*)<`).exec(text)![1];

@@ -3,7 +3,8 @@
 import { readFileSync } from "node:fs";
 import { App } from "../src/app.ts";
 import { inflate, unpack } from "../src/data/decode.ts";
-import { Run, type Tables } from "../src/data/run.ts";
+import { Run } from "../src/data/run.ts";
+import type { Tables } from "../src/data/tables.ts";
 import { face, HEADER, headerWidth } from "../src/draw/measure.ts";
 import { Layout } from "../src/layout/frames.ts";
 import { openAll } from "../src/tree/openings.ts";

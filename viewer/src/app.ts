@@ -1,7 +1,7 @@
 /** The state of the page: what is open, selected and coloured; every panel reads it and listens to its changes. */
 
 import type { Run } from "./data/run.ts";
-import { PHASES } from "./data/run.ts";
+import { Phase, PHASES } from "./data/schema.gen.ts";
 import { fillOf, measures, rangeOf, type Measure, type Range } from "./draw/heat.ts";
 import { face, HEADER, headerWidth } from "./draw/measure.ts";
 import type { Look, Paint } from "./draw/painter.ts";
@@ -28,8 +28,6 @@ export type Mode = "side" | "over" | "forward" | "backward" | "optimizer";
 export type Happening = "scene" | "select" | "look" | "camera";
 
 const MOST_TO_OPEN = 60_000;
-const BACKWARD = 1;
-const OPTIMIZER = 2;
 
 export class App {
   readonly client = new LayoutClient();
@@ -139,7 +137,7 @@ export class App {
     const turn = ++this.turn;
     const started = performance.now();
     const parts = this.roots.map((root) => {
-      const up = this.mode === "side" && root.forest.phases[0] === 1;
+      const up = this.mode === "side" && root.forest.phases[0] === Phase.BACKWARD;
       return {
         picture: compose(root, { views: this.views, up, measure: face, header: HEADER, headerWidth }),
         up,
@@ -205,7 +203,7 @@ export class App {
   /** Select the call of a module, opening what is around it. */
   pickScope(scope: number): Box | null {
     const ordered = [...this.roots].sort(
-      (a, b) => Number(b.forest.phases.includes(0)) - Number(a.forest.phases.includes(0)),
+      (a, b) => Number(b.forest.phases.includes(Phase.FORWARD)) - Number(a.forest.phases.includes(Phase.FORWARD)),
     );
     for (const root of ordered) {
       const { forest } = root;
@@ -319,10 +317,14 @@ export class App {
   /** Between the backward pass and the optimizer: who reads what an operation made, or made what it reads. */
   private updates(node: number): number[] {
     const { run } = this;
-    if (!this.phases.includes(OPTIMIZER)) return [];
+    if (!this.phases.includes(Phase.OPTIMIZER)) return [];
     const other =
-      run.nodePhase[node] === OPTIMIZER ? run.producers(node) : run.nodePhase[node] === BACKWARD ? run.users(node) : [];
-    return other.filter((one) => run.nodePhase[one] + run.nodePhase[node] === OPTIMIZER + BACKWARD);
+      run.nodePhase[node] === Phase.OPTIMIZER
+        ? run.producers(node)
+        : run.nodePhase[node] === Phase.BACKWARD
+          ? run.users(node)
+          : [];
+    return other.filter((one) => run.nodePhase[one] + run.nodePhase[node] === Phase.OPTIMIZER + Phase.BACKWARD);
   }
 
   get look(): Look {

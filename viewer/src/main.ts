@@ -2,7 +2,8 @@
 
 import { App } from "./app.ts";
 import { inflate, unpack } from "./data/decode.ts";
-import { Run, type Tables } from "./data/run.ts";
+import { Run } from "./data/run.ts";
+import type { Tables } from "./data/tables.ts";
 import { h } from "./dom.ts";
 import { selectionJson, selectionMarkdown, pngOf } from "./panels/exports.ts";
 import { Shell } from "./shell.ts";

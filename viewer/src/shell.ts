@@ -1,7 +1,7 @@
 /** The page around the graph: bar, panels, dock; it puts the parts together and carries out what they ask for. */
 
 import type { App, Mode } from "./app.ts";
-import { PHASES } from "./data/run.ts";
+import { PHASES } from "./data/schema.gen.ts";
 import { button, h, replace } from "./dom.ts";
 import { plural } from "./data/text.ts";
 import { absentMeasures } from "./draw/heat.ts";

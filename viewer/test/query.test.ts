@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { search } from "../src/data/query.ts";
-import { ROLES } from "../src/data/run.ts";
+import { ROLES } from "../src/data/schema.gen.ts";
 import { plural } from "../src/data/text.ts";
 import { amountOf, duration, parseAmount, signed, size, sizes } from "../src/data/units.ts";
 import { Memory } from "../src/data/memory.ts";

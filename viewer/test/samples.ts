@@ -1,7 +1,8 @@
 /** Small runs made by hand. */
 
 import type { Column } from "../src/data/decode.ts";
-import { Run, type Tables } from "../src/data/run.ts";
+import { Run } from "../src/data/run.ts";
+import type { Tables } from "../src/data/tables.ts";
 
 export interface Op {
   name: string;

@@ -1,7 +1,8 @@
 /** The filters of the search: what each takes, and which operations it lets through. */
 
 import { isOutermost, RECOMPUTED } from "./recomputed.ts";
-import { DIFFERENCES, FLAGS, PHASES, ROLES, SHORT, type Run } from "./run.ts";
+import { DIFFERENCES, MARKS, type Run } from "./run.ts";
+import { PHASES, ROLES, SHORT_DTYPE } from "./schema.gen.ts";
 
 /** Whether an operation passes; for a filter of modules also whether the call of a module is itself what was asked for. */
 export interface Test {
@@ -48,12 +49,12 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
       return oneOf(name, text, PHASES, match) ?? { node: (node) => match(PHASES[run.nodePhase[node]]) };
     case "dtype": {
       const known = [
-        ...Object.keys(SHORT),
-        ...Object.values(SHORT),
+        ...Object.keys(SHORT_DTYPE),
+        ...Object.values(SHORT_DTYPE),
         "bool",
         ...run.tables.types.map(([dtype]) => dtype),
       ];
-      const hit = run.tables.types.map(([dtype]) => match(dtype) || match(SHORT[dtype] ?? dtype));
+      const hit = run.tables.types.map(([dtype]) => match(dtype) || match(SHORT_DTYPE[dtype] ?? dtype));
       return oneOf(name, text, [...new Set(known)], match) ?? outputs(run, (type) => hit[type]);
     }
     case "shape": {
@@ -64,11 +65,11 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
     case "flag": {
       // In data it is called after what was done, on the page after what it is marked with.
       const again = match("recompute") || match(RECOMPUTED);
-      const bits = FLAGS.filter(([, flag]) => match(flag) || (again && flag === "recompute")).reduce(
+      const bits = MARKS.filter(([, flag]) => match(flag) || (again && flag === "recompute")).reduce(
         (sum, [bit]) => sum | bit,
         0,
       );
-      const wrong = oneOf(name, text, [...FLAGS.map(([, flag]) => flag), RECOMPUTED], match);
+      const wrong = oneOf(name, text, [...MARKS.map(([, flag]) => flag), RECOMPUTED], match);
       return (
         wrong ?? {
           node: (node) => (run.nodeFlags[node] & bits) !== 0,

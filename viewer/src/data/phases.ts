@@ -1,6 +1,7 @@
 /** The stretches of a run that belong to one phase. */
 
-import { PHASES, type Run } from "./run.ts";
+import type { Run } from "./run.ts";
+import { PHASES } from "./schema.gen.ts";
 
 export interface Stretch {
   from: number; // the first operation

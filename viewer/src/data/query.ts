@@ -2,7 +2,9 @@
 
 import { FIELDS, fieldTest, globbed, type Test } from "./fields.ts";
 import { AGAIN, isOutermost, isRepeated, RECOMPUTED } from "./recomputed.ts";
-import { type Metric, type Run } from "./run.ts";
+import type { Run } from "./run.ts";
+import type { Metric } from "./tables.ts";
+import { Phase } from "./schema.gen.ts";
 import { parseAmount } from "./units.ts";
 
 export interface Found {
@@ -26,12 +28,12 @@ const METRICS: Record<string, string> = {
 };
 /** Metrics of one phase alone, by what a person calls them. */
 const OF_PHASE: Record<string, [metric: string, phase: number]> = {
-  activation_norm: ["norm", 0],
-  activation: ["norm", 0],
-  gradient_norm: ["norm", 1],
-  gradient: ["norm", 1],
-  grad: ["norm", 1],
-  grad_norm: ["norm", 1],
+  activation_norm: ["norm", Phase.FORWARD],
+  activation: ["norm", Phase.FORWARD],
+  gradient_norm: ["norm", Phase.BACKWARD],
+  gradient: ["norm", Phase.BACKWARD],
+  grad: ["norm", Phase.BACKWARD],
+  grad_norm: ["norm", Phase.BACKWARD],
 };
 const UNTOLD = new Set(["difference", "start_ns", "bound", "units"]);
 const MOST = 1000;

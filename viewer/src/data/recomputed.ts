@@ -1,13 +1,13 @@
 /** What backward ran again, as the printed table has them: the second computation of what was checkpointed. */
 
 import type { Run } from "./run.ts";
+import { Flag } from "./schema.gen.ts";
 
 /** What such a call is marked with. */
 export const RECOMPUTED = "recomputed";
 export const SAID = "run again during backward";
 /** The same where only names can be read. */
 export const AGAIN = "↻ ";
-const FLAG = 8;
 
 /** Whether backward ran a call of a module again. */
 export function isRecomputed(run: Run, scope: number): boolean {
@@ -21,7 +21,7 @@ export function isOutermost(run: Run, scope: number): boolean {
 
 /** Whether an operation is one of forward that backward ran again, in such a call or by itself. */
 export function isRepeated(run: Run, node: number): boolean {
-  return (run.nodeFlags[node] & FLAG) !== 0;
+  return (run.nodeFlags[node] & Flag.RECOMPUTE) !== 0;
 }
 
 /** How many of them there are. */

@@ -1,5 +1,7 @@
 /** Numbers as a person reads them, with their units. */
 
+import { METRIC_INFO, type MetricInfo } from "./schema.gen.ts";
+
 export type Show = (amount: number) => string;
 
 function scaled(amount: number, step: number, units: string[]): string {
@@ -51,12 +53,25 @@ export const plain: Show = (n) =>
   );
 export const count: Show = (n) => minus(n.toLocaleString("en-US"));
 
-/** The unit that a metric's name ends in. */
+const SHOWS: Record<MetricInfo["unit"], Show> = {
+  ns: duration,
+  B: size,
+  FLOP: amount,
+  count: amount,
+  share: percent,
+  "": plain,
+};
+
+/** How a metric's amounts are written: in its unit or, if nothing is known of it, in the one that its name ends in. */
 export function showFor(name: string): Show {
-  if (name.endsWith("_ns")) return duration;
-  if (name.endsWith("_bytes")) return size;
-  if (/^(difference_)?(flops|macs|parameters)$/.test(name)) return amount;
-  return name === "peak_share" ? percent : plain;
+  const info = METRIC_INFO[name];
+  if (info) return SHOWS[info.unit];
+  return name.endsWith("_ns") ? duration : name.endsWith("_bytes") ? size : plain;
+}
+
+/** What a metric is called: in words or, if nothing is known of it, by its name without the unit. */
+export function metricLabel(name: string): string {
+  return METRIC_INFO[name]?.label ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ");
 }
 
 const UNITS: Record<string, number> = {

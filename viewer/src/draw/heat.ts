@@ -1,7 +1,8 @@
 /** What a box's warmth says: a measure of what it stands for, and the colour that goes with it. */
 
 import { COMPARED, REMOVED, type Run } from "../data/run.ts";
-import { amountOf, duration, percent, plain, showFor, signed, type Show } from "../data/units.ts";
+import { METRIC_INFO, Phase } from "../data/schema.gen.ts";
+import { amountOf, duration, metricLabel, percent, plain, showFor, signed, type Show } from "../data/units.ts";
 import type { Box } from "../tree/box.ts";
 import { isUnknown } from "../tree/forest.ts";
 import { mixed, type Theme } from "./theme.ts";
@@ -32,46 +33,11 @@ export interface Range {
   most: number;
 }
 
-const LABELS: Record<string, string> = {
-  time_ns: "inclusive time",
-  kernel_ns: "time of kernels",
-  alloc_bytes: "memory allocated",
-  flops: "FLOPs",
-  macs: "multiply-adds",
-  moved_bytes: "bytes moved",
-  parameters: "parameters",
-  nans: "NaN values",
-  infs: "infinite values",
-  dead_units: "dead units",
-  difference_ns: "time, B − A",
-  difference_bytes: "memory, B − A",
-  difference_flops: "FLOPs, B − A",
-  difference_moved_bytes: "bytes moved, B − A",
-  difference_parameters: "parameters, B − A",
-};
-const NOT_HEAT = new Set([
-  "start_ns",
-  "kernel_start_ns",
-  "time_low_ns",
-  "time_high_ns",
-  "kernel_low_ns",
-  "kernel_high_ns",
-  "live_bytes",
-  "free_bytes",
-  "difference",
-  "norm",
-  "bound",
-  "relevance",
-  "units",
-  "peak_share",
-]);
 /** By code; 0 is for views, which do nothing that could be bound. */
 export const BOUNDS = ["", "compute", "memory", "overhead"];
 const BOUND_COLORS = ["", "#2f86c8", "#dd8a2c", "#9a948a"];
 export const BAD = "#d6336c";
 const SUM = "the sum of all in a box";
-const FORWARD = 0;
-const BACKWARD = 1;
 
 /** Heat maps that this run has no figures for, and the call that gives them. */
 export function absentMeasures(run: Run): [label: string, call: string][] {
@@ -99,12 +65,12 @@ export function measures(run: Run): Measure[] {
     });
   }
   for (const { name, along } of run.metrics.values()) {
-    if (along !== "node" || NOT_HEAT.has(name)) continue;
+    if (along !== "node" || METRIC_INFO[name]?.isHeat === false) continue;
     const isDelta = deltas.has(name);
-    const show = name === "flops" || name === "difference_flops" ? amountOf("FLOP") : showFor(name);
+    const show = METRIC_INFO[name]?.unit === "FLOP" ? amountOf("FLOP") : showFor(name);
     found.push({
       id: name,
-      label: (LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ")) + (isDelta ? "" : side),
+      label: (METRIC_INFO[name]?.heatLabel ?? metricLabel(name)) + (isDelta ? "" : side),
       how: SUM,
       show: isDelta ? signed(show) : show,
       scale: isDelta ? "diverging" : "root",
@@ -154,8 +120,12 @@ function norms(run: Run): Measure[] {
   const seen = new Set<number>();
   for (let node = 0; node < run.count && seen.size < 2; node++) seen.add(run.nodePhase[node]);
   return [
-    ...(seen.has(BACKWARD) ? [one("gradient_norm", "gradient norm", BACKWARD, "of the backward pass")] : []),
-    ...(seen.has(FORWARD) ? [one("activation_norm", "activation norm", FORWARD, "of the forward pass")] : []),
+    ...(seen.has(Phase.BACKWARD)
+      ? [one("gradient_norm", "gradient norm", Phase.BACKWARD, "of the backward pass")]
+      : []),
+    ...(seen.has(Phase.FORWARD)
+      ? [one("activation_norm", "activation norm", Phase.FORWARD, "of the forward pass")]
+      : []),
   ];
 }
 

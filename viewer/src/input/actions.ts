@@ -1,6 +1,6 @@
 /** What the keys do. */
 
-import { PHASES } from "../data/run.ts";
+import { PHASES } from "../data/schema.gen.ts";
 import type { Mode } from "../app.ts";
 import { saveSvg } from "../panels/exports.ts";
 import type { Shell } from "../shell.ts";

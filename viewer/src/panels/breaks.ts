@@ -1,6 +1,7 @@
 /** Graph breaks: why each happened, on which line, what torch advises, and the partition that it ends. */
 
-import type { Break, Run } from "../data/run.ts";
+import type { Run } from "../data/run.ts";
+import type { Break } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { count } from "../data/units.ts";
 import { h } from "../dom.ts";

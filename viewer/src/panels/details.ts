@@ -3,7 +3,9 @@
 import type { App } from "../app.ts";
 import { pathBefore } from "../data/moved.ts";
 import { callsOf, RECOMPUTED, SAID } from "../data/recomputed.ts";
-import { DIFFERENCES, KINDS, PARAMETER, PHASES, ROLES, type Run, type SiteRow } from "../data/run.ts";
+import { DIFFERENCES, type Run } from "../data/run.ts";
+import { KINDS, Phase, PHASES, Role, ROLES } from "../data/schema.gen.ts";
+import type { SiteRow } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { count, size } from "../data/units.ts";
 import { button, h, replace } from "../dom.ts";
@@ -244,7 +246,7 @@ export class Details {
     const { run } = this.app;
     const siteOf = (node: number): SiteRow | null =>
       run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;
-    const isForward = (node: number): boolean => run.nodePhase[node] === 0;
+    const isForward = (node: number): boolean => run.nodePhase[node] === Phase.FORWARD;
     const own = box.scope >= 0 ? Array.from(box.forest.elements(box.scope)).filter((element) => element >= 0) : [];
     for (const node of [...own.filter(isForward), ...own]) {
       const site = siteOf(node);
@@ -272,10 +274,10 @@ export class Details {
       const node = forest.order[place];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         const value = run.inValue[row];
-        if (!inside(run.producer[value]) && run.roleOf(value) !== PARAMETER) takes.add(value);
+        if (!inside(run.producer[value]) && run.roleOf(value) !== Role.PARAMETER) takes.add(value);
       }
       for (const value of run.outputs(node)) {
-        if (run.roleOf(value) === PARAMETER) continue;
+        if (run.roleOf(value) === Role.PARAMETER) continue;
         const readers = run.readers(value).filter((reader) => !inside(reader));
         const into = readers.some((reader) => run.nodePhase[reader] === run.nodePhase[node]) ? makes : kept;
         if (readers.length && into.size < MOST_LOOKED_AT) into.add(value);
@@ -295,7 +297,7 @@ export class Details {
       const node = box.forest.order[place];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         const value = run.rootOf(run.inValue[row]);
-        if ((run.valueRole[value] === PARAMETER || run.valueRole[value] === BUFFER) && run.valueName[value] >= 0)
+        if ((run.valueRole[value] === Role.PARAMETER || run.valueRole[value] === BUFFER) && run.valueName[value] >= 0)
           found.set(run.valueLabel(value), value);
       }
     }

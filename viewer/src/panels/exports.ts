@@ -1,7 +1,7 @@
 /** What leaves the page: the view as a picture, the selection as data or as text to paste. */
 
 import type { App } from "../app.ts";
-import { PHASES, ROLES } from "../data/run.ts";
+import { PHASES, ROLES } from "../data/schema.gen.ts";
 import { download, h } from "../dom.ts";
 import { keyOf, keyPieces, type Piece } from "../draw/key.ts";
 import { Painter } from "../draw/painter.ts";

@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { flame, type Bars, type Flame } from "../data/flame.ts";
 import { AGAIN, isOutermost, isRecomputed, RECOMPUTED } from "../data/recomputed.ts";
-import { PHASES } from "../data/run.ts";
+import { PHASES } from "../data/schema.gen.ts";
 import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
 import { count, duration } from "../data/units.ts";

@@ -1,6 +1,6 @@
 /** What a repeat says of its instances: how many, which differ, and in what. */
 
-import { PARAMETER } from "../data/run.ts";
+import { Role } from "../data/schema.gen.ts";
 import { plural } from "../data/text.ts";
 import { count } from "../data/units.ts";
 import { h } from "../dom.ts";
@@ -31,7 +31,7 @@ function parameterOf(box: Box): string {
     const node = forest.order[place];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       const value = run.inValue[row];
-      if (run.roleOf(value) === PARAMETER && run.valueName[run.rootOf(value)] >= 0)
+      if (run.roleOf(value) === Role.PARAMETER && run.valueName[run.rootOf(value)] >= 0)
         return run.valueLabel(run.rootOf(value));
     }
   }

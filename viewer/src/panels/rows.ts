@@ -1,6 +1,7 @@
 /** Pieces that panels share: sections, tables of facts, links to operations, paths that keep their end. */
 
-import { PHASES, type Run } from "../data/run.ts";
+import type { Run } from "../data/run.ts";
+import { PHASES } from "../data/schema.gen.ts";
 import { count } from "../data/units.ts";
 import { h } from "../dom.ts";
 

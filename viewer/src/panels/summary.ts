@@ -2,7 +2,8 @@
 
 import type { App } from "../app.ts";
 import { isRecomputed, recomputedOperations } from "../data/recomputed.ts";
-import { PHASES, type Side } from "../data/run.ts";
+import { PHASES } from "../data/schema.gen.ts";
+import type { Side } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { amount, count, duration, signed, size, type Show } from "../data/units.ts";
 import { h, replace } from "../dom.ts";

@@ -5,7 +5,8 @@
  * a position in one of several equal calls has its counterpart in each of the others at the same distance.
  */
 
-import { SHAPE, type Run } from "../data/run.ts";
+import type { Run } from "../data/run.ts";
+import { Kind } from "../data/schema.gen.ts";
 
 export class Forest {
   /** By position, the operation; by operation, the position or -1. */
@@ -192,7 +193,7 @@ export class Forest {
       const node = this.order[place];
       if (through && run.isView(node)) continue;
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
-        if (run.inKind[row] !== SHAPE) add(run.inValue[row], node);
+        if (run.inKind[row] !== Kind.SHAPE) add(run.inValue[row], node);
       }
       for (const before of run.readBefore(node)) add(before, node);
       for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) {

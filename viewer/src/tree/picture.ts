@@ -5,7 +5,7 @@
  * take from outside or hand out is drawn at their counterparts; what one instance hands to the next is not.
  */
 
-import { ROLES } from "../data/run.ts";
+import { Phase, Role, ROLES } from "../data/schema.gen.ts";
 import type { FrameSpec } from "../layout/frames.ts";
 import { Box } from "./box.ts";
 import { FIRST, flowOf, LAST, type Flow } from "./flow.ts";
@@ -212,7 +212,7 @@ function outsideItems(
   frames: Frame[],
   source: Int32Array,
 ): Map<number, number> | null {
-  if (!forest.phases.includes(0)) return null;
+  if (!forest.phases.includes(Phase.FORWARD)) return null;
   const { run } = forest;
   const values = givenValues(run, source);
   const sorted = [...values].sort((a, b) => a - b);
@@ -246,7 +246,7 @@ function outsideItems(
 
 /** What the run was given; of a recorded stretch of a program that names no inputs, the tensors it found outside. */
 function givenValues(run: Forest["run"], source: Int32Array): Set<number> {
-  const [input, constant] = [ROLES.indexOf("input"), ROLES.indexOf("constant")];
+  const [input, constant] = [Role.INPUT, Role.CONSTANT];
   const found = new Set<number>();
   for (const from of source) if (from < 0 && run.valueRole[~from] === input) found.add(~from);
   if (found.size || run.valueRole.includes(input)) return found;
@@ -265,7 +265,7 @@ function addOutputs(
   options: Options,
 ): void {
   const { run } = forest;
-  if (!forest.phases.includes(0)) return;
+  if (!forest.phases.includes(Phase.FORWARD)) return;
   const root_ = options.views ? null : run.roots;
   const start = run.columns.get("result_start");
   const values = run.columns.get("result_value");

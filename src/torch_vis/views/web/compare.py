@@ -9,6 +9,7 @@ import numpy as np
 
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.files import PathLike, replacing
+from torch_vis.graph.metrics import METRIC_INFO
 from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Kind, Phase
 from torch_vis.graph.uses import MemoryByUse
@@ -19,13 +20,8 @@ from torch_vis.views.web.payload import payload, plain_meta
 
 Parts = tuple[Graph, Metrics, Sequence[str], Mapping[str, Any]]
 SAME, ADDED, REMOVED, CHANGED = range(4)
-COMPARED = (
-    "time_ns",
-    "alloc_bytes",
-    "flops",
-    "moved_bytes",
-    "parameters",
-)  # what A came to is in the page as well
+# Of these metrics, what A came to is in the page as well.
+COMPARED = tuple(info.difference_of for info in METRIC_INFO.values() if info.difference_of)
 
 
 def save_comparison(
