@@ -149,7 +149,7 @@ def test_what_is_only_in_a_keeps_its_lines(show: Callable[[Any], Page]) -> None:
 def test_a_heat_map_of_nothing_says_so(page: Page) -> None:
     page.js(
         "A.heat = {...A.measures[0], id: 'zero', label: 'zero', of: () => 0}; A.range = {least: 0, most: 0};"
-        "A.tell('look')"
+        "A.emit('look')"
     )
     assert "none: zero in every box" in page.text(".legend")
     assert page.js("return document.querySelectorAll('.legend .ramp').length") == 0

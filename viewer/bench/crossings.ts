@@ -8,7 +8,7 @@ import type { Tables } from "../src/data/tables.ts";
 import { arrange } from "../src/layout/layered.ts";
 import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { eachShown } from "../src/tree/openings.ts";
+import { eachShown } from "../src/tree/expansion.ts";
 import { compose, type Frame, type Picture } from "../src/tree/picture.ts";
 
 const options = { views: false, up: false, measure: () => ({ w: 120, h: 44 }), header: 30, headerWidth: () => 0 };

@@ -7,7 +7,7 @@ import { Run } from "../src/data/run.ts";
 import type { Tables } from "../src/data/tables.ts";
 import { face, HEADER, headerWidth } from "../src/draw/measure.ts";
 import { Layout } from "../src/layout/frames.ts";
-import { openAll } from "../src/tree/openings.ts";
+import { openAll } from "../src/tree/expansion.ts";
 import { compose } from "../src/tree/picture.ts";
 
 const text = readFileSync(process.argv[2], "utf8");

@@ -8,9 +8,9 @@ import { absentMeasures } from "./draw/heat.ts";
 import { View } from "./draw/view.ts";
 import { actionsOf } from "./input/actions.ts";
 import { applyOpen, decode, encode } from "./input/hash.ts";
-import { openForFirstLook } from "./input/first.ts";
+import { openFirstView } from "./input/first_view.ts";
 import { listen } from "./input/keyboard.ts";
-import { Settling } from "./input/settle.ts";
+import { ResizeDebounce } from "./input/resize_debounce.ts";
 import { sideGrip } from "./input/sidebar.ts";
 import { Details } from "./panels/details.ts";
 import { copyMarkdown, saveJson, savePng, saveSvg } from "./panels/exports.ts";
@@ -22,7 +22,7 @@ import { SearchBox } from "./panels/searchbox.ts";
 import { Summary } from "./panels/summary.ts";
 import { Timeline } from "./panels/timeline.ts";
 import type { Box } from "./tree/box.ts";
-import { depthOf, eachShown, openingOf } from "./tree/openings.ts";
+import { depthOf, eachShown, openingOf } from "./tree/expansion.ts";
 
 const NARROW = 820; // pixels: below, the side panel lies on the graph
 
@@ -47,7 +47,7 @@ export class Shell {
   private readonly depth = h("span", { class: "depth" });
   docked = "";
   tab = "summary";
-  private settling!: Settling;
+  private resizeDebounce!: ResizeDebounce;
   private hashWait = 0;
   private hashReady = false;
 
@@ -209,8 +209,8 @@ export class Shell {
       this.help,
     );
     this.view.overlays = [key, zoom, corner, aside]; // the last lies on the graph where the window is narrow
-    this.settling = new Settling(app, this.view, key);
-    this.settling.foldLegend();
+    this.resizeDebounce = new ResizeDebounce(app, this.view, key);
+    this.resizeDebounce.foldLegend();
     new ResizeObserver(() => document.body.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
     document.body.classList.toggle("no-side", innerWidth <= NARROW);
     this.showTab("summary");
@@ -257,7 +257,7 @@ export class Shell {
   /** All of it in the window; where that has changed much since, laid out anew for it. */
   async fit(): Promise<void> {
     const { app, view } = this;
-    const changed = this.settling.isOtherRoom();
+    const changed = this.resizeDebounce.isOtherRoom();
     if (changed) {
       app.room = view.room;
       await app.relayout();
@@ -342,7 +342,7 @@ export class Shell {
   private showSide(shown: boolean): void {
     document.body.classList.toggle("no-side", !shown);
     this.view.redraw();
-    this.settling.soon();
+    this.resizeDebounce.soon();
   }
 
   showTab(name: string): void {
@@ -377,7 +377,7 @@ export class Shell {
 
   applyTheme(): void {
     document.documentElement.dataset.theme = this.app.theme.dark ? "dark" : "light";
-    this.app.tell("look");
+    this.app.emit("look");
   }
 
   private drawLegend(): void {
@@ -401,9 +401,9 @@ export class Shell {
   private toastWait = 0;
 
   private isSelected(): boolean {
-    const found = this.app.selected !== null || this.app.node >= 0;
-    if (!found) this.say("nothing is selected: click a box first");
-    return found;
+    const result = this.app.selected !== null || this.app.node >= 0;
+    if (!result) this.say("nothing is selected: click a box first");
+    return result;
   }
 
   async copy(): Promise<void> {
@@ -467,7 +467,7 @@ export class Shell {
     this.drawLegend();
     app.room = wanted.room ?? view.room;
     if (wanted.open || wanted.node >= 0 || wanted.selected) await app.relayout();
-    else await openForFirstLook(app, view);
+    else await openFirstView(app, view);
     if (wanted.heat) {
       this.heat.value = wanted.heat;
       app.setHeat(wanted.heat);

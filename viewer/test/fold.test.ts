@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { numbersText, rootBox, type Box } from "../src/tree/box.ts";
 import { stretches } from "../src/tree/fold.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { openAll, openAtFirst, wayTo } from "../src/tree/openings.ts";
+import { openAll, openAtFirst, wayTo } from "../src/tree/expansion.ts";
 import { compose, type Picture } from "../src/tree/picture.ts";
 import { compared, makeRun, tower } from "./samples.ts";
 

@@ -5,7 +5,7 @@ import { arrange, type Cells, type Lines, type Sheet } from "../src/layout/layer
 import { Spreader } from "../src/layout/place.ts";
 import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { openAll } from "../src/tree/openings.ts";
+import { openAll } from "../src/tree/expansion.ts";
 import { compose } from "../src/tree/picture.ts";
 import { checkpointed, tower } from "./samples.ts";
 

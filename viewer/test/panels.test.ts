@@ -5,7 +5,7 @@ import { amountAt, measures, rangeOf, shareOf } from "../src/draw/heat.ts";
 import { difference, instanceName } from "../src/panels/repeats.ts";
 import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { openAtFirst, wayToCall } from "../src/tree/openings.ts";
+import { openAtFirst, wayToCall } from "../src/tree/expansion.ts";
 import { makeRun, tower } from "./samples.ts";
 import { typeText, type Run } from "../src/data/run.ts";
 

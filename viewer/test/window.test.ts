@@ -5,13 +5,13 @@ import { labelsOf, meets } from "../src/draw/labels.ts";
 import { freeSteps, placeOf } from "../src/draw/names.ts";
 import { Scene, titleWidth } from "../src/draw/scene.ts";
 import { fitted } from "../src/draw/words.ts";
-import { walk, type Direction } from "../src/input/walk.ts";
+import { navigate, type Direction } from "../src/input/tree_navigation.ts";
 import { Layout, type FrameSpec } from "../src/layout/frames.ts";
 import type { Cells, Lines, Sheet } from "../src/layout/layered.ts";
 import { set } from "../src/layout/pack.ts";
 import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { openAll } from "../src/tree/openings.ts";
+import { openAll } from "../src/tree/expansion.ts";
 import { compose } from "../src/tree/picture.ts";
 import { tower } from "./samples.ts";
 
@@ -313,9 +313,9 @@ test("a phase is as wide as its title, so that titles neither collide nor are cu
   assert.ok(scene.width >= titleWidth(scene.columns[0].title));
 });
 
-test("arrows walk from the input through every frame to the output and back", () => {
+test("arrows navigate from the input through every frame to the output and back", () => {
   const scene = sceneOf(3);
-  const go = (from: Box | null, direction: Direction): Box | null => walk(scene, from, direction);
+  const go = (from: Box | null, direction: Direction): Box | null => navigate(scene, from, direction);
   let box = go(null, "down");
   assert.equal(box!.kind, "input");
   const names: string[] = [];

@@ -27,16 +27,16 @@ export async function unpack(
   bytes: Uint8Array,
   pause: () => Promise<void> = async () => {},
 ): Promise<Map<string, Column>> {
-  const found = new Map<string, Column>();
+  const results = new Map<string, Column>();
   let at = 0;
   for (const [name, code, difference, length] of directory) {
     const size = SIZE[code];
     const column = unplane(bytes.subarray(at, at + size * length), code, length);
-    found.set(name, difference ? summed(column, difference === 2) : column);
+    results.set(name, difference ? summed(column, difference === 2) : column);
     at += size * length;
     if (length > LARGE) await pause();
   }
-  return found;
+  return results;
 }
 
 function unplane(bytes: Uint8Array, code: string, length: number): Column {

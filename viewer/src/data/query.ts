@@ -54,8 +54,8 @@ interface Parsed {
 export function search(run: Run, text: string): Found {
   const { tests, words, error } = parse(run, text);
   const mask = new Uint8Array(run.count);
-  const found: Found = { nodes: [], scopes: [], total: 0, mask, error };
-  if (error || (!tests.length && !words.length)) return found;
+  const result: Found = { nodes: [], scopes: [], total: 0, mask, error };
+  if (error || (!tests.length && !words.length)) return result;
   const moduleHit = run.tables.modules.map(([path, type]) => words.map((word) => word.in(path) || word.in(type)));
   const callHit = run.tables.calls.map((_, call) => words.map((word) => word.in(run.callName[call])));
   const views: number[] = [];
@@ -65,22 +65,22 @@ export function search(run: Run, text: string): Found {
     if (!words.every(({ again }, i) => inModule[i] || inCall[i] || (again && isRepeated(run, node)))) continue;
     if (!tests.every((test) => test.node(node))) continue;
     mask[node] = 1;
-    found.total += 1;
-    const list = run.isView(node) ? views : found.nodes;
+    result.total += 1;
+    const list = run.isView(node) ? views : result.nodes;
     if (list.length < MOST) list.push(node);
   }
-  found.nodes.push(...views.slice(0, MOST - found.nodes.length)); // what is not drawn comes last
+  result.nodes.push(...views.slice(0, MOST - result.nodes.length)); // what is not drawn comes last
   if (tests.every((test) => test.scope)) {
-    for (let scope = 1; scope < run.scopes && found.scopes.length < MOST; scope++) {
+    for (let scope = 1; scope < run.scopes && result.scopes.length < MOST; scope++) {
       const inModule = moduleHit[run.scopeModule[scope]];
       if (
         words.every(({ again }, i) => inModule[i] || (again && isOutermost(run, scope))) &&
         tests.every((test) => test.scope!(scope))
       )
-        found.scopes.push(scope);
+        result.scopes.push(scope);
     }
   }
-  return found;
+  return result;
 }
 
 function parse(run: Run, text: string): Parsed {
@@ -127,11 +127,11 @@ export function metricNames(run: Run): string[] {
 }
 
 function metricOf(run: Run, name: string): Metric | undefined {
-  const found =
+  const metric =
     run.metrics.get(OF_PHASE[name]?.[0] ?? METRICS[name] ?? name) ??
     run.metrics.get(`${name}_ns`) ??
     run.metrics.get(`${name}_bytes`);
-  return found?.along === "node" ? found : undefined;
+  return metric?.along === "node" ? metric : undefined;
 }
 
 function addComparison(run: Run, parsed: Parsed, [, name, sign, text]: RegExpExecArray): void {

@@ -26,9 +26,9 @@ export function isRepeated(run: Run, node: number): boolean {
 
 /** How many of them there are. */
 export function recomputedOperations(run: Run): number {
-  let found = 0;
-  for (let node = 0; node < run.count; node++) if (isRepeated(run, node)) found += 1;
-  return found;
+  let result = 0;
+  for (let node = 0; node < run.count; node++) if (isRepeated(run, node)) result += 1;
+  return result;
 }
 
 /** Of the modules that are called in some calls, the other calls: those that backward ran again, or those that it did not. */
@@ -36,9 +36,9 @@ export function callsOf(run: Run, scopes: Iterable<number>, again: boolean): num
   if (!run.columns.has("scope_recomputed")) return [];
   const modules = new Set<number>();
   for (const scope of scopes) modules.add(run.scopeModule[scope]);
-  const found: number[] = [];
+  const results: number[] = [];
   for (let scope = 0; scope < run.scopes; scope++) {
-    if (modules.has(run.scopeModule[scope]) && isRecomputed(run, scope) === again) found.push(scope);
+    if (modules.has(run.scopeModule[scope]) && isRecomputed(run, scope) === again) results.push(scope);
   }
-  return found;
+  return results;
 }

@@ -184,7 +184,9 @@ export class Run {
     const number = kind === "compiled" ? PARTITION.exec(path)?.[1] : undefined;
     return number === undefined
       ? undefined
-      : this.data.breaks?.find((one) => [one.partition, ...(one.partitions ?? [])].includes(Number(number)));
+      : this.data.breaks?.find((graphBreak) =>
+          [graphBreak.partition, ...(graphBreak.partitions ?? [])].includes(Number(number)),
+        );
   }
 
   private before: Map<number, number[]> | null = null;
@@ -225,13 +227,13 @@ export class Run {
       for (let scope = this.nodeScope[node]; scope >= 0 && !works[scope]; scope = this.scopeParent[scope])
         works[scope] = 1;
     }
-    const found = new Uint8Array(this.count);
+    const results = new Uint8Array(this.count);
     for (let node = 0; node < this.count; node++) {
       let scope = this.nodeScope[node];
       while (scope > 0 && this.module(scope)[2] === "function") scope = this.scopeParent[scope];
-      if (scope > 0 && !works[scope] && this.module(scope)[2] === "module" && this.path(scope)) found[node] = 1;
+      if (scope > 0 && !works[scope] && this.module(scope)[2] === "module" && this.path(scope)) results[node] = 1;
     }
-    return found;
+    return results;
   }
 
   /**
@@ -277,12 +279,12 @@ export class Run {
   /** The operations that read a value, in order. */
   readers(value: number): number[] {
     this.indexReaders();
-    const found: number[] = [];
+    const results: number[] = [];
     for (let row = this.readerStart![value]; row < this.readerStart![value + 1]; row++) {
       const node = this.readerNode![row];
-      if (found[found.length - 1] !== node) found.push(node);
+      if (results[results.length - 1] !== node) results.push(node);
     }
-    return found;
+    return results;
   }
 
   private indexReaders(): void {
@@ -301,20 +303,20 @@ export class Run {
   }
 
   producers(node: number): number[] {
-    const found = new Set<number>();
+    const results = new Set<number>();
     for (let row = this.inStart[node]; row < this.inStart[node + 1]; row++) {
       const from = this.producer[this.inValue[row]];
-      if (this.inKind[row] !== Kind.SHAPE && from >= 0) found.add(from);
+      if (this.inKind[row] !== Kind.SHAPE && from >= 0) results.add(from);
     }
-    return [...found].sort((a, b) => a - b);
+    return [...results].sort((a, b) => a - b);
   }
 
   users(node: number): number[] {
-    const found = new Set<number>();
+    const results = new Set<number>();
     for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++) {
-      for (const reader of this.readers(this.outValue[row])) if (reader !== node) found.add(reader);
+      for (const reader of this.readers(this.outValue[row])) if (reader !== node) results.add(reader);
     }
-    return [...found].sort((a, b) => a - b);
+    return [...results].sort((a, b) => a - b);
   }
 
   outputs(node: number): number[] {
@@ -356,7 +358,7 @@ export function typeText(row: TypeRow): string {
 }
 
 function sizes(row: TypeRow): (string | number)[] {
-  return row[1].map((size, place) => row[6]?.[place] || size);
+  return row[1].map((size, index) => row[6]?.[index] || size);
 }
 
 export function shapeText(row: TypeRow): string {

@@ -5,14 +5,14 @@ import { METRIC_INFO, type MetricInfo } from "./schema.gen.ts";
 export type Show = (amount: number) => string;
 
 function scaled(amount: number, step: number, units: string[]): string {
-  let place = 0;
+  let index = 0;
   let left = Math.abs(amount);
-  while (left >= (step > 1000 && !place ? step : 999.5) && place < units.length - 1) {
+  while (left >= (step > 1000 && !index ? step : 999.5) && index < units.length - 1) {
     left /= step;
-    place += 1;
+    index += 1;
   }
-  const digits = place === 0 && Number.isInteger(amount) ? 0 : left >= 99.95 ? 0 : left >= 9.995 ? 1 : 2;
-  return `${amount < 0 ? "−" : ""}${fixed(left, digits)}${units[place] ? ` ${units[place]}` : ""}`;
+  const digits = index === 0 && Number.isInteger(amount) ? 0 : left >= 99.95 ? 0 : left >= 9.995 ? 1 : 2;
+  return `${amount < 0 ? "−" : ""}${fixed(left, digits)}${units[index] ? ` ${units[index]}` : ""}`;
 }
 
 /** As Python rounds: of two that are equally near the even one, which sizes in memory often have to choose between. */
@@ -97,10 +97,10 @@ const UNITS: Record<string, number> = {
 export function sizes(bytes: number[]): string[] {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   const most = Math.max(...bytes);
-  const place = Math.max(0, Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, most)) / 10)));
+  const index = Math.max(0, Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, most)) / 10)));
   return bytes.map(
-    (one) =>
-      `${(one / 1024 ** place).toFixed(place && most / 1024 ** place < 100 ? (most / 1024 ** place < 10 ? 2 : 1) : 0)} ${units[place]}`,
+    (amount) =>
+      `${(amount / 1024 ** index).toFixed(index && most / 1024 ** index < 100 ? (most / 1024 ** index < 10 ? 2 : 1) : 0)} ${units[index]}`,
   );
 }
 

@@ -51,11 +51,11 @@ export function absentMeasures(run: Run): [label: string, call: string][] {
 }
 
 export function measures(run: Run): Measure[] {
-  const found: Measure[] = [];
+  const results: Measure[] = [];
   const deltas = new Set(Object.values(COMPARED));
   const side = run.difference ? " (B)" : "";
   if (run.metrics.has("time_ns")) {
-    found.push({
+    results.push({
       id: "self_ns",
       label: `self time${side}`,
       how: "the operations that a module runs itself",
@@ -68,7 +68,7 @@ export function measures(run: Run): Measure[] {
     if (along !== "node" || METRIC_INFO[name]?.isHeat === false) continue;
     const isDelta = deltas.has(name);
     const show = METRIC_INFO[name]?.unit === "FLOP" ? amountOf("FLOP") : showFor(name);
-    found.push({
+    results.push({
       id: name,
       label: (METRIC_INFO[name]?.heatLabel ?? metricLabel(name)) + (isDelta ? "" : side),
       how: SUM,
@@ -78,12 +78,12 @@ export function measures(run: Run): Measure[] {
       isLow: (box) => box.start >= 0 && (box.forest.sum(name, box.start, box.end)?.unknown ?? 0) > 0,
     });
   }
-  return [...found, ...ratios(run), ...norms(run), ...bound(run), ...relevance(run)];
+  return [...results, ...ratios(run), ...norms(run), ...bound(run), ...relevance(run)];
 }
 
 function ratios(run: Run): Measure[] {
   if (!run.metrics.has("flops") || !run.metrics.has("moved_bytes")) return [];
-  const found: Measure[] = [
+  const results: Measure[] = [
     {
       id: "intensity",
       label: "arithmetic intensity",
@@ -94,7 +94,7 @@ function ratios(run: Run): Measure[] {
     },
   ];
   if (run.metrics.has("time_ns")) {
-    found.push({
+    results.push({
       id: "rate",
       label: "FLOP/s reached",
       how: "FLOPs of all in a box over their time",
@@ -103,12 +103,12 @@ function ratios(run: Run): Measure[] {
       of: (box) => ratio(total(box, "flops"), total(box, "time_ns"), 1e9),
     });
   }
-  return found;
+  return results;
 }
 
 function norms(run: Run): Measure[] {
   if (!run.metrics.has("norm")) return [];
-  const one = (id: string, label: string, phase: number, where: string): Measure => ({
+  const normOf = (id: string, label: string, phase: number, where: string): Measure => ({
     id,
     label,
     how: `the largest L2 norm of a result ${where}`,
@@ -121,10 +121,10 @@ function norms(run: Run): Measure[] {
   for (let node = 0; node < run.count && seen.size < 2; node++) seen.add(run.nodePhase[node]);
   return [
     ...(seen.has(Phase.BACKWARD)
-      ? [one("gradient_norm", "gradient norm", Phase.BACKWARD, "of the backward pass")]
+      ? [normOf("gradient_norm", "gradient norm", Phase.BACKWARD, "of the backward pass")]
       : []),
     ...(seen.has(Phase.FORWARD)
-      ? [one("activation_norm", "activation norm", Phase.FORWARD, "of the forward pass")]
+      ? [normOf("activation_norm", "activation norm", Phase.FORWARD, "of the forward pass")]
       : []),
   ];
 }
@@ -204,23 +204,23 @@ const kept = new WeakMap<Box, Map<string, number | null>>();
 function cached(box: Box, key: string, make: () => number | null): number | null {
   let known = kept.get(box);
   if (!known) kept.set(box, (known = new Map<string, number | null>()));
-  let found = known.get(key);
-  if (found === undefined) known.set(key, (found = make()));
-  return found;
+  let result = known.get(key);
+  if (result === undefined) known.set(key, (result = make()));
+  return result;
 }
 
 export function largest(box: Box, metric: string, phase: number): number | null {
   return cached(box, `${metric}${phase}`, () => {
     const { forest, run } = box;
-    let found: number | null = null;
-    for (let place = Math.max(0, box.start); place < box.end; place++) {
-      const node = forest.order[place];
-      const one = run.nodePhase[node] === phase ? run.metric(metric, node) : null;
-      if (one === null) continue;
-      if (!Number.isFinite(one)) return one;
-      if (found === null || one > found) found = one;
+    let result: number | null = null;
+    for (let position = Math.max(0, box.start); position < box.end; position++) {
+      const node = forest.order[position];
+      const amount = run.nodePhase[node] === phase ? run.metric(metric, node) : null;
+      if (amount === null) continue;
+      if (!Number.isFinite(amount)) return amount;
+      if (result === null || amount > result) result = amount;
     }
-    return found;
+    return result;
   });
 }
 
@@ -228,8 +228,8 @@ export function largest(box: Box, metric: string, phase: number): number | null 
 function boundOf(box: Box): number | null {
   const { forest, run } = box;
   const share = BOUNDS.map(() => 0);
-  for (let place = Math.max(0, box.start); place < box.end; place++) {
-    const node = forest.order[place];
+  for (let position = Math.max(0, box.start); position < box.end; position++) {
+    const node = forest.order[position];
     const code = run.metric("bound", node);
     if (code && code < share.length) share[code] += run.metrics.has("time_ns") ? (run.metric("time_ns", node) ?? 0) : 1;
   }
@@ -242,11 +242,11 @@ function weighted(box: Box, metric: string, weight: string): number | null {
   const { forest, run } = box;
   let sum = 0;
   let weights = 0;
-  for (let place = Math.max(0, box.start); place < box.end; place++) {
-    const one = run.metric(metric, forest.order[place]);
-    const by = run.metric(weight, forest.order[place]);
-    if (one === null || by === null) continue;
-    sum += one * by;
+  for (let position = Math.max(0, box.start); position < box.end; position++) {
+    const amount = run.metric(metric, forest.order[position]);
+    const by = run.metric(weight, forest.order[position]);
+    if (amount === null || by === null) continue;
+    sum += amount * by;
     weights += by;
   }
   return weights ? sum / weights : null;
@@ -256,17 +256,17 @@ function weighted(box: Box, metric: string, weight: string): number | null {
 function leaving(box: Box, metric: string): number | null {
   const { forest, run } = box;
   const outside = (node: number): boolean => {
-    const place = forest.position[node];
-    return place < box.start || place >= box.end;
+    const position = forest.position[node];
+    return position < box.start || position >= box.end;
   };
   let sum: number | null = null;
   let last: number | null = null;
-  for (let place = Math.max(0, box.start); place < box.end; place++) {
-    const node = forest.order[place];
-    const one = run.metric(metric, node);
-    if (one === null) continue;
-    last = one;
-    if (run.users(node).some(outside)) sum = (sum ?? 0) + one;
+  for (let index = Math.max(0, box.start); index < box.end; index++) {
+    const node = forest.order[index];
+    const amount = run.metric(metric, node);
+    if (amount === null) continue;
+    last = amount;
+    if (run.users(node).some(outside)) sum = (sum ?? 0) + amount;
   }
   return sum ?? last;
 }
@@ -275,10 +275,10 @@ function leaving(box: Box, metric: string): number | null {
 export function rangeOf(measure: Measure, boxes: Iterable<Box>): Range {
   const range = { least: Infinity, most: 0 };
   for (const box of boxes) {
-    const one = Math.abs(measure.of(box) ?? NaN);
-    if (!Number.isFinite(one)) continue;
-    range.most = Math.max(range.most, one);
-    if (one > 0) range.least = Math.min(range.least, one);
+    const amount = Math.abs(measure.of(box) ?? NaN);
+    if (!Number.isFinite(amount)) continue;
+    range.most = Math.max(range.most, amount);
+    if (amount > 0) range.least = Math.min(range.least, amount);
   }
   if (range.least > range.most) range.least = range.most;
   return range;

@@ -27,8 +27,8 @@ export function keyOf(app: App): Key {
   if (app.run.difference) {
     const seen = new Set<number>(app.run.difference);
     key.swatches = [1, 2, 3]
-      .filter((one) => seen.has(one) || boxes.some((box) => box.difference === one))
-      .map((one) => [theme.difference[one], DIFFERENCES[one]]);
+      .filter((status) => seen.has(status) || boxes.some((box) => box.difference === status))
+      .map((status) => [theme.difference[status], DIFFERENCES[status]]);
     if (!key.swatches.length) key.notes = "both ran the same operations";
     key.swatches.push(...marks);
     return key;
@@ -48,7 +48,7 @@ function heatKey(app: App, heat: Measure, marks: [string, string][]): Key {
   const { theme, range } = app;
   const boxes = drawnBoxes(app).filter((box) => !heat.applies || heat.applies(box));
   const amounts = boxes.map((box) => heat.of(box));
-  const unknown = amounts.filter((one) => one === null).length;
+  const unknown = amounts.filter((amount) => amount === null).length;
   const isNone = !range.most && heat.scale !== "category";
   const even = isEven(heat, range);
   const notes = [
@@ -67,7 +67,8 @@ function heatKey(app: App, heat: Measure, marks: [string, string][]): Key {
     key.ramp = heat.scale === "diverging" ? theme.diverging : theme.heat;
     key.ticks = [0, 0.5, 1].map((share) => heat.show(amountAt(heat.scale, range, share)));
   }
-  if (amounts.some((one) => one !== null && !Number.isFinite(one))) key.swatches.push([BAD, "NaN or infinite"]);
+  if (amounts.some((amount) => amount !== null && !Number.isFinite(amount)))
+    key.swatches.push([BAD, "NaN or infinite"]);
   key.swatches.push(...marks);
   return key;
 }
@@ -78,10 +79,10 @@ function hasMarks(app: App): boolean {
 }
 
 function drawnBoxes(app: App): Box[] {
-  const found: Box[] = [];
+  const results: Box[] = [];
   for (const { picture } of app.scene?.columns ?? [])
-    for (const { box, own } of picture.items) if (own < 0 && box.start >= 0) found.push(box);
-  return found;
+    for (const { box, own } of picture.items) if (own < 0 && box.start >= 0) results.push(box);
+  return results;
 }
 
 /** A piece of a legend in a picture: a patch of colour, or a word. */

@@ -59,9 +59,9 @@ const WIDER = 1.25; // room in a box for its name to grow when it is seen from f
 const faces = new WeakMap<Box, Face>();
 
 export function face(box: Box): Face {
-  let found = faces.get(box);
-  if (!found) faces.set(box, (found = makeFace(box)));
-  return found;
+  let result = faces.get(box);
+  if (!result) faces.set(box, (result = makeFace(box)));
+  return result;
 }
 
 function makeFace(box: Box): Face {
@@ -89,13 +89,13 @@ function subOf(box: Box): string {
 function plainSub(box: Box): string {
   const { run } = box;
   if (box.kind === "op") {
-    const made = run.outputs(box.node);
-    return made.length ? outputText(run, made) : "";
+    const outputs = run.outputs(box.node);
+    return outputs.length ? outputText(run, outputs) : "";
   }
   if (box.kind === "module" && box.type === box.label) return plural(box.operations, "operation");
   return box.type || plural(box.operations, "operation");
 }
 
-function outputText(run: Run, made: number[]): string {
-  return shapeText(run.type(made[0])) + (made.length > 1 ? ` +${made.length - 1}` : "");
+function outputText(run: Run, outputs: number[]): string {
+  return shapeText(run.type(outputs[0])) + (outputs.length > 1 ? ` +${outputs.length - 1}` : "");
 }

@@ -47,7 +47,7 @@ export class Minimap {
           ...this.app.look,
           selected: null,
           hover: null,
-          bright: [],
+          highlighted: [],
           links: [],
           labels: false,
           marked: null,

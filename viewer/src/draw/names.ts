@@ -24,9 +24,9 @@ const known = new WeakMap<FrameResult, Step[]>();
 /** Where a frame has room for its name. */
 export function freeSteps(column: Column, frame: number): Step[] {
   const result = column.results[frame];
-  let found = known.get(result);
-  if (!found) known.set(result, (found = stepsOf(column, frame)));
-  return found;
+  let match = known.get(result);
+  if (!match) known.set(result, (match = stepsOf(column, frame)));
+  return match;
 }
 
 function stepsOf({ picture, results }: Column, frame: number): Step[] {

@@ -39,11 +39,11 @@ export interface Look {
   selected: Box | null;
   hover: Box | null;
   /** Edges to be brought out: column, edge, and as what. */
-  bright: { column: number; edge: number; as: "producer" | "consumer" }[];
+  highlighted: { column: number; edge: number; as: "producer" | "consumer" }[];
   marked: Set<Box> | null; // everything else is drawn faint
   links: [Hit, Hit][];
   labels: boolean;
-  warm: boolean; // colours are a measure
+  isHeat: boolean; // colours are a measure
   plain?: boolean; // boxes and lines only
   still?: boolean; // a picture to keep: nothing to be clicked
 }
@@ -233,16 +233,16 @@ export class Painter {
       const around = name.around?.grow ?? Infinity;
       const size = { width: rect.w, height: rect.h };
       let which: Buttons = look.still ? "badge" : "all";
-      let place = far
+      let namePlace = far
         ? null
         : placeOf(steps, size, titleRuler().width(nameOf(box)), box.kind === "fold" ? 84 : 36, camera.scale, around);
-      if (!place) {
+      if (!namePlace) {
         which = "none"; // a narrow one is better named than closed with one click
-        place = placeOf(steps, size, titleRuler().width(farName(box)), SIDE, camera.scale, around);
+        namePlace = placeOf(steps, size, titleRuler().width(farName(box)), SIDE, camera.scale, around);
       }
-      name.grow = place?.grow ?? name.around?.grow ?? Infinity;
-      name.hidden = !place;
-      if (place) this.header(box, rect, accent, place, which, camera, look, lines);
+      name.grow = namePlace?.grow ?? name.around?.grow ?? Infinity;
+      name.hidden = !namePlace;
+      if (namePlace) this.header(box, rect, accent, namePlace, which, camera, look, lines);
     }
   }
 
@@ -250,13 +250,18 @@ export class Painter {
     box: Box,
     rect: Rect,
     accent: string,
-    place: NamePlace,
+    namePlace: NamePlace,
     which: Buttons,
     camera: Camera,
     look: Look,
     lines: number[],
   ): void {
-    for (const { action, ...at } of drawHeader(this.context, box, accent, look, { rect, place, which, lines }))
+    for (const { action, ...at } of drawHeader(this.context, box, accent, look, {
+      rect,
+      place: namePlace,
+      which,
+      lines,
+    }))
       this.zone(camera, at, action, box);
   }
 
@@ -280,7 +285,7 @@ export class Painter {
     const paths = pathsOf(result, arrows);
     context.save();
     context.translate(column.frameX[frame], column.frameY[frame]);
-    context.globalAlpha = look.marked || look.bright.length ? 0.6 : 1;
+    context.globalAlpha = look.marked || look.highlighted.length ? 0.6 : 1;
     context.lineWidth = Math.min(1.3, 0.8 / camera.scale + 0.4);
     context.lineJoin = "round";
     this.strokes(paths, look.theme.wire, camera);
@@ -303,10 +308,10 @@ export class Painter {
     context.strokeStyle = color;
     context.stroke(camera.scale < TIPS_FROM ? paths.straight : paths.curves);
     if (camera.scale <= TIPS_FROM) return;
-    const [place, alpha] = [context.getTransform(), context.globalAlpha];
+    const [transform, alpha] = [context.getTransform(), context.globalAlpha];
     this.tips.push(() => {
       context.save();
-      context.setTransform(place);
+      context.setTransform(transform);
       context.globalAlpha = alpha;
       context.fillStyle = color;
       context.fill(paths.arrows);
@@ -358,7 +363,7 @@ export class Painter {
     const isEnd = box.kind === "input" || box.kind === "output";
     const radius = isEnd ? h / 2 : 7;
     const fill =
-      camera.scale < TEXT_FROM && !look.warm && !isEnd ? blend(theme.card, far, theme.dark ? 0.45 : 0.5) : own;
+      camera.scale < TEXT_FROM && !look.isHeat && !isEnd ? blend(theme.card, far, theme.dark ? 0.45 : 0.5) : own;
     if (look.marked && !look.marked.has(box)) context.globalAlpha = FAINT;
     context.lineWidth = Math.max(1, 0.6 / camera.scale);
     context.strokeStyle = theme.cardLine;

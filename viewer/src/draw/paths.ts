@@ -18,16 +18,16 @@ export interface Pen {
 const known = new WeakMap<FrameResult, Paths>();
 
 export function pathsOf(result: FrameResult, arrows: boolean[]): Paths {
-  let found = known.get(result);
-  if (found) return found;
-  found = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
+  let paths = known.get(result);
+  if (paths) return paths;
+  paths = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
   for (let line = 0; line + 1 < result.pathStart.length; line++) {
-    curve(found.curves, result, line, arrows[line]);
-    rough(found.straight, result, line);
-    if (arrows[line]) arrow(found.arrows, result, line);
+    curve(paths.curves, result, line, arrows[line]);
+    rough(paths.straight, result, line);
+    if (arrows[line]) arrow(paths.arrows, result, line);
   }
-  known.set(result, found);
-  return found;
+  known.set(result, paths);
+  return paths;
 }
 
 /** The lines of a frame that begin in a later phase than the first, where several are laid over one another. */
@@ -37,17 +37,17 @@ export function laterPaths(
   arrows: boolean[],
   isLater: (line: number) => boolean,
 ): Paths {
-  let found = later.get(frame);
-  if (found) return found;
-  found = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
+  let paths = later.get(frame);
+  if (paths) return paths;
+  paths = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
   for (let line = 0; line + 1 < result.pathStart.length; line++) {
     if (!isLater(line)) continue;
-    curve(found.curves, result, line, arrows[line]);
-    rough(found.straight, result, line);
-    if (arrows[line]) arrow(found.arrows, result, line);
+    curve(paths.curves, result, line, arrows[line]);
+    rough(paths.straight, result, line);
+    if (arrows[line]) arrow(paths.arrows, result, line);
   }
-  later.set(frame, found);
-  return found;
+  later.set(frame, paths);
+  return paths;
 }
 
 const later = new WeakMap<object, Paths>();
@@ -58,16 +58,16 @@ const tops = new WeakMap<FrameResult, number[]>();
 
 /** Where lines pass a frame's upper border. */
 export function atTop(result: FrameResult): number[] {
-  let found = tops.get(result);
-  if (found) return found;
+  let match = tops.get(result);
+  if (match) return match;
   const { path, pathStart } = result;
   const places = new Set<number>();
   for (let line = 0; line + 1 < pathStart.length; line++) {
     if (pathStart[line] === pathStart[line + 1]) continue;
     for (const at of [pathStart[line], pathStart[line + 1] - 2]) if (path[at + 1] === 0) places.add(path[at]);
   }
-  tops.set(result, (found = [...places]));
-  return found;
+  tops.set(result, (match = [...places]));
+  return match;
 }
 
 /** A line through its knots: curves where it moves sideways, rounded corners where it turns. */

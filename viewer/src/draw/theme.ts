@@ -93,15 +93,15 @@ export const FAMILIES: Record<string, string> = {
 export const USE_COLORS = ["#8a94a3", "#9b6cc9", "#c9b184", "#dd8a2c", "#2f86c8", "#5f9e35", "#cf3f49"];
 
 export function mixed(stops: string[], share: number): string {
-  const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
-  const lower = Math.min(Math.floor(place), stops.length - 2);
-  return blend(stops[lower], stops[lower + 1], place - lower);
+  const index = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const lower = Math.min(Math.floor(index), stops.length - 2);
+  return blend(stops[lower], stops[lower + 1], index - lower);
 }
 
 export function blend(a: string, b: string, share: number): string {
-  const one = channels(a);
+  const first = channels(a);
   const two = channels(b);
-  const parts = one.map((c, i) =>
+  const parts = first.map((c, i) =>
     Math.round(c + (two[i] - c) * share)
       .toString(16)
       .padStart(2, "0"),

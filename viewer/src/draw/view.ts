@@ -54,7 +54,7 @@ export class View {
       this.redraw();
     });
     this.painter.later = (column, frame) => this.label(column, frame);
-    for (const happening of ["scene", "select", "look"] as const) app.on(happening, () => this.redraw());
+    for (const event of ["scene", "select", "look"] as const) app.on(event, () => this.redraw());
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
     this.listen();
   }
@@ -90,7 +90,7 @@ export class View {
     this.painter.draw(scene, this.camera, this.app.look, width, height, ratio);
     this.frameMs = performance.now() - started;
     this.mini.draw(this.camera, width, height);
-    this.app.tell("camera");
+    this.app.emit("camera");
   }
 
   get size(): { w: number; h: number } {

@@ -32,9 +32,9 @@ export function drawName(
   const isEnd = box.kind === "input" || box.kind === "output";
   const room = isEnd ? w - 12 : w - LEFT - RIGHT - (sign && sign + BESIDE);
   const beside = badge ? titleRuler().width(badge) + 12 + BESIDE : 0;
-  const found = fitted(title, signOf(box), room, beside, h, scale);
-  if (!found) return null;
-  const { text, size } = found;
+  const result = fitted(title, signOf(box), room, beside, h, scale);
+  if (!result) return null;
+  const { text, size } = result;
   const end = badge ? (titleRuler().width(badge) * size) / 13 + size * 0.7 : 0;
   context.fillStyle = fill === look.theme.card ? look.theme.ink : inkOn(fill);
   context.font = `600 ${size}px ${FONT}`;

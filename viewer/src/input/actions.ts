@@ -5,7 +5,7 @@ import type { Mode } from "../app.ts";
 import { saveSvg } from "../panels/exports.ts";
 import type { Shell } from "../shell.ts";
 import type { Actions } from "./keyboard.ts";
-import { otherPhase } from "./walk.ts";
+import { otherPhase } from "./tree_navigation.ts";
 
 export function actionsOf(shell: Shell): Actions {
   const { app, view } = shell;

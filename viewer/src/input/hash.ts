@@ -3,7 +3,7 @@
 import type { App, Mode } from "../app.ts";
 import type { Camera } from "../draw/painter.ts";
 import type { Box, Opening } from "../tree/box.ts";
-import { eachShown } from "../tree/openings.ts";
+import { eachShown } from "../tree/expansion.ts";
 
 const MOST_OPEN = 300;
 

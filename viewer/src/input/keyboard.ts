@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import type { Box } from "../tree/box.ts";
 import type { Scene } from "../draw/scene.ts";
-import { walk } from "./walk.ts";
+import { navigate } from "./tree_navigation.ts";
 
 export interface Actions {
   search: () => void;
@@ -79,7 +79,7 @@ function act(app: App, actions: Actions, event: KeyboardEvent): boolean {
       event.key
     ];
     if (direction) {
-      const next = app.scene ? walk(app.scene, selected, direction) : null;
+      const next = app.scene ? navigate(app.scene, selected, direction) : null;
       if (next) actions.pick(next);
     } else if (simple[event.key]) simple[event.key]();
     else return false;

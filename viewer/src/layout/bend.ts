@@ -84,13 +84,13 @@ function bendOf(cells: Cells, lines: Lines, rank: Int32Array): number {
     if (cells.edge[a] || cells.edge[b] || rank[b] - rank[a] < LONG) continue;
     long.set(`${rank[a]},${rank[b]}`, [rank[a], rank[b]]);
   }
-  const found = [...long.values()];
-  if (found.length < ENOUGH || found.length > 60) return -1;
+  const results = [...long.values()];
+  if (results.length < ENOUGH || results.length > 60) return -1;
   let [pairs, nested] = [0, 0];
-  for (let i = 0; i < found.length; i++) {
-    for (let j = i + 1; j < found.length; j++) {
+  for (let i = 0; i < results.length; i++) {
+    for (let j = i + 1; j < results.length; j++) {
       pairs += 1;
-      if ((found[i][0] - found[j][0]) * (found[i][1] - found[j][1]) < 0) nested += 1;
+      if ((results[i][0] - results[j][0]) * (results[i][1] - results[j][1]) < 0) nested += 1;
     }
   }
   if (nested < pairs * SHARE) return -1;
@@ -100,7 +100,7 @@ function bendOf(cells: Cells, lines: Lines, rank: Int32Array): number {
   let [best, most, least, reached] = [-1, 0, Infinity, 0];
   for (let r = 1; r <= last; r++) {
     reached += height[r - 1];
-    const passing = found.filter(([a, b]) => a < r && b >= r).length;
+    const passing = results.filter(([a, b]) => a < r && b >= r).length;
     const uneven = Math.abs(total - 2 * reached);
     if (passing < most || (passing === most && uneven >= least)) continue;
     [best, most, least] = [r, passing, uneven];
@@ -168,11 +168,11 @@ class Bend {
     }
     const pathStart = new Int32Array(lines.src.length + 1);
     const path: number[] = [];
-    const place = new Int32Array(lines.src.length);
-    parts.forEach((part) => part.lines.forEach((line, at) => (place[line] = at)));
+    const index = new Int32Array(lines.src.length);
+    parts.forEach((part) => part.lines.forEach((line, at) => (index[line] = at)));
     for (let i = 0; i < lines.src.length; i++) {
       const [a, b] = [side[lines.src[i]], side[lines.dst[i]]];
-      if (a === b) this.within(path, sheets[a], place[i], a ? start : 0, a === 1, floor);
+      if (a === b) this.within(path, sheets[a], index[i], a ? start : 0, a === 1, floor);
       else this.round(path, i, (gutter.get(this.key(i)) ?? outer.get(this.key(i)))!);
       pathStart[i + 1] = path.length;
     }
@@ -198,9 +198,9 @@ class Bend {
   }
 
   private keyed(wanted: (line: number) => boolean): Map<string, number> {
-    const found = new Map<string, number>();
-    for (let i = 0; i < this.lines.src.length; i++) if (wanted(i)) found.set(this.key(i), i);
-    return found;
+    const results = new Map<string, number>();
+    for (let i = 0; i < this.lines.src.length; i++) if (wanted(i)) results.set(this.key(i), i);
+    return results;
   }
 
   /** Heights in the gaps: those that leave or enter the same rank are set a little apart. */

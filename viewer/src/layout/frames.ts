@@ -108,15 +108,15 @@ function turn(specs: FrameSpec[], results: FrameResult[]): void {
 const upendings = new WeakMap<FrameResult, FrameResult>();
 
 function upended(spec: FrameSpec, result: FrameResult): FrameResult {
-  let found = upendings.get(result);
-  if (found) return found;
+  let frameResult = upendings.get(result);
+  if (frameResult) return frameResult;
   const { height, header } = result;
   const path = result.path.slice();
   for (let i = 1; i < path.length; i += 2)
     path[i] = path[i] <= 0 ? height : path[i] >= height ? 0 : header + height - path[i];
-  found = { ...result, path, y: Float64Array.from(result.y, (y, cell) => header + height - y - spec.h[cell]) };
-  upendings.set(result, found);
-  return found;
+  frameResult = { ...result, path, y: Float64Array.from(result.y, (y, cell) => header + height - y - spec.h[cell]) };
+  upendings.set(result, frameResult);
+  return frameResult;
 }
 
 function sizeCells(spec: FrameSpec, results: FrameResult[]): void {
@@ -218,11 +218,11 @@ function keepOff(spec: FrameSpec, sheet: Sheet, width: number, header: number): 
     .filter((cell) => spec.edge[cell] === upper)
     .sort((a, b) => sheet.x[a] - sheet.x[b]);
   if (!header || !ports.length || high - low < (ports.length - 1) * NARROW) return;
-  const place = ports.map((cell) => sheet.x[cell] + 4);
-  for (let i = 0; i < place.length; i++) place[i] = Math.max(place[i], i ? place[i - 1] + NARROW : low);
-  for (let i = place.length - 1; i >= 0; i--)
-    place[i] = Math.min(place[i], i < place.length - 1 ? place[i + 1] - NARROW : high);
-  ports.forEach((cell, i) => (sheet.x[cell] = place[i] - 4));
+  const index = ports.map((cell) => sheet.x[cell] + 4);
+  for (let i = 0; i < index.length; i++) index[i] = Math.max(index[i], i ? index[i - 1] + NARROW : low);
+  for (let i = index.length - 1; i >= 0; i--)
+    index[i] = Math.min(index[i], i < index.length - 1 ? index[i + 1] - NARROW : high);
+  ports.forEach((cell, i) => (sheet.x[cell] = index[i] - 4));
   for (let line = 0; line < spec.src.length; line++) {
     const [from, to] = [sheet.pathStart[line], sheet.pathStart[line + 1]];
     if (to - from < 6) continue;

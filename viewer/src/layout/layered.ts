@@ -117,8 +117,8 @@ export function ranksOf(cells: Cells, lines: Lines): Int32Array {
   const byOrder = Int32Array.from({ length: count }, (_, i) => i).sort(
     (a, b) => cells.order[a] - cells.order[b] || a - b,
   );
-  const place = new Int32Array(count);
-  byOrder.forEach((cell, at) => (place[cell] = at));
+  const index = new Int32Array(count);
+  byOrder.forEach((cell, at) => (index[cell] = at));
   const after = group(count, lines.src);
   const fed = new Uint8Array(count);
   const lowest = cells.edge.includes(TOP) ? 1 : 0;
@@ -126,7 +126,7 @@ export function ranksOf(cells: Cells, lines: Lines): Int32Array {
   for (const cell of byOrder) {
     for (let row = after.start[cell]; row < after.start[cell + 1]; row++) {
       const target = lines.dst[after.item[row]];
-      if (place[target] <= place[cell]) continue;
+      if (index[target] <= index[cell]) continue;
       fed[target] = 1;
       rank[target] = Math.max(rank[target], rank[cell] + 1);
     }
@@ -232,9 +232,9 @@ function assemble(cells: Cells, lines: Lines, rank: Int32Array, chains: Chains):
   for (let i = 0; i < count; i++) lists[allRank[i]].push(i);
   const slot = new Int32Array(count);
   const sorted = lists.map((list) => {
-    const found = Int32Array.from(list).sort((a, b) => order[a] - order[b] || a - b);
-    found.forEach((cell, at) => (slot[cell] = at));
-    return found;
+    const results = Int32Array.from(list).sort((a, b) => order[a] - order[b] || a - b);
+    results.forEach((cell, at) => (slot[cell] = at));
+    return results;
   });
   const { upper, lower, out, into, weight } = chains.rows;
   const joined = new Uint8Array(chains.laneRank.length); // lanes whose way from above is known
@@ -290,7 +290,7 @@ function stack(cells: Cells, work: Work, { rankGap }: Spacing): Bands {
   const top = new Float64Array(work.ranks.length);
   const bottom = new Float64Array(work.ranks.length);
   let at = 0;
-  work.ranks.forEach((rank, place) => {
+  work.ranks.forEach((rank, index) => {
     let height = 0;
     let ports = true;
     for (const cell of rank) {
@@ -298,12 +298,12 @@ function stack(cells: Cells, work: Work, { rankGap }: Spacing): Bands {
       height = Math.max(height, cells.h[cell]);
       ports &&= cells.edge[cell] !== 0;
     }
-    top[place] = at;
-    bottom[place] = at + height;
-    const lines = work.ranks[place + 1] ? rank.length + work.ranks[place + 1].length : 0;
+    top[index] = at;
+    bottom[index] = at + height;
+    const lines = work.ranks[index + 1] ? rank.length + work.ranks[index + 1].length : 0;
     const room = rankGap + Math.min(60, Math.max(0, lines - 6) * 1.5);
-    const below = work.ranks[place + 1]?.every((cell) => cell >= work.real || cells.edge[cell] === BOTTOM);
-    const straight = rank.length === 1 && work.ranks[place + 1]?.length === 1;
+    const below = work.ranks[index + 1]?.every((cell) => cell >= work.real || cells.edge[cell] === BOTTOM);
+    const straight = rank.length === 1 && work.ranks[index + 1]?.length === 1;
     at += height + (ports || below ? (straight ? 6 : Math.min(room, 16 + 2 * lines)) : room);
   });
   return { top, bottom };

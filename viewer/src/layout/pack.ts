@@ -77,9 +77,9 @@ export function partsOf(cells: Cells, lines: Lines): Part[] {
 }
 
 export function numbers(cells: Cells, part: Part): Int32Array {
-  const found = new Int32Array(cells.w.length).fill(-1);
-  part.cells.forEach((cell, at) => (found[cell] = at));
-  return found;
+  const results = new Int32Array(cells.w.length).fill(-1);
+  part.cells.forEach((cell, at) => (results[cell] = at));
+  return results;
 }
 
 export function takeCells(cells: Cells, part: Part): Cells {
@@ -111,11 +111,11 @@ function together(parts: Part[], sheets: Sheet[], cells: Cells, room: Room): Pla
   sheets.forEach((sheet, i) => ((hasPorts ? i === 0 : sheet.height > tallest * SMALL) ? tall : small).push(i));
   let best: Placed | null = null;
   let least = Infinity;
-  const see = (found: Placed): void => {
-    const cost = oversize(found, { w: room.w / 4, h: room.h / 4 }); // what fits may still be smaller
+  const see = (placed: Placed): void => {
+    const cost = oversize(placed, { w: room.w / 4, h: room.h / 4 }); // what fits may still be smaller
     if (cost >= least - 1e-9) return;
     least = cost;
-    best = found;
+    best = placed;
   };
   for (const outer of shelves(sheets, tall, room)) {
     if (!small.length) see(outer);
@@ -145,18 +145,18 @@ function shelves(sheets: Sheet[], which: number[], room: Room): Placed[] {
 }
 
 function shelf(sheets: Sheet[], which: number[], limit: number): Placed {
-  const found: Placed = { x: [], y: [], w: 0, h: 0 };
+  const placed: Placed = { x: [], y: [], w: 0, h: 0 };
   let [x, y, high] = [0, 0, 0];
   for (const i of which) {
     if (x && x + sheets[i].width > limit + 0.5) [x, y, high] = [0, y + high + BETWEEN, 0];
-    found.x.push(x);
-    found.y.push(y);
-    found.w = Math.max(found.w, x + sheets[i].width);
+    placed.x.push(x);
+    placed.y.push(y);
+    placed.w = Math.max(placed.w, x + sheets[i].width);
     high = Math.max(high, sheets[i].height);
-    found.h = Math.max(found.h, y + high);
+    placed.h = Math.max(placed.h, y + high);
     x += sheets[i].width + BETWEEN;
   }
-  return found;
+  return placed;
 }
 
 function beside(outer: Placed, inner: Placed, count: number, tall: number[], small: number[], right: boolean): Placed {
@@ -173,7 +173,7 @@ function joined(cells: Cells, lines: Lines, parts: Part[], sheets: Sheet[], plac
   const [x, y, top, bottom] = [0, 0, 0, 0].map(() => new Float64Array(count));
   const flip = new Uint8Array(count);
   const owner = new Int32Array(lines.src.length);
-  const place = new Int32Array(lines.src.length);
+  const index = new Int32Array(lines.src.length);
   let [crossings, columns] = [0, 1];
   parts.forEach((part, number) => {
     const sheet = sheets[number];
@@ -191,7 +191,7 @@ function joined(cells: Cells, lines: Lines, parts: Part[], sheets: Sheet[], plac
     }
     part.lines.forEach((line, at) => {
       owner[line] = number;
-      place[line] = at;
+      index[line] = at;
     });
     crossings += sheet.crossings;
     columns = Math.max(columns, sheet.columns);
@@ -200,7 +200,7 @@ function joined(cells: Cells, lines: Lines, parts: Part[], sheets: Sheet[], plac
   const path = new Float64Array(sheets.reduce((sum, sheet) => sum + sheet.path.length, 0));
   for (let line = 0; line < owner.length; line++) {
     const { path: own, pathStart: start } = sheets[owner[line]];
-    const knots = own.subarray(start[place[line]], start[place[line] + 1]);
+    const knots = own.subarray(start[index[line]], start[index[line] + 1]);
     path.set(knots, pathStart[line]);
     pathStart[line + 1] = pathStart[line] + knots.length;
   }

@@ -1,7 +1,7 @@
 /** Every fact of the selection. */
 
 import type { App } from "../app.ts";
-import { pathBefore } from "../data/moved.ts";
+import { pathBefore } from "../data/renamed.ts";
 import { callsOf, RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { DIFFERENCES, type Run } from "../data/run.ts";
 import { KINDS, Phase, PHASES, Role, ROLES } from "../data/schema.gen.ts";
@@ -100,15 +100,17 @@ export class Details {
           { class: "rows" },
           ...run
             .arguments(node)
-            .map((one) =>
+            .map((entry) =>
               h(
                 "tr",
                 {},
-                h("th", {}, one.name),
+                h("th", {}, entry.name),
                 h(
                   "td",
                   {},
-                  ...(one.values.length ? one.values.map((value) => this.value(value)) : [h("code", {}, one.text)]),
+                  ...(entry.values.length
+                    ? entry.values.map((value) => this.value(value))
+                    : [h("code", {}, entry.text)]),
                 ),
               ),
             ),
@@ -126,10 +128,10 @@ export class Details {
   /** Values that are read through an alias, which no argument names. */
   private aliases(node: number): HTMLElement | null {
     const { run } = this.app;
-    const found: HTMLElement[] = [];
+    const results: HTMLElement[] = [];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       if (run.inSlot[row] >= 0) continue;
-      found.push(
+      results.push(
         h(
           "div",
           {},
@@ -138,7 +140,7 @@ export class Details {
         ),
       );
     }
-    return found.length ? section("Also reads", ...found) : null;
+    return results.length ? section("Also reads", ...results) : null;
   }
 
   private linksOf(node: number): HTMLElement | null {
@@ -270,8 +272,8 @@ export class Details {
     const kept = new Set<number>(); // that only another phase reads
     const inside = (node: number): boolean =>
       node >= 0 && forest.position[node] >= box.start && forest.position[node] < box.end;
-    for (let place = box.start; place < box.end && takes.size < MOST_LOOKED_AT; place++) {
-      const node = forest.order[place];
+    for (let position = box.start; position < box.end && takes.size < MOST_LOOKED_AT; position++) {
+      const node = forest.order[position];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         const value = run.inValue[row];
         if (!inside(run.producer[value]) && run.roleOf(value) !== Role.PARAMETER) takes.add(value);
@@ -292,16 +294,16 @@ export class Details {
 
   private parameters(box: Box): HTMLElement | null {
     const { run } = this.app;
-    const found = new Map<string, number>();
-    for (let place = box.start; place < box.end && found.size < 2 * MOST_LOOKED_AT; place++) {
-      const node = box.forest.order[place];
+    const results = new Map<string, number>();
+    for (let position = box.start; position < box.end && results.size < 2 * MOST_LOOKED_AT; position++) {
+      const node = box.forest.order[position];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         const value = run.rootOf(run.inValue[row]);
         if ((run.valueRole[value] === Role.PARAMETER || run.valueRole[value] === BUFFER) && run.valueName[value] >= 0)
-          found.set(run.valueLabel(value), value);
+          results.set(run.valueLabel(value), value);
       }
     }
-    return this.values("Parameters and buffers", [...found.values()], 2 * MOST_LOOKED_AT);
+    return this.values("Parameters and buffers", [...results.values()], 2 * MOST_LOOKED_AT);
   }
 
   private values(title: string, values: number[], looked = Infinity): HTMLElement | null {

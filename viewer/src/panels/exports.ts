@@ -99,7 +99,7 @@ export function selectionJson(app: App): string {
         op: run.op(node),
         path: run.path(run.nodeScope[node]),
         phase: PHASES[run.nodePhase[node]],
-        arguments: Object.fromEntries(run.arguments(node).map((one) => [one.name, one.text])),
+        arguments: Object.fromEntries(run.arguments(node).map((entry) => [entry.name, entry.text])),
         inputs: Array.from(run.inValue.subarray(run.inStart[node], run.inStart[node + 1]), tensor),
         outputs: run.outputs(node).map(tensor),
         link: run.nodeLink[node] >= 0 ? run.nodeLink[node] : null,
@@ -124,12 +124,12 @@ export function selectionMarkdown(app: App): string {
       ["module", run.path(run.nodeScope[node]) || "(the run)"],
       ["phase", PHASES[run.nodePhase[node]]],
     );
-    for (const one of run.arguments(node))
+    for (const entry of run.arguments(node))
       rows.push([
-        one.name,
-        one.values.length
-          ? one.values.map((value) => `${run.valueLabel(value)} ${run.typeText(value)}`).join(", ")
-          : one.text,
+        entry.name,
+        entry.values.length
+          ? entry.values.map((value) => `${run.valueLabel(value)} ${run.typeText(value)}`).join(", ")
+          : entry.text,
       ]);
     run.outputs(node).forEach((value) => rows.push(["makes", run.typeText(value)]));
     const site = run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;

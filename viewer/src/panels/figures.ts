@@ -107,20 +107,20 @@ const MOST_LOOKED_AT = 50_000;
 /** How many parameters a box reads; each is counted where the run first uses it, so that sums are right. */
 function parametersText(box: Box, counted: number): string {
   const { run, forest } = box;
-  const found = new Map<string, number>();
-  for (let place = box.start; place < box.end && box.operations < MOST_LOOKED_AT; place++) {
-    const node = forest.order[place];
+  const results = new Map<string, number>();
+  for (let position = box.start; position < box.end && box.operations < MOST_LOOKED_AT; position++) {
+    const node = forest.order[position];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       const value = run.rootOf(run.inValue[row]);
       if (run.valueRole[value] === Role.PARAMETER && run.producer[value] < 0)
-        found.set(
+        results.set(
           run.valueLabel(value),
           run.type(value)[1].reduce((a, b) => a * b, 1),
         );
     }
   }
   let held = 0;
-  for (const size of found.values()) held += size;
+  for (const size of results.values()) held += size;
   if (held <= counted) return amount(counted);
   return `${amount(held)} (${counted ? `${amount(counted)} of them first used here` : "shared: first used elsewhere"})`;
 }

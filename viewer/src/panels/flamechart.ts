@@ -67,9 +67,12 @@ export class FlameChart {
   private fillKey(): void {
     const spans = new Map<string, number>();
     for (const { owner, start, end } of this.chart!.rows) {
-      owner.forEach((one, bar) => {
-        if (one >= 0)
-          spans.set(this.app.run.module(one)[1], (spans.get(this.app.run.module(one)[1]) ?? 0) + end[bar] - start[bar]);
+      owner.forEach((amount, bar) => {
+        if (amount >= 0)
+          spans.set(
+            this.app.run.module(amount)[1],
+            (spans.get(this.app.run.module(amount)[1]) ?? 0) + end[bar] - start[bar],
+          );
       });
     }
     const classes = [...spans]
@@ -158,14 +161,14 @@ export class FlameChart {
   private inside(from: number, to: number): { time: number; count: number; phase: number } {
     const { run } = this.app;
     const starts = run.metrics.get("start_ns");
-    const found = { time: 0, count: 0, phase: 0 };
-    if (!starts) return found;
+    const result = { time: 0, count: 0, phase: 0 };
+    if (!starts) return result;
     for (let node = firstAfter(starts.values, from - 1); node < run.count && starts.values[node] < to; node++) {
-      if (!found.count) found.phase = run.nodePhase[node];
-      found.time += run.metric("time_ns", node) ?? 0;
-      found.count += 1;
+      if (!result.count) result.phase = run.nodePhase[node];
+      result.time += run.metric("time_ns", node) ?? 0;
+      result.count += 1;
     }
-    return found;
+    return result;
   }
 
   private at(event: MouseEvent): { bars: Bars; bar: number } | null {
@@ -284,9 +287,9 @@ function hueOf(name: string): string {
 }
 
 function hash(text: string): number {
-  let found = 7;
-  for (let i = 0; i < text.length; i++) found = (found * 31 + text.charCodeAt(i)) >>> 0;
-  return found;
+  let result = 7;
+  for (let i = 0; i < text.length; i++) result = (result * 31 + text.charCodeAt(i)) >>> 0;
+  return result;
 }
 
 /** The first place whose number is larger. */

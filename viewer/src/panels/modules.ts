@@ -1,7 +1,7 @@
 /** The module table: one row for each module, all its calls together; any column sorts. */
 
 import type { App } from "../app.ts";
-import { pathBefore } from "../data/moved.ts";
+import { pathBefore } from "../data/renamed.ts";
 import { AGAIN, isOutermost, isRecomputed, RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { COMPARED, DIFFERENCES } from "../data/run.ts";
 import { count, showFor, signed, type Show } from "../data/units.ts";
@@ -100,8 +100,8 @@ export class ModuleTable {
     const again = this.rows!.some((row) => row.again) ? `${AGAIN}${RECOMPUTED}: ${SAID}.` : "";
     const isLow = this.rows!.some((row) => row.low.includes(true));
     const signs = [1, 2, 3]
-      .filter((one) => this.rows!.some((row) => row.difference === one))
-      .map((one) => `${SIGNS[one]}${DIFFERENCES[one]}`)
+      .filter((amount) => this.rows!.some((row) => row.difference === amount))
+      .map((number) => `${SIGNS[number]}${DIFFERENCES[number]}`)
       .join(", ");
     const low = isLow
       ? `≥: operations not known are left out${this.app.run.difference ? "; – under Δ: not to be compared" : ""}.`
@@ -263,17 +263,17 @@ export class ModuleTable {
     row.cells[at("calls")] = (row.cells[at("calls")] ?? 0) + (isRecomputed(this.app.run, scope) ? 0 : 1); // as in the printed table
     row.again ||= isOutermost(this.app.run, scope);
     const { difference } = this.app.run;
-    for (let place = from; difference && place < to && row.difference < 3; place++) {
-      const one = difference[forest.order[place]];
-      row.difference = row.difference < 0 || row.difference === one ? one : 3;
+    for (let position = from; difference && position < to && row.difference < 3; position++) {
+      const amount = difference[forest.order[position]];
+      row.difference = row.difference < 0 || row.difference === amount ? amount : 3;
     }
     if ((open.get(row.module) ?? -1) > from) return;
     open.set(row.module, to);
     row.cells[at("ops")] = (row.cells[at("ops")] ?? 0) + to - from;
-    this.columns.forEach(({ id }, place) => {
+    this.columns.forEach(({ id }, index) => {
       const sum = forest.sum(id, from, to);
-      if (sum && !isUnknown(sum)) row.cells[place] = (row.cells[place] ?? 0) + sum.total;
-      if (sum?.unknown) row.low[place] = true;
+      if (sum && !isUnknown(sum)) row.cells[index] = (row.cells[index] ?? 0) + sum.total;
+      if (sum?.unknown) row.low[index] = true;
     });
   }
 

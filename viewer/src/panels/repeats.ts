@@ -27,8 +27,8 @@ export function instanceName(box: Box): string {
 /** The first parameter that a box reads, by name. */
 function parameterOf(box: Box): string {
   const { run, forest } = box;
-  for (let place = box.start; place < box.end; place++) {
-    const node = forest.order[place];
+  for (let position = box.start; position < box.end; position++) {
+    const node = forest.order[position];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       const value = run.inValue[row];
       if (run.roleOf(value) === Role.PARAMETER && run.valueName[run.rootOf(value)] >= 0)
@@ -52,8 +52,8 @@ export function differing(box: Box, go: Go): HTMLElement | null {
   const odd = box.oddInstances;
   if (!odd.length) return null;
   const usual = typical(box);
-  const rows = odd.slice(0, MOST).map((place) => {
-    const one = box.children[place];
+  const rows = odd.slice(0, MOST).map((index) => {
+    const one = box.children[index];
     return h(
       "button",
       { class: "row tall link", type: "button", on: { click: () => go(one.forest.order[one.start]) } },
@@ -69,15 +69,15 @@ export function differing(box: Box, go: Go): HTMLElement | null {
 }
 
 /** In what an instance differs, in a few words. */
-export function difference(one: Box, usual: Box): string {
-  if (!sameOperators(one, usual))
-    return `other operators: ${count(one.operations)} instead of ${count(usual.operations)}`;
-  const { run, forest } = one;
-  for (let place = 0; place < one.operations; place++) {
-    const here = run.outputs(forest.order[one.start + place])[0];
-    const there = run.outputs(forest.order[usual.start + place])[0];
-    if (here === undefined || there === undefined || run.typeText(here) === run.typeText(there)) continue;
-    return `${run.name(forest.order[one.start + place])} makes ${run.typeText(here)}, not ${run.typeText(there)}`;
+export function difference(box: Box, usual: Box): string {
+  if (!sameOperators(box, usual))
+    return `other operators: ${count(box.operations)} instead of ${count(usual.operations)}`;
+  const { run, forest } = box;
+  for (let position = 0; position < box.operations; position++) {
+    const a = run.outputs(forest.order[box.start + position])[0];
+    const b = run.outputs(forest.order[usual.start + position])[0];
+    if (a === undefined || b === undefined || run.typeText(a) === run.typeText(b)) continue;
+    return `${run.name(forest.order[box.start + position])} makes ${run.typeText(a)}, not ${run.typeText(b)}`;
   }
   return "differs inside";
 }
@@ -89,9 +89,10 @@ function typical(box: Box): Box {
 function sameOperators(a: Box, b: Box): boolean {
   if (a.operations !== b.operations) return false;
   const { run, forest } = a;
-  for (let place = 0; place < a.operations; place++) {
+  for (let position = 0; position < a.operations; position++) {
     if (
-      run.opIds[run.nodeCall[forest.order[a.start + place]]] !== run.opIds[run.nodeCall[forest.order[b.start + place]]]
+      run.opIds[run.nodeCall[forest.order[a.start + position]]] !==
+      run.opIds[run.nodeCall[forest.order[b.start + position]]]
     )
       return false;
   }

@@ -80,10 +80,10 @@ export function sourceOf(run: Run, [file, line, fn]: [string, number, string], t
       h("div", { class: n === line ? "here" : "" }, h("span", { class: "no" }, String(n).padStart(5)), ` ${lines[n]}`),
     ),
   );
-  const place = `${file.split(/[\\/]/).slice(-2).join("/")}:${line}`;
+  const index = `${file.split(/[\\/]/).slice(-2).join("/")}:${line}`;
   return section(
     title,
-    h("div", { class: "sub", title: `${file}:${line}` }, `${place} in ${fn}`),
+    h("div", { class: "sub", title: `${file}:${line}` }, `${index} in ${fn}`),
     near.length ? code : h("div", { class: "sub" }, "the file was not there when this page was written"),
   );
 }

@@ -106,7 +106,7 @@ export class SearchBox {
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       this.at = Math.max(0, Math.min(rows.length - 1, this.at + (event.key === "ArrowDown" ? 1 : -1)));
-      rows.forEach((row, place) => row.classList.toggle("on", place === this.at));
+      rows.forEach((row, index) => row.classList.toggle("on", index === this.at));
       rows[this.at]?.scrollIntoView({ block: "nearest" });
     } else if (event.key === "Enter") {
       this.run();

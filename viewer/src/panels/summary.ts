@@ -144,10 +144,10 @@ export class Summary {
 
   private calls(): number {
     const { run } = this.app;
-    let found = 0;
+    let result = 0;
     for (let scope = 1; scope < run.scopes; scope++)
-      if (run.module(scope)[2] === "module" && !isRecomputed(run, scope)) found += 1;
-    return found;
+      if (run.module(scope)[2] === "module" && !isRecomputed(run, scope)) result += 1;
+    return result;
   }
 
   private total(name: string): [string, [number | null, number]][] {
@@ -236,12 +236,12 @@ function rows(sides: Side[]): Fact[] {
     .filter(({ of }) => !isEmpty || sides.some((side) => of(side) !== null))
     .map(({ name, show, of, unknown }): Fact => {
       const cells = sides.map((side) => {
-        const one = of(side);
+        const amount = of(side);
         const left = unknown?.(side) ?? 0;
-        if (one === null) return "not known";
+        if (amount === null) return "not known";
         return left && sides.length > 1
-          ? `≥ ${show(one)}`
-          : show(one) + (left ? ` (${plural(left, "operation")} not known)` : "");
+          ? `≥ ${show(amount)}`
+          : show(amount) + (left ? ` (${plural(left, "operation")} not known)` : "");
       });
       const [a, b] = sides.map(of);
       const isLow = sides.some((side) => unknown?.(side)); // sums that leave something out cannot be compared
@@ -255,18 +255,18 @@ function rows(sides: Side[]): Fact[] {
 
 /** Where and how it ran: what all runs share in one cell, or what they do not in one for each. */
 function circumstances(sides: Side[], shared: boolean): Fact[] {
-  const found: Fact[] = [];
+  const results: Fact[] = [];
   const names = new Set(sides.flatMap((side) => Object.keys(side.meta)));
   for (const name of names) {
     if (OWN.has(name) || sides.every((side) => side.meta[name] === false)) continue;
     const texts = sides.map((side) => metaText(name, side.meta));
     if ((new Set(texts).size === 1) !== shared) continue;
-    found.push([
+    results.push([
       NAMES[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " "),
       ...(shared ? [texts[0]] : [...texts, "≠"]),
     ]);
   }
-  return found;
+  return results;
 }
 
 function metaText(name: string, meta: Side["meta"]): string {

@@ -82,7 +82,7 @@ export class Timeline {
     if (!this.brush) return;
     this.brush = null;
     this.app.mark(null);
-    this.app.tell("look");
+    this.app.emit("look");
     this.fill();
   }
 
@@ -94,7 +94,7 @@ export class Timeline {
       if (birth >= 0 && birth < mask.length) mask[birth] = 1;
     }
     this.app.mark(mask);
-    this.app.tell("look");
+    this.app.emit("look");
     this.fill();
   }
 
@@ -259,15 +259,15 @@ export class Timeline {
   /** For each column of pixels the operation at which most is alive. */
   private peaks(columns: number): Int32Array {
     const { count } = this.app.run;
-    const found = new Int32Array(columns);
+    const results = new Int32Array(columns);
     for (let i = 0; i < columns; i++) {
       const from = Math.floor((i * count) / columns);
       const to = Math.max(from + 1, Math.floor(((i + 1) * count) / columns));
-      found[i] = from;
+      results[i] = from;
       for (let node = from; node < to; node++)
-        if (this.memory!.total[node] > this.memory!.total[found[i]]) found[i] = node;
+        if (this.memory!.total[node] > this.memory!.total[results[i]]) results[i] = node;
     }
-    return found;
+    return results;
   }
 
   private axes(context: CanvasRenderingContext2D, width: number, high: number, most: number): void {

@@ -1,6 +1,6 @@
 /** What is drawn: boxes for operations, calls of modules and repeats; each makes its children when first asked. */
 
-import { wasText } from "../data/moved.ts";
+import { wasText } from "../data/renamed.ts";
 import { isRecomputed, isRepeated } from "../data/recomputed.ts";
 import type { Run } from "../data/run.ts";
 import { cut, type Stretch } from "./fold.ts";
@@ -68,8 +68,8 @@ export class Box {
   private onlyViews: boolean | null = null;
 
   private hasOnlyViews(): boolean {
-    for (let place = this.start; place < this.end; place++)
-      if (!this.run.isView(this.forest.order[place])) return false;
+    for (let position = this.start; position < this.end; position++)
+      if (!this.run.isView(this.forest.order[position])) return false;
     return this.end > this.start;
   }
 
@@ -188,8 +188,8 @@ export class Box {
       period === 1 &&
       this.recomputed &&
       new Set(this.elements.map((element) => run.scopeModule[~element])).size === this.count;
-    for (let place = 0; place < this.elements.length; place += period) {
-      const inside = this.elements.subarray(place, place + period);
+    for (let index = 0; index < this.elements.length; index += period) {
+      const inside = this.elements.subarray(index, index + period);
       const [from, to] = span(forest, inside);
       if (period === 1 && inside[0] < 0) {
         const call = run.scopeCall[~inside[0]];
@@ -203,7 +203,7 @@ export class Box {
       }
     }
     const odd = oddOnes(boxes.map((box) => fingerprint(box)));
-    boxes.forEach((box, place) => (box.odd = odd.has(place)));
+    boxes.forEach((box, position) => (box.odd = odd.has(position)));
     return boxes;
   }
 
@@ -233,19 +233,19 @@ export class Box {
   private oddOnes: number[] | null = null;
 
   private findDifference(difference: ArrayLike<number>): number {
-    let found = -1;
-    for (let place = this.start; place < this.end; place++) {
-      const one = difference[this.forest.order[place]];
-      if (found >= 0 && found !== one) return 3;
-      found = one;
+    let result = -1;
+    for (let position = this.start; position < this.end; position++) {
+      const amount = difference[this.forest.order[position]];
+      if (result >= 0 && result !== amount) return 3;
+      result = amount;
     }
-    return Math.max(0, found);
+    return Math.max(0, result);
   }
 
   /** The numbers of the instances that are not like most of them. */
   get oddInstances(): number[] {
     return this.kind === "fold"
-      ? (this.oddOnes ??= this.children.flatMap((box, place) => (box.odd ? [place] : [])))
+      ? (this.oddOnes ??= this.children.flatMap((box, index) => (box.odd ? [index] : [])))
       : [];
   }
 }
@@ -275,8 +275,8 @@ function oddOnes(keys: number[]): Set<number> {
   for (const key of keys) counts.set(key, (counts.get(key) ?? 0) + 1);
   let most = keys[0];
   for (const [key, count] of counts) if (count > (counts.get(most) ?? 0)) most = key;
-  const found = keys.flatMap((key, place) => (key === most ? [] : [place]));
-  return new Set(found.length * 2 > keys.length ? [] : found);
+  const results = keys.flatMap((key, index) => (key === most ? [] : [index]));
+  return new Set(results.length * 2 > keys.length ? [] : results);
 }
 
 function singles(count: number): Stretch[] {
@@ -285,12 +285,12 @@ function singles(count: number): Stretch[] {
 
 function bundles(parts: Stretch[]): Stretch[] {
   const size = Math.max(BUNDLE, Math.ceil(parts.length / BUNDLE));
-  const found: Stretch[] = [];
+  const results: Stretch[] = [];
   for (let at = 0; at < parts.length; at += size) {
     const last = parts[Math.min(at + size, parts.length) - 1];
-    found.push({ start: parts[at].start, period: last.start + last.period * last.times - parts[at].start, times: 1 });
+    results.push({ start: parts[at].start, period: last.start + last.period * last.times - parts[at].start, times: 1 });
   }
-  return found;
+  return results;
 }
 
 function folds(forest: Forest, elements: Int32Array): Stretch[] {
@@ -338,7 +338,7 @@ function admitOdd(keys: Float64Array, stems: string[]): void {
     while (stems[from] && to < keys.length && stems[to] === stems[from]) to += 1;
     const odd = to - from >= 5 ? oddOnes(Array.from(keys.subarray(from, to))) : new Set<number>();
     if (odd.size && odd.size <= (to - from) * SHARE_OF_ODD && !odd.has(0) && !odd.has(to - from - 1)) {
-      for (const place of odd) keys[from + place] = keys[from];
+      for (const index of odd) keys[from + index] = keys[from];
     }
     from = to;
   }
@@ -403,9 +403,9 @@ function spanLabel(run: Run, elements: Int32Array, above: string): string {
 /** Names that end in a number as one: `blocks.0–2`. */
 function joinedLabels(all: string[]): string {
   const labels = new Set(all);
-  const found = [...labels].map((label) => /^(.*?)(\d+)$/.exec(label)).filter((match) => match !== null);
-  if (labels.size === 1 || !found.length) return [...labels][0];
-  return found[found.length - 1][1] + numbersText(found.map((match) => Number(match[2])));
+  const results = [...labels].map((label) => /^(.*?)(\d+)$/.exec(label)).filter((match) => match !== null);
+  if (labels.size === 1 || !results.length) return [...labels][0];
+  return results[results.length - 1][1] + numbersText(results.map((match) => Number(match[2])));
 }
 
 const MOST_RUNS = 4;

@@ -49,7 +49,7 @@ function began({ box }: Item): number {
 }
 
 function meetingsOf(items: Item[], frames: Frame[], edges: Edge[]): Meetings {
-  const found = {
+  const result = {
     frame: new Int32Array(edges.length).fill(-1),
     from: new Int32Array(edges.length),
     to: new Int32Array(edges.length),
@@ -61,9 +61,9 @@ function meetingsOf(items: Item[], frames: Frame[], edges: Edge[]): Meetings {
       if (frames[a.frame].depth >= frames[b.frame].depth) a = items[frames[a.frame].item];
       else b = items[frames[b.frame].item];
     }
-    [found.frame[edge], found.from[edge], found.to[edge]] = [a.frame, a.cell, b.cell];
+    [result.frame[edge], result.from[edge], result.to[edge]] = [a.frame, a.cell, b.cell];
   });
-  return found;
+  return result;
 }
 
 /** The order in which each cell comes after those that it takes from, and else as it was. */
@@ -74,7 +74,7 @@ function reordered(order: Int32Array, pairs: [number, number][]): Int32Array {
   for (const [a, b] of pairs) if (circle[a] !== circle[b] || order[a] < order[b]) before[b].push(a);
   const sorted = Array.from({ length: count }, (_, cell) => cell).sort((a, b) => order[a] - order[b] || a - b);
   const places = sorted.map((cell) => order[cell]); // the same numbers, given out anew
-  const found = new Int32Array(count);
+  const results = new Int32Array(count);
   const seen = new Uint8Array(count);
   let next = 0;
   for (const first of sorted) {
@@ -84,7 +84,7 @@ function reordered(order: Int32Array, pairs: [number, number][]): Int32Array {
       const top = stack[stack.length - 1];
       const [cell, at] = top;
       if (at === before[cell].length) {
-        found[cell] = places[next++];
+        results[cell] = places[next++];
         stack.pop();
         continue;
       }
@@ -95,7 +95,7 @@ function reordered(order: Int32Array, pairs: [number, number][]): Int32Array {
       stack.push([other, 0]);
     }
   }
-  return found;
+  return results;
 }
 
 /** For each cell the circle that it is part of, by number: cells from each of which bytes reach the other (Tarjan's way). */

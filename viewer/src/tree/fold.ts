@@ -28,26 +28,26 @@ export function stretches(keys: ArrayLike<number>, isCall: ArrayLike<number>, lo
     }
     if (run) runs.push({ period, run });
   }
-  const found: Stretch[] = [];
-  for (let place = 0; place < length; place++) {
-    if (!begins[place]) continue;
+  const results: Stretch[] = [];
+  for (let index = 0; index < length; index++) {
+    if (!begins[index]) continue;
     let best: Stretch | null = null;
     for (const { period, run } of runs) {
-      const times = place < run.length ? Math.floor((run[place] + period) / period) : 1;
-      if (times < 2 || !worthFolding(isCall, place, period, times)) continue;
-      if (!best || times * period > best.times * best.period) best = { start: place, period, times };
+      const times = index < run.length ? Math.floor((run[index] + period) / period) : 1;
+      if (times < 2 || !worthFolding(isCall, index, period, times)) continue;
+      if (!best || times * period > best.times * best.period) best = { start: index, period, times };
     }
     if (best) {
-      found.push(best);
-      place += best.period * best.times - 1;
+      results.push(best);
+      index += best.period * best.times - 1;
     }
   }
-  return found;
+  return results;
 }
 
-function worthFolding(isCall: ArrayLike<number>, place: number, period: number, times: number): boolean {
+function worthFolding(isCall: ArrayLike<number>, index: number, period: number, times: number): boolean {
   let calls = 0;
-  for (let i = place; i < place + period; i++) calls += isCall[i];
+  for (let i = index; i < index + period; i++) calls += isCall[i];
   if (!calls) return times >= FEWEST_OPERATIONS;
   return times >= (period === 1 ? 2 : FEWEST_STEPS);
 }
@@ -61,14 +61,14 @@ export function cut(strict: ArrayLike<number>, loose: ArrayLike<number>, isCall:
   return rough.length < exact.length ? rough : exact;
 }
 
-function fill(found: Stretch[], length: number): Stretch[] {
+function fill(results: Stretch[], length: number): Stretch[] {
   const all: Stretch[] = [];
-  let place = 0;
-  for (const stretch of found) {
-    for (; place < stretch.start; place++) all.push({ start: place, period: 1, times: 1 });
+  let position = 0;
+  for (const stretch of results) {
+    for (; position < stretch.start; position++) all.push({ start: position, period: 1, times: 1 });
     all.push(stretch);
-    place = stretch.start + stretch.period * stretch.times;
+    position = stretch.start + stretch.period * stretch.times;
   }
-  for (; place < length; place++) all.push({ start: place, period: 1, times: 1 });
+  for (; position < length; position++) all.push({ start: position, period: 1, times: 1 });
   return all;
 }

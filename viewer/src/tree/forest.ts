@@ -37,14 +37,14 @@ export class Forest {
     const seen = new Uint8Array(scopes);
     const counts = new Int32Array(scopes + 1);
     if (scopes) seen[0] = 1;
-    const visit = (node: number, found: (owner: number, element: number) => void): void => {
+    const visit = (node: number, result: (owner: number, element: number) => void): void => {
       const chain: number[] = [];
       for (let scope = run.nodeScope[node]; scope >= 0 && !seen[scope]; scope = run.scopeParent[scope]) {
         seen[scope] = 1;
         chain.push(scope);
       }
-      for (let i = chain.length - 1; i >= 0; i--) found(Math.max(0, run.scopeParent[chain[i]]), ~chain[i]);
-      found(run.nodeScope[node], node);
+      for (let i = chain.length - 1; i >= 0; i--) result(Math.max(0, run.scopeParent[chain[i]]), ~chain[i]);
+      result(run.nodeScope[node], node);
     };
     let total = 0;
     for (let node = 0; node < run.count; node++) {
@@ -80,20 +80,20 @@ export class Forest {
     if (!this.run.scopes) return;
     const stack = [0];
     const at = [this.elementStart[0]];
-    let place = 0;
+    let position = 0;
     while (stack.length) {
       const scope = stack[stack.length - 1];
       const next = at[at.length - 1]++;
       if (next === this.elementStart[scope + 1]) {
-        this.end[scope] = place;
+        this.end[scope] = position;
         stack.pop();
         at.pop();
       } else if (this.element[next] >= 0) {
-        this.position[this.element[next]] = place;
-        this.order[place++] = this.element[next];
+        this.position[this.element[next]] = position;
+        this.order[position++] = this.element[next];
       } else {
         const inner = ~this.element[next];
-        this.start[inner] = place;
+        this.start[inner] = position;
         stack.push(inner);
         at.push(this.elementStart[inner]);
       }
@@ -106,7 +106,7 @@ export class Forest {
     const shapes = numbered(run.tables.types.map((row) => `${row[0]}${row[1].join(",")}`));
     const hash = new Hash();
     for (let scope = run.scopes - 1; scope >= 0; scope--) {
-      for (const [found, strict] of [
+      for (const [results, strict] of [
         [this.strict, true],
         [this.loose, false],
       ] as const) {
@@ -114,13 +114,13 @@ export class Forest {
         for (let at = this.elementStart[scope]; at < this.elementStart[scope + 1]; at++) {
           const element = this.element[at];
           if (element < 0) {
-            hash.add(found[~element] % 4294967296);
-            hash.add(found[~element] / 4294967296);
+            hash.add(results[~element] % 4294967296);
+            hash.add(results[~element] / 4294967296);
           } else {
             hash.add(this.nodeKey(element, strict, shapes));
           }
         }
-        found[scope] = hash.end();
+        results[scope] = hash.end();
       }
     }
     this.shapes = shapes;
@@ -141,24 +141,24 @@ export class Forest {
 
   /** The sum of a metric over a range of positions; in a comparison, what is not in the run that it is of counts for nothing. */
   sum(metric: string, from: number, to: number): Sum | null {
-    let found = this.sums.get(metric);
-    if (!found) {
+    let result = this.sums.get(metric);
+    if (!result) {
       const column = this.run.metrics.get(metric);
       if (!column || (column.along !== "node" && column.along !== "before")) return null;
       const sum = new Float64Array(this.total + 1);
       const unknown = column.known ? new Int32Array(this.total + 1) : null;
       const counted = column.known ? new Int32Array(this.total + 1) : null;
-      for (let place = 0; place < this.total; place++) {
-        const node = this.order[place];
+      for (let position = 0; position < this.total; position++) {
+        const node = this.order[position];
         const known = !column.known || column.known[node] === 1;
-        sum[place + 1] = sum[place] + (known ? column.values[node] : 0);
-        if (unknown) unknown[place + 1] = unknown[place] + (known || this.run.isAbsent(column, node) ? 0 : 1);
-        if (counted) counted[place + 1] = counted[place] + (known ? 1 : 0);
+        sum[position + 1] = sum[position] + (known ? column.values[node] : 0);
+        if (unknown) unknown[position + 1] = unknown[position] + (known || this.run.isAbsent(column, node) ? 0 : 1);
+        if (counted) counted[position + 1] = counted[position] + (known ? 1 : 0);
       }
-      found = { sum, unknown, known: counted };
-      this.sums.set(metric, found);
+      result = { sum, unknown, known: counted };
+      this.sums.set(metric, result);
     }
-    const { sum, unknown, known } = found;
+    const { sum, unknown, known } = result;
     return {
       total: sum[to] - sum[from],
       unknown: unknown ? unknown[to] - unknown[from] : 0,
@@ -168,9 +168,9 @@ export class Forest {
 
   /** Every passing of bytes from position to position; with `through`, views are looked through. */
   edges(through: boolean): Edges {
-    let found = this.edgeLists.get(through);
-    if (!found) this.edgeLists.set(through, (found = this.listEdges(through)));
-    return found;
+    let result = this.edgeLists.get(through);
+    if (!result) this.edgeLists.set(through, (result = this.listEdges(through)));
+    return result;
   }
 
   private listEdges(through: boolean): Edges {
@@ -182,15 +182,15 @@ export class Forest {
     const add = (from: number, node: number): void => {
       const origin = root ? root[from] : from;
       const producer = run.producer[origin];
-      const place = producer >= 0 ? this.position[producer] : -1;
-      if (producer >= 0 && place < 0) return; // from another phase
-      if (place === this.position[node]) return;
-      source.push(producer >= 0 ? place : ~origin);
+      const position = producer >= 0 ? this.position[producer] : -1;
+      if (producer >= 0 && position < 0) return; // from another phase
+      if (position === this.position[node]) return;
+      source.push(producer >= 0 ? position : ~origin);
       target.push(this.position[node]);
       value.push(from);
     };
-    for (let place = 0; place < this.total; place++) {
-      const node = this.order[place];
+    for (let index = 0; index < this.total; index++) {
+      const node = this.order[index];
       if (through && run.isView(node)) continue;
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         if (run.inKind[row] !== Kind.SHAPE) add(run.inValue[row], node);

@@ -160,7 +160,7 @@ function connect(
   const { source, target, value } = forest.edges(!options.views);
   const at = foldsAt(forest, folds);
   const outside = outsideItems(forest, root, items, frames, source);
-  const found = new Map<number, Edge>();
+  const results = new Map<number, Edge>();
   const edges: Edge[] = [];
   for (let i = 0; i < source.length; i++) {
     const from = source[i];
@@ -169,11 +169,11 @@ function connect(
     if (a === b || a < 0 || b < 0) continue;
     if (at && from >= 0 && apart(from, target[i], at, folds)) continue;
     const key = a * MOST_ITEMS + b;
-    const known = found.get(key);
+    const known = results.get(key);
     if (known) known.count += 1;
     else {
       const edge = { source: a, target: b, value: value[i], count: 1, hub: false, lines: [] };
-      found.set(key, edge);
+      results.set(key, edge);
       edges.push(edge);
     }
   }
@@ -216,7 +216,7 @@ function outsideItems(
   const { run } = forest;
   const values = givenValues(run, source);
   const sorted = [...values].sort((a, b) => a - b);
-  const found = new Map<number, number>();
+  const results = new Map<number, number>();
   const together = sorted.length > MOST_INPUTS;
   let number = -1;
   for (const value of sorted) {
@@ -239,20 +239,21 @@ function outsideItems(
       );
       number = add(items, frames, box, 0);
     }
-    found.set(value, number);
+    results.set(value, number);
   }
-  return found;
+  return results;
 }
 
 /** What the run was given; of a recorded stretch of a program that names no inputs, the tensors it found outside. */
 function givenValues(run: Forest["run"], source: Int32Array): Set<number> {
   const [input, constant] = [Role.INPUT, Role.CONSTANT];
-  const found = new Set<number>();
-  for (const from of source) if (from < 0 && run.valueRole[~from] === input) found.add(~from);
-  if (found.size || run.valueRole.includes(input)) return found;
+  const results = new Set<number>();
+  for (const from of source) if (from < 0 && run.valueRole[~from] === input) results.add(~from);
+  if (results.size || run.valueRole.includes(input)) return results;
   for (const from of source)
-    if (from < 0 && run.valueRole[~from] === constant && run.type(~from)[1].some((size) => size > 1)) found.add(~from);
-  return found;
+    if (from < 0 && run.valueRole[~from] === constant && run.type(~from)[1].some((size) => size > 1))
+      results.add(~from);
+  return results;
 }
 
 function addOutputs(
@@ -270,18 +271,18 @@ function addOutputs(
   const start = run.columns.get("result_start");
   const values = run.columns.get("result_value");
   if (!start || !values) return;
-  const made = new Map<number, { label: string; value: number; count: number }>();
+  const outputs = new Map<number, { label: string; value: number; count: number }>();
   run.tables.results.forEach(([name, kind], row) => {
     if (kind !== "output" || start[row] === start[row + 1]) return;
     const value = values[start[row]];
     const producer = run.producer[root_ ? root_[value] : value];
     if (producer >= 0 ? forest.position[producer] < 0 : KEPT.has(ROLES[run.valueRole[value]])) return; // made, or only kept, elsewhere
     const item = producer >= 0 && forest.position[producer] >= 0 ? leaf[forest.position[producer]] : -1;
-    const known = made.get(item);
+    const known = outputs.get(item);
     if (known) known.count += 1;
-    else made.set(item, { label: name, value, count: 1 });
+    else outputs.set(item, { label: name, value, count: 1 });
   });
-  for (const [item, { label, value, count }] of made) {
+  for (const [item, { label, value, count }] of outputs) {
     const text = count > 1 ? `${label} and ${count - 1} more` : label;
     const box = new Box(forest, "output", root, Int32Array.of(value), -1, -1, text, run.typeText(value), 0);
     const number = add(items, frames, box, 0);
@@ -392,19 +393,19 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
 
 /** Repeats of very many that have nothing to do with one another: with a line to each, all would stand in one endless row. */
 function crowdedFrames(items: Item[], frames: Frame[], edges: Edge[]): boolean[] | null {
-  const found = frames.map(
+  const results = frames.map(
     ({ item, items: cells }) => item >= 0 && items[item].box.kind === "fold" && cells.length > PARALLEL,
   );
-  if (!found.includes(true)) return null;
+  if (!results.includes(true)) return null;
   for (const { source, target } of edges) {
     let [a, b] = [items[source].frame, items[target].frame];
     while (a !== b) {
       if (frames[a].depth >= frames[b].depth) a = frames[a].parent;
       else b = frames[b].parent;
     }
-    found[a] = false; // they hand something to each other
+    results[a] = false; // they hand something to each other
   }
-  return found;
+  return results;
 }
 
 const portsOf = new WeakMap<Frame[], Map<number, number>>();

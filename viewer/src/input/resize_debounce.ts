@@ -10,7 +10,7 @@ const FEW = 1500; // boxes up to which a new layout is not noticed
 const LOW = 420; // pixels of the stage below which the legend would take what little room there is
 const SLIM = 520;
 
-export class Settling {
+export class ResizeDebounce {
   private waiting = 0;
   private asked: boolean | null = null; // whether the person wants to see the legend
 
