@@ -16,6 +16,18 @@ const TOP = 36; // the clock, and the phases below it
 const PHASE = 18;
 const CLASSES = 7;
 
+/** A bar in sight: what it stands for (-1 for none of the two), its label, and its place in the window. */
+export interface Bar {
+  scope: number;
+  node: number;
+  label: string;
+  row: number;
+  x: number;
+  y: number;
+  w: number;
+  h: number;
+}
+
 export class FlameChart {
   readonly canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": "Time by module" });
   readonly note = h("div", { class: "flame-note", hidden: true });
@@ -63,15 +75,36 @@ export class FlameChart {
     this.draw();
   }
 
+  bars(): Bar[] {
+    const bounds = this.canvas.getBoundingClientRect();
+    const scale = bounds.width / (this.to - this.from);
+    return this.chart!.rows.flatMap(({ owner, start, end }, row) =>
+      Array.from(owner, (scope, bar) => ({
+        scope: scope >= 0 ? scope : -1,
+        node: scope < 0 ? ~scope : -1,
+        label: this.barLabel(scope),
+        row,
+        x: bounds.left + (start[bar] - this.from) * scale,
+        y: bounds.top + TOP + row * ROW - this.scroll,
+        w: (end[bar] - start[bar]) * scale,
+        h: ROW,
+      })),
+    );
+  }
+
+  private barLabel(owner: number): string {
+    return owner >= 0 ? this.label(owner) : this.app.run.name(~owner);
+  }
+
   /** The classes of modules that take most of the chart, with their colours; operations have those of the graph. */
   private fillKey(): void {
     const spans = new Map<string, number>();
     for (const { owner, start, end } of this.chart!.rows) {
-      owner.forEach((amount, bar) => {
-        if (amount >= 0)
+      owner.forEach((scope, bar) => {
+        if (scope >= 0)
           spans.set(
-            this.app.run.module(amount)[1],
-            (spans.get(this.app.run.module(amount)[1]) ?? 0) + end[bar] - start[bar],
+            this.app.run.module(scope)[1],
+            (spans.get(this.app.run.module(scope)[1]) ?? 0) + end[bar] - start[bar],
           );
       });
     }
@@ -265,7 +298,7 @@ export class FlameChart {
     const { app } = this;
     const { run, theme } = app;
     const wide = end - x;
-    const label = owner >= 0 ? this.label(owner) : run.name(~owner);
+    const label = this.barLabel(owner);
     const family = owner >= 0 ? "module" : (run.data.families[run.name(~owner)] ?? "elementwise");
     const base = owner >= 0 ? hueOf(run.module(owner)[1]) : FAMILIES[family];
     const isOn = owner < 0 ? ~owner === app.node : app.selected?.scope === owner;
