@@ -86,7 +86,7 @@ class Page:
         return [box["label"] for box in self.boxes()]
 
     def boxes(self, **wanted: Any) -> list[dict[str, Any]]:
-        """The boxes and frames that are drawn, or those of which all of this is true: ``boxes(column=0, kind="op")``."""
+        """The boxes and frames that are drawn, or those with these facts: ``boxes(column=0, kind="op")``."""
         boxes = self.js("return P.boxes()")
         return [box for box in boxes if all(box[name] == value for name, value in wanted.items())]
 

@@ -44,7 +44,7 @@ export interface DrawnBox {
   /** Of a repeat: how many instances there are, which one is shown for all, and which are not like most. */
   count: number;
   shown: number;
-  odd: number[];
+  odd: readonly number[];
   isRecomputed: boolean;
   /** In a comparison: same, added, removed or changed, and what a module was called before. */
   status: string;

@@ -52,6 +52,7 @@ test("steps of plain operations are named by the parameter they work on", () => 
     modules: [["", "run"]],
     scopes: [[-1, 0]],
     ops: [...weights.map((name) => ({ name, scope: 0, reads: [-1] })), ...steps],
+    folds: [{ scope: 0, start: 4, period: 2, times: 4 }],
   });
   run.tables.names.push(...weights);
   weights.forEach((_, i) => {
@@ -69,6 +70,7 @@ test("steps that share a parameter are not named by it", () => {
     modules: [["", "run"]],
     scopes: [[-1, 0]],
     ops: names.map((name) => ({ name, scope: 0, reads: [-1] })),
+    folds: [{ scope: 0, start: 0, period: 2, times: 4 }],
   });
   (run.valueRole as Int32Array)[0] = 2;
   const [fold] = rootBox(new Forest(run, [0])).children;

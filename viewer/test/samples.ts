@@ -18,9 +18,53 @@ export interface Sample {
   modules: [path: string, type: string][]; // the first is the run
   scopes: [parent: number, module: number][];
   ops: Op[];
+  folds?: Fold[];
 }
 
-export function makeRun({ modules, scopes, ops }: Sample): Run {
+/** A stretch of a call's elements that repeats, where some phases are shown; `odd`: the instances that differ. */
+export interface Fold {
+  phases?: number[];
+  scope: number;
+  start: number;
+  period?: number;
+  times: number;
+  odd?: number[];
+}
+
+/** The columns that Python finds them as. */
+export function setFolds(run: Run, folds: Fold[]): void {
+  const set = (name: string, values: number[]): void => void run.columns.set(`fold_${name}`, Int32Array.from(values));
+  set(
+    "phases",
+    folds.map(({ phases = [0] }) => phases.reduce((bits, phase) => bits | (1 << phase), 0)),
+  );
+  set(
+    "scope",
+    folds.map(({ scope }) => scope),
+  );
+  set(
+    "start",
+    folds.map(({ start }) => start),
+  );
+  set(
+    "period",
+    folds.map(({ period = 1 }) => period),
+  );
+  set(
+    "times",
+    folds.map(({ times }) => times),
+  );
+  set(
+    "odd",
+    folds.flatMap(({ odd = [] }, fold) => odd.map(() => fold)),
+  );
+  set(
+    "odd_instance",
+    folds.flatMap(({ odd = [] }) => odd),
+  );
+}
+
+export function makeRun({ modules, scopes, ops, folds = [] }: Sample): Run {
   const names = [...new Set(ops.map((op) => op.name))];
   const shapes = [...new Set(["[4]", ...ops.map((op) => JSON.stringify(op.shape ?? [4]))])];
   const columns = new Map<string, Column>();
@@ -80,7 +124,9 @@ export function makeRun({ modules, scopes, ops }: Sample): Run {
       sources: {},
     },
   };
-  return new Run(tables, columns);
+  const run = new Run(tables, columns);
+  setFolds(run, folds);
+  return run;
 }
 
 /** A model with a stem, so many equal layers of two operations with a skip, and a head; `odd` has another shape. */
@@ -108,7 +154,8 @@ export function tower(layers: number, odd = -1): Run {
   modules.push(["head", "Linear"]);
   scopes.push([1, modules.length - 1]);
   ops.push({ name: "addmm", scope: scopes.length - 1, reads: [ops.length - 1] });
-  return makeRun({ modules, scopes, ops });
+  const folds = layers > 1 ? [{ scope: 1, start: 1, times: layers, odd: odd < 0 ? [] : [odd] }] : [];
+  return makeRun({ modules, scopes, ops, folds });
 }
 
 /** Forward and backward of two layers and a head, of which backward computes the first layer again: in a call outside of the model. */

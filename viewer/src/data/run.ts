@@ -18,6 +18,15 @@ export const COMPARED: Record<string, string> = Object.fromEntries(
 const NONE: readonly number[] = [];
 const PARTITION = /^(?:partition|forward) (\d+)$/;
 
+/** A stretch of a call's elements that repeats: `times` equal steps of `period` elements each, from `start` on. */
+export interface Stretch {
+  start: number;
+  period: number;
+  times: number;
+  /** The instances that are not like most of the others. */
+  odd: readonly number[];
+}
+
 export function shortName(op: string): string {
   return op.slice(op.lastIndexOf("::") + (op.includes("::") ? 2 : 1)).split(".")[0];
 }
@@ -270,6 +279,26 @@ export class Run {
       for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++) root[this.outValue[row]] = from;
     }
     return root;
+  }
+
+  /** By call, the stretches of it that repeat where these phases are shown together: found in Python. */
+  stretches(phases: readonly number[]): Map<number, Stretch[]> {
+    const column = (name: string): ArrayLike<number> => this.columns.get(`fold_${name}`) ?? NONE;
+    const [bits, scope, start] = [column("phases"), column("scope"), column("start")];
+    const [period, times, odd, instance] = [column("period"), column("times"), column("odd"), column("odd_instance")];
+    const wanted = phases.reduce((sum, phase) => sum | (1 << phase), 0);
+    const results = new Map<number, Stretch[]>();
+    let next = 0;
+    for (let row = 0; row < bits.length; row++) {
+      const own: number[] = [];
+      for (; next < odd.length && odd[next] === row; next++) own.push(instance[next]);
+      if (bits[row] !== wanted) continue;
+      const stretch = { start: start[row], period: period[row], times: times[row], odd: own };
+      const known = results.get(scope[row]);
+      if (known) known.push(stretch);
+      else results.set(scope[row], [stretch]);
+    }
+    return results;
   }
 
   flags(node: number): string[] {

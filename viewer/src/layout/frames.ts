@@ -2,7 +2,7 @@
 
 import { BOTTOM, ROOM, TOP, type Room, type Sheet } from "./layered.ts";
 import { set } from "./pack.ts";
-import { Hash } from "../tree/forest.ts";
+import { Hash } from "./hash.ts";
 
 export interface FrameSpec {
   w: Float64Array; // of its cells; of one that is a frame, at least so wide

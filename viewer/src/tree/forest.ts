@@ -5,7 +5,7 @@
  * a position in one of several equal calls has its counterpart in each of the others at the same distance.
  */
 
-import type { Run } from "../data/run.ts";
+import type { Run, Stretch } from "../data/run.ts";
 import { Kind } from "../data/schema.gen.ts";
 
 export class Forest {
@@ -18,9 +18,6 @@ export class Forest {
   /** What each call holds: operations, and ~call for calls. */
   readonly elementStart: Int32Array;
   readonly element: Int32Array;
-  /** Fingerprints of calls: equal if the same operators ran in the same order; strict: with the same shapes. */
-  readonly strict: Float64Array;
-  readonly loose: Float64Array;
   readonly total: number;
   private readonly sums = new Map<
     string,
@@ -67,14 +64,19 @@ export class Forest {
     this.start = new Int32Array(scopes);
     this.end = new Int32Array(scopes);
     this.walk();
-    this.strict = new Float64Array(scopes);
-    this.loose = new Float64Array(scopes);
-    this.fingerprint();
   }
 
   elements(scope: number): Int32Array {
     return this.element.subarray(this.elementStart[scope], this.elementStart[scope + 1]);
   }
+
+  /** The repeated stretches among the elements of a call, from left to right. */
+  repeats(scope: number): readonly Stretch[] {
+    this.stretches ??= this.run.stretches(this.phases);
+    return this.stretches.get(scope) ?? [];
+  }
+
+  private stretches: Map<number, Stretch[]> | null = null;
 
   private walk(): void {
     if (!this.run.scopes) return;
@@ -98,45 +100,6 @@ export class Forest {
         at.push(this.elementStart[inner]);
       }
     }
-  }
-
-  private fingerprint(): void {
-    const run = this.run;
-    const kinds = numbered(run.tables.modules.map((row) => `${row[1]}\u0000${row[2]}`));
-    const shapes = numbered(run.tables.types.map((row) => `${row[0]}${row[1].join(",")}`));
-    const hash = new Hash();
-    for (let scope = run.scopes - 1; scope >= 0; scope--) {
-      for (const [results, strict] of [
-        [this.strict, true],
-        [this.loose, false],
-      ] as const) {
-        hash.begin(kinds[run.scopeModule[scope]]);
-        for (let at = this.elementStart[scope]; at < this.elementStart[scope + 1]; at++) {
-          const element = this.element[at];
-          if (element < 0) {
-            hash.add(results[~element] % 4294967296);
-            hash.add(results[~element] / 4294967296);
-          } else {
-            hash.add(this.nodeKey(element, strict, shapes));
-          }
-        }
-        results[scope] = hash.end();
-      }
-    }
-    this.shapes = shapes;
-  }
-
-  private shapes!: Int32Array;
-
-  /** A number that is equal for operations that do the same. */
-  nodeKey(node: number, strict: boolean, shapes: Int32Array = this.shapes): number {
-    const run = this.run;
-    const name = run.opIds[run.nodeCall[node]];
-    if (!strict) return name;
-    const out = run.outStart[node];
-    const shape = out < run.outStart[node + 1] ? shapes[run.valueType[run.outValue[out]]] + 1 : 0;
-    const difference = run.difference ? run.difference[node] : 0;
-    return (name * 65599 + shape) * 4 + difference;
   }
 
   /** The sum of a metric over a range of positions; in a comparison, what is not in the run that it is of counts for nothing. */
@@ -222,36 +185,4 @@ export interface Edges {
   source: Int32Array;
   target: Int32Array;
   value: Int32Array;
-}
-
-/** Two 32-bit streams joined into one number of 53 bits. */
-export class Hash {
-  private a = 0;
-  private b = 0;
-
-  begin(seed: number): void {
-    this.a = Math.imul(seed ^ 0x9e3779b9, 0x85ebca6b);
-    this.b = Math.imul(seed ^ 0x7f4a7c15, 0xc2b2ae35);
-  }
-
-  add(number: number): void {
-    const n = number | 0;
-    this.a = Math.imul((this.a ^ n) + 0x165667b1, 0x27d4eb2f);
-    this.a ^= this.a >>> 15;
-    this.b = Math.imul((this.b ^ (n + 0x51ed270b)) + 0x2545f491, 0x9e3779b1);
-    this.b ^= this.b >>> 13;
-  }
-
-  end(): number {
-    return (this.a >>> 0) * 2097152 + (this.b & 0x1fffff);
-  }
-}
-
-function numbered(items: string[]): Int32Array {
-  const numbers = new Map<string, number>();
-  return Int32Array.from(items, (item) => {
-    let number = numbers.get(item);
-    if (number === undefined) numbers.set(item, (number = numbers.size));
-    return number;
-  });
 }
