@@ -27,17 +27,18 @@ METRIC = """\
 export interface MetricInfo {
   /** Its name in words. */
   label: string;
-  unit: "" | "ns" | "B" | "FLOP" | "count" | "share";
-  /** Whether the figures of several operations may be added up. */
-  isSummed: boolean;
-  /** Whether boxes may be coloured by the sum of it. */
-  isHeat: boolean;
-  /** What it is called there. */
-  heatLabel: string;
-  /** Whether it is told only of operations that have some. */
-  isRare: boolean;
+  /** Without one, it is a plain number. */
+  unit?: "ns" | "B" | "FLOP" | "count" | "share";
+  /** That the figures of several operations are not added up. */
+  isSummed?: false;
+  /** That boxes are not coloured by the sum of it. */
+  isHeat?: false;
+  /** What it is called there, if not by its label. */
+  heatLabel?: string;
+  /** That it is told only of operations that have some. */
+  isRare?: true;
   /** In a comparison, the metric of which this is B − A. */
-  differenceOf: string;
+  differenceOf?: string;
 }
 """
 
@@ -74,17 +75,13 @@ def _enum(enum: type[IntEnum], name: str) -> str:
 
 
 def _metric(info: MetricInfo) -> str:
-    facts = {
-        "label": info.label,
-        "unit": info.unit,
-        "isSummed": info.is_summed,
-        "isHeat": info.is_heat,
-        "heatLabel": info.heat_label or info.label,
-        "isRare": info.is_rare,
-        "differenceOf": info.difference_of,
-    }
-    lines = "".join(f"    {name}: {_quoted(value)},\n" for name, value in facts.items())
-    return f"{{\n{lines}  }}"
+    """What is not as it is for most: the page carries it."""
+    facts = []
+    for name, value in info._asdict().items():
+        if name == "label" or value != MetricInfo._field_defaults[name]:
+            first, *rest = name.split("_")
+            facts.append(f"{first}{''.join(part.title() for part in rest)}: {_quoted(value)}")
+    return f"{{ {', '.join(facts)} }}"
 
 
 def _quoted(value: object) -> str:

@@ -53,19 +53,18 @@ export const plain: Show = (n) =>
   );
 export const count: Show = (n) => minus(n.toLocaleString("en-US"));
 
-const SHOWS: Record<MetricInfo["unit"], Show> = {
+const SHOWS: Record<NonNullable<MetricInfo["unit"]>, Show> = {
   ns: duration,
   B: size,
   FLOP: amount,
   count: amount,
   share: percent,
-  "": plain,
 };
 
 /** How a metric's amounts are written: in its unit or, if nothing is known of it, in the one that its name ends in. */
 export function showFor(name: string): Show {
   const info = METRIC_INFO[name];
-  if (info) return SHOWS[info.unit];
+  if (info) return info.unit ? SHOWS[info.unit] : plain;
   return name.endsWith("_ns") ? duration : name.endsWith("_bytes") ? size : plain;
 }
 

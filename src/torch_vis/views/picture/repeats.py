@@ -225,7 +225,8 @@ def folds(elements: Elements) -> Folds:
     size = len(element) + 1
     fold = np.searchsorted(table[:, 0] * size + table[:, 1], marked[:, 0] * size + marked[:, 1])
     order = np.lexsort((marked[:, 2], fold))
-    return Folds(*table.T, fold[order], marked[order, 2])
+    scope, first_element, period, times = table.T
+    return Folds(scope, first_element, period, times, fold[order], marked[order, 2])
 
 
 def _for_each(scopes: Any, rows: Any) -> Any:
