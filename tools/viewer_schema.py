@@ -16,10 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "viewer" / "src" / "data" / "schema.gen.ts"
 sys.path.insert(0, str(ROOT / "src"))
 
-from torch_vis.graph.rows import SHORT_DTYPE  # noqa: E402
 
 from torch_vis.graph.metrics import METRIC_INFO, MetricInfo  # noqa: E402
-from torch_vis.graph.schema import COLUMNS, Flag, Kind, Phase, Role  # noqa: E402
+from torch_vis.graph.schema import COLUMNS, SHORT_DTYPE, Flag, Kind, Phase, Role  # noqa: E402
 
 HEAD = """\
 /** What a graph consists of. Written by tools/viewer_schema.py from Python's graph/schema.py and graph/metrics.py. */

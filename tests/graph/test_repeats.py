@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_vis.graph.recomputed import recomputed_scopes
 
 import torch_vis as tv
 from tests.kit.graphs import empty_graph, one_node_graph
@@ -154,7 +153,7 @@ def test_many_that_differ_and_those_at_the_ends_are_not() -> None:
 
 def test_what_ran_again_is_not_folded_with_what_ran_first() -> None:
     trace = tv.trace(Tower([8, 8, 8], again=True), torch.ones(2, 4), backward=True)
-    again = recomputed_scopes(trace.graph)
+    again = trace.graph.tree.recomputed
     elements = Elements(trace.graph, [0, 1])
     columns = folds(elements)
     for scope, start, period, times in zip(*columns[:4]):
@@ -184,7 +183,7 @@ def test_scopes_that_are_folded_together_are_folded_as_each_would_be(name: str) 
 
 def test_the_page_has_them_for_each_phase_and_for_all_together() -> None:
     graph = tv.trace(Tower([8] * 3), torch.ones(2, 4), backward=True).graph
-    columns = fold_columns(graph, recomputed_scopes(graph), None)
+    columns = fold_columns(graph, graph.tree.recomputed, None)
     assert set(columns["fold_phases"].tolist()) == {1, 2, 3}
     assert (
         len({len(columns[f"fold_{name}"]) for name in ("phases", "scope", "start", "period", "times")}) == 1
@@ -196,12 +195,12 @@ def test_in_a_comparison_what_differs_is_no_repeat_of_what_does_not() -> None:
     nodes = [node.index for node in graph.find("layers.3")]
     status = np.zeros(len(graph), dtype=np.int64)
     status[nodes] = 1
-    recomputed = recomputed_scopes(graph)
+    recomputed = graph.tree.recomputed
     assert fold_columns(graph, recomputed, None)["fold_times"].tolist() == [4]
     assert fold_columns(graph, recomputed, status)["fold_times"].tolist() == [3]
 
 
 @pytest.mark.parametrize("graph", [empty_graph(), one_node_graph()], ids=["empty", "one node"])
 def test_smallest_graphs(graph: tv.Graph) -> None:
-    columns = fold_columns(graph, recomputed_scopes(graph), None)
+    columns = fold_columns(graph, graph.tree.recomputed, None)
     assert all(len(column) == 0 for column in columns.values())
