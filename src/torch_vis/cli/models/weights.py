@@ -11,7 +11,7 @@ from torch_vis.cli.parser import Parser
 from torch_vis.errors import FileError, UsageError
 
 if TYPE_CHECKING:
-    from torch_vis.views.terminal.source import Subject
+    from torch_vis.views.terminal.source import Source
 
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
 TRUST = "load the file as torch does: it can run any code on this machine, so only for files from people you trust"
@@ -27,7 +27,7 @@ def is_weights(word: str | None) -> bool:
     return word is not None and word.lower().endswith(ENDINGS)
 
 
-def opened(path: str, *, trust: bool) -> Subject:
+def opened(path: str, *, trust: bool) -> Source:
     """What is in the file."""
     if not os.path.exists(path):
         raise FileError(f"there is no file {path!r}")
@@ -50,12 +50,12 @@ def refuse(command: str, word: str | None) -> None:
         )
 
 
-def give(subject: Subject, options: Any, out: Output) -> int:
+def give(source: Source, options: Any, out: Output) -> int:
     """Print the tree of a file, or all of it as data."""
     from torch_vis.interfaces.explorer.listing import as_data, as_text
 
     if out.as_json:
-        out.give(as_data(subject), "")
+        out.give(as_data(source), "")
     else:
-        out.give(None, as_text(subject, depth=getattr(options, "depth", "auto")))
+        out.give(None, as_text(source, depth=getattr(options, "depth", "auto")))
     return 0

@@ -9,9 +9,9 @@ import torch
 
 from torch_vis.capture.modules_only.tensor_stats import unseen
 from torch_vis.errors import UsageError
-from torch_vis.interfaces.explorer.files import StateSubject, Stored
-from torch_vis.interfaces.explorer.modules import ModuleSubject
-from torch_vis.views.terminal.source import Subject
+from torch_vis.interfaces.explorer.files import StateSource, Stored
+from torch_vis.interfaces.explorer.modules import ModuleSource
+from torch_vis.views.terminal.source import Source
 from torch_vis.views.text.table import Field, Listing, table
 
 SHOWN = 60
@@ -74,20 +74,20 @@ class WeightDifferences:
         return "\n".join([head, "", *table(Listing("", fields, self.different, most=SHOWN))])
 
 
-def compare_weights(left: Subject, right: Subject) -> WeightDifferences:
+def compare_weights(left: Source, right: Source) -> WeightDifferences:
     """Match two files by the names of their tensors and compare these, element by element."""
     mine, theirs = _tensors(left), _tensors(right)
     pairs = [_pair(name, mine.get(name), theirs.get(name)) for name in dict.fromkeys([*mine, *theirs])]
     return WeightDifferences(left.title, right.title, pairs)
 
 
-def _tensors(subject: Subject) -> dict[str, Stored]:
-    if isinstance(subject, StateSubject):
-        paths = subject.forest.paths
-        return {paths[row]: item for row, item in subject.items.items() if isinstance(item, Stored)}
-    if isinstance(subject, ModuleSubject):
-        return {name: Stored.of(tensor) for name, tensor in subject.model.state_dict().items()}
-    raise UsageError(f"{subject.title} holds no weights to compare")
+def _tensors(source: Source) -> dict[str, Stored]:
+    if isinstance(source, StateSource):
+        paths = source.forest.paths
+        return {paths[row]: item for row, item in source.items.items() if isinstance(item, Stored)}
+    if isinstance(source, ModuleSource):
+        return {name: Stored.of(tensor) for name, tensor in source.model.state_dict().items()}
+    raise UsageError(f"{source.title} holds no weights to compare")
 
 
 def _pair(name: str, left: Stored | None, right: Stored | None) -> Pair:

@@ -22,7 +22,7 @@ from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
 from torch_vis.views.terminal.forest import Forest, Sharing
 from torch_vis.views.terminal.measures import share
-from torch_vis.views.terminal.source import Bars, Details, Figures, Subject, TensorRow
+from torch_vis.views.terminal.source import Bars, Details, Figures, Source, TensorRow
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
 LEVELS = 100  # of a tree of names; what a file nests deeper is no model
@@ -62,7 +62,7 @@ class Stored:
         return cls(tuple(tensor.shape), dtype, nbytes, lambda: tensor, str(tensor.device))
 
 
-class StateSubject(Subject):
+class StateSource(Source):
     """Names with dots as a tree whose leaves are tensors; other values in it are leaves that say what they are."""
 
     def __init__(self, title: str, state: Mapping[str, Any], *, facts: Sequence[str] = ()) -> None:
@@ -139,8 +139,8 @@ class StateSubject(Subject):
         return None if found is None else [Bars(self.forest.names[row], *found)]
 
 
-def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Subject:
-    """The subject that a file holds, by its ending."""
+def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Source:
+    """The source that a file holds, by its ending."""
     name = os.fspath(path)
     if not os.path.exists(name):
         raise FileError(f"cannot read {name}: there is no such file")
@@ -149,9 +149,9 @@ def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Subject:
     ending = os.path.splitext(name)[1].lower()
     if ending in (".tvz", ".json"):
         from torch_vis.api import load
-        from torch_vis.interfaces.explorer.trace_source import TraceSubject
+        from torch_vis.interfaces.explorer.trace_source import TraceSource
 
-        return TraceSubject(load(name))
+        return TraceSource(load(name))
     readers = {".safetensors": _safetensors, ".onnx": _onnx}
     if ending in readers:
         return readers[ending](name)
@@ -162,7 +162,7 @@ def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Subject:
     )
 
 
-def _of_torch(path: str, trust: bool, ending: str) -> Subject:
+def _of_torch(path: str, trust: bool, ending: str) -> Source:
     """A file that torch wrote; what is in it says how it is read, whatever its ending."""
     archive = _archive(path)
     try:
@@ -186,10 +186,10 @@ def _archive(path: str) -> Archive | None:
         raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
 
 
-def _pickled(path: str, trust: bool) -> Subject:
+def _pickled(path: str, trust: bool) -> Source:
     import pickle
 
-    from torch_vis.interfaces.explorer.modules import ModuleSubject
+    from torch_vis.interfaces.explorer.modules import ModuleSource
     from torch_vis.interfaces.explorer.walk import class_of
 
     if _start(path)[:4] != b"PK\x03\x04" and _start(path)[:1] != b"\x80":
@@ -207,12 +207,12 @@ def _pickled(path: str, trust: bool) -> Subject:
         raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
     title = Path(path).name
     if isinstance(loaded, torch.nn.Module):
-        return ModuleSubject(loaded, title=f"{title}: {class_of(loaded)}")
+        return ModuleSource(loaded, title=f"{title}: {class_of(loaded)}")
     if isinstance(loaded, torch.Tensor):
         loaded = {"tensor": loaded}
     if not isinstance(loaded, (Mapping, list, tuple)):
         raise UsageError(f"{path} holds a {type(loaded).__name__}: no module, no tensors")
-    return StateSubject(
+    return StateSource(
         title, loaded if isinstance(loaded, Mapping) else {str(at): one for at, one in enumerate(loaded)}
     )
 
@@ -229,9 +229,9 @@ def _start(path: str) -> bytes:
         return file.read(4)
 
 
-def _script(path: str, archive: Archive, trust: bool) -> Subject:
+def _script(path: str, archive: Archive, trust: bool) -> Source:
     """TorchScript as its modules, which have the names and classes of the original."""
-    from torch_vis.interfaces.explorer.modules import ModuleSubject
+    from torch_vis.interfaces.explorer.modules import ModuleSource
     from torch_vis.interfaces.explorer.walk import class_of
 
     facts = []
@@ -247,12 +247,12 @@ def _script(path: str, archive: Archive, trust: bool) -> Subject:
             facts.append(f"{many(script.restoring, 'module')} not restored: only the file's own code can")
         if script.unlisted:
             facts.append(f"{many(script.unlisted, 'tensor')} of another kind not listed")
-    subject = ModuleSubject(module, title=f"{Path(path).name}: {class_of(module)}")
-    subject.facts += facts
-    return subject
+    source = ModuleSource(module, title=f"{Path(path).name}: {class_of(module)}")
+    source.facts += facts
+    return source
 
 
-def _safetensors(path: str) -> Subject:
+def _safetensors(path: str) -> Source:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -271,7 +271,7 @@ def _safetensors(path: str) -> Subject:
     except (SafetensorError, OSError) as error:
         raise CorruptFile(f"cannot read {path}: {error}") from error
     facts = [f"{key}: {value}"[:40] for key, value in metadata.items()]
-    return StateSubject(Path(path).name, found, facts=facts[:3])
+    return StateSource(Path(path).name, found, facts=facts[:3])
 
 
 _SAFE = {
@@ -304,17 +304,17 @@ def _safe_loader(path: str, name: str) -> Any:
     return load
 
 
-def _exported(path: str, archive: Archive, trust: bool) -> Subject:
+def _exported(path: str, archive: Archive, trust: bool) -> Source:
     """An exported program as the module that it unlifts to, which has the names and classes of the original."""
-    from torch_vis.interfaces.explorer.modules import ModuleSubject
+    from torch_vis.interfaces.explorer.modules import ModuleSource
 
     if trust:
         module, classes, operations = _trusted_program(path)
     else:
         module, classes, operations = read_exported(archive)
-    subject = ModuleSubject(module, title=Path(path).name, classes=classes)
-    subject.facts.append(f"exported program, {many(operations, 'operation')}")
-    return subject
+    source = ModuleSource(module, title=Path(path).name, classes=classes)
+    source.facts.append(f"exported program, {many(operations, 'operation')}")
+    return source
 
 
 def _trusted_program(path: str) -> tuple[torch.nn.Module, dict[str, str], int]:
@@ -363,7 +363,7 @@ def _quietly(logger: str) -> Iterator[None]:
         found.disabled = before
 
 
-def _onnx(path: str) -> Subject:
+def _onnx(path: str) -> Source:
     try:
         import onnx
         from onnx import numpy_helper
@@ -392,7 +392,7 @@ def _onnx(path: str) -> Subject:
         )
     opsets = ", ".join(f"{one.domain or 'ai.onnx'} {one.version}" for one in model.opset_import)
     facts = [f"{len(model.graph.node):,} nodes", f"opset {opsets}", model.producer_name]
-    return StateSubject(Path(path).name, state, facts=[fact for fact in facts if fact])
+    return StateSource(Path(path).name, state, facts=[fact for fact in facts if fact])
 
 
 class Operation:

@@ -11,7 +11,7 @@ from torch_vis.views.terminal.columns import chosen
 from torch_vis.views.terminal.config import ExplorerConfig
 from torch_vis.views.terminal.listing import Listing
 from torch_vis.views.terminal.row_filter import Arrangement
-from torch_vis.views.terminal.source import Subject
+from torch_vis.views.terminal.source import Source
 
 FITS = 60  # lines of a tree that opens by itself
 FIGURES = {
@@ -22,18 +22,18 @@ FIGURES = {
 }
 
 
-def as_text(subject: Subject, *, depth: int | str | None = "auto") -> str:
+def as_text(source: Source, *, depth: int | str | None = "auto") -> str:
     """The tree with repeated neighbours folded; as many levels as fit, a number of them, or with None all."""
-    shown = Arrangement(subject.forest)
+    shown = Arrangement(source.forest)
     shown.find_repeats()
     shown.folding = True
-    shown.open_to(_levels(shown) if depth == "auto" else len(subject.forest) if depth is None else int(depth))
-    columns = [name for name in chosen(subject.forest, ExplorerConfig()) if not name.endswith("_share")]
-    words = set(columns) & set(subject.forest.texts)
+    shown.open_to(_levels(shown) if depth == "auto" else len(source.forest) if depth is None else int(depth))
+    columns = [name for name in chosen(source.forest, ExplorerConfig()) if not name.endswith("_share")]
+    words = set(columns) & set(source.forest.texts)
     rows = shown.rows()
-    empty = {name for name in words if not any(subject.forest.texts[name](int(row)) for row in rows)}
+    empty = {name for name in words if not any(source.forest.texts[name](int(row)) for row in rows)}
     listing = Listing(shown, rows, [name for name in columns if name not in empty])
-    return listing.as_text(subject.title, subject.facts).rstrip("\n")
+    return listing.as_text(source.title, source.facts).rstrip("\n")
 
 
 def _levels(shown: Arrangement) -> int:
@@ -46,9 +46,9 @@ def _levels(shown: Arrangement) -> int:
     return max(1, most)
 
 
-def as_data(subject: Subject) -> dict[str, Any]:
+def as_data(source: Source) -> dict[str, Any]:
     """Every row with its path, what it is, and its figures; what is not known is null."""
-    forest = subject.forest
+    forest = source.forest
     rows = []
     for row in range(len(forest)):
         one: dict[str, Any] = {
@@ -60,7 +60,7 @@ def as_data(subject: Subject) -> dict[str, Any]:
             if name in forest.numbers:
                 figure = float(forest.numbers[name][row])
                 one[key] = None if math.isnan(figure) else int(figure)
-        details = subject.details(row)
+        details = source.details(row)
         one["tensors"] = [
             {
                 "name": tensor.name, "role": tensor.role, "shape": tensor.shape, "dtype": tensor.dtype,
@@ -72,7 +72,7 @@ def as_data(subject: Subject) -> dict[str, Any]:
             one["value"] = dict(details.facts).get("value")
         rows.append(one)
     total = {key: _first(forest.numbers.get(name)) for name, key in FIGURES.items() if name in forest.numbers}
-    return {"title": subject.title, "facts": list(subject.facts), **total, "rows": rows}
+    return {"title": source.title, "facts": list(source.facts), **total, "rows": rows}
 
 
 def _first(column: Any) -> int | None:

@@ -38,7 +38,7 @@ from torch_vis.views.terminal.source import (
     Gradient,
     Picture,
     Source,
-    Subject,
+    SourceCode,
     TensorRow,
 )
 
@@ -46,7 +46,7 @@ SHORT = 60
 UNREADABLE = (RuntimeError, NotImplementedError, TypeError, ValueError)
 
 
-class ModuleSubject(Subject):
+class ModuleSource(Source):
     """A model that is in memory; nothing of it has to have run."""
 
     def __init__(
@@ -168,7 +168,7 @@ class ModuleSubject(Subject):
             return None
         return calls_of(self.trace, self.row_of_scope, row)
 
-    def source(self, row: int) -> Source | None:
+    def source_code(self, row: int) -> SourceCode | None:
         """The class of the module, pointing at its forward; a file does not say it."""
         if isinstance(self.modules[row], FileModule):
             return None

@@ -6,12 +6,12 @@ import inspect
 import linecache
 from typing import Any
 
-from torch_vis.views.terminal.source import Source
+from torch_vis.views.terminal.source import SourceCode
 
 AROUND = 30
 
 
-def class_source(kind: type) -> Source | None:
+def class_source(kind: type) -> SourceCode | None:
     """The text of a class, pointing at its ``forward``; None where there is no text (made at run time, compiled)."""
     try:
         lines, first = inspect.getsourcelines(kind)
@@ -26,23 +26,23 @@ def class_source(kind: type) -> Source | None:
         start = 0
     if first <= start < first + len(lines):
         marks.append(start)
-    return Source(file, max(first, 1), "".join(lines), tuple(marks), kind.__qualname__)
+    return SourceCode(file, max(first, 1), "".join(lines), tuple(marks), kind.__qualname__)
 
 
-def _function_source(function: Any) -> Source | None:
+def _function_source(function: Any) -> SourceCode | None:
     try:
         lines, first = inspect.getsourcelines(function)
-        return Source(
+        return SourceCode(
             inspect.getsourcefile(function) or "", first, "".join(lines), (first,), function.__qualname__
         )
     except (OSError, TypeError, AttributeError):
         return None
 
 
-def lines_source(file: str, marks: list[int], title: str) -> Source | None:
+def lines_source(file: str, marks: list[int], title: str) -> SourceCode | None:
     """The stretch of a file around some lines; None where the file cannot be read."""
     lines = linecache.getlines(file)
     if not lines or not marks:
         return None
     first, last = max(1, min(marks) - AROUND), min(len(lines), max(marks) + AROUND)
-    return Source(file, first, "".join(lines[first - 1 : last]), tuple(sorted(set(marks))), title)
+    return SourceCode(file, first, "".join(lines[first - 1 : last]), tuple(sorted(set(marks))), title)

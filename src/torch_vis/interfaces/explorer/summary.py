@@ -14,7 +14,7 @@ from torch_vis._trace import Trace
 from torch_vis.errors import NotTraceable, no_match
 from torch_vis.graph.text import size
 from torch_vis.interfaces.explorer.format import format_param_count, format_time, get_parameter_statistics
-from torch_vis.interfaces.explorer.modules import ModuleSubject
+from torch_vis.interfaces.explorer.modules import ModuleSource
 from torch_vis.interfaces.explorer.stats import ForwardStats, get_forward_stats
 from torch_vis.views.terminal.config import ExplorerConfig
 
@@ -59,44 +59,44 @@ def export_model_summary(
     if format not in FORMATS:
         raise no_match("summary format", str(format), FORMATS)
     stats = get_forward_stats(model)
-    subject = ModuleSubject(model, trace=trace, stats=stats if isinstance(stats, ForwardStats) else None)
+    source = ModuleSource(model, trace=trace, stats=stats if isinstance(stats, ForwardStats) else None)
     writer = {"text": _text, "json": _json, "html": _html}[format]
-    return writer(subject, model, config or ExplorerConfig())
+    return writer(source, model, config or ExplorerConfig())
 
 
-def _rows(subject: ModuleSubject, config: ExplorerConfig) -> Iterator[int]:
-    depth = subject.forest.depth
-    for row in range(len(subject.forest)):
+def _rows(source: ModuleSource, config: ExplorerConfig) -> Iterator[int]:
+    depth = source.forest.depth
+    for row in range(len(source.forest)):
         if config.max_depth is None or depth[row] <= config.max_depth:
             yield row
 
 
-def _text(subject: ModuleSubject, model: torch.nn.Module, config: ExplorerConfig) -> str:
-    forest = subject.forest
-    last = _last_of_their_parents(subject)
-    lines = [f"{forest.types[0]}: {_totals(subject, config)}"]
+def _text(source: ModuleSource, model: torch.nn.Module, config: ExplorerConfig) -> str:
+    forest = source.forest
+    last = _last_of_their_parents(source)
+    lines = [f"{forest.types[0]}: {_totals(source, config)}"]
     guides: list[str] = [""]
-    for row in _rows(subject, config):
+    for row in _rows(source, config):
         if row == 0:
             continue
         depth = int(forest.depth[row])
         del guides[depth:]
         guides.append(guides[-1] + ("    " if row in last else "│   "))
         corner = "└── " if row in last else "├── "
-        lines.append(guides[depth - 1] + corner + _line(subject, row, config))
+        lines.append(guides[depth - 1] + corner + _line(source, row, config))
     return "\n".join(lines)
 
 
-def _last_of_their_parents(subject: ModuleSubject) -> set[int]:
-    forest = subject.forest
+def _last_of_their_parents(source: ModuleSource) -> set[int]:
+    forest = source.forest
     ends = {}
     for row, parent in enumerate(forest.parent.tolist()):
         ends[parent] = row
     return set(ends.values())
 
 
-def _totals(subject: ModuleSubject, config: ExplorerConfig) -> str:
-    numbers = subject.forest.numbers
+def _totals(source: ModuleSource, config: ExplorerConfig) -> str:
+    numbers = source.forest.numbers
     parts = []
     if config.show_parameter_counts:
         parts.append(f"{format_param_count(int(numbers['params'][0]))} params")
@@ -104,16 +104,16 @@ def _totals(subject: ModuleSubject, config: ExplorerConfig) -> str:
         parts.append(size(int(numbers["bytes"][0])))
     if config.show_timing and "time" in numbers and not math.isnan(numbers["time"][0]):
         parts.append(format_time(numbers["time"][0] / 1e9))
-    return ", ".join(parts) or f"{len(subject.forest):,} modules"
+    return ", ".join(parts) or f"{len(source.forest):,} modules"
 
 
-def _line(subject: ModuleSubject, row: int, config: ExplorerConfig) -> str:
-    forest, numbers = subject.forest, subject.forest.numbers
+def _line(source: ModuleSource, row: int, config: ExplorerConfig) -> str:
+    forest, numbers = source.forest, source.forest.numbers
     leaf = forest.end[row] == row + 1
     arguments = "" if config.compact_view else forest.texts["args"](row)
     kind = forest.types[row] + (f"({arguments})" if arguments or (leaf and not config.compact_view) else "")
-    if row in subject.shared:
-        return f"{forest.names[row]}: {kind} (the same module as {forest.paths[subject.shared[row]] or 'the model'})"
+    if row in source.shared:
+        return f"{forest.names[row]}: {kind} (the same module as {forest.paths[source.shared[row]] or 'the model'})"
     facts = []
     if config.show_parameter_counts:
         facts.append(f"{format_param_count(int(numbers['params'][row]))} params")
@@ -128,8 +128,8 @@ def _line(subject: ModuleSubject, row: int, config: ExplorerConfig) -> str:
     return f"{forest.names[row]}: {kind}" + (f" [{', '.join(facts)}]" if facts else "")
 
 
-def _json(subject: ModuleSubject, model: torch.nn.Module, config: ExplorerConfig) -> str:
-    forest, numbers = subject.forest, subject.forest.numbers
+def _json(source: ModuleSource, model: torch.nn.Module, config: ExplorerConfig) -> str:
+    forest, numbers = source.forest, source.forest.numbers
     keys = {"params": "parameters", "own_params": "own_parameters", "bytes": "parameter_bytes"}
     keys |= {
         "calls": "calls",
@@ -140,16 +140,16 @@ def _json(subject: ModuleSubject, model: torch.nn.Module, config: ExplorerConfig
     }
     keys |= {"buffer_bytes": "buffer_bytes", "memory": "allocated_bytes"}
     modules = []
-    for row in _rows(subject, config):
+    for row in _rows(source, config):
         one: dict[str, Any] = {
             "path": forest.paths[row],
             "class": forest.types[row],
             "depth": int(forest.depth[row]),
         }
         one["arguments"] = forest.texts["args"](row)
-        one["shapes"] = {t.name: t.shape for t in subject.details(row).tensors if t.role == "parameter"}
-        if row in subject.shared:
-            one["same_as"] = forest.paths[subject.shared[row]]
+        one["shapes"] = {t.name: t.shape for t in source.details(row).tensors if t.role == "parameter"}
+        if row in source.shared:
+            one["same_as"] = forest.paths[source.shared[row]]
         for name, key in keys.items():
             if name in numbers:
                 figure = float(numbers[name][row])
@@ -159,16 +159,16 @@ def _json(subject: ModuleSubject, model: torch.nn.Module, config: ExplorerConfig
     return json.dumps(whole, indent=1, ensure_ascii=False)
 
 
-def _html(subject: ModuleSubject, model: torch.nn.Module, config: ExplorerConfig) -> str:
+def _html(source: ModuleSource, model: torch.nn.Module, config: ExplorerConfig) -> str:
     """Details elements inside one another, opened two levels deep; the text before the bracket, then the figures."""
-    forest, parts = subject.forest, []
+    forest, parts = source.forest, []
     open_ends: list[int] = []
-    for row in _rows(subject, config):
+    for row in _rows(source, config):
         while open_ends and open_ends[-1] <= row:
             open_ends.pop()
             parts.append("</details>")
         words, _, facts = (
-            (forest.types[0], "", "") if row == 0 else _line(subject, row, config).partition(" [")
+            (forest.types[0], "", "") if row == 0 else _line(source, row, config).partition(" [")
         )
         name, _, kind = words.partition(": ")
         text = f"<b>{html.escape(name)}</b> <i>{html.escape(kind)}</i> <small>{html.escape(facts.rstrip(']'))}</small>"
@@ -180,4 +180,4 @@ def _html(subject: ModuleSubject, model: torch.nn.Module, config: ExplorerConfig
             parts.append(f'<div class="leaf">{text}</div>')
     parts += ["</details>"] * len(open_ends)
     title = html.escape(type(model).__name__)
-    return PAGE.format(title=title, facts=html.escape(_totals(subject, config)), tree="\n".join(parts))
+    return PAGE.format(title=title, facts=html.escape(_totals(source, config)), tree="\n".join(parts))

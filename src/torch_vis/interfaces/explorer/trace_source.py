@@ -20,11 +20,11 @@ from torch_vis.interfaces.explorer.maps import Maps
 from torch_vis.interfaces.explorer.source_code import lines_source
 from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing
 from torch_vis.views.terminal.measures import measure, share
-from torch_vis.views.terminal.source import CallRow, Details, Gradient, Picture, Source, Subject, TensorRow
+from torch_vis.views.terminal.source import CallRow, Details, Gradient, Picture, Source, SourceCode, TensorRow
 from torch_vis.views.text.notes import wall_time
 
 
-class TraceSubject(Subject):
+class TraceSource(Source):
     """A recorded run, alone: its rows are the modules, functions and optimizers that were called."""
 
     def __init__(self, trace: Trace) -> None:
@@ -64,7 +64,7 @@ class TraceSubject(Subject):
         assert self.row_of_scope is not None
         return calls_of(self.trace, self.row_of_scope, row)
 
-    def source(self, row: int) -> Source | None:
+    def source_code(self, row: int) -> SourceCode | None:
         """The lines from which the module's own operations were called, or else those inside it."""
         graph = self.trace.graph
         for below in (False, True):

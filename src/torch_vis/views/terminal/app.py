@@ -26,7 +26,7 @@ from torch_vis.views.terminal.panel_app import SideApp
 from torch_vis.views.terminal.panels.table import PANELS
 from torch_vis.views.terminal.row_filter import Arrangement, is_expression
 from torch_vis.views.terminal.screens import ChooseColumns, Help
-from torch_vis.views.terminal.source import Subject
+from torch_vis.views.terminal.source import Source
 from torch_vis.views.terminal.tree import ModuleTree
 
 FIRST_SCREEN = 40  # rows to open with, about
@@ -34,7 +34,7 @@ IDLE_S = 0.4  # after the first screen, when what a filter needs can be prepared
 
 
 class Explorer(SideApp):
-    """Shows one subject. ``run()`` takes the terminal until the user quits."""
+    """Shows one source. ``run()`` takes the terminal until the user quits."""
 
     TITLE = "torch_vis"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]  # noqa: RUF012  (Textual's own form)
@@ -91,16 +91,16 @@ class Explorer(SideApp):
         Binding("t", "theme", "dark/light", show=False),
     ]
 
-    def __init__(self, subject: Subject, config: ExplorerConfig | None = None) -> None:
-        super().__init__(subject)
+    def __init__(self, source: Source, config: ExplorerConfig | None = None) -> None:
+        super().__init__(source)
         self.config = config or ExplorerConfig()
-        self.arrangement = Arrangement(subject.forest, max_depth=self.config.max_depth)
+        self.arrangement = Arrangement(source.forest, max_depth=self.config.max_depth)
         self.arrangement.open_to(_opening_depth(self.arrangement))
         self._froze = False
         self.filtered = ""
         """The filter that the rows on show answer."""
         self._as_text = False  # it is no regular expression
-        self._depth = int(subject.forest.depth[self.arrangement.rows()].max(initial=0))
+        self._depth = int(source.forest.depth[self.arrangement.rows()].max(initial=0))
         self._set_theme(self.config.color_scheme)
 
     def _set_theme(self, scheme: str) -> None:
@@ -116,7 +116,7 @@ class Explorer(SideApp):
         config = self.config
         yield Static(self._top(), id="top")
         with Container(id="body"):
-            columns = chosen(self.subject.forest, config)
+            columns = chosen(self.source.forest, config)
             yield ModuleTree(self.arrangement, columns, bars=not config.compact_view, id="tree")
             with Vertical(id="side", classes="-off" if config.compact_view else ""):
                 yield Tabs(*(Tab(one.title, id=name) for name, one in PANELS.items()), id="tabs")
@@ -146,12 +146,12 @@ class Explorer(SideApp):
 
     def _top(self) -> Text:
         colours = palette(self.current_theme.dark)
-        text = Text.assemble((self.subject.title, colours.title), no_wrap=True, overflow="ellipsis")
-        for fact in self.subject.facts:
+        text = Text.assemble((self.source.title, colours.title), no_wrap=True, overflow="ellipsis")
+        for fact in self.source.facts:
             text.append("  ·  ", style=colours.faint)
             text.append(fact, style=colours.number)
-        if self.subject.other is not None:
-            text.append(f"  against {self.subject.other.title}", style=colours.warn)
+        if self.source.other is not None:
+            text.append(f"  against {self.source.other.title}", style=colours.warn)
         found = self.arrangement.matching
         if found is not None:
             text.append(f"  ·  {int(found.sum()):,} match", style=colours.match)
@@ -181,7 +181,7 @@ class Explorer(SideApp):
 
     def action_depth(self, step: int) -> None:
         """Open one level more or less."""
-        most = int(self.subject.forest.depth.max(initial=0))
+        most = int(self.source.forest.depth.max(initial=0))
         self._depth = max(0, min(most, self._depth + step))
         self.arrangement.open_to(self._depth)
         self.tree_view.rearrange()
@@ -194,7 +194,7 @@ class Explorer(SideApp):
 
     def action_everything(self, is_open: bool) -> None:
         """Open or close all."""
-        self._depth = int(self.subject.forest.depth.max(initial=0)) if is_open else 0
+        self._depth = int(self.source.forest.depth.max(initial=0)) if is_open else 0
         self.arrangement.open_to(self._depth if is_open else 1)
         self.tree_view.rearrange()
 
@@ -221,11 +221,11 @@ class Explorer(SideApp):
 
     def sort_by(self, column: str | None) -> None:
         """Sort the neighbours by a column, the largest first; None is the model's own order."""
-        if column in self.subject.forest.later:
+        if column in self.source.forest.later:
             self._with_columns([column], partial(self.sort_by, column))
             return
         self.arrangement.sort = column
-        self.arrangement.descending = column in self.subject.forest.numbers
+        self.arrangement.descending = column in self.source.forest.numbers
         self.tree_view.rearrange()
 
     def action_turn(self) -> None:
@@ -249,7 +249,7 @@ class Explorer(SideApp):
     async def action_columns(self) -> None:
         """Ask which columns to show."""
         tree = self.tree_view
-        found: Any = await self.push_screen_wait(ChooseColumns(available(self.subject.forest), tree.columns))
+        found: Any = await self.push_screen_wait(ChooseColumns(available(self.source.forest), tree.columns))
         if found is not None:
             self._with_columns(found, partial(tree.set_columns, found))
 
@@ -257,7 +257,7 @@ class Explorer(SideApp):
     def _with_columns(self, names: Sequence[str], then: Callable[[], None]) -> None:
         """Compute the columns that are not there yet, beside the screen's own work, and go on."""
         for name in names:
-            self.subject.forest.complete(name)
+            self.source.forest.complete(name)
         self.from_worker(then)
 
     # the filter
@@ -351,7 +351,7 @@ class Explorer(SideApp):
 
     def action_help(self) -> None:
         """All keys."""
-        self.push_screen(Help(self.subject.notes))
+        self.push_screen(Help(self.source.notes))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """What the palette offers beside Textual's own."""
@@ -360,7 +360,7 @@ class Explorer(SideApp):
             yield SystemCommand(
                 f"Panel: {one.title}", f"Show {one.title.lower()}", partial(self.show_panel, name)
             )
-        for column in available(self.subject.forest):
+        for column in available(self.source.forest):
             yield SystemCommand(
                 f"Sort by {column}", "Sort neighbours by this column", partial(self.sort_by, column)
             )

@@ -18,11 +18,11 @@ from textual.worker import get_current_worker
 from torch_vis.errors import TorchVisError
 from torch_vis.views.terminal.palette import palette
 from torch_vis.views.terminal.panels import details, performance, source
-from torch_vis.views.terminal.panels.panel_canvas import Sheet
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas
 from torch_vis.views.terminal.panels.table import PANELS
 from torch_vis.views.terminal.saving import ending_of, save_view, write_text
 from torch_vis.views.terminal.screens import AskPath
-from torch_vis.views.terminal.source import Advice, Subject
+from torch_vis.views.terminal.source import Advice, Source
 from torch_vis.views.terminal.tree import ModuleTree
 
 NO_BATCH = "needs the model and a batch: tv.trace(model, x).explore(model=model), or torch-vis explore MODEL --input …"
@@ -32,13 +32,13 @@ PATIENCE_S = 0.15  # how long a panel may keep the look of the one before it
 class SideApp(App[None]):
     """What an application with a tree, tabs and a panel does with the panel; it lays none of them out."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, source: Source) -> None:
         super().__init__()
-        self.subject = subject
+        self.source = source
         self.panel = "details"
         self.histograms = False
-        self._sheet: Sheet | None = None
-        self._filled: tuple[str, int] | None = None  # the panel and the row that the sheet is about
+        self._canvas: PanelCanvas | None = None
+        self._filled: tuple[str, int] | None = None  # the panel and the row that the canvas is about
         self._batch: Sequence[Advice] | None = None
 
     def from_worker(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
@@ -103,7 +103,7 @@ class SideApp(App[None]):
     @work(exclusive=True, group="panel", thread=True)
     def _fill_panel(self, name: str, row: int, width: int) -> None:
         dark = self.current_theme.dark
-        sheet = Sheet(width, palette(dark))
+        canvas = PanelCanvas(width, palette(dark))
         if row >= 0:
             draw: Any = PANELS[name].draw
             if name == "details":
@@ -113,21 +113,21 @@ class SideApp(App[None]):
             elif name == "performance":
                 draw = partial(performance.draw, batch=self._batch)
             try:
-                draw(self.subject, row, sheet)
+                draw(self.source, row, canvas)
             except (
                 Exception
             ) as error:  # a model's own property may raise; it is shown, and the explorer goes on
-                sheet.heading("This panel could not be filled")
-                sheet.say(f"{type(error).__name__}: {error}", sheet.colours.bad)
-        self.from_worker(self._show_sheet, name, row, sheet)
+                canvas.heading("This panel could not be filled")
+                canvas.say(f"{type(error).__name__}: {error}", canvas.colours.bad)
+        self.from_worker(self._show_canvas, name, row, canvas)
 
-    def _show_sheet(self, name: str, row: int, sheet: Sheet) -> None:
+    def _show_canvas(self, name: str, row: int, canvas: PanelCanvas) -> None:
         if (name, row) != (self.panel, self.row):
             return
-        self._sheet, self._filled = sheet, (name, row)
-        self.query_one("#panel", Static).update(sheet.text())
+        self._canvas, self._filled = canvas, (name, row)
+        self.query_one("#panel", Static).update(canvas.text())
         scroll = self.query_one("#scroll", VerticalScroll)
-        goal = 0 if sheet.goal is None else max(0, sheet.goal - 3)
+        goal = 0 if canvas.goal is None else max(0, canvas.goal - 3)
         self.call_after_refresh(scroll.scroll_to, y=goal, animate=False)
 
     def action_panel(self, step: int) -> None:
@@ -169,7 +169,7 @@ class SideApp(App[None]):
         """Work out how large a batch could be, and show it with the times."""
         self.from_worker(self.notify, "trying batch sizes …", timeout=3)
         try:
-            self._batch = self.subject.batch_sizes() or (Advice("batch size", NO_BATCH),)
+            self._batch = self.source.batch_sizes() or (Advice("batch size", NO_BATCH),)
         except Exception as error:  # a model may refuse other batches in any way
             self._batch = (Advice("batch size", f"cannot be worked out: {type(error).__name__}: {error}"),)
         self.from_worker(self.show_panel, "performance")
@@ -179,7 +179,7 @@ class SideApp(App[None]):
     @work
     async def action_save(self) -> None:
         """Ask for a name and write what is shown."""
-        found = await self.push_screen_wait(AskPath(f"{self.subject.title}.txt"))
+        found = await self.push_screen_wait(AskPath(f"{self.source.title}.txt"))
         if isinstance(found, str):
             self.save(found)
 
@@ -189,9 +189,9 @@ class SideApp(App[None]):
             if ending_of(path) == ".svg":
                 self._save_picture(path)
                 return
-            side = None if self.query_one("#side").has_class("-off") else self._sheet
+            side = None if self.query_one("#side").has_class("-off") else self._canvas
             panel = None if side is None else (PANELS[self.panel].title, side.text().plain)
-            save_view(path, self.tree_view.listing, self.subject.title, self.subject.facts, panel)
+            save_view(path, self.tree_view.listing, self.source.title, self.source.facts, panel)
         except (TorchVisError, OSError) as error:
             self.notify(str(error), severity="error", title="Not saved")
         else:
@@ -207,7 +207,7 @@ class SideApp(App[None]):
             drawn = asyncio.Event()
             self.call_after_refresh(drawn.set)
             await drawn.wait()
-            write_text(path, self.export_screenshot(title=self.subject.title))
+            write_text(path, self.export_screenshot(title=self.source.title))
         except (TorchVisError, OSError) as error:
             self.notify(str(error), severity="error", title="Not saved")
         else:
@@ -219,12 +219,12 @@ class SideApp(App[None]):
     def action_copy_path(self) -> None:
         """The row's path to the clipboard."""
         if self.row >= 0:
-            path = self.subject.forest.paths[self.row]
+            path = self.source.forest.paths[self.row]
             self.copy_to_clipboard(path)
             self.notify(path or "(the model itself has no path)", title="Copied", timeout=2)
 
     def action_copy_panel(self) -> None:
         """The panel's text to the clipboard."""
-        if self._sheet is not None:
-            self.copy_to_clipboard(self._sheet.text().plain)
+        if self._canvas is not None:
+            self.copy_to_clipboard(self._canvas.text().plain)
             self.notify(f"the panel {PANELS[self.panel].title}", title="Copied", timeout=2)

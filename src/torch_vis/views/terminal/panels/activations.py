@@ -10,45 +10,45 @@ from rich.text import Text
 from torch_vis.errors import TorchVisError
 from torch_vis.graph.types import Floats
 from torch_vis.views.terminal.palette import blend
-from torch_vis.views.terminal.panels.panel_canvas import Sheet, cut
-from torch_vis.views.terminal.source import Subject
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, cut
+from torch_vis.views.terminal.source import Source
 
 RAMP = ("#0b0b2a", "#3b1f7a", "#8f2a7f", "#d8576b", "#f9a242", "#fcf6a5")
 PICTURES = 3
 
 
-def draw(subject: Subject, row: int, sheet: Sheet) -> None:
+def draw(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
-    sheet.heading(subject.forest.paths[row] or subject.title, subject.forest.types[row])
+    canvas.heading(source.forest.paths[row] or source.title, source.forest.types[row])
     try:
-        found = subject.pictures(row)
+        found = source.pictures(row)
     except TorchVisError as error:  # the run cannot be repeated any more, and says why
-        sheet.missing(str(error))
+        canvas.missing(str(error))
         return
     if not found:
-        sheet.missing(subject.no_pictures if found is None else "Nothing came out of it that could be drawn.")
+        canvas.missing(source.no_pictures if found is None else "Nothing came out of it that could be drawn.")
         return
     for picture in found[:PICTURES]:
         low = min(float(image.min()) for image in picture.images)
         high = max(float(image.max()) for image in picture.images)
-        sheet.heading(picture.title, f"{low:.3g} (dark) … {high:.3g} (bright)")
-        _gallery([_scaled(image, low, high) for image in picture.images], sheet)
+        canvas.heading(picture.title, f"{low:.3g} (dark) … {high:.3g} (bright)")
+        _gallery([_scaled(image, low, high) for image in picture.images], canvas)
 
 
-def _gallery(images: list[Floats], sheet: Sheet) -> None:
+def _gallery(images: list[Floats], canvas: PanelCanvas) -> None:
     """The images with their channels' numbers, at least two side by side where there are several."""
-    most = sheet.width if len(images) == 1 else max(8, (sheet.width - 1) // 2)
+    most = canvas.width if len(images) == 1 else max(8, (canvas.width - 1) // 2)
     images = [narrowed(image, most) for image in images]
     wide = max(image.shape[1] for image in images)
-    in_row = max(1, (sheet.width + 1) // (wide + 1))
+    in_row = max(1, (canvas.width + 1) // (wide + 1))
     for first in range(0, len(images), in_row):
         row = images[first : first + in_row]
         if len(images) > 1:
             labels = (cut(f"ch {first + at}", wide).ljust(wide) for at in range(len(row)))
-            sheet.put((" ".join(labels), sheet.colours.dim))
+            canvas.put((" ".join(labels), canvas.colours.dim))
         for lines in zip(*(half_blocks(image) for image in row)):
-            sheet.lines.append(Text(" ").join(lines))
-        sheet.lines.append(Text())
+            canvas.lines.append(Text(" ").join(lines))
+        canvas.lines.append(Text())
 
 
 def narrowed(image: Floats, width: int) -> Floats:

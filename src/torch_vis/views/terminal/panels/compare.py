@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 from torch_vis.views.terminal.columns import COLUMNS, cell
-from torch_vis.views.terminal.panels.panel_canvas import Sheet, cut
-from torch_vis.views.terminal.source import Subject
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, cut
+from torch_vis.views.terminal.source import Source
 
 MOST = 300
 NEEDS = "There is no second model. Open two: tv.explore_model(model, against=other), or torch-vis explore A --against B"
@@ -23,66 +23,66 @@ class Pair(NamedTuple):
     change: str
 
 
-def draw(subject: Subject, row: int, sheet: Sheet) -> None:
+def draw(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
-    other = subject.other
+    other = source.other
     if other is None:
-        sheet.heading("Comparison")
-        sheet.missing(NEEDS)
+        canvas.heading("Comparison")
+        canvas.missing(NEEDS)
         return
-    path = subject.forest.paths[row]
-    sheet.heading(path or subject.title, f"{subject.title} against {other.title}")
+    path = source.forest.paths[row]
+    canvas.heading(path or source.title, f"{source.title} against {other.title}")
     there = other.forest.row(path)
     if there is None:
-        sheet.say(f"{other.title} has no {path}.", sheet.colours.warn)
+        canvas.say(f"{other.title} has no {path}.", canvas.colours.warn)
     else:
-        _figures(subject, row, other, there, sheet)
-    found = pairs(subject, row, other, there)
+        _figures(source, row, other, there, canvas)
+    found = pairs(source, row, other, there)
     differing = [one for one in found if one.change != "same"]
-    sheet.heading("Modules", f"{len(differing):,} of {len(found):,} differ")
+    canvas.heading("Modules", f"{len(differing):,} of {len(found):,} differ")
     for one in differing[:MOST]:
-        _line(one, subject, other, sheet)
+        _line(one, source, other, canvas)
     if len(differing) > MOST:
-        sheet.missing(f"… {len(differing) - MOST:,} more")
+        canvas.missing(f"… {len(differing) - MOST:,} more")
 
 
-def pairs(subject: Subject, row: int, other: Subject, there: int | None) -> list[Pair]:
+def pairs(source: Source, row: int, other: Source, there: int | None) -> list[Pair]:
     """Every path below a row, in either tree, in the order of the first."""
-    mine, theirs = subject.forest, other.forest
+    mine, theirs = source.forest, other.forest
     right = {} if there is None else {theirs.paths[at]: at for at in range(there, int(theirs.end[there]))}
     found = []
     for at in range(row, int(mine.end[row])):
         match = right.pop(mine.paths[at], -1)
-        found.append(Pair(mine.paths[at], at, match, _change(subject, at, other, match)))
+        found.append(Pair(mine.paths[at], at, match, _change(source, at, other, match)))
     found += [Pair(path, -1, at, "only right") for path, at in right.items()]
     return found
 
 
-def _change(subject: Subject, left: int, other: Subject, right: int) -> str:
+def _change(source: Source, left: int, other: Source, right: int) -> str:
     if right < 0:
         return "only left"
-    if subject.forest.types[left] != other.forest.types[right]:
+    if source.forest.types[left] != other.forest.types[right]:
         return "class"
     for name in ("params", "args", "shapes"):
-        mine, theirs = subject.forest.numbers.get(name), other.forest.numbers.get(name)
+        mine, theirs = source.forest.numbers.get(name), other.forest.numbers.get(name)
         if mine is not None and theirs is not None and mine[left] != theirs[right]:
             return "parameters" if name == "params" else name
-        words, others = subject.forest.texts.get(name), other.forest.texts.get(name)
+        words, others = source.forest.texts.get(name), other.forest.texts.get(name)
         if words is not None and others is not None and words(left) != others(right):
             return "arguments" if name == "args" else name
     return "same"
 
 
-def _figures(subject: Subject, row: int, other: Subject, there: int, sheet: Sheet) -> None:
+def _figures(source: Source, row: int, other: Source, there: int, canvas: PanelCanvas) -> None:
     rows = []
     for name in FIGURES:
-        if name not in subject.forest.numbers or name not in other.forest.numbers:
+        if name not in source.forest.numbers or name not in other.forest.numbers:
             continue
-        left, right = float(subject.forest.numbers[name][row]), float(other.forest.numbers[name][there])
+        left, right = float(source.forest.numbers[name][row]), float(other.forest.numbers[name][there])
         rows.append(
             [COLUMNS[name].title, cell(name, left) or "–", cell(name, right) or "–", _ratio(left, right)]
         )
-    sheet.table(["", cut(subject.title, 18), cut(other.title, 18), "right/left"], rows, right="lrrr")
+    canvas.table(["", cut(source.title, 18), cut(other.title, 18), "right/left"], rows, right="lrrr")
 
 
 def _ratio(left: float, right: float) -> str:
@@ -91,22 +91,22 @@ def _ratio(left: float, right: float) -> str:
     return "=" if left == right else f"{right / left:.2f} ×"
 
 
-def _line(one: Pair, subject: Subject, other: Subject, sheet: Sheet) -> None:
-    colours = sheet.colours
+def _line(one: Pair, source: Source, other: Source, canvas: PanelCanvas) -> None:
+    colours = canvas.colours
     sign, style = {"only left": ("−", colours.bad), "only right": ("+", colours.good)}.get(
         one.change, ("≠", colours.warn)
     )
-    half = max(10, (sheet.width - 4) // 2)
-    left = _words(subject, one.left) if one.left >= 0 else ""
+    half = max(10, (canvas.width - 4) // 2)
+    left = _words(source, one.left) if one.left >= 0 else ""
     right = _words(other, one.right) if one.right >= 0 else ""
-    path = cut(one.path or "(the model)", sheet.width - 16).ljust(max(0, sheet.width - 14))
-    sheet.put((f"{sign} ", style), (path, colours.name), (one.change, style))
+    path = cut(one.path or "(the model)", canvas.width - 16).ljust(max(0, canvas.width - 14))
+    canvas.put((f"{sign} ", style), (path, colours.name), (one.change, style))
     left = cut(left, half - 1).ljust(half)
-    sheet.put(("  ", colours.dim), (left, colours.dim), (cut(right, half - 1), colours.number))
+    canvas.put(("  ", colours.dim), (left, colours.dim), (cut(right, half - 1), colours.number))
 
 
-def _words(subject: Subject, row: int) -> str:
-    forest = subject.forest
+def _words(source: Source, row: int) -> str:
+    forest = source.forest
     parts = [forest.types[row]]
     if "args" in forest.texts:
         parts.append(f"({forest.texts['args'](row)})")

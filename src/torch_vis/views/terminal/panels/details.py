@@ -9,37 +9,37 @@ from rich.text import Text
 from torch_vis.graph.text import many, size
 from torch_vis.views.terminal.columns import cell
 from torch_vis.views.terminal.forest import RECOMPUTED
-from torch_vis.views.terminal.panels.panel_canvas import Sheet, short, sizes
-from torch_vis.views.terminal.source import Subject, TensorRow
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, short, sizes
+from torch_vis.views.terminal.source import Source, TensorRow
 
 
-def draw(subject: Subject, row: int, sheet: Sheet, *, histograms: bool = False) -> None:
+def draw(source: Source, row: int, canvas: PanelCanvas, *, histograms: bool = False) -> None:
     """Fill the panel."""
-    found = subject.details(row)
-    sheet.heading(subject.forest.types[row], found.arguments)
-    sheet.facts([*found.facts, *_again(subject, row)])
+    found = source.details(row)
+    canvas.heading(source.forest.types[row], found.arguments)
+    canvas.facts([*found.facts, *_again(source, row)])
     if found.doc:
-        sheet.say(" ".join(found.doc.split()), sheet.colours.dim)
-    tensors = subject.figures(row)
+        canvas.say(" ".join(found.doc.split()), canvas.colours.dim)
+    tensors = source.figures(row)
     if tensors:
-        sheet.heading("Tensors", "its own; i shows how their elements are spread")
-        _tensors(tensors, sheet)
+        canvas.heading("Tensors", "its own; i shows how their elements are spread")
+        _tensors(tensors, canvas)
     if histograms:
-        _histograms(subject, row, sheet)
+        _histograms(source, row, canvas)
     if found.hyperparameters:
-        sheet.heading("Hyperparameters")
-        sheet.facts(found.hyperparameters)
+        canvas.heading("Hyperparameters")
+        canvas.facts(found.hyperparameters)
     if len(found.inheritance) > 1:
-        sheet.heading("Inheritance")
+        canvas.heading("Inheritance")
         for depth, name in enumerate(found.inheritance):
             line = "  " * (depth - 1) + "└ " * bool(depth) + name
-            sheet.lines.append(Text(line, style=sheet.colours.dim if depth else sheet.colours.name))
-    _advice(subject, row, sheet)
+            canvas.lines.append(Text(line, style=canvas.colours.dim if depth else canvas.colours.name))
+    _advice(source, row, canvas)
 
 
-def _again(subject: Subject, row: int) -> list[tuple[str, str]]:
+def _again(source: Source, row: int) -> list[tuple[str, str]]:
     """What backward computed again of it."""
-    numbers = subject.forest.numbers
+    numbers = source.forest.numbers
     operations = numbers["recomputed_ops"][row] if "recomputed_ops" in numbers else 0.0
     if not operations > 0:
         return []
@@ -47,19 +47,19 @@ def _again(subject: Subject, row: int) -> list[tuple[str, str]]:
     return [(RECOMPUTED, f"{many(int(operations), 'operation')} run again during backward{time}")]
 
 
-def _tensors(tensors: Sequence[TensorRow], sheet: Sheet) -> None:
+def _tensors(tensors: Sequence[TensorRow], canvas: PanelCanvas) -> None:
     """What they are, and below that what is in them: side by side there would be no room for either."""
     rows = []
     for one in tensors:
         nbytes = "" if one.nbytes is None else size(one.nbytes)
         rows.append([one.name, sizes(one.shape), one.dtype, one.device, nbytes, _note(one)])
-    colours = sheet.colours
+    colours = canvas.colours
     heads = ["name", "shape", "dtype", "device", "size", ""]
-    sheet.table(heads, rows, right="llllrl", styles=[colours.name, colours.type])
+    canvas.table(heads, rows, right="llllrl", styles=[colours.name, colours.type])
     inside = [[one.name, *_figures(one)] for one in tensors if one.figures is not None]
     if inside:
-        sheet.blank()
-        sheet.table(["contents", "min", "max", "mean", "std"], inside, right="lrrrr", styles=[colours.name])
+        canvas.blank()
+        canvas.table(["contents", "min", "max", "mean", "std"], inside, right="lrrrr", styles=[colours.name])
 
 
 def _figures(one: TensorRow) -> list[str]:
@@ -79,23 +79,23 @@ def _note(one: TensorRow) -> str:
     return ", ".join(filter(None, words))
 
 
-def _histograms(subject: Subject, row: int, sheet: Sheet) -> None:
-    found = subject.histograms(row)
+def _histograms(source: Source, row: int, canvas: PanelCanvas) -> None:
+    found = source.histograms(row)
     for bars in found or ():
-        sheet.heading(bars.name, f"{short(bars.low)} … {short(bars.high)}, {sum(bars.counts):,} elements")
+        canvas.heading(bars.name, f"{short(bars.low)} … {short(bars.high)}, {sum(bars.counts):,} elements")
         counts, low, high = bars.counts, bars.low, bars.high
         together = max(1, len(counts) // 20)
         steps = [sum(counts[at : at + together]) for at in range(0, len(counts), together)]
         top = max(steps) or 1
         for at, number in enumerate(steps):
             left = low + (high - low) * at / len(steps)
-            sheet.bar(short(left), number / top, f"{number:,}", label_width=9)
+            canvas.bar(short(left), number / top, f"{number:,}", label_width=9)
     if not found:
-        sheet.missing("there are no elements to look at")
+        canvas.missing("there are no elements to look at")
 
 
-def _advice(subject: Subject, row: int, sheet: Sheet) -> None:
-    found = subject.advice(row)
+def _advice(source: Source, row: int, canvas: PanelCanvas) -> None:
+    found = source.advice(row)
     if found:
-        sheet.heading("Could be smaller", "estimates from its weights")
-        sheet.facts([(one.kind, one.text) for one in found])
+        canvas.heading("Could be smaller", "estimates from its weights")
+        canvas.facts([(one.kind, one.text) for one in found])

@@ -9,8 +9,8 @@ import numpy as np
 
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Kind, Phase, Role
-from torch_vis.views.terminal.panels.panel_canvas import Sheet, cut, sizes
-from torch_vis.views.terminal.source import CallRow, Subject
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, cut, sizes
+from torch_vis.views.terminal.source import CallRow, Source
 
 MOST = 14
 
@@ -23,34 +23,32 @@ class Passage(NamedTuple):
     times: int
 
 
-def draw(subject: Subject, row: int, sheet: Sheet) -> None:
+def draw(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
-    sheet.heading(subject.forest.paths[row] or subject.title, subject.forest.types[row])
-    if subject.graph is None:
-        calls = subject.calls(row)
+    canvas.heading(source.forest.paths[row] or source.title, source.forest.types[row])
+    if source.graph is None:
+        calls = source.calls(row)
         if calls:
-            _from_call(calls[0], subject, row, sheet)
+            _from_call(calls[0], source, row, canvas)
         else:
-            sheet.missing(
+            canvas.missing(
                 "Where tensors come from and go to is known of a traced run: tv.trace(model, x).explore()"
             )
         return
-    nodes = subject.nodes(row)
+    nodes = source.nodes(row)
     if not len(nodes):
-        sheet.missing("No operation of it ran.")
+        canvas.missing("No operation of it ran.")
         return
-    into, out_of, state = passages(subject, subject.graph, nodes)
-    box(into, out_of, subject.forest.names[row], subject.forest.types[row], sheet)
+    into, out_of, state = passages(source, source.graph, nodes)
+    box(into, out_of, source.forest.names[row], source.forest.types[row], canvas)
     if state:
-        sheet.heading("State that it reads", f"{len(state):,} parameters and buffers")
-        sheet.table(["", ""], [[one.what, one.who] for one in state[:MOST]], styles=[sheet.colours.type])
+        canvas.heading("State that it reads", f"{len(state):,} parameters and buffers")
+        canvas.table(["", ""], [[one.what, one.who] for one in state[:MOST]], styles=[canvas.colours.type])
         if len(state) > MOST:
-            sheet.missing(f"… {len(state) - MOST:,} more")
+            canvas.missing(f"… {len(state) - MOST:,} more")
 
 
-def passages(
-    subject: Subject, graph: Graph, nodes: Any
-) -> tuple[list[Passage], list[Passage], list[Passage]]:
+def passages(source: Source, graph: Graph, nodes: Any) -> tuple[list[Passage], list[Passage], list[Passage]]:
     """What the forward operations of a module take from others, what others take from them, and the state they read."""
     inside = np.zeros(len(graph) + 1, dtype=bool)
     inside[nodes] = True
@@ -64,18 +62,18 @@ def passages(
     leaving = np.flatnonzero(real & made_forward & ~inside[reader] & inside[producer])
     state = np.isin(graph.value_role[value[entering]], (Role.PARAMETER, Role.BUFFER))
     state &= producer[entering] < 0
-    into = _taken(subject, graph, value[entering[~state]])
-    readers = [(int(value[at]), _place(subject, graph, int(reader[at]))) for at in leaving]
+    into = _taken(source, graph, value[entering[~state]])
+    readers = [(int(value[at]), _place(source, graph, int(reader[at]))) for at in leaving]
     results = [
         (row.value.index, f"result {row.name}")
         for row in graph.outcomes
         if row.kind == "output" and inside[graph.value_producer[row.value.index]]
     ]
-    return into, _named(graph, _grouped(readers + results)), _taken(subject, graph, value[entering[state]])
+    return into, _named(graph, _grouped(readers + results)), _taken(source, graph, value[entering[state]])
 
 
-def _taken(subject: Subject, graph: Graph, values: Any) -> list[Passage]:
-    found = [(value, _maker(subject, graph, value)) for value in dict.fromkeys(values.tolist())]
+def _taken(source: Source, graph: Graph, values: Any) -> list[Passage]:
+    found = [(value, _maker(source, graph, value)) for value in dict.fromkeys(values.tolist())]
     return _named(graph, _grouped(found))
 
 
@@ -95,10 +93,10 @@ def _named(graph: Graph, found: dict[tuple[int, str], int]) -> list[Passage]:
     return [Passage(what, who, times) for (what, who), times in alike.items()]
 
 
-def _maker(subject: Subject, graph: Graph, value: int) -> str:
+def _maker(source: Source, graph: Graph, value: int) -> str:
     producer = int(graph.value_producer[value])
     if producer >= 0:
-        return _place(subject, graph, producer)
+        return _place(source, graph, producer)
     role = Role(graph.value_role[value]).name.lower().replace("_", " ")
     name = int(graph.value_name[value])
     if name < 0:
@@ -106,38 +104,40 @@ def _maker(subject: Subject, graph: Graph, value: int) -> str:
     return f"{role} {graph.names[name]}"
 
 
-def _place(subject: Subject, graph: Graph, node: int) -> str:
-    row = -1 if subject.row_of_scope is None else int(subject.row_of_scope[graph.node_scope[node]])
-    where = subject.forest.paths[row] if row >= 0 else ""
+def _place(source: Source, graph: Graph, node: int) -> str:
+    row = -1 if source.row_of_scope is None else int(source.row_of_scope[graph.node_scope[node]])
+    where = source.forest.paths[row] if row >= 0 else ""
     return f"{where or 'the run'} · {graph.nodes[node].name}"
 
 
-def _from_call(call: CallRow, subject: Subject, row: int, sheet: Sheet) -> None:
+def _from_call(call: CallRow, source: Source, row: int, canvas: PanelCanvas) -> None:
     """Without a graph: what the first recorded call took and gave."""
     into = [Passage(f"{one.dtype}[{sizes(one.shape)}]", f"argument {one.name}", 1) for one in call.inputs]
     out_of = [Passage(f"{one.dtype}[{sizes(one.shape)}]", one.name, 1) for one in call.outputs]
-    box(into, out_of, subject.forest.names[row], subject.forest.types[row], sheet)
-    sheet.blank()
-    sheet.missing("A trace would also know who made these and who reads them.")
+    box(into, out_of, source.forest.names[row], source.forest.types[row], canvas)
+    canvas.blank()
+    canvas.missing("A trace would also know who made these and who reads them.")
 
 
-def box(into: Sequence[Passage], out_of: Sequence[Passage], name: str, kind: str, sheet: Sheet) -> None:
+def box(
+    into: Sequence[Passage], out_of: Sequence[Passage], name: str, kind: str, canvas: PanelCanvas
+) -> None:
     """Arrows into a box from above, and out of it below."""
-    colours = sheet.colours
-    width = min(sheet.width, max(24, len(name) + 4, len(kind) + 4))
-    _arrows(into, sheet)
+    colours = canvas.colours
+    width = min(canvas.width, max(24, len(name) + 4, len(kind) + 4))
+    _arrows(into, canvas)
     top = "┌" + "─" * 3 + ("▼" if into else "─") + "─" * (width - 6) + "┐"
-    sheet.put((top, colours.title))
+    canvas.put((top, colours.title))
     for words, style in ((name, colours.name), (kind, colours.type)):
         inside = cut(words, width - 4).ljust(width - 4)
-        sheet.put(("│ ", colours.title), (inside, style), (" │", colours.title))
+        canvas.put(("│ ", colours.title), (inside, style), (" │", colours.title))
     bottom = "└" + "─" * 3 + ("┬" if out_of else "─") + "─" * (width - 6) + "┘"
-    sheet.put((bottom, colours.title))
-    _arrows(out_of, sheet, last=True)
+    canvas.put((bottom, colours.title))
+    _arrows(out_of, canvas, last=True)
 
 
-def _arrows(rows: Sequence[Passage], sheet: Sheet, *, last: bool = False) -> None:
-    colours = sheet.colours
+def _arrows(rows: Sequence[Passage], canvas: PanelCanvas, *, last: bool = False) -> None:
+    colours = canvas.colours
     wide = max((len(one.what) for one in rows[:MOST]), default=0)
     for number, one in enumerate(rows[:MOST]):
         if last:
@@ -145,12 +145,12 @@ def _arrows(rows: Sequence[Passage], sheet: Sheet, *, last: bool = False) -> Non
         else:
             corner = "┌── " if number == 0 else "├── "
         who = f"  {'to' if last else 'from'} {one.who}" + (f" × {one.times}" if one.times > 1 else "")
-        who = _cut_left(who, max(8, sheet.width - wide - 8))
-        sheet.put(
+        who = _cut_left(who, max(8, canvas.width - wide - 8))
+        canvas.put(
             ("    " + corner, colours.title), (one.what.ljust(wide), colours.type), (who, colours.number)
         )
     if len(rows) > MOST:
-        sheet.put((f"    {'└' if last else '├'}── … {len(rows) - MOST:,} more", colours.dim))
+        canvas.put((f"    {'└' if last else '├'}── … {len(rows) - MOST:,} more", colours.dim))
 
 
 def _cut_left(text: str, width: int) -> str:

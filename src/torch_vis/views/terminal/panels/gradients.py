@@ -6,42 +6,40 @@ import math
 
 from rich.style import Style
 
-from torch_vis.views.terminal.panels.panel_canvas import Sheet, short
-from torch_vis.views.terminal.source import Gradient, Subject
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, short
+from torch_vis.views.terminal.source import Gradient, Source
 
 MOST = 400
 LOW, HIGH = 1e-7, 1e3
 
 
-def draw(subject: Subject, row: int, sheet: Sheet) -> None:
+def draw(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
-    found = subject.gradients()
-    sheet.heading(
-        subject.forest.paths[row] or subject.title, "norms of the gradients, on a logarithmic scale"
-    )
+    found = source.gradients()
+    canvas.heading(source.forest.paths[row] or source.title, "norms of the gradients, on a logarithmic scale")
     if found is None:
-        sheet.missing(subject.no_gradients)
+        canvas.missing(source.no_gradients)
         return
-    stop = int(subject.forest.end[row])
+    stop = int(source.forest.end[row])
     here = [one for one in found if row <= one.row < stop]
     if not here:
-        sheet.missing("It has no parameters of its own, and none inside.")
+        canvas.missing("It has no parameters of its own, and none inside.")
         return
-    _summary(here, sheet)
+    _summary(here, canvas)
     known = [one.norm for one in here if one.norm]
     low, high = (math.log10(min(known)), math.log10(max(known))) if known else (0.0, 0.0)
     wide = min(40, max(len(one.name) for one in here[:MOST]))
     for one in here[:MOST]:
         if one.norm is None:
-            sheet.bar(one.name, 0, "none", label_width=wide)
+            canvas.bar(one.name, 0, "none", label_width=wide)
             continue
         share = 0.0 if not one.norm else (math.log10(one.norm) - low + 0.5) / (high - low + 0.5)
-        sheet.bar(one.name, share, short(one.norm), label_width=wide, style=_style(one, sheet))
+        canvas.bar(one.name, share, short(one.norm), label_width=wide, style=_style(one, canvas))
     if len(here) > MOST:
-        sheet.missing(f"… {len(here) - MOST:,} more parameters; go to a module inside to see them")
+        canvas.missing(f"… {len(here) - MOST:,} more parameters; go to a module inside to see them")
 
 
-def _summary(here: list[Gradient], sheet: Sheet) -> None:
+def _summary(here: list[Gradient], canvas: PanelCanvas) -> None:
     known = [one.norm for one in here if one.norm is not None and math.isfinite(one.norm)]
     whole = math.sqrt(sum(norm * norm for norm in known))
     facts = [("norm of all", short(whole)), ("parameters", _tensors(len(here)))]
@@ -54,15 +52,15 @@ def _summary(here: list[Gradient], sheet: Sheet) -> None:
     ):
         if number:
             facts.append((label, _tensors(number)))
-    sheet.facts(facts)
-    sheet.blank()
+    canvas.facts(facts)
+    canvas.blank()
 
 
-def _style(one: Gradient, sheet: Sheet) -> Style:
+def _style(one: Gradient, canvas: PanelCanvas) -> Style:
     norm = one.norm
     if norm is None or not math.isfinite(norm) or norm > HIGH:
-        return sheet.colours.bad
-    return sheet.colours.warn if norm < LOW else sheet.colours.good
+        return canvas.colours.bad
+    return canvas.colours.warn if norm < LOW else canvas.colours.good
 
 
 def _tensors(number: int) -> str:

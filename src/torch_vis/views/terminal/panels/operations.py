@@ -11,8 +11,8 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, many
 from torch_vis.views.terminal.forest import RECOMPUTED
-from torch_vis.views.terminal.panels.panel_canvas import Sheet
-from torch_vis.views.terminal.source import Subject
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas
+from torch_vis.views.terminal.source import Source
 from torch_vis.views.text.notes import AGAIN
 
 MOST = 200
@@ -21,25 +21,25 @@ SIGNS = {Phase.FORWARD: "→", Phase.BACKWARD: "←", Phase.OPTIMIZER: "↓"}
 NEEDS = "Operations are those of a traced run: tv.trace(model, x, backward=True).explore()"
 
 
-def draw(subject: Subject, row: int, sheet: Sheet) -> None:
+def draw(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
-    sheet.heading(subject.forest.paths[row] or subject.title, subject.forest.types[row])
-    graph, metrics = subject.graph, subject.metrics
+    canvas.heading(source.forest.paths[row] or source.title, source.forest.types[row])
+    graph, metrics = source.graph, source.metrics
     if graph is None or metrics is None:
-        sheet.missing(NEEDS)
+        canvas.missing(NEEDS)
         return
-    nodes = subject.nodes(row)
+    nodes = source.nodes(row)
     if not len(nodes):
-        sheet.missing("No operation of it ran.")
+        canvas.missing("No operation of it ran.")
         return
-    _kinds(graph, metrics, nodes, sheet)
-    sheet.heading("In order", f"{many(len(nodes), 'operation')}; {_signs(graph, nodes[:MOST])}")
+    _kinds(graph, metrics, nodes, canvas)
+    canvas.heading("In order", f"{many(len(nodes), 'operation')}; {_signs(graph, nodes[:MOST])}")
     rows = [_line(graph, metrics, int(node)) for node in nodes[:MOST]]
     heads = ["#", "", "operation", "output", "time", "FLOPs"]
-    styles = [sheet.colours.faint, sheet.colours.dim, sheet.colours.name, sheet.colours.type]
-    sheet.table(heads, rows, right="rlllrr", styles=styles)
+    styles = [canvas.colours.faint, canvas.colours.dim, canvas.colours.name, canvas.colours.type]
+    canvas.table(heads, rows, right="rlllrr", styles=styles)
     if len(nodes) > MOST:
-        sheet.missing(f"… {len(nodes) - MOST:,} more operations; open a module inside to see them")
+        canvas.missing(f"… {len(nodes) - MOST:,} more operations; open a module inside to see them")
 
 
 def _signs(graph: Graph, nodes: Any) -> str:
@@ -50,7 +50,7 @@ def _signs(graph: Graph, nodes: Any) -> str:
     return ", ".join([*words, *([f"{AGAIN} {RECOMPUTED}"] if repeated.any() else ())])
 
 
-def _kinds(graph: Graph, metrics: Metrics, nodes: Any, sheet: Sheet) -> None:
+def _kinds(graph: Graph, metrics: Metrics, nodes: Any, canvas: PanelCanvas) -> None:
     """The kinds of operations by the time that they took together."""
     names: dict[str, int] = {}
     of_call = np.array(
@@ -67,7 +67,7 @@ def _kinds(graph: Graph, metrics: Metrics, nodes: Any, sheet: Sheet) -> None:
     for at in order:
         label = words[at] + (f" × {counts[at]}" if counts[at] > 1 else "")
         text = duration(int(totals[at])) if timed else f"{int(totals[at]):,}"
-        sheet.bar(label, totals[at] / (totals.sum() or 1), text, label_width=wide)
+        canvas.bar(label, totals[at] / (totals.sum() or 1), text, label_width=wide)
 
 
 def _line(graph: Graph, metrics: Metrics, number: int) -> list[str]:

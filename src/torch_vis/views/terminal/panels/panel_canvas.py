@@ -18,13 +18,13 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
 
 
-class Sheet:
+class PanelCanvas:
     """Lines of a panel, one below the other.
 
     >>> from torch_vis.views.terminal.palette import palette
-    >>> sheet = Sheet(40, palette(True))
-    >>> sheet.facts([("class", "Linear"), ("parameters", "8")])
-    >>> print(sheet.text().plain)
+    >>> canvas = PanelCanvas(40, palette(True))
+    >>> canvas.facts([("class", "Linear"), ("parameters", "8")])
+    >>> print(canvas.text().plain)
     class       Linear
     parameters  8
     """

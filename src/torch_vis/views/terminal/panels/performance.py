@@ -12,8 +12,8 @@ from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.terminal.columns import cell
 from torch_vis.views.terminal.forest import RECOMPUTED
-from torch_vis.views.terminal.panels.panel_canvas import Sheet, short, sizes, sparkline
-from torch_vis.views.terminal.source import Advice, CallRow, Subject, TensorRow
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, short, sizes, sparkline
+from torch_vis.views.terminal.source import Advice, CallRow, Source, TensorRow
 
 NEEDS = (
     "Nothing of this has run yet. Record a run and open the explorer again: "
@@ -23,33 +23,33 @@ BETWEEN = "Python and autograd, between the operations of backward and around th
 MOST = 12
 
 
-def draw(subject: Subject, row: int, sheet: Sheet, *, batch: Sequence[Advice] | None = None) -> None:
+def draw(source: Source, row: int, canvas: PanelCanvas, *, batch: Sequence[Advice] | None = None) -> None:
     """Fill the panel; ``batch`` is what was found out about batch sizes, if anything was."""
     if batch:
-        sheet.heading("Batch size")
-        sheet.facts([(one.kind, one.text) for one in batch])
-    numbers = subject.forest.numbers
-    sheet.heading(subject.forest.paths[row] or subject.title)
-    calls = subject.calls(row)
+        canvas.heading("Batch size")
+        canvas.facts([(one.kind, one.text) for one in batch])
+    numbers = source.forest.numbers
+    canvas.heading(source.forest.paths[row] or source.title)
+    calls = source.calls(row)
     if calls is None and "time" not in numbers and "ops" not in numbers:
-        sheet.missing(NEEDS)
+        canvas.missing(NEEDS)
         return
     called = numbers["calls"][row] if "calls" in numbers else float(len(calls or ()))
     if not called and not calls:
-        sheet.missing("It was not called in this run.")
+        canvas.missing("It was not called in this run.")
         return
-    _totals(subject, row, sheet)
-    if calls and subject.forest.kind(row) == "run":
-        _whole(subject, row, calls, sheet)
+    _totals(source, row, canvas)
+    if calls and source.forest.kind(row) == "run":
+        _whole(source, row, calls, canvas)
     elif calls:
-        _spread(calls, sheet)
-        _borders(calls, sheet)
+        _spread(calls, canvas)
+        _borders(calls, canvas)
 
 
-def _totals(subject: Subject, row: int, sheet: Sheet) -> None:
-    numbers = subject.forest.numbers
+def _totals(source: Source, row: int, canvas: PanelCanvas) -> None:
+    numbers = source.forest.numbers
     rows = []
-    first = _phases(subject, row)
+    first = _phases(source, row)
     for label, whole, own in ((first, "time", "self"), ("backward", "backward", "backward_self")):
         if whole in numbers and not math.isnan(numbers[whole][row]):
             top = float(np.nanmax(numbers[whole], initial=0.0))
@@ -58,7 +58,7 @@ def _totals(subject: Subject, row: int, sheet: Sheet) -> None:
                 [label, cell(whole, numbers[whole][row]), cell(own, numbers[own][row]), f"{part:.1%}"]
             )
     if rows:
-        sheet.table(["", "with what it calls", "self", "of all"], rows, right="lrrr")
+        canvas.table(["", "with what it calls", "self", "of all"], rows, right="lrrr")
     facts = []
     for name, label in (("memory", f"allocated in {first}"), ("ops", "operations")):
         if name in numbers and not math.isnan(numbers[name][row]):
@@ -69,39 +69,39 @@ def _totals(subject: Subject, row: int, sheet: Sheet) -> None:
         speed = f", {count(int(rate * 1e9))}FLOP/s" if rate else ""
         facts.append(("FLOPs in forward", count(int(flops)) + speed))
     if facts:
-        sheet.blank()
-        sheet.facts(facts)
+        canvas.blank()
+        canvas.facts(facts)
 
 
-def _phases(subject: Subject, row: int) -> str:
+def _phases(source: Source, row: int) -> str:
     """What ran in a row besides backward: forward, or what an optimizer did."""
-    if subject.graph is None:
+    if source.graph is None:
         return "forward"
-    found = np.unique(subject.graph.node_phase[subject.nodes(row)]).tolist()
+    found = np.unique(source.graph.node_phase[source.nodes(row)]).tolist()
     words = [Phase(phase).name.lower() for phase in found if phase != Phase.BACKWARD]
     return ", ".join(words) or "forward"
 
 
-def _whole(subject: Subject, row: int, calls: Sequence[CallRow], sheet: Sheet) -> None:
+def _whole(source: Source, row: int, calls: Sequence[CallRow], canvas: PanelCanvas) -> None:
     """The run from its beginning to its end, and what of it is in none of the figures above."""
-    whole, numbers = sum(call.time_ns for call in calls), subject.forest.numbers
+    whole, numbers = sum(call.time_ns for call in calls), source.forest.numbers
     told = sum(float(numbers[name][row]) for name in ("time", "backward") if name in numbers)
     facts = [("whole run", f"{duration(whole)} from its beginning to its end")]
     if not math.isnan(told) and whole > told:
         facts.append(("the rest", f"{duration(int(whole - told))}: {BETWEEN}"))
-    sheet.blank()
-    sheet.facts(facts)
+    canvas.blank()
+    canvas.facts(facts)
 
 
-def _spread(calls: Sequence[CallRow], sheet: Sheet) -> None:
+def _spread(calls: Sequence[CallRow], canvas: PanelCanvas) -> None:
     first = [number for number, call in enumerate(calls) if call.note != RECOMPUTED]
     again = len(calls) - len(first)
     times = np.array([calls[number].time_ns for number in first], dtype=np.float64)
-    sheet.heading("Calls", f"{len(first):,}" + (f", and {again:,} {RECOMPUTED}" if again else ""))
+    canvas.heading("Calls", f"{len(first):,}" + (f", and {again:,} {RECOMPUTED}" if again else ""))
     if len(first) > 1:
-        sheet.lines.append(Text(sparkline(times.tolist(), sheet.width), style=sheet.colours.warn))
+        canvas.lines.append(Text(sparkline(times.tolist(), canvas.width), style=canvas.colours.warn))
         middle, low, high = np.median(times), times.min(), times.max()
-        sheet.facts(
+        canvas.facts(
             [
                 ("mean", f"{duration(int(times.mean()))} ± {duration(int(times.std()))}"),
                 ("median", duration(int(middle))),
@@ -111,20 +111,20 @@ def _spread(calls: Sequence[CallRow], sheet: Sheet) -> None:
         )
 
 
-def _borders(calls: Sequence[CallRow], sheet: Sheet) -> None:
-    sheet.blank()
+def _borders(calls: Sequence[CallRow], canvas: PanelCanvas) -> None:
+    canvas.blank()
     rows = []
     for number, call in enumerate(calls[:MOST]):
         own = "" if call.self_ns is None else duration(call.self_ns)
         rows.append(
             [str(number), duration(call.time_ns), own, _shapes(call.inputs), _shapes(call.outputs), call.note]
         )
-    sheet.table(["call", "time", "self", "in", "out", ""], rows, right="rrr")
+    canvas.table(["call", "time", "self", "in", "out", ""], rows, right="rrr")
     if len(calls) > MOST:
-        sheet.missing(f"… {len(calls) - MOST:,} more calls")
+        canvas.missing(f"… {len(calls) - MOST:,} more calls")
     tensors = [(one, "in") for one in calls[0].inputs] + [(one, "out") for one in calls[0].outputs]
     if tensors:
-        sheet.heading("Tensors of the first call")
+        canvas.heading("Tensors of the first call")
         table = [
             [
                 way,
@@ -136,19 +136,19 @@ def _borders(calls: Sequence[CallRow], sheet: Sheet) -> None:
             ]
             for one, way in tensors
         ]
-        sheet.table(["", "name", "shape", "dtype", "device", "size"], table, right="lllllr")
-        _contents([one for one, _ in tensors], sheet)
+        canvas.table(["", "name", "shape", "dtype", "device", "size"], table, right="lllllr")
+        _contents([one for one, _ in tensors], canvas)
 
 
-def _contents(tensors: Sequence[TensorRow], sheet: Sheet) -> None:
+def _contents(tensors: Sequence[TensorRow], canvas: PanelCanvas) -> None:
     rows = [
         [one.name, short(f.min), short(f.max), short(f.mean), short(f.std), f"{f.nans:,}" if f.nans else ""]
         for one in tensors
         if (f := one.figures) is not None
     ]
     if rows:
-        sheet.blank()
-        sheet.table(["contents", "min", "max", "mean", "std", "NaN"], rows, right="lrrrrr")
+        canvas.blank()
+        canvas.table(["contents", "min", "max", "mean", "std", "NaN"], rows, right="lrrrrr")
 
 
 def _shapes(tensors: Sequence[TensorRow]) -> str:

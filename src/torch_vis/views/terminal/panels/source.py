@@ -6,20 +6,20 @@ from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Span, Text
 
-from torch_vis.views.terminal.panels.panel_canvas import Sheet
-from torch_vis.views.terminal.source import Subject
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas
+from torch_vis.views.terminal.source import Source
 
 
-def draw(subject: Subject, row: int, sheet: Sheet, *, dark: bool = True) -> None:
+def draw(source: Source, row: int, canvas: PanelCanvas, *, dark: bool = True) -> None:
     """Fill the panel."""
-    found = subject.source(row)
+    found = source.source_code(row)
     if found is None:
-        sheet.missing(
+        canvas.missing(
             "There is no program text for this: it was made at run time, is compiled, or its file is not here."
         )
         return
-    sheet.heading(
-        found.title or subject.forest.types[row], f"{_tail(found.file)}:{(found.marks or (found.first,))[0]}"
+    canvas.heading(
+        found.title or source.forest.types[row], f"{_tail(found.file)}:{(found.marks or (found.first,))[0]}"
     )
     theme = "monokai" if dark else "friendly"
     code = Syntax(found.text, found.language, theme=theme, background_color="default")
@@ -27,11 +27,11 @@ def draw(subject: Subject, row: int, sheet: Sheet, *, dark: bool = True) -> None
     wide = len(str(found.first + len(lines)))
     for number, line in enumerate(lines, found.first):
         marked = number in found.marks
-        if marked and sheet.goal is None:
-            sheet.goal = len(sheet.lines)
-        place = sheet.colours.sorted if marked else sheet.colours.faint
-        edge = Text.assemble((f"{number:>{wide}} ", place), ("▌" if marked else " ", sheet.colours.sorted))
-        sheet.lines.append(edge + _groundless(line))
+        if marked and canvas.goal is None:
+            canvas.goal = len(canvas.lines)
+        place = canvas.colours.sorted if marked else canvas.colours.faint
+        edge = Text.assemble((f"{number:>{wide}} ", place), ("▌" if marked else " ", canvas.colours.sorted))
+        canvas.lines.append(edge + _groundless(line))
 
 
 def _groundless(line: Text) -> Text:

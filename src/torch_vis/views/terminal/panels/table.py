@@ -16,15 +16,15 @@ from torch_vis.views.terminal.panels import (
     performance,
     source,
 )
-from torch_vis.views.terminal.panels.panel_canvas import Sheet
-from torch_vis.views.terminal.source import Subject
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas
+from torch_vis.views.terminal.source import Source
 
 
 class Panel(NamedTuple):
-    """A panel: its title, and what fills a sheet for a row."""
+    """A panel: its title, and what fills a canvas for a row."""
 
     title: str
-    draw: Callable[[Subject, int, Sheet], None]
+    draw: Callable[[Source, int, PanelCanvas], None]
 
 
 PANELS: dict[str, Panel] = {
