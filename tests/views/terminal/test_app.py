@@ -14,7 +14,7 @@ from textual.events import Key
 import torch_vis as tv
 from tests.kit.net import Net
 from tests.kit.screen import drive, panel, press, screen, settle, timeless
-from torch_vis.views.terminal.panels.table import PANELS
+from torch_vis.views.terminal.app import PANELS
 
 
 @pytest.fixture
@@ -405,7 +405,7 @@ def test_batch_sizes_on_demand(model: Net) -> None:
 def test_a_slow_panel_does_not_keep_the_words_of_another(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    from torch_vis.views.terminal.panels.table import Panel
+    from torch_vis.views.terminal.app import Panel
 
     going = threading.Event()
 
@@ -704,7 +704,7 @@ def test_quitting_while_a_panel_is_being_filled(model: Net, monkeypatch: pytest.
     """What comes too late finds no screen, and says nothing of that."""
     import threading
 
-    from torch_vis.views.terminal.panels.table import Panel
+    from torch_vis.views.terminal.app import Panel
 
     begun, going = threading.Event(), threading.Event()
 
@@ -727,21 +727,19 @@ def test_an_answer_that_comes_late_is_not_shown(model: Net, monkeypatch: pytest.
     """A thread cannot be stopped; what the first of two requests says after the second is not what was asked last."""
     import threading
 
-    from torch_vis.views.terminal.panels import details
-
     begun, going, said = threading.Event(), threading.Event(), threading.Event()
-    draw = details.draw
+    details = PANELS["details"]
 
-    def first_is_slow(source: Any, row: int, canvas: Any, *, histograms: bool) -> None:
-        if not histograms:
+    def first_is_slow(source: Any, row: int, canvas: Any) -> None:
+        if not canvas.histograms:
             begun.set()
             going.wait(20)
-        draw(source, row, canvas, histograms=histograms)
+        details.draw(source, row, canvas)
 
     async def steps(app: Any, pilot: Any) -> None:
         plain = panel(app)
         assert "█" not in plain
-        monkeypatch.setattr(details, "draw", first_is_slow)
+        monkeypatch.setitem(PANELS, "details", details._replace(draw=first_is_slow))
         from_worker = app.from_worker
         monkeypatch.setattr(app, "from_worker", lambda *args: (from_worker(*args), said.set()))
         app.redraw_panel()

@@ -57,7 +57,7 @@ def _opened(word: str | None, options: Any) -> Source:
         from torch_vis.interfaces.explorer.trace_source import TraceSource
 
         return TraceSource(files.load(str(word)))
-    found = models.source(options, word, needs_inputs=False)
+    found = models.subject(options, word, needs_inputs=False)
     asked = options.input or options.backward or options.loss or options.via
     trace = models.traced(found, options) if asked else None
     from torch_vis.interfaces.explorer.explorer import source_of

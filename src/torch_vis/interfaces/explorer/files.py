@@ -20,8 +20,7 @@ from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_o
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
-from torch_vis.views.terminal.forest import Forest, Sharing
-from torch_vis.views.terminal.measures import share
+from torch_vis.views.terminal.forest import Forest, Sharing, share
 from torch_vis.views.terminal.source import Bars, Details, Figures, Source, TensorRow
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")

@@ -9,8 +9,7 @@ import numpy as np
 
 from torch_vis.views.terminal.columns import chosen
 from torch_vis.views.terminal.config import ExplorerConfig
-from torch_vis.views.terminal.listing import Listing
-from torch_vis.views.terminal.row_filter import Arrangement
+from torch_vis.views.terminal.row_filter import Arrangement, RowListing
 from torch_vis.views.terminal.source import Source
 
 FITS = 60  # lines of a tree that opens by itself
@@ -32,7 +31,7 @@ def as_text(source: Source, *, depth: int | str | None = "auto") -> str:
     words = set(columns) & set(source.forest.texts)
     rows = shown.rows()
     empty = {name for name in words if not any(source.forest.texts[name](int(row)) for row in rows)}
-    listing = Listing(shown, rows, [name for name in columns if name not in empty])
+    listing = RowListing(shown, rows, [name for name in columns if name not in empty])
     return listing.as_text(source.title, source.facts).rstrip("\n")
 
 

@@ -27,8 +27,7 @@ from torch_vis.interfaces.explorer.trace_source import (
 )
 from torch_vis.interfaces.explorer.walk import count_tensors, own_tensors, walk
 from torch_vis.interfaces.tracking.collector import collector_paused
-from torch_vis.views.terminal.forest import Forest
-from torch_vis.views.terminal.measures import measure, rows_by_path
+from torch_vis.views.terminal.forest import Forest, measure, rows_by_path
 from torch_vis.views.terminal.source import (
     Advice,
     Bars,

@@ -12,8 +12,7 @@ import torch
 
 from torch_vis.capture.modules_only.stats import CallRecorder, CallStats
 from torch_vis.errors import NotTraceable
-from torch_vis.views.terminal.forest import Forest
-from torch_vis.views.terminal.measures import share
+from torch_vis.views.terminal.forest import Forest, share
 
 _recorded: dict[int, tuple[weakref.ref[torch.nn.Module], ForwardStats]] = {}
 

@@ -18,8 +18,7 @@ from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.tree import inner_path
 from torch_vis.interfaces.explorer.maps import Maps
 from torch_vis.interfaces.explorer.source_code import lines_source
-from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing
-from torch_vis.views.terminal.measures import measure, share
+from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing, measure, share
 from torch_vis.views.terminal.source import CallRow, Details, Gradient, Picture, Source, SourceCode, TensorRow
 from torch_vis.views.text.notes import wall_time
 

@@ -10,8 +10,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from torch_vis.interfaces.explorer.archives import FileModule
-from torch_vis.views.terminal.forest import Forest, Sharing
-from torch_vis.views.terminal.measures import share
+from torch_vis.views.terminal.forest import Forest, Sharing, share
 
 PLAIN = frozenset({torch.nn.Parameter, torch.Tensor})
 STRIDED = torch.strided

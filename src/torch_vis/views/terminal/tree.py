@@ -18,9 +18,8 @@ from textual.strip import Strip
 from torch_vis.graph.types import Ints
 from torch_vis.views.terminal.columns import COLUMNS, TEXT, cell
 from torch_vis.views.terminal.columns import PLAIN as COUNTED
-from torch_vis.views.terminal.listing import Listing
 from torch_vis.views.terminal.palette import Palette, palette
-from torch_vis.views.terminal.row_filter import Arrangement
+from torch_vis.views.terminal.row_filter import Arrangement, RowListing
 
 GAP = 2
 NAME_WIDTH = (16, 44)
@@ -275,9 +274,9 @@ class ModuleTree(ScrollView, can_focus=True):
         return self.listing.figure(name, row)
 
     @property
-    def listing(self) -> Listing:
+    def listing(self) -> RowListing:
         """The rows and columns on show."""
-        return Listing(self.arrangement, self.rows, self.columns)
+        return RowListing(self.arrangement, self.rows, self.columns)
 
     def _top(self, name: str) -> float:
         if name not in self._tops:

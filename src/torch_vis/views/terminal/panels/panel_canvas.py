@@ -13,6 +13,7 @@ from rich.text import Text
 
 from torch_vis.graph.types import Floats
 from torch_vis.views.terminal.palette import Palette
+from torch_vis.views.terminal.source import Advice
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
@@ -29,9 +30,22 @@ class PanelCanvas:
     parameters  8
     """
 
-    def __init__(self, width: int, colours: Palette) -> None:
+    def __init__(
+        self,
+        width: int,
+        colours: Palette,
+        *,
+        dark: bool = True,
+        histograms: bool = False,
+        batch_sizes: Sequence[Advice] = (),
+    ) -> None:
         self.width = max(20, width)
         self.colours = colours
+        self.dark = dark
+        self.histograms = histograms
+        """Whether the user asked how the tensors' elements are spread."""
+        self.batch_sizes = batch_sizes
+        """What was found out about batch sizes, if the user asked for it."""
         self.lines: list[Text] = []
         self.goal: int | None = None
         """The line that should be in sight."""
