@@ -194,7 +194,7 @@ def test_shapes() -> None:
 
 def test_advice_scales_by_output_channels() -> None:
     """Channels of one size each lose nothing, wherever a weight has its outputs; five of the six are weak."""
-    from torch_vis.interfaces.explorer.advice import advise
+    from torch_vis.interfaces.explorer.model_source import advise
 
     plain, transposed = torch.nn.Conv2d(4, 6, 3), torch.nn.ConvTranspose2d(4, 6, 3, groups=2)
     sizes = torch.tensor([2.0**-12, 2.0**-10, 2.0**-9, 2.0**-8, 2.0**-7, 127.0])

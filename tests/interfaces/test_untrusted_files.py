@@ -23,9 +23,9 @@ import torch
 from tests.kit.forking import Server
 from torch_vis.errors import TorchVisError
 from torch_vis.interfaces.explorer.archives import NotUnderstood, strided
-from torch_vis.interfaces.explorer.compare import compare_weights
 from torch_vis.interfaces.explorer.explorer import source_of
 from torch_vis.interfaces.explorer.inert_pickle import Call, Global, read_pickle
+from torch_vis.interfaces.explorer.weight_files import compare_weights
 
 COMMANDS = (["summary"], ["explore", "--json"], ["compare", "self"], ["show"])
 

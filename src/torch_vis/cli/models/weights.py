@@ -31,7 +31,7 @@ def opened(path: str, *, trust: bool) -> Source:
     """What is in the file."""
     if not os.path.exists(path):
         raise FileError(f"there is no file {path!r}")
-    from torch_vis.interfaces.explorer.files import NeedsTrust, open_file
+    from torch_vis.interfaces.explorer.file_source import NeedsTrust, open_file
 
     try:
         return open_file(path, trust=trust)
@@ -52,7 +52,7 @@ def refuse(command: str, word: str | None) -> None:
 
 def give(source: Source, options: Any, out: Output) -> int:
     """Print the tree of a file, or all of it as data."""
-    from torch_vis.interfaces.explorer.listing import as_data, as_text
+    from torch_vis.interfaces.explorer.weight_files import as_data, as_text
 
     if out.as_json:
         out.give(as_data(source), "")

@@ -7,14 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import UsageError
-from torch_vis.interfaces.explorer.format import (
-    ModuleInfo,
-    analyze_memory_usage,
-    format_param_count,
-    format_shape,
-    format_time,
-    get_parameter_statistics,
-)
 from torch_vis.interfaces.explorer.open import program, run
 from torch_vis.interfaces.explorer.stats import (
     ForwardStats,
@@ -22,7 +14,15 @@ from torch_vis.interfaces.explorer.stats import (
     get_forward_stats,
     record_torch_module_forward_stats,
 )
-from torch_vis.interfaces.explorer.summary import export_model_summary
+from torch_vis.interfaces.explorer.summary import (
+    ModuleInfo,
+    analyze_memory_usage,
+    export_model_summary,
+    format_param_count,
+    format_shape,
+    format_time,
+    get_parameter_statistics,
+)
 from torch_vis.views.terminal.config import ExplorerConfig
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ def explorer(
     >>> explorer(torch.nn.Linear(3, 2)).source.facts[0]
     '8 parameters'
     """
-    found = source_of(source, trace=trace, trust=trust)
+    shown = source_of(source, trace=trace, trust=trust)
     other = None if against is None else source_of(against, trust=trust)
-    return program(found, against=other, config=config)
+    return program(shown, against=other, config=config)
 
 
 def source_of(source: Any, *, trace: Trace | None = None, trust: bool = False) -> Source:
@@ -127,7 +127,7 @@ def source_of(source: Any, *, trace: Trace | None = None, trust: bool = False) -
     import torch
 
     from torch_vis._trace import Trace
-    from torch_vis.interfaces.explorer.modules import ModuleSource
+    from torch_vis.interfaces.explorer.model_source import ModuleSource
     from torch_vis.interfaces.explorer.trace_source import TraceSource
     from torch_vis.views.terminal.source import Source
 
@@ -139,11 +139,11 @@ def source_of(source: Any, *, trace: Trace | None = None, trust: bool = False) -
         stats = get_forward_stats(source)
         return ModuleSource(source, trace=trace, stats=stats if isinstance(stats, ForwardStats) else None)
     if isinstance(source, (str, os.PathLike)):
-        from torch_vis.interfaces.explorer.files import open_file
+        from torch_vis.interfaces.explorer.file_source import open_file
 
         return open_file(source, trust=trust)
     if isinstance(source, Mapping):
-        from torch_vis.interfaces.explorer.files import StateSource
+        from torch_vis.interfaces.explorer.file_source import StateSource
 
         return StateSource("state dict", source)
     raise UsageError(

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.errors import UsageError
-from torch_vis.exporters.facts import METRICS
-from torch_vis.exporters.onnx.boxes import Names, clean
+from torch_vis.exporters.facts import METRICS, Names, clean
 from torch_vis.exporters.onnx.protos import DOMAIN, Protos, import_domains, name_inputs, say
 from torch_vis.graph import TensorType
 from torch_vis.graph.io.atomic import replacing
@@ -27,7 +26,7 @@ UNKNOWN = ""  # the element type of a tensor in a list that does not say
 class ListedOperation(NamedTuple):
     """One operation, read and found to be in order."""
 
-    index: int
+    number: int
     name: str
     inputs: list[str]
     outputs: list[str]
@@ -35,7 +34,7 @@ class ListedOperation(NamedTuple):
 
     def error(self, what: str) -> UsageError:
         """That something is wrong with this operation."""
-        return _wrong(self.index, self.record, what)
+        return _wrong(self.number, self.record, what)
 
 
 class OperationList:
@@ -92,8 +91,8 @@ class OperationList:
 
     def _note_outputs(self, entry: ListedOperation) -> None:
         for number, tensor in enumerate(entry.outputs):
-            first = self.maker.setdefault(tensor, entry.index)
-            if first != entry.index or tensor in entry.outputs[:number]:
+            first = self.maker.setdefault(tensor, entry.number)
+            if first != entry.number or tensor in entry.outputs[:number]:
                 raise entry.error(
                     f"outputs[{number}] {tensor!r} is made by operations[{first}] already; a tensor id names "
                     "one version of one tensor, so a write in place needs a new one"
@@ -122,13 +121,13 @@ class OperationList:
         then: dict[int, list[int]] = {}
         for entry in self.entries:
             before = {self.maker[tensor] for tensor in entry.inputs if tensor in self.maker}
-            if entry.index in before:
+            if entry.number in before:
                 raise entry.error(
                     "'inputs' and 'outputs' have an id in common; a write in place makes a new one"
                 )
             left.append(len(before))
             for other in before:
-                then.setdefault(other, []).append(entry.index)
+                then.setdefault(other, []).append(entry.number)
         return left, then
 
 
@@ -222,7 +221,7 @@ class _Model:
         titles = []
         for entry in self.reading.entries:
             number = entry.record.get("id")
-            number = number if isinstance(number, (int, str)) else entry.index
+            number = number if isinstance(number, (int, str)) else entry.number
             titles.append(names.new(f"{split_name(entry.name)[1]}_{number}"))
             self.by_id.setdefault(number, titles[-1])
         return titles
@@ -250,7 +249,7 @@ class _Model:
     def _operation(self, entry: ListedOperation) -> None:
         domain, title = split_name(entry.name)
         self.domains.add(domain)
-        name = self.titles[entry.index]
+        name = self.titles[entry.number]
         inputs = [self.tensors[tensor] for tensor in entry.inputs]
         outputs = [self.tensors[tensor] for tensor in entry.outputs]
         results = f"{', '.join(outputs)} = " if outputs else ""

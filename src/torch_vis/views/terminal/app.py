@@ -23,6 +23,7 @@ from textual.worker import get_current_worker
 
 from torch_vis.errors import TorchVisError, no_match
 from torch_vis.graph.io.atomic import replacing
+from torch_vis.graph.text import inert
 from torch_vis.views.terminal.columns import available, chosen
 from torch_vis.views.terminal.config import ExplorerConfig
 from torch_vis.views.terminal.palette import DARK, LIGHT, THEMES, palette
@@ -202,15 +203,15 @@ class Explorer(App[None]):
 
     def _top(self) -> Text:
         colours = palette(self.current_theme.dark)
-        text = Text.assemble((self.source.title, colours.title), no_wrap=True, overflow="ellipsis")
+        text = Text.assemble((inert(self.source.title), colours.title), no_wrap=True, overflow="ellipsis")
         for fact in self.source.facts:
             text.append("  ·  ", style=colours.faint)
-            text.append(fact, style=colours.number)
+            text.append(inert(fact), style=colours.number)
         if self.source.other is not None:
-            text.append(f"  against {self.source.other.title}", style=colours.warn)
-        found = self.arrangement.matching
-        if found is not None:
-            text.append(f"  ·  {int(found.sum()):,} match", style=colours.match)
+            text.append(inert(f"  against {self.source.other.title}"), style=colours.warn)
+        matching = self.arrangement.matching
+        if matching is not None:
+            text.append(f"  ·  {int(matching.sum()):,} match", style=colours.match)
             if self._as_text:
                 text.append("  ·  no regular expression, so taken as text", style=colours.warn)
         return text
@@ -305,9 +306,9 @@ class Explorer(App[None]):
     async def action_columns(self) -> None:
         """Ask which columns to show."""
         tree = self.tree_view
-        found: Any = await self.push_screen_wait(ChooseColumns(available(self.source.forest), tree.columns))
-        if found is not None:
-            self._with_columns(found, partial(tree.set_columns, found))
+        names: Any = await self.push_screen_wait(ChooseColumns(available(self.source.forest), tree.columns))
+        if names is not None:
+            self._with_columns(names, partial(tree.set_columns, names))
 
     @work(exclusive=True, group="columns", thread=True)
     def _with_columns(self, names: Sequence[str], then: Callable[[], None]) -> None:
@@ -359,19 +360,19 @@ class Explorer(App[None]):
         if not pattern:
             shown.matching = None
         else:
-            found = np.zeros(len(shown.forest), dtype=bool)
+            matching = np.zeros(len(shown.forest), dtype=bool)
             for part in shown.searching(pattern):
-                found |= part
+                matching |= part
                 await asyncio.sleep(0)
-            shown.matching = found
+            shown.matching = matching
         self._show_matches()
         self.filtered = pattern
 
     def _show_matches(self) -> None:
-        tree, found = self.tree_view, self.arrangement.matching
+        tree, matching = self.tree_view, self.arrangement.matching
         keep = None
-        if found is not None and found.any() and not (tree.row >= 0 and found[tree.row]):
-            keep = int(np.argmax(found))
+        if matching is not None and matching.any() and not (tree.row >= 0 and matching[tree.row]):
+            keep = int(np.argmax(matching))
         tree.rearrange(keep=keep)
         self.query_one("#top", Static).update(self._top())
 
@@ -390,14 +391,14 @@ class Explorer(App[None]):
 
     def action_match(self, step: int) -> None:
         """Go to the next or the previous row that matches."""
-        tree, found = self.tree_view, self.arrangement.matching
-        if found is None or not found.any():
+        tree, matching = self.tree_view, self.arrangement.matching
+        if matching is None or not matching.any():
             return
-        places = np.flatnonzero(found[tree.rows])
-        if not len(places):
+        positions = np.flatnonzero(matching[tree.rows])
+        if not len(positions):
             return
-        after = places[places > tree.cursor] if step > 0 else places[places < tree.cursor][::-1]
-        tree._go(int(after[0] if len(after) else places[0 if step > 0 else -1]))
+        after = positions[positions > tree.cursor] if step > 0 else positions[positions < tree.cursor][::-1]
+        tree._go(int(after[0] if len(after) else positions[0 if step > 0 else -1]))
 
     # looks
 
@@ -560,9 +561,9 @@ class Explorer(App[None]):
     @work
     async def action_save(self) -> None:
         """Ask for a name and write what is shown."""
-        found = await self.push_screen_wait(AskPath(f"{self.source.title}.txt"))
-        if isinstance(found, str):
-            self.save(found)
+        path = await self.push_screen_wait(AskPath(f"{self.source.title}.txt"))
+        if isinstance(path, str):
+            self.save(path)
 
     def save(self, path: str) -> None:
         """Write what is shown to a file; the ending chooses the form."""

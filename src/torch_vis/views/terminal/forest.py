@@ -67,12 +67,12 @@ class Forest:
 
     def children(self, row: int) -> list[int]:
         """The rows directly below a row; for -1 the outermost ones."""
-        found, place = [], row + 1
+        rows, row_below = [], row + 1
         stop = len(self) if row < 0 else int(self.end[row])
-        while place < stop:
-            found.append(place)
-            place = int(self.end[place])
-        return found
+        while row_below < stop:
+            rows.append(row_below)
+            row_below = int(self.end[row_below])
+        return rows
 
     def subtotal(self, own: Array) -> Array:
         """The sum of a column over each row's subtree."""
@@ -92,13 +92,13 @@ class Forest:
 
     @property
     def _by_path(self) -> dict[str, int]:
-        found: dict[str, int] | None = self.__dict__.get("_paths_index")
-        if found is None:
-            found = {}
+        index: dict[str, int] | None = self.__dict__.get("_paths_index")
+        if index is None:
+            index = {}
             for row in range(len(self) - 1, -1, -1):
-                found[self.paths[row]] = row
-            self.__dict__["_paths_index"] = found
-        return found
+                index[self.paths[row]] = row
+            self.__dict__["_paths_index"] = index
+        return index
 
     @property
     def signatures(self) -> Ints:
@@ -106,16 +106,16 @@ class Forest:
         if self._signatures is None:
             known: dict[Any, int] = {}
             inside: list[list[Any]] = [[] for _ in self.names]
-            found = np.zeros(len(self), dtype=np.int64)
+            signatures = np.zeros(len(self), dtype=np.int64)
             parents = self.parent.tolist()
             for row in range(len(self) - 1, -1, -1):
                 key = (self.types[row], self.describe(row), tuple(inside[row]))
                 number = known.setdefault(key, len(known))
-                found[row] = number
+                signatures[row] = number
                 inside[row] = []
                 if parents[row] >= 0:
                     inside[parents[row]].append((self.names[row], number))
-            self._signatures = found
+            self._signatures = signatures
         return self._signatures
 
 
@@ -141,8 +141,8 @@ class Sharing:
 
     def own(self, figure: Array) -> Array:
         """A figure of the items, summed over what each row holds itself."""
-        found = np.bincount(self.row, weights=figure[self.item], minlength=len(self.forest))
-        return found if figure.dtype.kind == "f" else found.astype(np.int64)
+        sums = np.bincount(self.row, weights=figure[self.item], minlength=len(self.forest))
+        return sums if figure.dtype.kind == "f" else sums.astype(np.int64)
 
     def inclusive(self, figure: Array) -> Array:
         """The same over each row's subtree, every item once."""
@@ -165,15 +165,15 @@ class Sharing:
         order = again[np.lexsort((self.row[again], self.item[again]))]
         meeting, item = [], []
         parent, end = self.forest.parent, self.forest.end
-        for one, two in zip(order[:-1].tolist(), order[1:].tolist()):
-            if self.item[one] != self.item[two]:
+        for a, b in zip(order[:-1].tolist(), order[1:].tolist()):
+            if self.item[a] != self.item[b]:
                 continue
-            above = int(self.row[one])
-            while above >= 0 and not above <= self.row[two] < end[above]:
+            above = int(self.row[a])
+            while above >= 0 and not above <= self.row[b] < end[above]:
                 above = int(parent[above])
             if above >= 0:
                 meeting.append(above)
-                item.append(int(self.item[one]))
+                item.append(int(self.item[a]))
         return np.asarray(meeting, dtype=np.int64), np.asarray(item, dtype=np.int64)
 
 
@@ -196,15 +196,15 @@ MEASURED = (
 
 def rows_by_path(forest: Forest, graph: Graph) -> Ints:
     """For each call in the graph, the row of its module; what has no row goes to the call around it."""
-    found = np.full(len(graph.scope_call), -1, dtype=np.int64)
+    row_of_scope = np.full(len(graph.scope_call), -1, dtype=np.int64)
     of_module = [
         -1 if module.kind not in ("module", "compiled") or (row := forest.row(module.path)) is None else row
         for module in graph.modules
     ]
     for scope, (module, parent) in enumerate(zip(graph.scope_module.tolist(), graph.scope_parent.tolist())):
         row = of_module[module] if scope else -1
-        found[scope] = found[parent] if row < 0 and parent >= 0 else row
-    return found
+        row_of_scope[scope] = row_of_scope[parent] if row < 0 and parent >= 0 else row
+    return row_of_scope
 
 
 def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) -> None:
@@ -300,12 +300,12 @@ class Tally:
 
     def inside(self, figures: Floats) -> Floats:
         """The sum over the calls that each row's calls made."""
-        found = np.zeros(len(self.forest))
+        sums = np.zeros(len(self.forest))
         rows, begins = self.rows, self.begins
         callers = self._callers()
         which = np.flatnonzero(begins & (callers >= 0))
-        np.add.at(found, rows[callers[which]], figures[which])
-        return found
+        np.add.at(sums, rows[callers[which]], figures[which])
+        return sums
 
     def _callers(self) -> Ints:
         """For each call, the next one around it that is a call of a row's own."""

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from torch_vis.graph.text import inert
 from torch_vis.graph.types import Bools, Floats, Ints
 from torch_vis.views.terminal.columns import ADDITIVE, COLUMNS, TEXT, cell
 from torch_vis.views.terminal.forest import Forest
+from torch_vis.views.text.table import line
 
 CHUNK = 8_000  # rows that one step of a search looks through
 SPECIAL = "\\.^$*+?{}[]|()"
@@ -99,10 +101,10 @@ class Arrangement:
 
     def search(self, pattern: str) -> Bools:
         """The rows whose path, class or mark matches: a regular expression, in any case unless it has capitals."""
-        found = np.zeros(len(self.forest), dtype=bool)
+        matching = np.zeros(len(self.forest), dtype=bool)
         for part in self.searching(pattern):
-            found |= part
-        return found
+            matching |= part
+        return matching
 
     def searching(self, pattern: str) -> Iterator[Bools]:
         """The same step by step, so that a newer search can take its place: a mask per stretch of rows."""
@@ -111,9 +113,9 @@ class Arrangement:
         lines = cased if has_capitals(pattern) else lower
         for first in range(0, len(lines), CHUNK):
             part = lines[first : first + CHUNK]
-            found = np.zeros(len(lines), dtype=bool)
-            found[first : first + len(part)] = matches(part)
-            yield found
+            matching = np.zeros(len(lines), dtype=bool)
+            matching[first : first + len(part)] = matches(part)
+            yield matching
 
     def searchable(self) -> tuple[list[str], list[str]]:
         """For each row its path, its class and its mark on lines of their own: as they are, and in small letters."""
@@ -165,9 +167,9 @@ class Arrangement:
         if self.flat:
             return rows[np.argsort(key, kind="stable")]
         forest = self.forest
-        place = np.full(len(forest) + 1, -1, dtype=np.int64)
-        place[rows] = np.arange(len(rows))
-        up = place[forest.parent[rows]]  # an outermost row stays at -1: the last entry is no row
+        position = np.full(len(forest) + 1, -1, dtype=np.int64)
+        position[rows] = np.arange(len(rows))
+        up = position[forest.parent[rows]]  # an outermost row stays at -1: the last entry is no row
         size = np.searchsorted(rows, forest.end[rows]) - np.arange(len(rows))
         order = np.lexsort((key, up))
         before = (
@@ -239,10 +241,10 @@ def _positions(up: Ints, offset: Ints) -> Ints:
 
     Parents come before their children, so one pass over the rows is enough.
     """
-    found: list[int] = []
+    positions: list[int] = []
     for above, after in zip(up.tolist(), offset.tolist()):
-        found.append(after if above < 0 else found[above] + 1 + after)
-    return np.asarray(found, dtype=np.int64)
+        positions.append(after if above < 0 else positions[above] + 1 + after)
+    return np.asarray(positions, dtype=np.int64)
 
 
 def _number(name: str) -> int:
@@ -284,9 +286,8 @@ HELD = ("params", "elements")  # what several rows may hold at once, and a sum c
 class RowListing:
     """Some rows of an arrangement and some columns.
 
-    >>> from torch_vis.views.terminal.forest import Forest
     >>> shown = Arrangement(Forest(["net", "a"], ["Net", "Linear"], [-1, 0]))
-    >>> print(Listing(shown, np.array([0, 1]), ["type"]).as_text("net", ["2 modules"]))
+    >>> print(RowListing(shown, np.array([0, 1]), ["type"]).as_text("net", ["2 modules"]))
     net · 2 modules
     <BLANKLINE>
     module  class
@@ -320,23 +321,23 @@ class RowListing:
         forest = self.forest
         rows = []
         for row in self.rows.tolist():
-            one: dict[str, Any] = {"path": forest.paths[row], "depth": int(forest.depth[row])}
+            row_data: dict[str, Any] = {"path": forest.paths[row], "depth": int(forest.depth[row])}
             if row in forest.marks:
-                one["mark"] = forest.marks[row]
+                row_data["mark"] = forest.marks[row]
             if self.arrangement.members(row) > 1:
-                one["members"] = self.arrangement.members(row)
+                row_data["members"] = self.arrangement.members(row)
             for name in self.columns:
                 if COLUMNS[name].kind == TEXT:
-                    one[name] = forest.texts[name](row)
+                    row_data[name] = forest.texts[name](row)
                 else:
                     figure = self.figure(name, row)
                     whole = figure == int(figure) if math.isfinite(figure) else False
-                    one[name] = None if math.isnan(figure) else int(figure) if whole else figure
-            rows.append(one)
-        found: dict[str, Any] = {"title": title, "facts": facts, "columns": self.columns, "rows": rows}
+                    row_data[name] = None if math.isnan(figure) else int(figure) if whole else figure
+            rows.append(row_data)
+        data: dict[str, Any] = {"title": title, "facts": facts, "columns": self.columns, "rows": rows}
         if panel is not None:
-            found["panel"] = {"title": panel[0], "lines": panel[1].splitlines()}
-        return found
+            data["panel"] = {"title": panel[0], "lines": panel[1].splitlines()}
+        return data
 
     def as_json(self, title: str, facts: list[str], panel: tuple[str, str] | None = None) -> str:
         """The same as the text of a document."""
@@ -347,14 +348,9 @@ class RowListing:
         lines = [["module", *(COLUMNS[name].title for name in self.columns)]]
         for row in self.rows.tolist():
             lines.append([self._label(row), *self._words(row)])
-        widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-        left = [True, *(COLUMNS[name].kind == TEXT for name in self.columns)]
-        table = [
-            "  ".join(
-                one.ljust(w) if keep else one.rjust(w) for one, w, keep in zip(line, widths, left)
-            ).rstrip()
-            for line in lines
-        ]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        right = [False, *(COLUMNS[name].kind != TEXT for name in self.columns)]
+        table = [line(cells, widths, right) for cells in lines]
         more = [] if panel is None else [panel[0], "─" * len(panel[0]), *panel[1].splitlines(), ""]
         return "\n".join([" · ".join([title, *facts]), "", *table, "", *more])
 
@@ -366,14 +362,14 @@ class RowListing:
         for row in self.rows.tolist():
             words = [self._label(row), *self._words(row)]
             cells = (
-                f'<td class="{kind}" style="text-align:left">{html.escape(one)}</td>'
+                f'<td class="{kind}" style="text-align:left">{html.escape(text)}</td>'
                 if kind
-                else f"<td>{one}</td>"
-                for one, kind in zip(words, kinds)
+                else f"<td>{text}</td>"
+                for text, kind in zip(words, kinds)
             )
             rows.append(f"<tr>{''.join(cells)}</tr>")
         tops = (
-            f'<th class="{"w" if kind else ""}">{html.escape(one)}</th>' for one, kind in zip(heads, kinds)
+            f'<th class="{"w" if kind else ""}">{html.escape(text)}</th>' for text, kind in zip(heads, kinds)
         )
         more = (
             "" if panel is None else f"<h2>{html.escape(panel[0])}</h2><pre>{html.escape(panel[1])}</pre>\n"
@@ -386,11 +382,11 @@ class RowListing:
     def _label(self, row: int) -> str:
         depth = 0 if self.arrangement.flat else int(self.forest.depth[row])
         mark = self.forest.marks.get(row, "")
-        return "  " * depth + self.arrangement.label(row) + (f" {mark}" if mark else "")
+        return inert("  " * depth + self.arrangement.label(row) + (f" {mark}" if mark else ""))
 
     def _words(self, row: int) -> list[str]:
         texts = self.forest.texts
         return [
-            texts[name](row) if COLUMNS[name].kind == TEXT else cell(name, self.figure(name, row))
+            inert(texts[name](row)) if COLUMNS[name].kind == TEXT else cell(name, self.figure(name, row))
             for name in self.columns
         ]

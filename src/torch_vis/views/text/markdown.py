@@ -17,7 +17,7 @@ from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.module_table import Outline
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import count, duration, size
+from torch_vis.graph.text import count, duration, inert, size
 from torch_vis.views.figure.diagram import Diagram, FigureOptions, diagram, walk
 from torch_vis.views.figure.palette import STROKE, colors
 from torch_vis.views.figure.scene import box_of, named
@@ -151,8 +151,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("a_b|<img>*"))
     a\_b\|&lt;img&gt;\*
     """
-    text = "".join(letter if letter.isprintable() else " " for letter in text)
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = inert(text, " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", text)
 
 

@@ -17,7 +17,7 @@ from torch_vis.graph.module_table import Line, Outline
 from torch_vis.graph.module_totals import Block, Sums
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import and_more, count, duration, many, size
+from torch_vis.graph.text import and_more, count, duration, inert, many, size
 from torch_vis.views.text.breaks import Breaks
 from torch_vis.views.text.notes import AGAIN, remarks, wall_time
 from torch_vis.views.text.table import PATH, Field, Listing, cut, fitted
@@ -90,7 +90,7 @@ def table(
         names = ", ".join(field.full_title for field in shown.left_out)
         notes.insert(0, f"no room for {names}; t.table(width={shown.whole_width}) has all columns")
     lines += _footnotes(notes, run.limits, width)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(inert(line).rstrip() for line in lines)
 
 
 # ---------------------------------------------------------------- rows

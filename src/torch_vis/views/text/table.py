@@ -7,6 +7,8 @@ from math import isfinite
 from textwrap import wrap
 from typing import Any, NamedTuple
 
+from torch_vis.graph.text import inert
+
 GAP = "  "
 LEAST = 16
 PATH = 72  # letters of a path that stands in a sentence
@@ -90,7 +92,7 @@ def table(listing: Listing, width: int = 120) -> list[str]:
     hidden = len(listing.rows) - listing.most
     heading = listing.heading or listing.title
     more = [f"… and {hidden:,} more"] if hidden > 0 else []
-    return [*([heading] if heading else []), *lines, *more]
+    return [inert(text) for text in [*([heading] if heading else []), *lines, *more]]
 
 
 class FittedTable(NamedTuple):

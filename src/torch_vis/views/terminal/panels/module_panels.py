@@ -19,23 +19,23 @@ from torch_vis.views.terminal.source import Source, TensorRow
 
 def draw_details(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
-    found = source.details(row)
-    canvas.heading(source.forest.types[row], found.arguments)
-    canvas.facts([*found.facts, *_again(source, row)])
-    if found.doc:
-        canvas.say(" ".join(found.doc.split()), canvas.colours.dim)
+    details = source.details(row)
+    canvas.heading(source.forest.types[row], details.arguments)
+    canvas.facts([*details.facts, *_again(source, row)])
+    if details.doc:
+        canvas.say(" ".join(details.doc.split()), canvas.colours.dim)
     tensors = source.figures(row)
     if tensors:
         canvas.heading("Tensors", "its own; i shows how their elements are spread")
         _tensors(tensors, canvas)
     if canvas.histograms:
         _histograms(source, row, canvas)
-    if found.hyperparameters:
+    if details.hyperparameters:
         canvas.heading("Hyperparameters")
-        canvas.facts(found.hyperparameters)
-    if len(found.inheritance) > 1:
+        canvas.facts(details.hyperparameters)
+    if len(details.inheritance) > 1:
         canvas.heading("Inheritance")
-        for depth, name in enumerate(found.inheritance):
+        for depth, name in enumerate(details.inheritance):
             line = "  " * (depth - 1) + "└ " * bool(depth) + name
             canvas.lines.append(Text(line, style=canvas.colours.dim if depth else canvas.colours.name))
     _advice(source, row, canvas)
@@ -54,38 +54,38 @@ def _again(source: Source, row: int) -> list[tuple[str, str]]:
 def _tensors(tensors: Sequence[TensorRow], canvas: PanelCanvas) -> None:
     """What they are, and below that what is in them: side by side there would be no room for either."""
     rows = []
-    for one in tensors:
-        nbytes = "" if one.nbytes is None else size(one.nbytes)
-        rows.append([one.name, sizes(one.shape), one.dtype, one.device, nbytes, _note(one)])
+    for tensor in tensors:
+        nbytes = "" if tensor.nbytes is None else size(tensor.nbytes)
+        rows.append([tensor.name, sizes(tensor.shape), tensor.dtype, tensor.device, nbytes, _note(tensor)])
     colours = canvas.colours
     heads = ["name", "shape", "dtype", "device", "size", ""]
     canvas.table(heads, rows, right="llllrl", styles=[colours.name, colours.type])
-    inside = [[one.name, *_figures(one)] for one in tensors if one.figures is not None]
+    inside = [[tensor.name, *_figures(tensor)] for tensor in tensors if tensor.figures is not None]
     if inside:
         canvas.blank()
         canvas.table(["contents", "min", "max", "mean", "std"], inside, right="lrrrr", styles=[colours.name])
 
 
-def _figures(one: TensorRow) -> list[str]:
-    found = one.figures
-    assert found is not None
-    return [short(found.min), short(found.max), short(found.mean), short(found.std)]
+def _figures(tensor: TensorRow) -> list[str]:
+    figures = tensor.figures
+    assert figures is not None
+    return [short(figures.min), short(figures.max), short(figures.mean), short(figures.std)]
 
 
-def _note(one: TensorRow) -> str:
-    words = [one.role if one.role == "buffer" else "", one.note]
-    if one.figures is not None:
-        for number, word in ((one.figures.nans, "NaN"), (one.figures.infs, "inf")):
+def _note(tensor: TensorRow) -> str:
+    words = [tensor.role if tensor.role == "buffer" else "", tensor.note]
+    if tensor.figures is not None:
+        for number, word in ((tensor.figures.nans, "NaN"), (tensor.figures.infs, "inf")):
             if number:
                 words.append(f"{number:,} {word}")
-        if one.figures.numel and one.figures.zeros * 10 > one.figures.numel:
-            words.append(f"{one.figures.zeros / one.figures.numel:.0%} zero")
+        if tensor.figures.numel and tensor.figures.zeros * 10 > tensor.figures.numel:
+            words.append(f"{tensor.figures.zeros / tensor.figures.numel:.0%} zero")
     return ", ".join(filter(None, words))
 
 
 def _histograms(source: Source, row: int, canvas: PanelCanvas) -> None:
-    found = source.histograms(row)
-    for bars in found or ():
+    spread = source.histograms(row)
+    for bars in spread or ():
         canvas.heading(bars.name, f"{short(bars.low)} … {short(bars.high)}, {sum(bars.counts):,} elements")
         counts, low, high = bars.counts, bars.low, bars.high
         together = max(1, len(counts) // 20)
@@ -94,38 +94,39 @@ def _histograms(source: Source, row: int, canvas: PanelCanvas) -> None:
         for at, number in enumerate(steps):
             left = low + (high - low) * at / len(steps)
             canvas.bar(short(left), number / top, f"{number:,}", label_width=9)
-    if not found:
+    if not spread:
         canvas.missing("there are no elements to look at")
 
 
 def _advice(source: Source, row: int, canvas: PanelCanvas) -> None:
-    found = source.advice(row)
-    if found:
+    advice = source.advice(row)
+    if advice:
         canvas.heading("Could be smaller", "estimates from its weights")
-        canvas.facts([(one.kind, one.text) for one in found])
+        canvas.facts([(suggestion.kind, suggestion.text) for suggestion in advice])
 
 
 def draw_source_code(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
-    found = source.source_code(row)
-    if found is None:
+    program = source.source_code(row)
+    if program is None:
         canvas.missing(
             "There is no program text for this: it was made at run time, is compiled, or its file is not here."
         )
         return
     canvas.heading(
-        found.title or source.forest.types[row], f"{_tail(found.file)}:{(found.marks or (found.first,))[0]}"
+        program.title or source.forest.types[row],
+        f"{_tail(program.file)}:{(program.marks or (program.first,))[0]}",
     )
     theme = "monokai" if canvas.dark else "friendly"
-    code = Syntax(found.text, found.language, theme=theme, background_color="default")
-    lines = code.highlight(found.text.rstrip("\n")).split("\n", allow_blank=True)
-    wide = len(str(found.first + len(lines)))
-    for number, line in enumerate(lines, found.first):
-        marked = number in found.marks
+    code = Syntax(program.text, program.language, theme=theme, background_color="default")
+    lines = code.highlight(program.text.rstrip("\n")).split("\n", allow_blank=True)
+    wide = len(str(program.first + len(lines)))
+    for number, line in enumerate(lines, program.first):
+        marked = number in program.marks
         if marked and canvas.goal is None:
             canvas.goal = len(canvas.lines)
-        place = canvas.colours.sorted if marked else canvas.colours.faint
-        edge = Text.assemble((f"{number:>{wide}} ", place), ("▌" if marked else " ", canvas.colours.sorted))
+        style = canvas.colours.sorted if marked else canvas.colours.faint
+        edge = Text.assemble((f"{number:>{wide}} ", style), ("▌" if marked else " ", canvas.colours.sorted))
         canvas.lines.append(edge + _groundless(line))
 
 
@@ -140,8 +141,8 @@ def _groundless(line: Text) -> Text:
 
 def _tail(file: str) -> str:
     """A file by its path in its package, or by its last parts."""
-    _, found, inside = file.replace("\\", "/").rpartition("/site-packages/")
-    return inside if found else "/".join(file.replace("\\", "/").split("/")[-3:])
+    _, separator, inside = file.replace("\\", "/").rpartition("/site-packages/")
+    return inside if separator else "/".join(file.replace("\\", "/").split("/")[-3:])
 
 
 MOST_PAIRS = 300
@@ -170,30 +171,34 @@ def draw_comparison(source: Source, row: int, canvas: PanelCanvas) -> None:
         return
     path = source.forest.paths[row]
     canvas.heading(path or source.title, f"{source.title} against {other.title}")
-    there = other.forest.row(path)
-    if there is None:
+    other_row = other.forest.row(path)
+    if other_row is None:
         canvas.say(f"{other.title} has no {path}.", canvas.colours.warn)
     else:
-        _compared_figures(source, row, other, there, canvas)
-    found = pairs(source, row, other, there)
-    differing = [one for one in found if one.change != "same"]
-    canvas.heading("Modules", f"{len(differing):,} of {len(found):,} differ")
-    for one in differing[:MOST_PAIRS]:
-        _pair_lines(one, source, other, canvas)
+        _compared_figures(source, row, other, other_row, canvas)
+    all_pairs = pairs(source, row, other, other_row)
+    differing = [pair for pair in all_pairs if pair.change != "same"]
+    canvas.heading("Modules", f"{len(differing):,} of {len(all_pairs):,} differ")
+    for pair in differing[:MOST_PAIRS]:
+        _pair_lines(pair, source, other, canvas)
     if len(differing) > MOST_PAIRS:
         canvas.missing(f"… {len(differing) - MOST_PAIRS:,} more")
 
 
-def pairs(source: Source, row: int, other: Source, there: int | None) -> list[RowPair]:
+def pairs(source: Source, row: int, other: Source, other_row: int | None) -> list[RowPair]:
     """Every path below a row, in either tree, in the order of the first."""
     mine, theirs = source.forest, other.forest
-    right = {} if there is None else {theirs.paths[at]: at for at in range(there, int(theirs.end[there]))}
-    found = []
+    right = (
+        {}
+        if other_row is None
+        else {theirs.paths[at]: at for at in range(other_row, int(theirs.end[other_row]))}
+    )
+    all_pairs = []
     for at in range(row, int(mine.end[row])):
         match = right.pop(mine.paths[at], -1)
-        found.append(RowPair(mine.paths[at], at, match, _change(source, at, other, match)))
-    found += [RowPair(path, -1, at, "only right") for path, at in right.items()]
-    return found
+        all_pairs.append(RowPair(mine.paths[at], at, match, _change(source, at, other, match)))
+    all_pairs += [RowPair(path, -1, at, "only right") for path, at in right.items()]
+    return all_pairs
 
 
 def _change(source: Source, left: int, other: Source, right: int) -> str:
@@ -211,12 +216,12 @@ def _change(source: Source, left: int, other: Source, right: int) -> str:
     return "same"
 
 
-def _compared_figures(source: Source, row: int, other: Source, there: int, canvas: PanelCanvas) -> None:
+def _compared_figures(source: Source, row: int, other: Source, other_row: int, canvas: PanelCanvas) -> None:
     rows = []
     for name in COMPARED:
         if name not in source.forest.numbers or name not in other.forest.numbers:
             continue
-        left, right = float(source.forest.numbers[name][row]), float(other.forest.numbers[name][there])
+        left, right = float(source.forest.numbers[name][row]), float(other.forest.numbers[name][other_row])
         rows.append(
             [COLUMNS[name].title, cell(name, left) or "–", cell(name, right) or "–", _ratio(left, right)]
         )
@@ -229,16 +234,16 @@ def _ratio(left: float, right: float) -> str:
     return "=" if left == right else f"{right / left:.2f} ×"
 
 
-def _pair_lines(one: RowPair, source: Source, other: Source, canvas: PanelCanvas) -> None:
+def _pair_lines(pair: RowPair, source: Source, other: Source, canvas: PanelCanvas) -> None:
     colours = canvas.colours
     sign, style = {"only left": ("−", colours.bad), "only right": ("+", colours.good)}.get(
-        one.change, ("≠", colours.warn)
+        pair.change, ("≠", colours.warn)
     )
     half = max(10, (canvas.width - 4) // 2)
-    left = _words(source, one.left) if one.left >= 0 else ""
-    right = _words(other, one.right) if one.right >= 0 else ""
-    path = cut(one.path or "(the model)", canvas.width - 16).ljust(max(0, canvas.width - 14))
-    canvas.put((f"{sign} ", style), (path, colours.name), (one.change, style))
+    left = _words(source, pair.left) if pair.left >= 0 else ""
+    right = _words(other, pair.right) if pair.right >= 0 else ""
+    path = cut(pair.path or "(the model)", canvas.width - 16).ljust(max(0, canvas.width - 14))
+    canvas.put((f"{sign} ", style), (path, colours.name), (pair.change, style))
     left = cut(left, half - 1).ljust(half)
     canvas.put(("  ", colours.dim), (left, colours.dim), (cut(right, half - 1), colours.number))
 

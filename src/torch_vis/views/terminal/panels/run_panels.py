@@ -81,18 +81,18 @@ def _phases(source: Source, row: int) -> str:
     """What ran in a row besides backward: forward, or what an optimizer did."""
     if source.graph is None:
         return "forward"
-    found = np.unique(source.graph.node_phase[source.nodes(row)]).tolist()
-    words = [Phase(phase).name.lower() for phase in found if phase != Phase.BACKWARD]
+    phases = np.unique(source.graph.node_phase[source.nodes(row)]).tolist()
+    words = [Phase(phase).name.lower() for phase in phases if phase != Phase.BACKWARD]
     return ", ".join(words) or "forward"
 
 
 def _whole(source: Source, row: int, calls: Sequence[CallRow], canvas: PanelCanvas) -> None:
     """The run from its beginning to its end, and what of it is in none of the figures above."""
     whole, numbers = sum(call.time_ns for call in calls), source.forest.numbers
-    told = sum(float(numbers[name][row]) for name in ("time", "backward") if name in numbers)
+    in_columns = sum(float(numbers[name][row]) for name in ("time", "backward") if name in numbers)
     facts = [("whole run", f"{duration(whole)} from its beginning to its end")]
-    if not math.isnan(told) and whole > told:
-        facts.append(("the rest", f"{duration(int(whole - told))}: {BETWEEN}"))
+    if not math.isnan(in_columns) and whole > in_columns:
+        facts.append(("the rest", f"{duration(int(whole - in_columns))}: {BETWEEN}"))
     canvas.blank()
     canvas.facts(facts)
 
@@ -126,29 +126,38 @@ def _borders(calls: Sequence[CallRow], canvas: PanelCanvas) -> None:
     canvas.table(["call", "time", "self", "in", "out", ""], rows, right="rrr")
     if len(calls) > MOST_CALLS:
         canvas.missing(f"… {len(calls) - MOST_CALLS:,} more calls")
-    tensors = [(one, "in") for one in calls[0].inputs] + [(one, "out") for one in calls[0].outputs]
+    tensors = [(tensor, "in") for tensor in calls[0].inputs] + [
+        (tensor, "out") for tensor in calls[0].outputs
+    ]
     if tensors:
         canvas.heading("Tensors of the first call")
         table = [
             [
                 way,
-                one.name,
-                sizes(one.shape),
-                one.dtype,
-                one.device,
-                "" if one.nbytes is None else size(one.nbytes),
+                tensor.name,
+                sizes(tensor.shape),
+                tensor.dtype,
+                tensor.device,
+                "" if tensor.nbytes is None else size(tensor.nbytes),
             ]
-            for one, way in tensors
+            for tensor, way in tensors
         ]
         canvas.table(["", "name", "shape", "dtype", "device", "size"], table, right="lllllr")
-        _contents([one for one, _ in tensors], canvas)
+        _contents([tensor for tensor, _ in tensors], canvas)
 
 
 def _contents(tensors: Sequence[TensorRow], canvas: PanelCanvas) -> None:
     rows = [
-        [one.name, short(f.min), short(f.max), short(f.mean), short(f.std), f"{f.nans:,}" if f.nans else ""]
-        for one in tensors
-        if (f := one.figures) is not None
+        [
+            tensor.name,
+            short(f.min),
+            short(f.max),
+            short(f.mean),
+            short(f.std),
+            f"{f.nans:,}" if f.nans else "",
+        ]
+        for tensor in tensors
+        if (f := tensor.figures) is not None
     ]
     if rows:
         canvas.blank()
@@ -156,7 +165,7 @@ def _contents(tensors: Sequence[TensorRow], canvas: PanelCanvas) -> None:
 
 
 def _shapes(tensors: Sequence[TensorRow]) -> str:
-    return " ".join(sizes(one.shape) for one in tensors)
+    return " ".join(sizes(tensor.shape) for tensor in tensors)
 
 
 MOST_OPERATIONS = 200
@@ -218,7 +227,9 @@ def _kinds(graph: Graph, metrics: Metrics, nodes: Any, canvas: PanelCanvas) -> N
 
 def _operation_row(graph: Graph, metrics: Metrics, number: int) -> list[str]:
     node = graph.nodes[number]
-    made = " ".join(str(value.type) for value in node.outputs[:2]) + (" …" if len(node.outputs) > 2 else "")
+    outputs = " ".join(str(value.type) for value in node.outputs[:2]) + (
+        " …" if len(node.outputs) > 2 else ""
+    )
     took = metrics["time_ns"][number] if "time_ns" in metrics else None
     flops = metrics["flops"][number] if "flops" in metrics else None
     again = graph.node_flags[number] & Flag.RECOMPUTE != 0
@@ -226,7 +237,7 @@ def _operation_row(graph: Graph, metrics: Metrics, number: int) -> list[str]:
         str(number),
         AGAIN if again else SIGNS[Phase(graph.node_phase[number])],
         node.name,
-        made,
+        outputs,
         "" if took is None else duration(took),
         "?" if flops is None else count(flops) if flops else "",
     ]
@@ -264,7 +275,9 @@ def draw_flow(source: Source, row: int, canvas: PanelCanvas) -> None:
     if state:
         canvas.heading("State that it reads", f"{len(state):,} parameters and buffers")
         canvas.table(
-            ["", ""], [[one.what, one.who] for one in state[:MOST_PASSAGES]], styles=[canvas.colours.type]
+            ["", ""],
+            [[tensor.what, tensor.who] for tensor in state[:MOST_PASSAGES]],
+            styles=[canvas.colours.type],
         )
         if len(state) > MOST_PASSAGES:
             canvas.missing(f"… {len(state) - MOST_PASSAGES:,} more")
@@ -301,21 +314,21 @@ def border_tensors(
 
 
 def _made_outside(source: Source, graph: Graph, values: Any) -> list[BorderTensor]:
-    found = [(value, _maker(source, graph, value)) for value in dict.fromkeys(values.tolist())]
-    return _merged(graph, _grouped(found))
+    makers = [(value, _maker(source, graph, value)) for value in dict.fromkeys(values.tolist())]
+    return _merged(graph, _grouped(makers))
 
 
 def _grouped(pairs: list[tuple[int, str]]) -> dict[tuple[int, str], int]:
-    found: dict[tuple[int, str], int] = {}
+    counts: dict[tuple[int, str], int] = {}
     for pair in pairs:
-        found[pair] = found.get(pair, 0) + 1
-    return found
+        counts[pair] = counts.get(pair, 0) + 1
+    return counts
 
 
-def _merged(graph: Graph, found: dict[tuple[int, str], int]) -> list[BorderTensor]:
+def _merged(graph: Graph, counts: dict[tuple[int, str], int]) -> list[BorderTensor]:
     """One line for all that look alike."""
     alike: dict[tuple[str, str], int] = {}
-    for (value, who), times in found.items():
+    for (value, who), times in counts.items():
         line = (str(graph.types[graph.value_type[value]]), who)
         alike[line] = alike.get(line, 0) + times
     return [BorderTensor(what, who, times) for (what, who), times in alike.items()]
@@ -341,9 +354,12 @@ def _location(source: Source, graph: Graph, node: int) -> str:
 def _from_call(call: CallRow, source: Source, row: int, canvas: PanelCanvas) -> None:
     """Without a graph: what the first recorded call took and gave."""
     into = [
-        BorderTensor(f"{one.dtype}[{sizes(one.shape)}]", f"argument {one.name}", 1) for one in call.inputs
+        BorderTensor(f"{tensor.dtype}[{sizes(tensor.shape)}]", f"argument {tensor.name}", 1)
+        for tensor in call.inputs
     ]
-    out_of = [BorderTensor(f"{one.dtype}[{sizes(one.shape)}]", one.name, 1) for one in call.outputs]
+    out_of = [
+        BorderTensor(f"{tensor.dtype}[{sizes(tensor.shape)}]", tensor.name, 1) for tensor in call.outputs
+    ]
     box(into, out_of, source.forest.names[row], source.forest.types[row], canvas)
     canvas.blank()
     canvas.missing("A trace would also know who made these and who reads them.")
@@ -368,8 +384,8 @@ def box(
 
 def _arrows(rows: Sequence[BorderTensor], canvas: PanelCanvas, *, last: bool = False) -> None:
     colours = canvas.colours
-    wide = max((len(one.what) for one in rows[:MOST_PASSAGES]), default=0)
-    for number, one in enumerate(rows[:MOST_PASSAGES]):
+    wide = max((len(tensor.what) for tensor in rows[:MOST_PASSAGES]), default=0)
+    for number, tensor in enumerate(rows[:MOST_PASSAGES]):
         if last:
             corner = (
                 "└─▶ "
@@ -378,10 +394,12 @@ def _arrows(rows: Sequence[BorderTensor], canvas: PanelCanvas, *, last: bool = F
             )
         else:
             corner = "┌── " if number == 0 else "├── "
-        who = f"  {'to' if last else 'from'} {one.who}" + (f" × {one.times}" if one.times > 1 else "")
+        who = f"  {'to' if last else 'from'} {tensor.who}" + (
+            f" × {tensor.times}" if tensor.times > 1 else ""
+        )
         who = _cut_left(who, max(8, canvas.width - wide - 8))
         canvas.put(
-            ("    " + corner, colours.title), (one.what.ljust(wide), colours.type), (who, colours.number)
+            ("    " + corner, colours.title), (tensor.what.ljust(wide), colours.type), (who, colours.number)
         )
     if len(rows) > MOST_PASSAGES:
         canvas.put((f"    {'└' if last else '├'}── … {len(rows) - MOST_PASSAGES:,} more", colours.dim))

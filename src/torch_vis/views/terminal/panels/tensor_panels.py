@@ -15,7 +15,7 @@ from torch_vis.graph import Graph
 from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.text import size
 from torch_vis.graph.types import Floats
-from torch_vis.views.terminal.palette import blend
+from torch_vis.views.figure.palette import mixed
 from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, chart, cut, short, squeeze
 from torch_vis.views.terminal.source import Gradient, Source
 
@@ -83,10 +83,10 @@ def _alive_at(graph: Graph, memory: MemoryByUse, node: int, canvas: PanelCanvas)
         number, birth = int(memory.value[block]), int(memory.birth[block])
         value = graph.values[number] if number >= 0 else None
         maker = graph.nodes[birth] if birth >= 0 else None
-        made = "" if maker is None else f"{maker.name} in {maker.path or 'the run'}"
+        maker_text = "" if maker is None else f"{maker.name} in {maker.path or 'the run'}"
         name, what = ("", "") if value is None else (value.name, str(value.type))
         rows.append(
-            [size(int(memory.size_bytes[block])), memory.words[memory.use[block]], name or made, what]
+            [size(int(memory.size_bytes[block])), memory.words[memory.use[block]], name or maker_text, what]
         )
     if canvas.width < ROOMY:  # what it is for, and whose, comes before its shape
         heads, rows = heads[:-1], [row[:-1] for row in rows]
@@ -100,40 +100,55 @@ LOW, HIGH = 1e-7, 1e3
 
 def draw_gradients(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
-    found = source.gradients()
+    gradients = source.gradients()
     canvas.heading(source.forest.paths[row] or source.title, "norms of the gradients, on a logarithmic scale")
-    if found is None:
+    if gradients is None:
         canvas.missing(source.no_gradients)
         return
     stop = int(source.forest.end[row])
-    here = [one for one in found if row <= one.row < stop]
-    if not here:
+    inside = [gradient for gradient in gradients if row <= gradient.row < stop]
+    if not inside:
         canvas.missing("It has no parameters of its own, and none inside.")
         return
-    _summary(here, canvas)
-    known = [one.norm for one in here if one.norm]
+    _summary(inside, canvas)
+    known = [gradient.norm for gradient in inside if gradient.norm]
     low, high = (math.log10(min(known)), math.log10(max(known))) if known else (0.0, 0.0)
-    wide = min(40, max(len(one.name) for one in here[:MOST_GRADIENTS]))
-    for one in here[:MOST_GRADIENTS]:
-        if one.norm is None:
-            canvas.bar(one.name, 0, "none", label_width=wide)
+    wide = min(40, max(len(gradient.name) for gradient in inside[:MOST_GRADIENTS]))
+    for gradient in inside[:MOST_GRADIENTS]:
+        if gradient.norm is None:
+            canvas.bar(gradient.name, 0, "none", label_width=wide)
             continue
-        share = 0.0 if not one.norm else (math.log10(one.norm) - low + 0.5) / (high - low + 0.5)
-        canvas.bar(one.name, share, short(one.norm), label_width=wide, style=_style(one, canvas))
-    if len(here) > MOST_GRADIENTS:
-        canvas.missing(f"… {len(here) - MOST_GRADIENTS:,} more parameters; go to a module inside to see them")
+        share = 0.0 if not gradient.norm else (math.log10(gradient.norm) - low + 0.5) / (high - low + 0.5)
+        canvas.bar(
+            gradient.name, share, short(gradient.norm), label_width=wide, style=_style(gradient, canvas)
+        )
+    if len(inside) > MOST_GRADIENTS:
+        canvas.missing(
+            f"… {len(inside) - MOST_GRADIENTS:,} more parameters; go to a module inside to see them"
+        )
 
 
-def _summary(here: list[Gradient], canvas: PanelCanvas) -> None:
-    known = [one.norm for one in here if one.norm is not None and math.isfinite(one.norm)]
+def _summary(gradients: list[Gradient], canvas: PanelCanvas) -> None:
+    known = [
+        gradient.norm for gradient in gradients if gradient.norm is not None and math.isfinite(gradient.norm)
+    ]
     whole = math.sqrt(sum(norm * norm for norm in known))
-    facts = [("norm of all", short(whole)), ("parameters", _tensors(len(here)))]
+    facts = [("norm of all", short(whole)), ("parameters", _tensors(len(gradients)))]
     for label, number in (
-        ("without gradient", sum(one.norm is None for one in here)),
-        ("zero", sum(one.norm == 0 for one in here)),
-        ("not finite", sum(one.norm is not None and not math.isfinite(one.norm) for one in here)),
-        (f"below {LOW:g}", sum(one.norm is not None and 0 < one.norm < LOW for one in here)),
-        (f"above {HIGH:g}", sum(one.norm is not None and one.norm > HIGH for one in here)),
+        ("without gradient", sum(gradient.norm is None for gradient in gradients)),
+        ("zero", sum(gradient.norm == 0 for gradient in gradients)),
+        (
+            "not finite",
+            sum(gradient.norm is not None and not math.isfinite(gradient.norm) for gradient in gradients),
+        ),
+        (
+            f"below {LOW:g}",
+            sum(gradient.norm is not None and 0 < gradient.norm < LOW for gradient in gradients),
+        ),
+        (
+            f"above {HIGH:g}",
+            sum(gradient.norm is not None and gradient.norm > HIGH for gradient in gradients),
+        ),
     ):
         if number:
             facts.append((label, _tensors(number)))
@@ -141,8 +156,8 @@ def _summary(here: list[Gradient], canvas: PanelCanvas) -> None:
     canvas.blank()
 
 
-def _style(one: Gradient, canvas: PanelCanvas) -> Style:
-    norm = one.norm
+def _style(gradient: Gradient, canvas: PanelCanvas) -> Style:
+    norm = gradient.norm
     if norm is None or not math.isfinite(norm) or norm > HIGH:
         return canvas.colours.bad
     return canvas.colours.warn if norm < LOW else canvas.colours.good
@@ -160,14 +175,16 @@ def draw_activations(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
     canvas.heading(source.forest.paths[row] or source.title, source.forest.types[row])
     try:
-        found = source.pictures(row)
+        pictures = source.pictures(row)
     except TorchVisError as error:  # the run cannot be repeated any more, and says why
         canvas.missing(str(error))
         return
-    if not found:
-        canvas.missing(source.no_pictures if found is None else "Nothing came out of it that could be drawn.")
+    if not pictures:
+        canvas.missing(
+            source.no_pictures if pictures is None else "Nothing came out of it that could be drawn."
+        )
         return
-    for picture in found[:PICTURES]:
+    for picture in pictures[:PICTURES]:
         low = min(float(image.min()) for image in picture.images)
         high = max(float(image.max()) for image in picture.images)
         canvas.heading(picture.title, f"{low:.3g} (dark) … {high:.3g} (bright)")
@@ -203,8 +220,8 @@ def narrowed(image: Floats, width: int) -> Floats:
     rows = np.linspace(0, height, max(1, round(height * width / wide)) + 1).astype(int)[:-1]
     sums = np.add.reduceat(np.add.reduceat(image, rows, axis=0), columns, axis=1)
     counts = np.outer(np.diff(np.append(rows, height)), np.diff(np.append(columns, wide)))
-    found: Floats = sums / counts
-    return found
+    means: Floats = sums / counts
+    return means
 
 
 def half_blocks(image: Floats) -> list[Text]:
@@ -226,9 +243,9 @@ def half_blocks(image: Floats) -> list[Text]:
 
 def colour(value: float) -> str:
     """A colour for a value from 0 (dark) to 1 (bright)."""
-    place = min(max(value, 0.0), 1.0) * (len(RAMP) - 1)
-    at = min(int(place), len(RAMP) - 2)
-    return blend(RAMP[at], RAMP[at + 1], round((place - at) * 8) / 8)
+    position = min(max(value, 0.0), 1.0) * (len(RAMP) - 1)
+    lower = min(int(position), len(RAMP) - 2)
+    return mixed(RAMP[lower : lower + 2], round((position - lower) * 8) / 8)
 
 
 def _scaled(image: NDArray[np.float32], low: float, high: float) -> Floats:

@@ -45,7 +45,7 @@ class Stored:
     def __init__(
         self, shape: Sequence[int], dtype: str, nbytes: int, load: Any, device: str = "file"
     ) -> None:
-        self.shape = tuple(int(one) for one in shape)
+        self.shape = tuple(int(size) for size in shape)
         self.dtype, self.nbytes, self.load, self.device = dtype, int(nbytes), load, device
 
     @property
@@ -72,25 +72,25 @@ class StateSource(Source):
         self._count()
         words = forest.texts
         words["shapes"] = lambda row: (
-            "×".join(map(str, one.shape)) or "scalar" if (one := self._tensor(row)) else ""
+            "×".join(map(str, tensor.shape)) or "scalar" if (tensor := self._tensor(row)) else ""
         )
-        words["dtype"] = lambda row: one.dtype if (one := self._tensor(row)) else ""
-        words["device"] = lambda row: one.device if (one := self._tensor(row)) else ""
+        words["dtype"] = lambda row: tensor.dtype if (tensor := self._tensor(row)) else ""
+        words["device"] = lambda row: tensor.device if (tensor := self._tensor(row)) else ""
         forest.describe = lambda row: (words["shapes"](row), words["dtype"](row))
 
     def _tensor(self, row: int) -> Stored | None:
-        found = self.items.get(row)
-        return found if isinstance(found, Stored) else None
+        item = self.items.get(row)
+        return item if isinstance(item, Stored) else None
 
     def _count(self) -> None:
         forest = self.forest
         rows = [row for row, item in self.items.items() if isinstance(item, Stored)]
         tensors = [self.items[row] for row in rows]
         known: dict[Any, int] = {}
-        items = [known.setdefault(_memory(one), len(known)) for one in tensors]
+        items = [known.setdefault(_memory(tensor), len(known)) for tensor in tensors]
         first: dict[int, Any] = {}
-        for item, one in zip(items, tensors):
-            first.setdefault(item, one)
+        for item, tensor in zip(items, tensors):
+            first.setdefault(item, tensor)
         sizes = [first[item].numel for item in range(len(first))]
         holding = Sharing(forest, rows, items, sizes)
         forest.sharing = holding
@@ -129,13 +129,13 @@ class StateSource(Source):
         if item is None or item.load is None:
             return tensors
         inside = contents_of(item.load())
-        return [one._replace(figures=None if inside is None else Figures(*inside)) for one in tensors]
+        return [tensor._replace(figures=None if inside is None else Figures(*inside)) for tensor in tensors]
 
     def histograms(self, row: int) -> Sequence[Bars] | None:
         """How the tensor's elements are spread."""
         item = self._tensor(row)
-        found = None if item is None or item.load is None else histogram_of(item.load())
-        return None if found is None else [Bars(self.forest.names[row], *found)]
+        bars = None if item is None or item.load is None else histogram_of(item.load())
+        return None if bars is None else [Bars(self.forest.names[row], *bars)]
 
 
 def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Source:
@@ -188,8 +188,7 @@ def _archive(path: str) -> Archive | None:
 def _pickled(path: str, trust: bool) -> Source:
     import pickle
 
-    from torch_vis.interfaces.explorer.modules import ModuleSource
-    from torch_vis.interfaces.explorer.walk import class_of
+    from torch_vis.interfaces.explorer.model_source import ModuleSource, class_of
 
     if _start(path)[:4] != b"PK\x03\x04" and _start(path)[:1] != b"\x80":
         raise CorruptFile(f"cannot read {path}: it is neither what torch.save writes nor a pickle")
@@ -212,7 +211,7 @@ def _pickled(path: str, trust: bool) -> Source:
     if not isinstance(loaded, (Mapping, list, tuple)):
         raise UsageError(f"{path} holds a {type(loaded).__name__}: no module, no tensors")
     return StateSource(
-        title, loaded if isinstance(loaded, Mapping) else {str(at): one for at, one in enumerate(loaded)}
+        title, loaded if isinstance(loaded, Mapping) else {str(at): item for at, item in enumerate(loaded)}
     )
 
 
@@ -230,8 +229,7 @@ def _start(path: str) -> bytes:
 
 def _script(path: str, archive: Archive, trust: bool) -> Source:
     """TorchScript as its modules, which have the names and classes of the original."""
-    from torch_vis.interfaces.explorer.modules import ModuleSource
-    from torch_vis.interfaces.explorer.walk import class_of
+    from torch_vis.interfaces.explorer.model_source import ModuleSource, class_of
 
     facts = []
     if trust:
@@ -259,18 +257,18 @@ def _safetensors(path: str) -> Source:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            found: dict[str, Any] = {}
+            state: dict[str, Any] = {}
             for name in file.keys():  # noqa: SIM118  (it is no dictionary)
                 part = file.get_slice(name)
                 dtype, width = _SAFE.get(part.get_dtype(), (part.get_dtype().lower(), 1))
                 shape = part.get_shape()
-                found[name] = Stored(
+                state[name] = Stored(
                     shape, dtype, int(np.prod(shape, dtype=np.int64)) * width, _safe_loader(path, name)
                 )
     except (SafetensorError, OSError) as error:
         raise CorruptFile(f"cannot read {path}: {error}") from error
     facts = [f"{key}: {value}"[:40] for key, value in metadata.items()]
-    return StateSource(Path(path).name, found, facts=facts[:3])
+    return StateSource(Path(path).name, state, facts=facts[:3])
 
 
 _SAFE = {
@@ -305,7 +303,7 @@ def _safe_loader(path: str, name: str) -> Any:
 
 def _exported(path: str, archive: Archive, trust: bool) -> Source:
     """An exported program as the module that it unlifts to, which has the names and classes of the original."""
-    from torch_vis.interfaces.explorer.modules import ModuleSource
+    from torch_vis.interfaces.explorer.model_source import ModuleSource
 
     if trust:
         module, classes, operations = _trusted_program(path)
@@ -338,12 +336,12 @@ def _trusted_program(path: str) -> tuple[torch.nn.Module, dict[str, str], int]:
 
 def _classes(program: Any) -> dict[str, str]:
     """The class that each module of an exported program had, by its path."""
-    found: dict[str, str] = {}
+    classes: dict[str, str] = {}
     for node in program.graph.nodes:
         for path, kind in (node.meta.get("nn_module_stack") or {}).values():
             name = kind if isinstance(kind, str) else kind.__qualname__
-            found.setdefault(path, name.rpartition(".")[2])
-    return found
+            classes.setdefault(path, name.rpartition(".")[2])
+    return classes
 
 
 @contextmanager
@@ -352,14 +350,14 @@ def _quietly(logger: str) -> Iterator[None]:
     import logging
     import warnings
 
-    found = logging.getLogger(logger)
-    before, found.disabled = found.disabled, True
+    named = logging.getLogger(logger)
+    before, named.disabled = named.disabled, True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        found.disabled = before
+        named.disabled = before
 
 
 def _onnx(path: str) -> Source:
@@ -386,15 +384,15 @@ def _onnx(path: str) -> Source:
         state[f"initializers.{tensor.name}"] = Stored(tensor.dims, str(dtype), nbytes, loader(tensor))
     for number, node in enumerate(model.graph.node):
         label = node.name or f"{node.op_type}_{number}"
-        state[f"nodes.{label.strip('/').replace('/', '.')}"] = Operation(
+        state[f"nodes.{label.strip('/').replace('/', '.')}"] = OnnxNode(
             node.op_type, list(node.input), list(node.output)
         )
-    opsets = ", ".join(f"{one.domain or 'ai.onnx'} {one.version}" for one in model.opset_import)
+    opsets = ", ".join(f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in model.opset_import)
     facts = [f"{len(model.graph.node):,} nodes", f"opset {opsets}", model.producer_name]
     return StateSource(Path(path).name, state, facts=[fact for fact in facts if fact])
 
 
-class Operation:
+class OnnxNode:
     """A node of a file's graph: its operator and the names that it reads and writes."""
 
     def __init__(self, kind: str, inputs: list[str], outputs: list[str]) -> None:
@@ -406,7 +404,7 @@ class Operation:
 
 def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """Every value that is no container, under its dotted name."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     stack: list[tuple[str, Any, int]] = [(str(key), value, 1) for key, value in reversed(list(state.items()))]
     busy: set[int] = set()
     while stack:
@@ -416,14 +414,14 @@ def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
                 f"cannot read {title}: its containers are nested more than {LEVELS} levels deep"
             )
         if isinstance(value, torch.Tensor):
-            found[name] = Stored.of(value)
+            leaves[name] = Stored.of(value)
         elif isinstance(value, (Mapping, list, tuple)) and len(value) and id(value) not in busy:
             busy.add(id(value))
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-            stack.extend((f"{name}.{key}", one, depth + 1) for key, one in reversed(list(pairs)))
+            stack.extend((f"{name}.{key}", item, depth + 1) for key, item in reversed(list(pairs)))
         else:
-            found[name] = value
-    return found
+            leaves[name] = value
+    return leaves
 
 
 def _branches(title: str, leaves: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -460,13 +458,13 @@ def _branches(title: str, leaves: Mapping[str, Any]) -> tuple[Any, ...]:
 def _kind(value: Any) -> str:
     if isinstance(value, Stored):
         return "Tensor"
-    return value.kind if isinstance(value, Operation) else type(value).__name__
+    return value.kind if isinstance(value, OnnxNode) else type(value).__name__
 
 
-def _memory(one: Any) -> Any:
+def _memory(stored: Any) -> Any:
     """What two names of the same memory have in common."""
-    if one.load is not None and one.device not in ("file", "meta"):
-        from torch_vis.interfaces.explorer.walk import identity
+    if stored.load is not None and stored.device not in ("file", "meta"):
+        from torch_vis.interfaces.explorer.model_source import identity
 
-        return identity(one.load())
-    return id(one)
+        return identity(stored.load())
+    return id(stored)
