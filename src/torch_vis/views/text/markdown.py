@@ -140,7 +140,7 @@ def table(
     >>> table(["a", "b"], [["x", "1"]], left=1)
     ['| a | b |', '|---|--:|', '| x | 1 |']
     """
-    right = figures or [place >= left for place in range(len(titles))]
+    right = figures or [column >= left for column in range(len(titles))]
     rule = "|" + "|".join("--:" if figure else "---" for figure in right) + "|"
     return [f"| {' | '.join(titles)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
 
@@ -184,9 +184,9 @@ def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
         styles.setdefault(box.fill, []).append(f"n{number}_{item.number}")
     lines.append("end")
     lines += [f"n{number}_{edge.source} --> n{number}_{edge.target}" for edge in column.edges]
-    for place, (fill, names) in enumerate(styles.items()):
-        lines.append(f"classDef c{number}_{place} fill:{fill},stroke:{STROKE},color:#1c2430")
-        lines.append(f"class {','.join(names)} c{number}_{place}")
+    for index, (fill, names) in enumerate(styles.items()):
+        lines.append(f"classDef c{number}_{index} fill:{fill},stroke:{STROKE},color:#1c2430")
+        lines.append(f"class {','.join(names)} c{number}_{index}")
     return lines
 
 

@@ -115,7 +115,7 @@ def fitted(listing: Listing, width: int) -> FittedTable:
             break
         kept.remove(column)
         least = _least_width(
-            listing, [every[one] for one in kept], [[row[one] for one in kept] for row in cells]
+            listing, [every[index] for index in kept], [[row[index] for index in kept] for row in cells]
         )
     fields, cells = [every[column] for column in kept], [[row[column] for column in kept] for row in cells]
     wanted = _wanted(listing, fields, cells, [len(field.title) for field in fields])
