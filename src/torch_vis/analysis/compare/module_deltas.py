@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.compare.align import BETWEEN, Alignment
+from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.parameters import parameters
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.text.table import Field, Listing
 
@@ -136,7 +136,7 @@ def _sums(trace: Trace) -> dict[str, dict[str, float | None]]:
 
 def _column(metrics: Metrics, graph: Graph, name: str) -> Column | None:
     if name == "parameters":
-        return parameters(graph)
+        return parameters_used(graph)
     found: Column | None = metrics.get(name)
     return found
 

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from torch_vis.capture.compilers.interpreter import target_name
-from torch_vis.capture.compilers.partition_meta import is_state
+from torch_vis.capture.compilers.program import is_state
 from torch_vis.interfaces.dynamo.memory import hint, nbytes
 
 if TYPE_CHECKING:

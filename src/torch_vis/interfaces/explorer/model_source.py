@@ -16,6 +16,7 @@ from torch_vis.analysis.advice.quantization.channels import Channels
 from torch_vis.capture.modules_only.stats import TensorFact
 from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of, readable, unseen
 from torch_vis.graph.text import count, many, size
+from torch_vis.interfaces.collector import collector_paused
 from torch_vis.interfaces.explorer.archives import FileModule
 from torch_vis.interfaces.explorer.stats import ForwardStats, add_columns
 from torch_vis.interfaces.explorer.trace_source import (
@@ -28,7 +29,6 @@ from torch_vis.interfaces.explorer.trace_source import (
     norms_together,
     unknown_costs,
 )
-from torch_vis.interfaces.tracking.collector import collector_paused
 from torch_vis.views.terminal.forest import Forest, Sharing, measure, rows_by_path, share
 from torch_vis.views.terminal.source import (
     Advice,

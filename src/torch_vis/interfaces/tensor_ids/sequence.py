@@ -16,8 +16,8 @@ from torch_vis.graph import Graph, Metrics, Slot
 from torch_vis.graph.call import Call, Special, short_name
 from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.types import Ints
+from torch_vis.interfaces.collector import collector_paused
 from torch_vis.interfaces.tensor_ids.calls import Calls, NotedCall
-from torch_vis.interfaces.tracking.collector import collector_paused
 from torch_vis.ops.schemas import Signatures
 
 Level = Literal["leaf", "outermost"]

@@ -20,6 +20,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.lower_bound import LowerBound, least, summed
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
+from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError
 from torch_vis.graph.text import and_more, count, duration
 from torch_vis.progress import progress
@@ -96,20 +97,16 @@ def taken(
     Of that, what kernels take is told apart, and as the second result what the run waits for, the host or the
     device. What leaves out operations of unknown work is a ``LowerBound``.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    with torch.no_grad():
-        found = trace(model, *args, kwargs=kwargs, keep=False)
     spent = []
-    for _ in range(RUNS):
-        begun = time.perf_counter_ns()
-        with torch.no_grad():
+    with modes_kept(model), torch.no_grad():
+        model.eval()
+        found = trace(model, *args, kwargs=kwargs, keep=False)
+        for _ in range(RUNS):
+            begun = time.perf_counter_ns()
             model(*args, **kwargs)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        spent.append(time.perf_counter_ns() - begun)
-    for module, mode in modes:
-        module.training = mode
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            spent.append(time.perf_counter_ns() - begun)
     column = found.metrics["flops"]
     # None where no operation has a formula
     known = {"flops": summed(column.total(), column.uncovered)}

@@ -32,6 +32,7 @@ from torch_vis.analysis.compare.numeric.side_by_side import Gap, gap_of
 from torch_vis.analysis.gradients.nonfinite import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
+from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError
 from torch_vis.replay.perturb import stirred
 
@@ -487,12 +488,8 @@ class Bench:
 
     def like(self, model: torch.nn.Module) -> Callable[[torch.nn.Module], bool]:
         """Whether a model gives what this one gives."""
-        modes = [(module, module.training) for module in model.modules()]
-        try:
+        with modes_kept(model):
             wanted = self.own.run(model.eval())
-        finally:
-            for module, mode in modes:
-                module.training = mode
         return lambda other: not compared(self.own, other.eval(), wanted)[1]
 
     def resized(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> dict[int, set[int]]:

@@ -29,11 +29,11 @@ from torch_vis.analysis.advice.quantization.sensitivity import (
     uses,
     whole_in,
 )
-from torch_vis.analysis.advice.quantization.unchanged_model import unchanged
 from torch_vis.analysis.gradients.nonfinite import left_out, warning
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
+from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import and_more, duration, size
 from torch_vis.progress import progress
@@ -260,7 +260,7 @@ def analyze_quantization(
     machine = None if hardware is None else find_hardware(hardware)
     if isinstance(model, Trace):
         raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
-    with unchanged(model), torch.random.fork_rng(), torch.no_grad():
+    with StateSnapshot.of_model(model, contents="buffers") as state, torch.no_grad():
         try:
             found = trace(model, *args, kwargs=kwargs)
         except RuntimeError as error:
@@ -272,7 +272,7 @@ def analyze_quantization(
             ) from error
         if found.kept is not None:
             # this was no step of the user's
-            found.kept.restore()
+            state.watch(found.kept)
     trial = Trial(found.graph, found.kept)
     multiplied = multiplied_in(found.graph, trial.nodes)
     first: dict[int, Product] = {}

@@ -14,6 +14,7 @@ import numpy as np
 
 from torch_vis.analysis.gradients.tensor_stats import makes_numbers
 from torch_vis.graph.call import Call, Slot
+from torch_vis.graph.flow import roots
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Role
 from torch_vis.graph.types import Ints
@@ -226,10 +227,8 @@ class _Side:
     @cached_property
     def root(self) -> list[int]:
         """For each value the one that it is a view of, or itself."""
-        found = list(range(len(self.maker)))
-        for node, first in self.views():
-            for value in self.made(node).values():
-                found[value] = found[first]
+        is_view = (self.graph.node_flags & Flag.VIEW) != 0
+        found: list[int] = roots(self.graph, is_view, by_argument=True).tolist()
         return found
 
     def seen(self, known: dict[Any, int]) -> list[int]:
