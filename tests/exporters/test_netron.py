@@ -44,7 +44,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (scripts / "package.json").write_text('{"type": "module"}')
     for name in NAMES:
         t = traced(name)
-        save(folder / f"{name}.onnx", t.graph, t.metrics, t.limits, t.meta)
+        save(folder / f"{name}.onnx", t)
     for name, make in HAND_MADE.items():
         save(folder / f"{name}.onnx", make(), Metrics(), (), {})
     done = subprocess.run(
@@ -161,7 +161,7 @@ CLICK = "{}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
 
 def test_a_person_can_open_bert_in_a_browser(page: Any, tmp_path: Path) -> None:
     t = traced("bert")
-    save(tmp_path / "bert.onnx", t.graph, t.metrics, t.limits, t.meta)
+    save(tmp_path / "bert.onnx", t)
     with served(tmp_path / "bert.onnx") as url:
         open_page(page, url)
         titles = page.execute_script(f"return {TITLES}")
