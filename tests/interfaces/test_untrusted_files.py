@@ -22,9 +22,8 @@ import torch
 
 from tests.kit.forking import Server
 from torch_vis.errors import TorchVisError
-from torch_vis.interfaces.explorer.archives import NotUnderstood, strided
+from torch_vis.interfaces.explorer.archives import Global, NotUnderstood, PickledCall, read_pickle, strided
 from torch_vis.interfaces.explorer.explorer import source_of
-from torch_vis.interfaces.explorer.inert_pickle import Call, Global, read_pickle
 from torch_vis.interfaces.explorer.weight_files import compare_weights
 
 COMMANDS = (["summary"], ["explore", "--json"], ["compare", "self"], ["show"])
@@ -346,7 +345,9 @@ def test_a_pickle_is_read_without_calling_anything(tmp_path: Path) -> None:
     value = read_pickle(pickle.dumps({"a": [Runs(str(marker)), (1, None, 2.5)]}, protocol=2))
     call = value["a"][0]
     assert (
-        isinstance(call, Call) and call.function == Global("posix", "mkdir") and call.args == (str(marker),)
+        isinstance(call, PickledCall)
+        and call.function == Global("posix", "mkdir")
+        and call.args == (str(marker),)
     )
     assert value["a"][1] == (1, None, 2.5) and not marker.exists()
 
