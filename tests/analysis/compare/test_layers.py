@@ -116,7 +116,7 @@ def test_weights_tell_which_layer_is_gone_whatever_it_is_called(
         found = compared(model, change(model.without(place)))
         assert gone(found) == [name.format(place) for name in names]
         assert not found.changed and not len(found.added) and not found.reordered_modules
-        assert "given" not in found.differences().facts()
+        assert "inputs" not in found.differences().facts()
         back = tv.compare(found.b, found.a)
         added = [scope.path for scope in back.added_modules if scope.path]
         assert added == [name.format(place) for name in names]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pandas
 
     from torch_vis._trace import Trace
-    from torch_vis.analysis.compare.numeric.report import Differences
+    from torch_vis.analysis.compare.numeric.report import DifferencesReport
 
 MOST_TOLD = 5000  # changed operations whose differences a page says in words
 
@@ -281,7 +281,7 @@ class Comparison:
         ]
         return pandas.DataFrame(found, columns=["change", "node", "op", "module", "phase", "outputs", "what"])
 
-    def differences(self, *, tolerance: float = 0.0) -> Differences:
+    def differences(self, *, tolerance: float = 0.0) -> DifferencesReport:
         """Where the two part numerically: both runs are repeated side by side from the tensors that they hold.
 
         For two runs of one model: eager and captured, fp32 and bf16, before and after a change. Operations that differ
@@ -294,14 +294,14 @@ class Comparison:
         >>> len(found.rows), found.results["output"][1].relative
         (0, 0.0)
         """
-        from torch_vis.analysis.compare.numeric.report import Differences
+        from torch_vis.analysis.compare.numeric.report import DifferencesReport
 
         for name, trace in (("A", self.a), ("B", self.b)):
             if trace.meta.get("fake"):
                 raise TensorsMissing(
                     f"{name} was traced with fake=True: nothing was computed that could differ"
                 )
-        return Differences(self.a, self.b, self.alignment, tolerance)
+        return DifferencesReport(self.a, self.b, self.alignment, tolerance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page (``.html``) that shows both runs as one graph, with what was added, removed and changed."""

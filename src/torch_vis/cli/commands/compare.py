@@ -22,7 +22,7 @@ from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
     from torch_vis.analysis.compare.comparison import Comparison
-    from torch_vis.analysis.compare.numeric.report import Differences
+    from torch_vis.analysis.compare.numeric.report import DifferencesReport
 
 CANNOT = 2
 EXAMPLES = (
@@ -96,9 +96,9 @@ def _numbers(found: Comparison, options: Any, out: Output) -> int:
     return _code(numbers, same=same) if found.same else 1
 
 
-def _code(numbers: Differences, *, same: bool) -> int:
+def _code(numbers: DifferencesReport, *, same: bool) -> int:
     """The exit code; 2 where there was nothing to compare, which is neither the same nor a difference."""
-    return int(not same) if numbers.any_compared or numbers.given else CANNOT
+    return int(not same) if numbers.any_compared or numbers.input_differences else CANNOT
 
 
 def _has_numbers(options: Any) -> None:

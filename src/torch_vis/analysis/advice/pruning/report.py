@@ -14,7 +14,7 @@ import torch
 from torch_vis.analysis.advice.pruning.dependency import Group
 from torch_vis.analysis.advice.pruning.surgery import Change, Settings, correct_settings
 from torch_vis.analysis.advice.pruning.trial import HIDDEN, MIXED, OTHER, RESHAPED, UNSTEADY, Bench, Trial
-from torch_vis.analysis.compare.numeric.side_by_side import Gap
+from torch_vis.analysis.compare.numeric.tensor_distance import Distance
 from torch_vis.analysis.gradients.nonfinite import warning
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.lower_bound import Least, least, summed
@@ -170,7 +170,7 @@ class Cut(NamedTuple):
     cut: int
     share: float
     parameters: int
-    output: Gap | None
+    output: Distance | None
     problem: str
     heads: bool = False
     error: float | None = None
@@ -204,7 +204,7 @@ class Pruning(Report):
         model: torch.nn.Module,
         before: Mapping[str, int],
         after: Mapping[str, int],
-        output: Gap | None,
+        output: Distance | None,
         heads: Sequence[Head] = (),
         ratio: float | None = None,
         is_zero: bool = False,

@@ -28,7 +28,7 @@ from torch_vis.analysis.advice.pruning.surgery import (
     without,
     zeroed,
 )
-from torch_vis.analysis.compare.numeric.side_by_side import Gap, gap_of
+from torch_vis.analysis.compare.numeric.tensor_distance import Distance, distance_of
 from torch_vis.analysis.gradients.nonfinite import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
@@ -54,7 +54,7 @@ class Subject:
         self.spoilt = sum(int(wrong.sum()) for wrong in self._wrong if wrong is not None)
         self.elements = sum(tensor.numel() for tensor in given)
         self.output = self._known(given)
-        same = gap_of(self.output, self.run(model))
+        same = distance_of(self.output, self.run(model))
         self.unsteady = ""
         if not self.elements:
             self.unsteady = f"the output has no {'elements' if given else 'tensor'}"
@@ -186,11 +186,11 @@ def furthest(target: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> fl
 
     In one norm for all, a large tensor would hide a small one; what is rounding beside the others is left out.
     """
-    if gap_of(target, made) is None:
+    if distance_of(target, made) is None:
         return None
     sizes = [_typical(tensor) for tensor in target]
     least = max(sizes, default=0.0) * allowed(target) / 1000
-    gaps = [gap_of([one], [two]) for one, two, size in zip(target, made, sizes) if size > least]
+    gaps = [distance_of([one], [two]) for one, two, size in zip(target, made, sizes) if size > least]
     found = [gap.relative for gap in gaps if gap is not None]
     return max(found) if found else 0.0 if is_zero(made) else float("inf")
 
@@ -258,7 +258,7 @@ class Trial(NamedTuple):
     """
 
     model: torch.nn.Module | None
-    output: Gap | None
+    output: Distance | None
     error: float | None
     changes: tuple[Change, ...]
     problem: str
@@ -378,7 +378,7 @@ class Bench:
             return _failed(problem)
         for name, module in smaller.named_modules():
             module.training = self.training.get(name, False)
-        moved = None if self.is_zero else gap_of(self.own.output, made)
+        moved = None if self.is_zero else distance_of(self.own.output, made)
         if target is None:
             return Trial(smaller, moved, None, changes, "")
         return Trial(
