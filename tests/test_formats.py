@@ -16,7 +16,7 @@ from torch_vis import formats as registry
 from torch_vis.errors import FileError, NoMatch, UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import Look
+from torch_vis.views.figure.diagram import FigureOptions
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ class Names:
         Path(path).write_text(json.dumps([node.name for node in run.graph.nodes]))
 
 
-def count(run: Run, look: Look) -> str:
+def count(run: Run, look: FigureOptions) -> str:
     """A renderer of a user's own."""
     return f"{len(run.graph)} at depth {look.depth}"
 
@@ -46,7 +46,7 @@ class NamesApart:
 
 
 def count_apart(
-    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: Look
+    graph: Graph, metrics: Metrics, limits: Sequence[str], meta: Mapping[str, Any], look: FigureOptions
 ) -> str:
     """A renderer from before."""
     return f"{len(graph)} at depth {look.depth}"

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src" / "torch_vis"
 ORDER: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "errors progress",
+        "errors progress _deprecated",
         "graph",
         "ops",
         "capture",
@@ -31,6 +31,7 @@ ORDER: tuple[frozenset[str], ...] = tuple(
         "_trace",
         "api",
         "analysis",
+        "advise hardware measure types",
         "interfaces",
         "cli",
         "__main__",

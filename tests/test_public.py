@@ -5,80 +5,38 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import torch_vis as tv
+from torch_vis._deprecated import NAMES as NAMES_BEFORE
 
 tv.trace
 
-NAMES = [
-    "Comparison",
-    "ComputationalGraphTracker",
-    "DLBacktrace",
-    "DynamoGraphExtractor",
-    "ExplorerConfig",
-    "Graph",
-    "GraphEdge",
-    "GraphNode",
-    "Hardware",
-    "Metrics",
-    "ModuleInfo",
-    "OperationType",
-    "SubgraphDescriptor",
-    "TensorDescriptor",
-    "TensorTracer",
-    "Trace",
-    "__version__",
-    "analyze_batch_size",
-    "analyze_computational_graph_execution",
-    "analyze_memory_timeline",
-    "analyze_memory_usage",
-    "analyze_pruning",
-    "analyze_quantization",
-    "calibrate",
-    "compare",
-    "compare_captures",
-    "compiled_kernels",
-    "create_onnx_visualization",
-    "errors",
-    "explore_model",
-    "explore_torch_module",
-    "export_computational_graph",
-    "export_model_summary",
-    "format_param_count",
-    "format_shape",
-    "format_time",
-    "get_forward_stats",
-    "get_operation_sequence",
-    "get_parameter_statistics",
-    "get_tensor_size",
-    "is_last_use",
-    "known_hardware",
-    "load",
-    "load_calibration",
-    "measure_memory",
-    "predict_latency",
-    "record",
-    "record_torch_module_forward_stats",
-    "register_hardware",
-    "save_graph_to_file",
-    "trace",
-    "trace_model_with_dynamo",
-    "trace_tensor_ids",
-    "track_computational_graph_execution",
-    "visualize_computational_graph",
-]
+NAMES = """
+Comparison Graph Metrics Trace __version__ advise compare errors hardware load measure record register_cost trace types
+""".split()
+DOCUMENTED = """
+ComputationalGraphTracker DLBacktrace DynamoGraphExtractor ExplorerConfig GraphEdge GraphNode ModuleInfo OperationType
+SubgraphDescriptor TensorDescriptor TensorTracer analyze_computational_graph_execution analyze_memory_timeline
+analyze_memory_usage compare_captures create_onnx_visualization explore_model explore_torch_module
+export_computational_graph export_model_summary format_param_count format_shape format_time get_forward_stats
+get_operation_sequence get_parameter_statistics get_tensor_size is_last_use record_torch_module_forward_stats
+save_graph_to_file trace_model_with_dynamo trace_tensor_ids track_computational_graph_execution
+visualize_computational_graph
+""".split()
 SIGNATURES = {
     "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False, functions=False, "
     "via='eager', dynamic=None, dynamic_shapes=None, fullgraph=False, "
     "fake=False, repeat=0)",
     "record": "(*modules, keep=True, functions=False)",
     "load": "(path)",
-    "measure_memory": "(function, *args, kwargs=None, warmup=1)",
+    "measure.memory": "(function, *args, kwargs=None, warmup=1)",
     "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
     "Trace.save": "(self, path, *, format=None)",
     "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None)",
@@ -114,17 +72,17 @@ SIGNATURES = {
     "compare": "(a, b)",
     "get_tensor_size": "(tensor)",
     "is_last_use": "(node, graph, user)",
-    "analyze_batch_size": (
+    "advise.batch_size": (
         "(model, *args, kwargs=None, memory=None, backward=False, loss=None, measure=True, largest=1048576, "
         "dim=None)"
     ),
-    "analyze_quantization": (
+    "advise.quantization": (
         "(model, *args, kwargs=None, formats=('int8', 'fp8', 'int4'), effect=True, floor_db=30.0, hardware=None)"
     ),
-    "analyze_pruning": "(model, *args, kwargs=None, ratio=0.3, each=True, hardware=None)",
+    "advise.pruning": "(model, *args, kwargs=None, ratio=0.3, each=True, hardware=None)",
     "Trace.time": "(self)",
     "Trace.partition": "(self, *, by='fusion', depth=None, max_operations=None, max_flops=None, max_bytes=None)",
-    "compiled_kernels": "(model, *args, kwargs=None)",
+    "measure.kernels": "(model, *args, kwargs=None)",
     "Trace.explore": "(self, *, model=None, against=None, config=None)",
     "explore_model": "(model, *, trace=None, against=None, config=None, trust=False)",
     "explore_torch_module": "(module, *, config=None)",
@@ -136,21 +94,22 @@ SIGNATURES = {
     "format_shape": "(shape)",
     "format_param_count": "(count)",
     "format_time": "(seconds)",
-    "calibrate": "(*, device=None, again=False, seconds=55.0, path=None)",
-    "load_calibration": "(path)",
-    "predict_latency": "(trace, *, hardware=None, calibration=None)",
-    "register_hardware": "(profile)",
-    "known_hardware": "()",
+    "measure.calibrate": "(*, device=None, again=False, seconds=55.0, path=None)",
+    "hardware.load": "(path)",
+    "advise.checkpointing": "(model, *args, kwargs=None, loss=None, memory=None)",
+    "register_cost": "(*ops, any_layout=False, family='other')",
+    "Trace.part": "(self, path)",
+    "Trace.with_metrics": "(self, *added)",
+    "hardware.register": "(profile)",
+    "hardware.known": "()",
     "Trace.roofline": "(self, hardware=None)",
     "Trace.latency": "(self, *, hardware=None, calibration=None)",
 }
-MEMBERS = {
-    "Trace": (
-        "breaks check error explore figure fusion gradients graph latency limits load memory meta metrics "
-        "output partition program release report roofline run save show subgraph summary table time to_networkx "
-        "to_pandas"
-    ).split(),
-}
+TRACE = """
+breaks check entry error explore figure fusion gradients graph is_open kept latency limits memory meta metrics name
+needs_tensors of output part partition program release report roofline run save show subgraph summary table time
+to_networkx to_pandas with_metrics
+""".split()
 
 
 def find(name: str) -> Any:
@@ -174,23 +133,58 @@ def modules() -> list[str]:
 
 
 def test_names() -> None:
-    assert dir(tv) == NAMES
-    assert sorted([*tv.__all__, "__version__"]) == NAMES
+    assert dir(tv) == sorted(NAMES)
+    assert sorted([*tv.__all__, "__version__"]) == sorted(NAMES)
     for name in NAMES:
         assert getattr(tv, name) is not None
     with pytest.raises(AttributeError, match="tracee"):
         tv.tracee
 
 
-@pytest.mark.parametrize("first", ["tv.load", "tv.Trace", "tv.record", "import torch_vis.trace", "tv.errors"])
+def test_names_of_the_source_documents_work_without_crowding() -> None:
+    from torch_vis import interfaces
+
+    assert dir(interfaces) == sorted(DOCUMENTED)
+    for name in DOCUMENTED:
+        assert getattr(tv, name) is getattr(interfaces, name)
+    assert not set(DOCUMENTED) & set(dir(tv))
+
+
+@pytest.mark.parametrize("name", NAMES_BEFORE)
+def test_old_names_work_and_say_the_new_one(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"is now torch_vis.{NAMES_BEFORE[name]}") as caught:
+        old = getattr(tv, name)
+    assert caught[0].filename == __file__, "the warning points at the user's line"
+    assert old is find(NAMES_BEFORE[name]) and name not in dir(tv)
+
+
+def test_the_stub_has_every_name() -> None:
+    stub = Path(tv.__file__).with_suffix(".pyi").read_text()
+    given = set(re.findall(r"^from .* as (\w+)$|^(\w+): ", stub, re.M))
+    names = {first or second for first, second in given}
+    assert names == {*NAMES, *DOCUMENTED, *NAMES_BEFORE, "interfaces"}
+
+
+def test_the_tables_lead_somewhere() -> None:
+    from torch_vis._trace import EXPLORE, FULL_REPORT, REPORTS, resolved
+    from torch_vis.cli.commands.table import COMMANDS
+    from torch_vis.formats import FORMATS, RENDERERS
+
+    for target in (*REPORTS.values(), EXPLORE, FULL_REPORT, *RENDERERS.values()):
+        assert callable(resolved(target)), target
+    for target in (*(row.target for row in FORMATS.values()), *(row.module for row in COMMANDS.values())):
+        importlib.import_module(target.partition(":")[0])
+    for name in REPORTS:
+        assert callable(getattr(tv.Trace, name)), "a report has a method of its name"
+
+
+@pytest.mark.parametrize("first", ["tv.load", "tv.Trace", "tv.record", "tv.errors", "tv.advise"])
 def test_names_mean_the_same_whatever_was_used_first(first: str) -> None:
     """A submodule must not take the place of the function that has its name."""
     code = (
         f"import torch_vis as tv\n{first}\nassert callable(tv.trace), tv.trace\nfrom torch_vis import trace\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    if "No module named 'torch_vis.trace'" in done.stderr:
-        return
     assert done.returncode == 0, done.stderr.splitlines()[-1]
 
 
@@ -200,8 +194,9 @@ def test_signatures(name: str) -> None:
 
 
 def test_what_a_trace_offers() -> None:
-    public = {name for name in dir(tv.Trace) if not name.startswith("_")} | set(tv.Trace.__annotations__)
-    assert sorted(public - {"load"}) == sorted(set(MEMBERS["Trace"]) - {"load"})
+    annotated = {name for kind in tv.Trace.__mro__ for name in vars(kind).get("__annotations__", ())}
+    public = {name for name in (*dir(tv.Trace), *annotated) if not name.startswith("_")}
+    assert sorted(public) == sorted(TRACE)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ class Trace(LiveRun):
         >>> [node.name for node in t.subgraph("cond.false").graph.nodes]
         ['sin', 'cos']
         """
-        from torch_vis.capture.compilers.subgraphs import run_on_shapes
+        from torch_vis.capture.fake.run import run_subgraph
         from torch_vis.errors import UsageError, no_match
 
         program = self.program
@@ -195,7 +195,7 @@ class Trace(LiveRun):
         known = {found.name: found for found in program.subgraphs if found.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
-        graph, metrics, limits, meta, output = run_on_shapes(known[name])
+        graph, metrics, limits, meta, output = run_subgraph(known[name])
         return Trace(graph, metrics, limits, meta, output=output)
 
     @property
@@ -452,9 +452,9 @@ class Trace(LiveRun):
         >>> str(figure)[:4]
         '<svg'
         """
-        from torch_vis.views.figure.diagram import Look
+        from torch_vis.views.figure.diagram import FigureOptions
 
-        return renderer_called(renderer, self, Look(depth, color, phase))
+        return renderer_called(renderer, self, FigureOptions(depth, color, phase))
 
     def show(self) -> str:
         """Open the run as a web page: in the notebook that this is called from, or else in the browser.

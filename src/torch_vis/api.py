@@ -162,9 +162,11 @@ def trace(
         captured = prepare(via, model, args, named, capture, options, partial=partial)
     repeats: Repeats | None = None
     if repeat:
-        from torch_vis.capture.timing.repeat import Call, Repeats
+        from torch_vis.capture.timing.repeat import RepeatedCall, Repeats
 
-        repeats = Repeats(Call(model, args, named, backward, loss), repeat, capture, functions=functions)
+        repeats = Repeats(
+            RepeatedCall(model, args, named, backward, loss), repeat, capture, functions=functions
+        )
     try:
         error = capture.run(
             captured.run if captured is not None else lambda: model(*args, **named),

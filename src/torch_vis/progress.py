@@ -1,4 +1,4 @@
-"""How far a longer piece of work has come, on the terminal's error stream; nothing at all where that is no terminal."""
+"""Progress bars on the terminal's error stream; nothing is drawn where that is no terminal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
-STEPS = 100  # of a time that passes
+Advance = Callable[[], None]
+# of a bar that shows how much of a time has passed
+STEPS = 100
 
 
 def progress(items: Sequence[Item], title: str) -> Iterator[Item]:
@@ -28,36 +30,36 @@ def progress(items: Sequence[Item], title: str) -> Iterator[Item]:
 
 
 @contextmanager
-def passing(seconds: float, title: str) -> Iterator[Callable[[], None]]:
-    """Show how much of a time has passed, whenever what is given is called; what is timed is not called in between.
+def time_progress(seconds: float, title: str) -> Iterator[Advance]:
+    """Show how much of a time has passed, redrawn only when the function that it gives is called.
 
-    >>> with passing(1.0, "timing") as look:
-    ...     look()
+    >>> with time_progress(1.0, "timing") as update:
+    ...     update()
     """
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    begun = time.perf_counter()
+    start = time.perf_counter()
     shown = 0
 
-    def look() -> None:
+    def update() -> None:
         nonlocal shown
-        now = min(int(STEPS * (time.perf_counter() - begun) / seconds), STEPS)
-        while shown < now:
+        steps = min(int(STEPS * (time.perf_counter() - start) / seconds), STEPS)
+        while shown < steps:
             advance()
             shown += 1
 
     with _bar(title, STEPS) as advance:
-        yield look
+        yield update
 
 
 @contextmanager
-def _bar(title: str, total: int) -> Iterator[Any]:
+def _bar(title: str, total: int) -> Iterator[Advance]:
     try:
         from rich.console import Console
         from rich.progress import Progress
     except ImportError:
-        yield from _plain(title, total)
+        yield from _plain_bar(title, total)
         return
     # no thread that redraws: it would run beside what is being timed
     with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
@@ -66,19 +68,16 @@ def _bar(title: str, total: int) -> Iterator[Any]:
         yield lambda: bar.update(task, advance=1, refresh=True)
 
 
-def _plain(title: str, total: int) -> Iterator[Any]:
-    done = 0
-
-    def show() -> None:
-        sys.stderr.write(f"\r{title} {done}/{total}")
-        sys.stderr.flush()
+def _plain_bar(title: str, total: int) -> Iterator[Advance]:
+    done = -1
 
     def advance() -> None:
         nonlocal done
         done += 1
-        show()
+        sys.stderr.write(f"\r{title} {done}/{total}")
+        sys.stderr.flush()
 
-    show()
+    advance()
     try:
         yield advance
     finally:

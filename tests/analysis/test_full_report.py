@@ -15,7 +15,7 @@ import torch_vis as tv
 from tests.kit.calibrations import made_up
 from tests.kit.traced import NAMES, traced
 from torch_vis.analysis.full_report import gathered
-from torch_vis.analysis.machine import calibrate as calibrating
+from torch_vis.analysis.machine import resolve
 from torch_vis.errors import NoMatch, UsageError
 
 
@@ -138,7 +138,7 @@ def test_latency_is_in_it_where_this_machine_was_calibrated(tmp_path, monkeypatc
     t.report(tmp_path / "run.md")
     left_out = (tmp_path / "run.md").read_text().partition("## Not in this report")[2]
     assert "- **latency**: this machine has not been calibrated: run tv.calibrate()" in left_out
-    monkeypatch.setattr(calibrating, "cached", lambda device=None: made_up("cpu"))
+    monkeypatch.setattr(resolve, "cached", lambda device=None: made_up("cpu"))
     t.report(tmp_path / "run.md")
     text = (tmp_path / "run.md").read_text()
     assert "## Predicted latency" in text and "**latency**" not in text

@@ -540,7 +540,7 @@ def test_notes_of_calls_hold_no_tensor_and_leave_out_calls_that_ran_nothing_or_r
         with pytest.raises(RuntimeError):
             torch.matmul(y, y)
         z = torch.cat([y, x], dim=1)
-    naming = capture.recorder.naming
+    naming = capture.recorder.function_mode
     numbers = capture.recorder.number_of
     relu, cat = naming.notes.tolist()[:6], naming.notes.tolist()[6:]
     assert relu[2:] == [1, 1, -2 - numbers(x), numbers(y)]  # x was first seen in the call
@@ -561,4 +561,4 @@ def test_arguments_written_alike_are_spelled_once() -> None:
             x * 2
         x * 2.0
         x * True
-    assert len(capture.recorder.naming.spellings) == 3
+    assert len(capture.recorder.function_mode.spellings) == 3

@@ -9,7 +9,6 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from torch_vis.graph import Node
-from torch_vis.graph.recomputed import first_calls
 
 
 class Squared(torch.autograd.Function):
@@ -182,7 +181,7 @@ def test_a_module_that_is_called_twice_is_computed_again_in_order() -> None:
             return x
 
     trace = tv.trace(Twice(), torch.randn(2, 4, requires_grad=True), backward=True)
-    first = first_calls(trace.graph)
+    first = trace.graph.tree.first_calls
     calls = [
         (scope.path, scope.call, trace.graph.scopes[first[scope.index]].call)
         for scope in trace.graph.scopes

@@ -17,7 +17,7 @@ from tests.kit.lasting import lasting
 from tests.kit.observed import module_state, random_states
 from tests.zoo import first_difference
 from torch_vis import track_computational_graph_execution
-from torch_vis.interfaces.tracking import state as tracking_state
+from torch_vis.capture import state as capture_state
 
 WAYS = ["operations", "calls, all copied", "calls, writes watched"]
 
@@ -26,7 +26,7 @@ WAYS = ["operations", "calls, all copied", "calls, writes watched"]
 def track(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """The tracking of one run, in each of the ways in which it can know what to put back."""
     if request.param == "calls, writes watched":
-        monkeypatch.setattr(tracking_state, "COPIED", -1)
+        monkeypatch.setattr(capture_state, "COPIED", -1)
     operations = request.param == "operations"
     before = lasting()
 
@@ -277,13 +277,13 @@ def test_large_models_are_watched_and_not_copied() -> None:
     model = nn.Linear(64, 64)
     made = []
 
-    class Spy(tracking_state.WriteGuard):
+    class Spy(capture_state.WriteGuard):
         def __init__(self, storages: Any) -> None:
             super().__init__(storages)
             made.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tracking_state, "COPIED", 64 * 64 * 4)
-        patch.setattr(tracking_state, "WriteGuard", Spy)
+        patch.setattr(capture_state, "COPIED", 64 * 64 * 4)
+        patch.setattr(capture_state, "WriteGuard", Spy)
         track_computational_graph_execution(model, torch.rand(2, 64), track_tensor_ops=False)
     assert len(made) == 1 and made[0].recorder.kept.originals == {}

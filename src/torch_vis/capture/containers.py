@@ -1,4 +1,8 @@
-"""The tensors inside nested containers, each with the name a reader would give its place."""
+"""The tensors inside nested containers, each with the name a reader would give it.
+
+``torch.utils._pytree`` has key paths too, but looks into neither mappings nor dataclasses that nobody registered, nor
+into wrapper tensors, and it recurses, also for ever into what holds itself.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +21,23 @@ def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor
     ['output.a', 'output.b.0']
     """
     stack: list[tuple[str, Any]] = [(name, item)]
-    busy: set[int] = set()
+    visited: set[int] = set()
     while stack:
-        place, top = stack.pop()
+        path, top = stack.pop()
         if isinstance(top, torch.Tensor):
-            inner = wrapped_parts(top)
-            if inner is None:
-                yield place, top
-            else:
-                stack.extend((f"{place}.{key}" if place else key, part) for key, part in reversed(inner))
-            continue
-        parts = item_parts(top)
-        if parts and id(top) not in busy:
-            busy.add(id(top))
-            stack.extend((f"{place}.{key}" if place else key, part) for key, part in reversed(parts))
+            parts = inner_tensors(top)
+            if parts is None:
+                yield path, top
+                continue
+        else:
+            parts = container_items(top)
+            if not parts or id(top) in visited:
+                continue
+            visited.add(id(top))
+        stack.extend((f"{path}.{key}" if path else key, part) for key, part in reversed(parts))
 
 
-def wrapped_parts(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
+def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
     """The plain tensors inside a wrapper such as a DTensor or a jagged nested tensor; None for a plain tensor."""
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
     if flatten is None or type(tensor).__name__ == "FakeTensor":
@@ -42,17 +46,18 @@ def wrapped_parts(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
     return [(name, getattr(tensor, name)) for name in names]
 
 
-def item_parts(item: Any) -> list[tuple[str, Any]]:
-    """What a container holds, with names; nothing for what is none.
+def container_items(item: Any) -> list[tuple[str, Any]]:
+    """The items of a container with their names; nothing for what is no container.
 
-    >>> item_parts({"a": 1}), item_parts([2, 3]), item_parts(4)
+    >>> container_items({"a": 1}), container_items([2, 3]), container_items(4)
     ([('a', 1)], [('0', 2), ('1', 3)], [])
     """
     if isinstance(item, Mapping):
         return [(str(key), part) for key, part in item.items()]
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         return [(str(key), part) for key, part in zip(item._fields, item, strict=False)]
-    if isinstance(item, tuple) and hasattr(item, "n_sequence_fields"):  # torch.return_types
+    # torch.return_types
+    if isinstance(item, tuple) and hasattr(item, "n_sequence_fields"):
         return list(zip(type(item).__match_args__, item, strict=False))  # type: ignore[attr-defined]
     if isinstance(item, (list, tuple)):
         return [(str(index), part) for index, part in enumerate(item)]

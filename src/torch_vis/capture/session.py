@@ -18,10 +18,10 @@ from torch_vis.capture.assembling.limits import describe, packed_weights
 from torch_vis.capture.assembling.metric_columns import with_stored
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.kept_tensors import KeptTensors, version_of
-from torch_vis.capture.recording import inductor_calls as compiled
+from torch_vis.capture.recording import inductor_calls
 from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.recording.function_calls import FunctionScopes
-from torch_vis.capture.recording.module_calls import ModuleCalls, codes_here
+from torch_vis.capture.recording.module_calls import ModuleCalls, running_codes
 from torch_vis.capture.recording.recorder import Recorder, clock
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.graph import Graph
@@ -56,7 +56,7 @@ class Capture:
         self.substitutes = substitutes
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
         if substitutes is not None:
-            self.recorder.gradients.met = substitutes.substitute
+            self.recorder.grad_writes.substitute = substitutes.substitute
         self.roots: list[tuple[str, torch.nn.Module]] = []
         for place, module in enumerate(modules):
             self.roots.append(
@@ -72,7 +72,7 @@ class Capture:
         self.compile_ns = 0
 
     def __enter__(self) -> Capture:
-        self.recorder.codes_before = codes_here()
+        self.recorder.codes_at_start = running_codes()
         with ExitStack() as entered:
             for part in (self._following, self._mode, self._naming):
                 entered.enter_context(part)
@@ -80,16 +80,16 @@ class Capture:
             if self.substitutes is not None:
                 entered.enter_context(self.substitutes)
             self._entered = entered.pop_all()
-        self._compiled_before = compiled.compile_ns()
+        self._compiled_before = inductor_calls.compile_ns()
         self.recorder.scopes[0][2] = clock()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.ended = clock()
-        self.compile_ns = compiled.compile_ns() - self._compiled_before
+        self.compile_ns = inductor_calls.compile_ns() - self._compiled_before
         self.recorder.closed = True
-        if self.recorder.declared is not None:
-            self.recorder.declared.end()
+        if self.recorder.user_functions is not None:
+            self.recorder.user_functions.end()
         self._entered.close()
 
     def run(
@@ -121,22 +121,24 @@ class Capture:
         facts.paths = self._paths()
         facts.named = self._named()
         facts.results = self._results(facts)
-        facts.gradients = rec.gradients.named(self._leaf_names(facts))
+        facts.gradients = rec.grad_writes.named(self._leaf_names(facts))
         facts.live = not self.has_output
         graph, metrics, guessed, numbers = assemble(rec, facts)
         self.numbers = numbers  # of the recorder's values in the graph
         held = rec.kept
         held.opaque_tensors = {int(numbers[value]): tensor for value, tensor in held.opaque_tensors.items()}
         kept = np.diff(numbers, prepend=-1) > 0  # a value that the graph leaves out has the number before it
-        stored = {int(numbers[value]): count for value, count in rec.stored.items() if kept[value]}
+        stored = {int(numbers[value]): count for value, count in rec.stored_elements.items() if kept[value]}
         metrics = with_stored(metrics, stored, len(graph.value_type))
         if rec.keep:
             self._hold_results(facts)
-        roles = graph.value_role[numbers[rec.appeared]] if rec.appeared else np.zeros(0)
-        rec.unseen["appeared"] = int((roles == Role.CONSTANT).sum())
-        rec.steps.clear()
+        roles = (
+            graph.value_role[numbers[rec.appeared_in_backward]] if rec.appeared_in_backward else np.zeros(0)
+        )
+        rec.uncaptured["appeared"] = int((roles == Role.CONSTANT).sum())
+        rec.open_steps.clear()
         made_outside = [r for r in graph.outcomes if r.kind == "output" and r.value.role == "constant"]
-        rec.unseen["outputs"] = len(made_outside)
+        rec.uncaptured["outputs"] = len(made_outside)
         packed = packed_weights(held.objects.values())
         meta = self._meta(graph)
         if packed.objects:
@@ -226,7 +228,7 @@ class Capture:
         names = {id(tensor): name for name, tensor, _ in facts.named}
         gradients: set[int] = set()
         leaves = self._leaves()
-        for number, found in rec.external_refs.items():
+        for number, found in rec.external_tensors.items():
             tensor = found()
             if tensor is not None and id(tensor) not in names:
                 leaves.append((f"constant.{number}", tensor))
@@ -238,7 +240,7 @@ class Capture:
                     if rec.knows(part):
                         results.append((part_name, "gradient", part))
                         gradients.add(id(part))
-        for number, found in list(rec.external_refs.items()):
+        for number, found in list(rec.external_tensors.items()):
             tensor = found()
             if tensor is None or id(tensor) in gradients:
                 continue
@@ -250,7 +252,7 @@ class Capture:
         """The names of all that can have a gradient, by identity."""
         found = {id(tensor): name for name, tensor in self._leaves()}
         named = {id(tensor) for _, tensor, _ in facts.named}
-        for number, made in self.recorder.external_refs.items():
+        for number, made in self.recorder.external_tensors.items():
             tensor = made()
             if tensor is not None and id(tensor) not in named:
                 found.setdefault(id(tensor), f"constant.{number}")

@@ -9,6 +9,7 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import many, with_unit
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Array
 
 Fact = tuple[str, str]
@@ -76,25 +77,24 @@ class Facts:
         A group comes after the one around it. Where some of its operations are not known, the sum says how many.
         """
         count = len(parent)
-        operations = _sums(group, parent, np.ones(len(group), dtype=np.int64))
+        tree, where = Tree([-1, *parent[1:]]), np.asarray(group, dtype=np.int64)
+
+        def sums_of(values: Array) -> Array:
+            own = np.zeros(count, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
+            np.add.at(own, where, values)
+            return tree.inclusive(own)
+
+        operations = sums_of(np.ones(len(group), dtype=np.int64))
         found = [[("operations", f"{operations[number]:,}")] for number in range(count)]
         for name, column in self.columns.items():
             if name in NOT_SUMMED:
                 continue
             label, unit = METRICS[name]
             known = np.ones(len(group), dtype=bool) if column.known is None else column.known
-            sums = _sums(group, parent, np.where(known, column.values, 0))
-            missing = _sums(group, parent, ~known)
+            sums = sums_of(np.where(known, column.values, 0))
+            missing = sums_of(~known)
             for number, (total, unknown) in enumerate(zip(sums.tolist(), missing.tolist())):
                 if unknown < operations[number] and (total or name not in FEW):
                     rest = f"; {many(unknown, 'operation')} not known" if unknown else ""
                     found[number].append((label, with_unit(total, unit) + rest))
         return found
-
-
-def _sums(group: Sequence[int], parent: Sequence[int], values: Array) -> Array:
-    sums = np.zeros(len(parent), dtype=values.dtype if values.dtype.kind == "f" else np.int64)
-    np.add.at(sums, np.asarray(group, dtype=np.int64), values)
-    for number in range(len(parent) - 1, 0, -1):
-        sums[parent[number]] += sums[number]
-    return sums

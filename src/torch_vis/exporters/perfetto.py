@@ -18,6 +18,7 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
+from torch_vis.graph.tree import inner_path
 
 LINES_AT_ONCE = 5_000
 
@@ -138,7 +139,7 @@ def _label(graph: Graph, scope: int) -> str:
     """A module's name inside the one that called it, and its class."""
     path, type_, _ = graph.modules[int(graph.scope_module[scope])]
     above = graph.scope_paths[int(graph.scope_parent[scope])]
-    name = path[len(above) + 1 :] if above and path.startswith(above + ".") else path
+    name = inner_path(path, above)
     return _json(f"{name} · {type_}" if name and name != type_ else type_)
 
 

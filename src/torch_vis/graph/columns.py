@@ -24,6 +24,7 @@ from torch_vis.graph.schema import (
     TensorType,
 )
 from torch_vis.graph.text import many
+from torch_vis.graph.tree import ScopeTree
 from torch_vis.graph.types import Bools, Ints
 
 
@@ -195,6 +196,11 @@ class Columns:
         return nodes, taken
 
     @cached_property
+    def tree(self) -> ScopeTree:
+        """The calls of modules as a tree: depth, what runs inside what, sums over it, recomputed calls."""
+        return ScopeTree(self)
+
+    @cached_property
     def scope_paths(self) -> tuple[str, ...]:
         """The module path of every scope."""
         paths = [module.path for module in self.modules]
@@ -239,10 +245,7 @@ def _scopes(graph: Columns, pattern: str) -> Bools:
     hit = np.array([matches(path) for path in paths], dtype=bool)
     if not hit.any():
         raise no_match("module", pattern, paths)
-    inside = hit[graph.scope_module]
-    for scope in range(1, len(inside)):  # parents come first, so one pass carries a match down
-        inside[scope] |= inside[graph.scope_parent[scope]]
-    return inside
+    return graph.tree.inside_some(hit[graph.scope_module])
 
 
 def _calls(graph: Columns, pattern: str) -> Ints:

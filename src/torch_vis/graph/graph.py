@@ -9,7 +9,18 @@ import numpy as np
 
 from torch_vis.graph.call import Call, short_name
 from torch_vis.graph.columns import Columns, find
-from torch_vis.graph.schema import COLUMNS, Flag, Kind, Module, Phase, ResultRow, Role, Site, TensorType
+from torch_vis.graph.schema import (
+    COLUMNS,
+    TABLES,
+    Flag,
+    Kind,
+    Module,
+    Phase,
+    ResultRow,
+    Role,
+    Site,
+    TensorType,
+)
 from torch_vis.graph.types import Ints
 from torch_vis.graph.verify import check
 
@@ -326,6 +337,11 @@ class Graph(Columns):
     >>> [node.name for node in graph.nodes[1].users]
     ['relu']
     """
+
+    def replaced(self, **parts: Any) -> Graph:
+        """The same graph with other columns or tables, given by name."""
+        columns = {name: parts.get(name, getattr(self, name)) for name in COLUMNS}
+        return Graph(columns, {name: parts.get(name, getattr(self, name)) for name in TABLES})
 
     @property
     def nodes(self) -> Rows[Node]:

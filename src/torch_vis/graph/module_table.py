@@ -16,8 +16,8 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics, TensorType
 from torch_vis.graph.call import short_name
 from torch_vis.graph.module_totals import SUMMED, Block, Sums, merge_calls
-from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
+from torch_vis.graph.tree import inner_path
 
 
 @dataclass(slots=True)
@@ -52,8 +52,8 @@ class Outline:
         self.graph = graph
         self.metrics = metrics
         self.parameters, self._parameter_of_value = _parameters(graph)
-        self.again = recomputed_scopes(graph)
-        self.blocks, self._block_of_scope = merge_calls(graph, self.again)
+        self.again = graph.tree.recomputed
+        self.blocks, self._block_of_scope = merge_calls(graph)
         self._block_of_node = self._block_of_scope[graph.node_scope]
         self._repeated = graph.node_flags & Flag.RECOMPUTE != 0
         self._measure()
@@ -136,11 +136,7 @@ class Outline:
             return self._block_of_scope, values
         if name == "time_ns":  # the call around backward has it already
             return self._block_of_scope, np.where(self.again, 0, values)
-        around = np.arange(len(self.again))
-        parents = self.graph.scope_parent
-        for scope in np.flatnonzero(self.again).tolist():
-            around[scope] = around[parents[scope]]
-        return self._block_of_scope[around], values
+        return self._block_of_scope[self.graph.tree.nearest(~self.again)], values
 
     def _sums_by(self, group: Any, nodes: Any, count: int) -> list[Sums]:
         """The sums over some nodes, for each of ``count`` groups that ``group`` puts them into."""
@@ -244,7 +240,7 @@ def output_values(graph: Graph) -> dict[int, int]:
     """
     if not len(graph):
         return {}
-    enter, leave = intervals(graph)
+    enter, leave = graph.tree.enter, graph.tree.leave
     forward = graph.node_phase != Phase.BACKWARD
     taken = (
         forward[graph.in_node] & (graph.in_kind != Kind.SHAPE) & (graph.value_producer[graph.in_value] >= 0)
@@ -268,7 +264,7 @@ def output_values(graph: Graph) -> dict[int, int]:
 
 def _whole_run(graph: Graph, forward: Any) -> list[int]:
     """The run itself, and the call in which all of its forward ran, if there is one."""
-    enter, leave = intervals(graph)
+    enter, leave = graph.tree.enter, graph.tree.leave
     within = enter[graph.node_scope[forward]]
     first, last = within.min(initial=len(enter)), within.max(initial=-1)
     alone = (graph.scope_parent == 0) & (enter <= first) & (last < leave)
@@ -289,22 +285,6 @@ def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: An
         np.maximum.at(latest, scope, rank)
         scope = graph.scope_parent[scope]
     return {int(row): int(value[latest[row]]) for row in np.flatnonzero(latest >= 0)}
-
-
-def intervals(graph: Graph) -> tuple[Any, Any]:
-    """Numbers that make ``enter[a] <= enter[b] < leave[a]`` true exactly when scope b is a, or inside it."""
-    parents = graph.scope_parent.tolist()
-    size = [1] * len(parents)
-    for scope in range(len(parents) - 1, 0, -1):
-        size[parents[scope]] += size[scope]
-    enter, free = [0] * len(parents), [1] * len(parents)
-    for scope in range(1, len(parents)):
-        parent = parents[scope]
-        enter[scope] = free[parent]
-        free[parent] += size[scope]
-        free[scope] = enter[scope] + 1
-    first = np.array(enter, dtype=np.int64)
-    return first, first + np.array(size, dtype=np.int64)
 
 
 def _sign(blocks: Sequence[Block]) -> None:
@@ -343,9 +323,7 @@ def _line(members: list[Block], label: str, depth: int) -> Line:
 
 def _label(block: Block, above: str) -> str:
     """What distinguishes a block from its siblings: its path, without the part that the parent shows."""
-    if not block.path:
-        return block.type
-    return block.path[len(above) + 1 :] if above and block.path.startswith(above + ".") else block.path
+    return inner_path(block.path, above) if block.path else block.type
 
 
 def _split_number(label: str) -> tuple[str, int]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from torch_vis.graph import Graph, TensorType
-from torch_vis.graph.recomputed import first_calls
+from torch_vis.graph.types import Ints
 
 SUMMED = {
     "time_ns": "backward_ns",
@@ -81,10 +80,10 @@ class Block:
     signature: int = -1
 
 
-def merge_calls(graph: Graph, again: Any) -> tuple[list[Block], Any]:
+def merge_calls(graph: Graph) -> tuple[list[Block], Ints]:
     """One block for all the calls of a module that come from the same block, and for each scope its block."""
-    places, where = places_of_calls(graph, again)
-    calls = np.bincount(where[~again], minlength=len(places)).tolist()
+    places, where = places_of_calls(graph)
+    calls = np.bincount(where[~graph.tree.recomputed], minlength=len(places)).tolist()
     blocks: list[Block] = []
     for number, (above, module) in enumerate(places):
         path, type_, kind = graph.modules[module]
@@ -94,24 +93,14 @@ def merge_calls(graph: Graph, again: Any) -> tuple[list[Block], Any]:
     return blocks, where
 
 
-def places_of_calls(graph: Graph, again: Any) -> tuple[list[tuple[int, int]], Any]:
+def places_of_calls(graph: Graph) -> tuple[list[tuple[int, int]], Ints]:
     """Where modules are called from: the place around each and its module, in order; and for each scope its place.
 
-    ``again`` says which scopes are computed again during backward: the outermost of them go where they were computed
-    first, however backward came to them.
+    A call that backward computes again has the place of its first call.
     """
     numbers: dict[tuple[int, int], int] = {}
-    forward = first_calls(graph) if again.any() else {}
-    first: dict[int, int] = {}
     where: list[int] = []
-    scopes = zip(graph.scope_parent.tolist(), graph.scope_module.tolist(), again.tolist())
-    for scope, (parent, module, repeated) in enumerate(scopes):
+    for parent, module in zip(graph.tree.by_first_call.parent.tolist(), graph.scope_module.tolist()):
         above = where[parent] if parent >= 0 else -1
-        number = numbers.get((above, module))
-        if repeated and not again[parent]:
-            number = where[forward[scope]] if scope in forward else first.get(module, number)
-        if number is None:
-            number = numbers[above, module] = len(numbers)
-        first.setdefault(module, number)
-        where.append(number)
+        where.append(numbers.setdefault((above, module), len(numbers)))
     return list(numbers), np.array(where, dtype=np.int64)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.graph import Graph
-from torch_vis.graph.recomputed import recomputed_scopes
 
 PERIODS = 24  # the longest step that is looked for
 LONG_PERIODS, LONG_WORK = 512, 8_000_000  # and where a sequence is long, so much at most
@@ -34,14 +33,11 @@ class Elements:
         self.graph = graph
         self.nodes = np.flatnonzero(graph.node_phase == phase)
         count = len(graph.scope_call)
-        self.depth = _depths(graph)
-        self.again = recomputed_scopes(graph)
-        self.first = np.full(count, len(graph), dtype=np.int64)
-        np.minimum.at(self.first, graph.node_scope[self.nodes], self.nodes)
-        for scope in np.argsort(-self.depth, kind="stable").tolist():
-            parent = graph.scope_parent[scope]
-            if parent >= 0 and self.first[scope] < self.first[parent]:
-                self.first[parent] = self.first[scope]
+        self.depth = graph.tree.depth
+        self.again = graph.tree.recomputed
+        first = np.full(count, len(graph), dtype=np.int64)
+        np.minimum.at(first, graph.node_scope[self.nodes], self.nodes)
+        self.first = graph.tree.inclusive(first, np.minimum)
         used = np.flatnonzero((self.first < len(graph)) & (graph.scope_parent >= 0))
         element = np.concatenate([self.nodes, ~used])
         owner = np.concatenate([graph.node_scope[self.nodes], graph.scope_parent[used]])
@@ -139,14 +135,6 @@ def _run_lengths(same: Any) -> Any:
     after = np.append(stops, len(same))
     places = np.arange(len(same))
     return after[np.searchsorted(after, places)] - places
-
-
-def _depths(graph: Graph) -> Any:
-    depths = [0] * len(graph.scope_call)
-    for scope, parent in enumerate(graph.scope_parent.tolist()):
-        if parent >= 0:
-            depths[scope] = depths[parent] + 1
-    return np.array(depths, dtype=np.int64)
 
 
 def _numbered(items: list[Any]) -> Any:

@@ -42,8 +42,7 @@ def _kept(graph: Graph, calls: list[int]) -> dict[str, Bools]:
     """For each table, the rows that stay."""
     inside = np.zeros(len(graph.scope_call), dtype=bool)
     inside[calls] = True
-    for scope in range(1, len(inside)):  # parents come first
-        inside[scope] |= inside[graph.scope_parent[scope]]
+    inside = graph.tree.inside_some(inside)
     node = inside[graph.node_scope]
     value = np.zeros(len(graph.value_type), dtype=bool)
     inputs = node[graph.in_node]

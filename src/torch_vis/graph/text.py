@@ -14,10 +14,11 @@ EXACT_STEPS = {
 def many(number: int, thing: str) -> str:
     """A number of things, with the word for one or several.
 
-    >>> many(1, "operation"), many(2_000, "operation"), many(0, "result")
-    ('1 operation', '2,000 operations', '0 results')
+    >>> many(1, "operation"), many(2_000, "operation"), many(2, "box")
+    ('1 operation', '2,000 operations', '2 boxes')
     """
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+    plural = "es" if thing.endswith(("s", "x", "ch")) else "s"
+    return f"{number:,} {thing}" + ("" if number == 1 else plural)
 
 
 def and_more(names: Sequence[object], most: int = 5) -> str:

@@ -12,7 +12,6 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.parameters import looked_through, sources
-from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import COLUMNS, TABLES, Kind
 
 Ints = NDArray[np.int64]
@@ -99,8 +98,8 @@ class UnionGraph:
     def recomputed(self) -> NDArray[np.bool_]:
         """Which scopes backward recomputed: of those that both runs have, in ``b``."""
         recomputed = np.zeros(len(self.graph.scope_call), dtype=bool)
-        recomputed[self._scope_of_a[recomputed_scopes(self.a)]] = True
-        recomputed[: len(self.b.scope_call)] = recomputed_scopes(self.b)
+        recomputed[self._scope_of_a[self.a.tree.recomputed]] = True
+        recomputed[: len(self.b.scope_call)] = self.b.tree.recomputed
         return recomputed
 
     def _column(self, name: str, column: Column, indices: Ints, suffix: str = "") -> Column:

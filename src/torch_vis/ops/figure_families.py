@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from torch_vis.ops.names import forward_name
+
 # In the order of weight: a module is of the first family that one of its operations has.
 FAMILIES: dict[str, str] = {
     "attention": r".*attention.*|_native_multi_head.*|_transformer_encoder.*|flex_.*",
@@ -36,7 +38,7 @@ def family(name: str) -> str:
     >>> family("convolution_backward"), family("addmm"), family("native_layer_norm"), family("mul")
     ('convolution', 'matrix product', 'normalisation', 'elementwise')
     """
-    bare = re.sub(r"(_double)?_backward(_data|_input|_for_cpu)?_?$", "", name)
+    bare = forward_name(name)
     for found, pattern in FAMILIES.items():
         if re.fullmatch(pattern, bare):
             return found

@@ -22,6 +22,7 @@ from torch_vis.graph import Call, Slot, TensorType
 from torch_vis.graph.call import short_name
 from torch_vis.ops.cost.data_movement import COPIES, FILLS, RANDOM, VIEWS
 from torch_vis.ops.cost.elementwise import WORK
+from torch_vis.ops.names import out_of_place, plain_name
 
 Pattern = tuple[tuple[int, bool], ...]  # runs of axes, each with its size and whether it is summed up
 
@@ -130,10 +131,8 @@ def kind_of(op: str) -> Kind:
     if not op.startswith(SPACES):
         return Kind.OTHER
     name = short_name(op)
-    found = TABLE.get(name)
-    if found is None and name.endswith("_") and not name.endswith("__"):
-        found = TABLE.get(name[:-1])
-    return Kind.OTHER if found is None else found
+    kind = TABLE.get(name, TABLE.get(out_of_place(name)))
+    return Kind.OTHER if kind is None else kind
 
 
 def loop_of(call: Call, given: dict[int, TensorType], made: Sequence[TensorType]) -> Loop:
@@ -199,7 +198,7 @@ def _first(call: Call, given: dict[int, TensorType]) -> TensorType | None:
 
 def _is_pointwise(call: Call) -> bool:
     """Whether a call of an operator that can reduce does not: ``max(a, b)``, a loss without reduction, ``eval``."""
-    name = short_name(call.op).removesuffix("_")
+    name = plain_name(call.op)
     if name in BATCH_NORMS:
         place = BATCH_NORMS[name]
         return place is None or (place is not True and not _arg(call, place, "training"))

@@ -121,11 +121,8 @@ def gradients(graph: Graph, target: Target) -> tuple[int, ...]:
 
 def within(graph: Graph, scope: int) -> Any:
     """A mask of the scopes inside one, itself included."""
-    mask = np.zeros(len(graph.scope_parent), dtype=bool)
-    mask[scope] = True
-    for number in range(scope + 1, len(mask)):  # parents come first
-        mask[number] = mask[graph.scope_parent[number]]
-    return mask
+    enter, leave = graph.tree.enter, graph.tree.leave
+    return (enter[scope] <= enter) & (enter < leave[scope])
 
 
 def all_nodes(graph: Graph) -> list[Target]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import Look
+from torch_vis.views.figure.diagram import FigureOptions
 from torch_vis.views.figure.scene import scene
 from torch_vis.views.figure.svg import svg
 from torch_vis.views.page.page import html as page
@@ -19,7 +19,7 @@ MOST_OPERATIONS = 200_000  # beyond, the page is larger than that, and need not 
 
 def html(run: Run) -> str:
     """The page in a frame of its own, and below it the picture and the table, which need no script."""
-    picture = svg(scene(run, Look())) if len(run.graph) else ""
+    picture = svg(scene(run, FigureOptions())) if len(run.graph) else ""
     text = escape(table(run, width=120))
     still = (
         f'<div style="max-height:{TALLEST}px;overflow:auto;background:#fff">{picture}</div>'

@@ -17,16 +17,17 @@ import torch
 import torch_vis as tv
 from torch_vis import progress
 from torch_vis.analysis.machine import calibrate as calibrating
-from torch_vis.analysis.machine.probes.clocks import Timed
+from torch_vis.analysis.machine import resolve
+from torch_vis.analysis.machine.probes.clocks import KernelTime
 from torch_vis.analysis.machine.probes.operations import (
-    Filter,
+    ConvolutionSizes,
     _convolution,
     all_probes,
     convolutions,
     vocabularies,
 )
+from torch_vis.analysis.machine.probes.probe import ProbeSampler
 from torch_vis.analysis.machine.probes.programs import all_programs, runs
-from torch_vis.analysis.machine.probes.sizes import Bench
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.ops.families import KINDS
 
@@ -69,7 +70,7 @@ def test_it_is_measured_anew_when_it_must(
     fresh = tv.load_calibration(measured[0])
     monkeypatch.setattr(calibrating, "_measure", lambda *given: replace(fresh, device="measured anew"))
     if change == "other threads":
-        key = {**calibrating.circumstances("cpu"), "threads": -1}
+        key = {**resolve.circumstances("cpu"), "threads": -1}
         monkeypatch.setattr(calibrating, "circumstances", lambda device: key)
     made = tv.calibrate(device="cpu", path=path, again=change == "asked for")
     assert made.device == tv.load_calibration(path).device == "measured anew"
@@ -77,11 +78,11 @@ def test_it_is_measured_anew_when_it_must(
 
 def test_the_cache_is_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    key = calibrating.circumstances("cpu")
-    assert calibrating.cache_path(key).is_relative_to(tmp_path)
+    key = resolve.circumstances("cpu")
+    assert resolve.cache_path(key).is_relative_to(tmp_path)
     other = {**key, "threads": key["threads"] + 1}
-    assert calibrating.cache_path(other) != calibrating.cache_path(key)
-    assert calibrating.cached("cpu") is None
+    assert resolve.cache_path(other) != resolve.cache_path(key)
+    assert resolve.cached("cpu") is None
 
 
 def test_a_trace_finds_this_machines_calibration(
@@ -89,10 +90,10 @@ def test_a_trace_finds_this_machines_calibration(
 ) -> None:
     path, trace = measured
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    place = calibrating.cache_path(calibrating.circumstances("cpu"))
+    place = resolve.cache_path(resolve.circumstances("cpu"))
     place.parent.mkdir(parents=True)
     place.write_bytes(path.read_bytes())
-    assert trace.roofline().hardware.name == trace.latency().found.machine == calibrating.processor_name()
+    assert trace.roofline().hardware.name == trace.latency().found.machine == resolve.processor_name()
 
 
 @pytest.mark.parametrize("stage", ["_programs", "_samples"])
@@ -122,28 +123,28 @@ def test_devices_that_cannot_be_calibrated_are_refused() -> None:
 
 def test_any_beginning_of_the_probes_has_every_kind() -> None:
     flops = dict.fromkeys(("float32", "bfloat16"), 2e6)
-    probes = all_probes(Bench("cpu", flops, 2e5), ("float32", "bfloat16"), share=0.3)
+    probes = all_probes(ProbeSampler("cpu", flops, 2e5), ("float32", "bfloat16"), share=0.3)
     few = {probe.family for probe in probes[: len(probes) // 3]}
     assert {"matmul", "convolution", "attention", "elements", "lookup", "pooling", "optimizer"} <= few
-    again = all_probes(Bench("cpu", flops, 2e5), ("float32", "bfloat16"), share=0.3)
+    again = all_probes(ProbeSampler("cpu", flops, 2e5), ("float32", "bfloat16"), share=0.3)
     assert [probe.family for probe in again] == [probe.family for probe in probes]
 
 
 def test_half_of_the_convolutions_are_heavy_and_first_layers_have_no_gradient_of_the_image() -> None:
     most = {"float32": 2e11, "tf32": 1.3e12, "bfloat16": 3e12}
     for dtype, limit in (("float32", most["tf32"] / 8), ("bfloat16", most["bfloat16"] / 8)):
-        probes = list(convolutions(Bench("cpu", most, 1e8), dtype, 60))
+        probes = list(convolutions(ProbeSampler("cpu", most, 1e8), dtype, 60))
         flops = [probe.make.args[2].flops for probe in probes if probe.family == "convolution"]
         assert max(flops) <= limit and 30 <= sum(one > limit / 50 for one in flops) <= 50
-    image = Filter(1, 8, 3, 4, 3, 1, 1, False)
-    trace = tv.trace(_convolution(Bench("cpu", most, 1e8), "float32", image, True))
+    image = ConvolutionSizes(1, 8, 3, 4, 3, 1, 1, False)
+    trace = tv.trace(_convolution(ProbeSampler("cpu", most, 1e8), "float32", image, True))
     asked = [call.args[-1] for call in trace.graph.calls if "convolution_backward" in call.op]
     assert asked == [(False, True, False)]
 
 
 def test_vocabularies_are_large_and_mostly_no_round_number() -> None:
     flops = {"float32": 2e11, "bfloat16": 3e12}
-    drawn = [probe.make.args[2] for probe in vocabularies(Bench("cpu", flops, 1e8), "bfloat16", 40)]
+    drawn = [probe.make.args[2] for probe in vocabularies(ProbeSampler("cpu", flops, 1e8), "bfloat16", 40)]
     words = [max(one.rows, one.depth, one.columns) for one in drawn]
     assert len(drawn) == 40 and {one.form for one in drawn} == {"right", "plain", "left"}
     assert min(words) >= 10_000 and 10 <= sum(count % 8 != 0 for count in words) <= 35
@@ -151,8 +152,8 @@ def test_vocabularies_are_large_and_mostly_no_round_number() -> None:
 
 def test_a_probe_is_one_operation_and_keeps_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     flops = dict.fromkeys(("float32", "bfloat16"), 2e6)
-    probes = all_probes(Bench("cpu", flops, 2e5), ("float32",), share=0.05)
-    times = (Timed(float(place), 1.0) for place in range(len(probes)))  # a probe's time is its place
+    probes = all_probes(ProbeSampler("cpu", flops, 2e5), ("float32",), share=0.05)
+    times = (KernelTime(float(place), 1.0) for place in range(len(probes)))  # a probe's time is its place
     monkeypatch.setattr("torch_vis.analysis.machine.probes.clocks.cpu_times", lambda works: times)
     samples = calibrating._on_cpu(probes, math.inf, lambda: None)
     places = samples.time_ns.astype(int).tolist()
@@ -185,7 +186,7 @@ def test_a_terminal_shows_how_much_of_the_time_has_passed(
         monkeypatch.setitem(sys.modules, "rich.progress", None)
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     shown = []
-    with progress.passing(4.0, "calibrating") as look:
+    with progress.time_progress(4.0, "calibrating") as look:
         for _ in range(3):
             look()
             shown.append(re.findall(r"(\d+)(?:%|/100)", screen.getvalue())[-1])

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import torch_vis as tv
-from torch_vis.analysis.machine.hardware import GENERATIONS, Hardware, cpu, find_hardware, known_hardware
+from torch_vis.analysis.machine.hardware import (
+    GENERATIONS,
+    TABLE,
+    Hardware,
+    cpu,
+    find_hardware,
+    known_hardware,
+    read_table,
+)
 from torch_vis.errors import NoMatch, UsageError
 
 
@@ -113,3 +123,27 @@ def test_a_word_that_names_no_device_is_answered_with_what_there_is(word: str) -
 def test_hardware_without_a_name_is_refused() -> None:
     with pytest.raises(UsageError, match="needs a name"):
         Hardware(" ", "gpu", {"float32": 1e12}, 1e11, 10**9, "a guess")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tflops": {"floats32": 1}}, "'X1' .* is wrong: .*float32"),
+        ({"gb": 0}, "'X1' .* above 0"),
+        ({"watts": 300}, "'X1' .*'watts'"),
+        ({"aliases": ["x2"]}, "have the name or alias 'x2'"),
+    ],
+)
+def test_a_wrong_row_of_the_table_is_refused(change: dict[str, object], message: str) -> None:
+    row = {"aliases": [], "tflops": {"float32": 1}, "gb_per_s": 9, "gb": 8, "source": "a guess"}
+    rows = [{"name": "X1", **row, **change}, {"name": "X2", **row}]
+    with pytest.raises(ValueError, match=message):
+        read_table({"gpu": rows, "accelerator": [], "cpu": [], "cpu_generation": []})
+
+
+def test_every_device_of_the_table_can_be_looked_up_by_each_of_its_names() -> None:
+    content = json.loads(TABLE.read_text(encoding="utf-8"))
+    rows = [row for class_ in ("gpu", "accelerator", "cpu") for row in content[class_]]
+    assert len(rows) > 60
+    for row in rows:
+        assert {find_hardware(name).name for name in (row["name"], *row["aliases"])} == {row["name"]}

@@ -19,7 +19,7 @@ from tests.kit.unknown import WithUnknown
 from torch_vis.analysis.machine.features import workload
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit, per_node, usual
-from torch_vis.analysis.machine.kernel_model import Estimate
+from torch_vis.analysis.machine.kernel_model import KernelEstimate
 from torch_vis.analysis.machine.latency import SETTLE_NS, WITHIN, LatencyReport, predict, timeline
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Metrics
@@ -197,9 +197,9 @@ def test_costs_of_the_host_are_found_from_programs() -> None:
     assert costs.error < 0.4
 
 
-def estimated(classes: int) -> Estimate:
+def estimated(classes: int) -> KernelEstimate:
     """An estimate of one kernel each, with nothing measured as a whole."""
-    return Estimate(np.zeros(classes), np.ones(classes), np.zeros(classes), np.full(classes, np.nan))
+    return KernelEstimate(np.zeros(classes), np.ones(classes), np.zeros(classes), np.full(classes, np.nan))
 
 
 def test_what_was_measured_as_a_whole_is_not_put_together_from_parts() -> None:

@@ -206,7 +206,7 @@ def test_a_number_that_decides_is_an_error_that_names_the_line() -> None:
     def decides(x: torch.Tensor) -> torch.Tensor:
         return x + 1 if x.sum() > 0 else x
 
-    with pytest.raises(CaptureFailed, match=r"test_memory_fake\.py:\d+ in .*decides.*shapes only"):
+    with pytest.raises(CaptureFailed, match=r"test_fake\.py:\d+ in .*decides.*shapes only"):
         tv.trace(decides, torch.ones(2), fake=True)
     assert [
         node.name for node in tv.trace(decides, torch.ones(2)).graph.nodes

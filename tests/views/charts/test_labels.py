@@ -9,8 +9,7 @@ import pytest
 
 from tests.kit.labels import written
 from torch_vis.views.charts.chart import Axis, Chart, Series, draw
-from torch_vis.views.charts.labels import shortened_alike
-from torch_vis.views.charts.names import named_ticks
+from torch_vis.views.charts.labels import named_ticks, shortened_alike
 
 BERT = "transformers/models/bert/modeling_bert.py"
 LINES = [

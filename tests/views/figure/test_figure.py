@@ -18,10 +18,15 @@ from torch_vis.errors import NoMatch, UsageError
 from torch_vis.graph import Metrics
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Kind, Phase
-from torch_vis.views.figure.diagram import Column, Look, diagram
+from torch_vis.views.figure.diagram import FigureOptions, PhaseColumn, diagram
 from torch_vis.views.figure.scene import Scene, scene
 
-LOOKS = [Look(), Look(depth=1, color="time"), Look(depth=None, color="memory"), Look(phase="backward")]
+LOOKS = [
+    FigureOptions(),
+    FigureOptions(depth=1, color="time"),
+    FigureOptions(depth=None, color="memory"),
+    FigureOptions(phase="backward"),
+]
 
 
 class Half(nn.Module):
@@ -41,7 +46,7 @@ class Half(nn.Module):
 
 def test_what_is_computed_again_is_marked_and_stands_before_what_reads_it() -> None:
     trace = tv.trace(Half(), torch.ones(2, 4, requires_grad=True), backward=True)
-    closed = picture(trace, Look(depth=0))
+    closed = picture(trace, FigureOptions(depth=0))
     assert "↻ layers.0, 2 × 2" in titles(closed, 1) and not any("↻" in title for title in titles(closed))
     again, reader = (
         next(b for b in closed.boxes if b.column == 1 and b.title == t) for t in ("↻ layers.0, 2 × 2", "Half")
@@ -50,8 +55,8 @@ def test_what_is_computed_again_is_marked_and_stands_before_what_reads_it() -> N
     assert not problems(closed)
 
 
-def picture(t: tv.Trace, look: Look | None = None) -> Scene:
-    return scene(t, look or Look())
+def picture(t: tv.Trace, look: FigureOptions | None = None) -> Scene:
+    return scene(t, look or FigureOptions())
 
 
 def titles(drawn: Scene, column: int = 0) -> list[str]:
@@ -66,14 +71,14 @@ def test_nothing_overlaps_and_no_line_crosses_a_box(name: str) -> None:
 
 @pytest.mark.parametrize("graph", [empty_graph(), one_node_graph()])
 def test_next_to_nothing_can_be_drawn(graph: Any) -> None:
-    drawn = scene(Run(graph, Metrics()), Look())
+    drawn = scene(Run(graph, Metrics()), FigureOptions())
     assert problems(drawn) == [] and len(drawn.boxes) <= 3
 
 
 # ---------------------------------------------------------------- the edges are those of the graph
 
 
-def true_pairs(t: tv.Trace, column: Column, nodes: list[Any]) -> set[tuple[int, int]]:
+def true_pairs(t: tv.Trace, column: PhaseColumn, nodes: list[Any]) -> set[tuple[int, int]]:
     """Which boxes read from which, found node by node from what each operation reads."""
     graph = t.graph
     box_of: dict[int, int] = {}
@@ -110,7 +115,7 @@ def true_pairs(t: tv.Trace, column: Column, nodes: list[Any]) -> set[tuple[int, 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_edges_are_the_dependences_of_the_run(name: str) -> None:
     t = traced(name)
-    drawn = diagram(t.graph, Look(depth=None))
+    drawn = diagram(t.graph, FigureOptions(depth=None))
     for number, column in enumerate(drawn.columns):
         if any(item.count > 1 and item.children is not None for item in column.items):
             continue  # what instances of a fold hand to one another is left out on purpose
@@ -174,7 +179,7 @@ def test_repeated_blocks_are_folded_and_roles_are_not() -> None:
 def test_a_block_that_differs_is_not_folded() -> None:
     model = Stack(4)
     model.layers[2].query = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    drawn = picture(tv.trace(model, torch.ones(2, 8)), Look(depth=1))
+    drawn = picture(tv.trace(model, torch.ones(2, 8)), FigureOptions(depth=1))
     assert [box.title for box in drawn.boxes if "layers" in box.title] == [
         "layers.0–1 × 2",
         "layers.2",
@@ -184,11 +189,11 @@ def test_a_block_that_differs_is_not_folded() -> None:
 
 def test_depth_opens_modules_level_by_level() -> None:
     t = tv.trace(Stack(3), torch.ones(2, 8))
-    assert {"Stack"} <= set(titles(picture(t, Look(depth=0))))
-    assert {"layers.0–2 × 3", "head"} <= set(titles(picture(t, Look(depth=1))))
-    assert {"query", "key", "value", "head"} <= set(titles(picture(t, Look(depth=2))))
-    assert "addmm" not in titles(picture(t, Look(depth=9))) and "addmm" in titles(
-        picture(t, Look(depth=None))
+    assert {"Stack"} <= set(titles(picture(t, FigureOptions(depth=0))))
+    assert {"layers.0–2 × 3", "head"} <= set(titles(picture(t, FigureOptions(depth=1))))
+    assert {"query", "key", "value", "head"} <= set(titles(picture(t, FigureOptions(depth=2))))
+    assert "addmm" not in titles(picture(t, FigureOptions(depth=9))) and "addmm" in titles(
+        picture(t, FigureOptions(depth=None))
     )
 
 
@@ -255,7 +260,7 @@ def test_an_output_hangs_on_every_write_to_it() -> None:
 
 def test_a_box_shows_the_shape_of_what_it_makes_itself() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 2))
-    drawn = picture(tv.trace(model, torch.ones(2, 3, 4, 4)), Look(depth=1))
+    drawn = picture(tv.trace(model, torch.ones(2, 3, 4, 4)), FigureOptions(depth=1))
     facts = {box.title: (box.subtitle, dict(box.facts).get("output")) for box in drawn.boxes}
     assert facts["Conv2d 0"] == ("2×8×4×4", "f32[2, 8, 4, 4]")
     assert facts["BatchNorm2d 1"] == ("2×8×4×4", "f32[2, 8, 4, 4]")
@@ -285,20 +290,20 @@ def test_an_optimizer_step_is_a_column_of_its_own() -> None:
         model(x).sum().backward()
         optimizer.step()
 
-    drawn = diagram(tv.trace(step, torch.ones(2, 4)).graph, Look())
+    drawn = diagram(tv.trace(step, torch.ones(2, 4)).graph, FigureOptions())
     assert [column.phase for column in drawn.columns] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
 
 
 def test_a_phase_can_be_drawn_alone() -> None:
     t = tv.trace(nn.Linear(4, 1), torch.ones(2, 4), backward=True)
-    assert {box.column for box in picture(t, Look(phase="backward")).boxes} == {0}
+    assert {box.column for box in picture(t, FigureOptions(phase="backward")).boxes} == {0}
     with pytest.raises(NoMatch, match="did you mean 'backward'"):
-        picture(t, Look(phase="backwards"))
+        picture(t, FigureOptions(phase="backwards"))
 
 
 def test_colour_by_time_is_the_measured_time() -> None:
     t = tv.trace(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.ones(2, 4))
-    drawn = picture(t, Look(color="time"))
+    drawn = picture(t, FigureOptions(color="time"))
     amounts = {box.title: box.amount for box in drawn.boxes if box.item.kind == "module"}
     assert amounts["Tanh 1"] == t.metrics["time_ns"][2]
     assert amounts["Linear 0"] == t.metrics["time_ns"][0] + t.metrics["time_ns"][1]
@@ -312,7 +317,7 @@ def test_what_is_not_known_is_white_and_counted() -> None:
     t = tv.trace(nn.Tanh(), torch.ones(2))
     time = t.metrics["time_ns"]
     unknown = t.metrics.with_column(tv.graph.metrics.Column("time_ns", time.values, known=np.array([False])))  # type: ignore[attr-defined]
-    drawn = scene(Run(t.graph, unknown, meta=t.meta), Look(color="time"))
+    drawn = scene(Run(t.graph, unknown, meta=t.meta), FigureOptions(color="time"))
     assert drawn.colors.unknown == 1 and "not known (1)" in drawn.note
     assert [box.fill for box in drawn.boxes if box.item.kind == "operation"] == ["#ffffff"]
 
@@ -320,12 +325,12 @@ def test_what_is_not_known_is_white_and_counted() -> None:
 def test_a_colour_or_depth_that_does_not_exist() -> None:
     t = tv.trace(nn.Tanh(), torch.ones(2))
     with pytest.raises(NoMatch, match=r"no colour 'tyme'; did you mean .*'time'"):
-        picture(t, Look(color="tyme"))
+        picture(t, FigureOptions(color="tyme"))
     for depth in (-1, 1.5, "deep", True):
         with pytest.raises(UsageError, match="depth is a number from 0 on"):
-            Look(depth=depth)  # type: ignore[arg-type]
+            FigureOptions(depth=depth)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="has no time_ns"):
-        scene(Run(t.graph, Metrics()), Look(color="time"))
+        scene(Run(t.graph, Metrics()), FigureOptions(color="time"))
 
 
 def test_the_facts_of_a_box_say_what_it_is() -> None:

@@ -15,7 +15,6 @@ from tests.kit.browser import needs_browser
 from tests.views.page.test_browser import Block, Page
 from tests.views.page.test_panels import facts
 from torch_vis.graph.module_table import Outline
-from torch_vis.graph.recomputed import recomputed_scopes
 
 pytestmark = needs_browser
 Show = Callable[[Any], Page]
@@ -196,7 +195,7 @@ def test_arrowheads_are_drawn_over_the_cards_behind_a_repeat(show: Show) -> None
 
 
 def test_the_page_marks_the_calls_that_the_table_counts_as_backward(page: Page, trace: tv.Trace) -> None:
-    again = recomputed_scopes(trace.graph)
+    again = trace.graph.tree.recomputed
     assert again.any()
     assert page.js("return [...A.run.columns.get('scope_recomputed')]") == again.astype(int).tolist()
     number = facts(page, ".summary")["computed again"]
@@ -206,7 +205,7 @@ def test_the_page_marks_the_calls_that_the_table_counts_as_backward(page: Page, 
 
 
 def test_details_lead_from_one_computation_to_the_other(page: Page, trace: tv.Trace) -> None:
-    again = recomputed_scopes(trace.graph)
+    again = trace.graph.tree.recomputed
     first, second = (
         next(s.index for s in trace.graph.scopes if s.path == "blocks.1" and again[s.index] == wanted)
         for wanted in (False, True)
@@ -227,7 +226,7 @@ def test_details_lead_from_one_computation_to_the_other(page: Page, trace: tv.Tr
 
 
 def test_inside_of_it_details_say_it_too(page: Page, trace: tv.Trace) -> None:
-    again = recomputed_scopes(trace.graph)
+    again = trace.graph.tree.recomputed
     inner = next(s.index for s in trace.graph.scopes if s.path == "blocks.2.first" and again[s.index])
     page.js("return S.goScope(arguments[0])", inner)
     page.until(f"return A.selected?.subject.scope === {inner}")
@@ -271,7 +270,7 @@ def test_operations_that_are_checkpointed_without_a_module_say_so_themselves(sho
 
     trace = tv.trace(Bare(), torch.ones(3, 4), backward=True)
     again = trace.graph.find(flag="recompute")
-    assert {"sin"} <= {node.name for node in again} and not recomputed_scopes(trace.graph).any()
+    assert {"sin"} <= {node.name for node in again} and not trace.graph.tree.recomputed.any()
     page = show(trace)
     assert facts(page, ".summary")["computed again"] == str(len(again))
     sine = next(node.index for node in again if node.name == "sin")

@@ -27,7 +27,6 @@ from torch_vis.analysis.compare.sides import strides_of
 from torch_vis.analysis.compare.wiring import InputChange
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 from torch_vis.graph.graph import Graph, Node, Rows, Scope, Value
-from torch_vis.graph.recomputed import first_calls
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series, draw
@@ -188,14 +187,14 @@ class Comparison:
         """Calls of modules that only ``b`` makes; not those that it makes again in backward."""
         kept = {
             *self.alignment.scope_to_b[self.alignment.scope_to_b >= 0].tolist(),
-            *first_calls(self.b.graph),
+            *self.b.graph.tree.first_calls,
         }
         return _modules(scope for scope in self.b.graph.scopes if scope.index not in kept)
 
     @cached_property
     def removed_modules(self) -> list[Scope]:
         """Calls of modules that only ``a`` makes; not those that it makes again in backward."""
-        again = first_calls(self.a.graph)
+        again = self.a.graph.tree.first_calls
         gone = [n for n in np.flatnonzero(self.alignment.scope_to_b < 0).tolist() if n not in again]
         return _modules(self.a.graph.scopes[n] for n in gone)
 

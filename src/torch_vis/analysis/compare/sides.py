@@ -10,7 +10,6 @@ import numpy as np
 
 from torch_vis.analysis.compare.sequence_diff import common
 from torch_vis.graph import Graph, TensorType
-from torch_vis.graph.recomputed import first_calls
 from torch_vis.graph.schema import Flag, Phase
 
 # Kinds of scopes that belong to the module that they are called in.
@@ -93,7 +92,7 @@ def _owners(graph: Graph) -> list[int]:
     A call that backward recomputes, and where a compiler puts the backward of a module, count as the first call.
     """
     kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
-    first = first_calls(graph)
+    first = graph.tree.first_calls
     owners: list[int] = []
     for scope, parent in enumerate(graph.scope_parent.tolist()):
         if parent >= 0 and kinds[scope] in TRANSPARENT:

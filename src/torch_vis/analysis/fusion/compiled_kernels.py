@@ -19,7 +19,8 @@ from torch_vis.analysis.fusion.saved_bytes import FusedBytes
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
 from torch_vis.capture.compilers.diagnose import own_error, quiet
-from torch_vis.capture.compilers.inductor_kernels import Compiled, compiled
+from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, compiled
+from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.graph.text import count, size
 from torch_vis.ops.loops import Kind
@@ -94,7 +95,7 @@ class CompiledKernels(Report):
 
     title = "Kernels that torch.compile made"
 
-    def __init__(self, traced: Trace, programs: Sequence[Compiled]) -> None:
+    def __init__(self, traced: Trace, programs: Sequence[CompiledGraph]) -> None:
         self.trace = traced
         self.graph: Graph = traced.graph
         self.found = fuse(self.graph, moved=traced.metrics["moved_bytes"])
@@ -326,23 +327,20 @@ def compiled_kernels(
     if not callable(model):
         raise NotTraceable(f"compiled_kernels() takes a module or a callable, not {type(model).__name__}")
     given = dict(kwargs or {})
-    buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
-    before = [buffer.detach().clone() for buffer in buffers]
-    try:
-        with torch.no_grad():
-            with torch.random.fork_rng(), quiet():
-                programs = _compiled(model, args, given)
-            _put_back(buffers, before)
-            with torch.random.fork_rng():
-                traced = trace(model, *args, kwargs=given, via="dynamo", keep=False)
-    finally:
-        _put_back(buffers, before)
+    state = StateSnapshot.of_model(model, contents="buffers")
+    with torch.no_grad():
+        with state, quiet():
+            programs = _compiled(model, args, given)
+        with state:
+            traced = trace(model, *args, kwargs=given, via="dynamo", keep=False)
     if not len(traced.graph):
         raise UsageError("the model ran no operations, so there is nothing to compile")
     return CompiledKernels(traced, programs)
 
 
-def _compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Compiled]:
+def _compiled(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[CompiledGraph]:
     """The kernels; where the model fails without a compiler too, that is its own error and is raised as it is."""
     try:
         return compiled(model, args, kwargs)
@@ -353,13 +351,6 @@ def _compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         if sys.version_info >= (3, 11):
             own.add_note("the model itself failed with these inputs; without torch.compile it fails as well")
         raise own from None
-
-
-def _put_back(buffers: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for buffer, old in zip(buffers, before):
-            if not torch.equal(buffer, old):
-                buffer.copy_(old)
 
 
 def _percent(share: float | None) -> str:

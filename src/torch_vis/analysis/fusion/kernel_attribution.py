@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_vis.capture.compilers.inductor_kernels import Compiled, Kernel, call_nodes
+from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, InductorKernel, call_nodes
 from torch_vis.ops.loops import TABLE, Kind
+from torch_vis.ops.names import plain_name
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
@@ -34,9 +35,9 @@ class Placing:
     given, and a scope in one stands for the node that Inductor's nodes name as their source.
     """
 
-    def __init__(self, traced: Trace, is_kernel: Bools, programs: Sequence[Compiled]) -> None:
+    def __init__(self, traced: Trace, is_kernel: Bools, programs: Sequence[CompiledGraph]) -> None:
         self.graph = traced.graph
-        self.kernels: list[tuple[Kernel, list[int]]] = []
+        self.kernels: list[tuple[InductorKernel, list[int]]] = []
         self.inside: dict[int, set[int]] = defaultdict(set)
         self._is_kernel = is_kernel
         self._programs = programs
@@ -114,11 +115,11 @@ class Placing:
         told = [at[0].reason, at[0].explanation, *at[0].hints[:1]]
         return f"not compiled, graph break: {'. '.join(text.rstrip('.') for text in told if text)}"
 
-    def _match(self, program: Compiled, within: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    def _match(self, program: CompiledGraph, within: Mapping[str, list[int]]) -> dict[str, list[int]]:
         """For each of Inductor's nodes the operation that it was; one whose operator occurs several times, in order."""
         origins = {origin.node: origin for kernel in program.kernels for origin in kernel.origins}
         alike: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        for origin in sorted(origins.values(), key=lambda origin: origin.place):
+        for origin in sorted(origins.values(), key=lambda origin: origin.position):
             op = _plain(origin.op)
             if TABLE.get(op) != Kind.FREE:
                 alike[origin.source, op].append(origin)
@@ -162,5 +163,4 @@ def _leftmost(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
 
 
 def _plain(name: str) -> str:
-    name = name.removesuffix("_") if not name.endswith("__") else name
-    return ALIASES.get(name, name)
+    return ALIASES.get(plain_name(name), plain_name(name))

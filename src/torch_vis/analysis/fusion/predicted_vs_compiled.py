@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch_vis.analysis.fusion.report import BARS, ends, shared_path
 from torch_vis.analysis.report import most
 from torch_vis.views.charts.chart import COLORS, PALE, Axis, Chart, Series
-from torch_vis.views.charts.names import family
+from torch_vis.views.charts.labels import family
 
 WORDS = {"yes": "fused", "no": "not fused", "partly": "partly fused", "unknown": "not compiled"}
 

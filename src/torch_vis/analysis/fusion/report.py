@@ -14,7 +14,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import PALE, Axis, Chart, Series
-from torch_vis.views.charts.names import family
+from torch_vis.views.charts.labels import family
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
@@ -234,12 +234,9 @@ def chained(names: Sequence[str], most: int = NAMES) -> str:
 
 def module_paths(graph: Graph) -> list[str]:
     """For each scope the path of the module that it is a call of, or is called in; functions are looked through."""
-    paths = [""] * len(graph.scope_call)
-    for scope, (parent, number) in enumerate(zip(graph.scope_parent.tolist(), graph.scope_module.tolist())):
-        module = graph.modules[number]
-        named = module.kind in ("module", "optimizer")
-        paths[scope] = module.path if named else paths[parent] if 0 <= parent < scope else ""
-    return paths
+    named = np.array([module.kind in ("module", "optimizer") for module in graph.modules], dtype=bool)
+    nearest = graph.tree.nearest(named[graph.scope_module])
+    return [graph.scope_paths[scope] if scope >= 0 else "" for scope in nearest.tolist()]
 
 
 def common_path(paths: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch_vis.graph.call import short_name
 from torch_vis.graph.gradients import ENDING, ZEROING, gradients
 from torch_vis.graph.graph import Graph
+from torch_vis.ops.names import plain_name
 
 OVERWRITING = ZEROING | {"copy_", "fill_", "_foreach_copy_"}  # nothing is left of what was there
 
@@ -49,7 +50,7 @@ def _followed(graph: Graph, value: int, name: str) -> Accumulated | None:
         storage = graph.value_storage[value]
         same = [one for one in read if graph.value_storage[one] == storage]
         op = short_name(graph.calls[graph.node_call[node]].op)
-        adds = op.rstrip("_") == "add" and len(read) == 2
+        adds = plain_name(op) == "add" and len(read) == 2
         if not same and adds and graph.values[read[0]].name == name:
             same = read[:1]  # with create_graph=True the sum is a tensor of its own
         if not same or op in OVERWRITING:

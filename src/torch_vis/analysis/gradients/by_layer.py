@@ -17,7 +17,7 @@ import numpy as np
 from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Role
-from torch_vis.views.charts.names import NUMBER
+from torch_vis.views.charts.labels import NUMBER
 
 FAR = 1e3  # times under or over what a layer's like next to the loss have
 BEYOND = 1e6  # times a layer's own weights

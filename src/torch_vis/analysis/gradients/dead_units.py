@@ -12,6 +12,7 @@ from torch_vis.analysis.gradients.unit_axes import unit_axes, usual_axis
 from torch_vis.graph.call import Call, Slot, short_name
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.types import Bools, Ints
+from torch_vis.ops.names import is_in_place, plain_name
 from torch_vis.replay.stepper import Watched
 
 # Operations that cut to zero, by which units are counted in any run.
@@ -37,14 +38,14 @@ class Activations:
     def __init__(self, run: Watched) -> None:
         self.run, graph = run, run.graph
         names = [short_name(call.op) for call in graph.calls]
-        rectify = [number for number, name in enumerate(names) if name.rstrip("_") in RECTIFIERS]
-        flatten = [number for number, name in enumerate(names) if name.rstrip("_") in FLATTEN]
+        rectify = [number for number, name in enumerate(names) if plain_name(name) in RECTIFIERS]
+        flatten = [number for number, name in enumerate(names) if plain_name(name) in FLATTEN]
         linked = graph.node_link[graph.node_phase == Phase.BACKWARD]
         has_gradient = np.zeros(len(graph), dtype=bool)
         has_gradient[linked[linked >= 0]] = True
         self.mask: Bools = np.isin(graph.node_call, rectify)
         self.mask |= np.isin(graph.node_call, flatten) & has_gradient
-        writes = [number for number, name in enumerate(names) if name.endswith("_")]
+        writes = [number for number, name in enumerate(names) if is_in_place(name)]
         self._in_place = self.mask & np.isin(graph.node_call, writes)
         self._read: torch.Tensor | None = None
 
@@ -96,7 +97,7 @@ def stuck_units(call: Call, given: torch.Tensor | None, made: torch.Tensor, axis
     level = first.reshape(-1)[units]
     if given is not None and _has_slope(given) and given.shape == made.shape:
         flat = (_slope(call, given.index_select(axis, units)) == 0).all(dim=rest)
-    elif short_name(call.op).rstrip("_") in RECTIFIERS:
+    elif plain_name(call.op) in RECTIFIERS:
         flat = level == 0
     else:
         return None
@@ -110,7 +111,7 @@ def _has_slope(given: torch.Tensor) -> bool:
 
 def _slope(call: Call, given: torch.Tensor) -> torch.Tensor:
     """How much each element of what an activation makes changes with the one that it is made of."""
-    operator: Any = getattr(torch.ops.aten, short_name(call.op).rstrip("_")).default
+    operator: Any = getattr(torch.ops.aten, plain_name(call.op)).default
     with torch.enable_grad():
         x = given.detach().clone().requires_grad_()
         made = operator(x, *call.args[1:], **dict(call.kwargs))

@@ -36,7 +36,7 @@ from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import and_more
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series
-from torch_vis.views.charts.names import ALL, OTHERS, common_path, families
+from torch_vis.views.charts.labels import ALL, OTHERS, common_path, families
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:

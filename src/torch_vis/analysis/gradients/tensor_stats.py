@@ -13,10 +13,10 @@ import torch
 
 from torch_vis.analysis.gradients.dead_units import Activations, Stuck
 from torch_vis.capture.kept_tensors import KeptTensors
-from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Flag, Role
+from torch_vis.ops.names import plain_name
 from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Watched, observe
 
@@ -160,7 +160,7 @@ def makes_numbers(graph: Graph, seen: Any = ()) -> Any:
 
 
 def _named(graph: Graph, names: frozenset[str]) -> Any:
-    hit = [n for n, call in enumerate(graph.calls) if short_name(call.op).rstrip("_") in names]
+    hit = [n for n, call in enumerate(graph.calls) if plain_name(call.op) in names]
     return np.isin(graph.node_call, hit)
 
 

@@ -7,9 +7,10 @@ from math import prod
 
 import numpy as np
 
-from torch_vis.graph.call import Call, short_name
+from torch_vis.graph.call import Call
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.types import Ints
+from torch_vis.ops.names import is_backward, plain_name
 
 LAST = frozenset({"addmm", "mm", "linear", "native_layer_norm", "_fused_rms_norm"})
 VIEWS = frozenset("view _unsafe_view reshape _reshape_alias flatten unflatten unsqueeze squeeze".split())
@@ -75,8 +76,8 @@ def unit_axes(graph: Graph) -> Ints:
 
 def _way(call: Call) -> str:
     """How an operator has to do with where units lie."""
-    name = short_name(call.op).rstrip("_")
-    if not call.op.startswith("aten::") or "backward" in name:
+    name = plain_name(call.op)
+    if not call.op.startswith("aten::") or is_backward(name):
         return ""
     if "convolution" in name or "batch_norm" in name or name == "native_group_norm":
         return "channels"

@@ -1,39 +1,56 @@
-"""Measuring this machine once, for rooflines and predictions: run probes and programs, trace them, fit, keep it."""
+"""Measure this machine once, for rooflines and predictions: time probes and programs, fit models, keep the result."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from torch_vis.analysis.machine.calibration import Calibration, load_calibration
-from torch_vis.errors import FileError, UsageError, no_match
+from torch_vis._trace import Trace
+from torch_vis.analysis.machine.calibration import Calibration
+from torch_vis.analysis.machine.features import Workload, workload
+from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit
+from torch_vis.analysis.machine.kernel_model import COPY, VIEW, Samples
+from torch_vis.analysis.machine.probes import clocks
+from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime
+from torch_vis.analysis.machine.probes.operations import all_probes
+from torch_vis.analysis.machine.probes.peaks import copies, memory_bytes, peaks
+from torch_vis.analysis.machine.probes.probe import Probe, ProbeSampler
+from torch_vis.analysis.machine.probes.programs import all_programs, runs
+from torch_vis.analysis.machine.resolve import (
+    cache_path,
+    circumstances,
+    device_to_calibrate,
+    kept_calibration,
+)
+from torch_vis.api import record, trace
+from torch_vis.errors import UsageError
+from torch_vis.graph import Graph
 from torch_vis.graph.io.atomic import PathLike
+from torch_vis.progress import time_progress
 
-if TYPE_CHECKING:
-    from torch_vis._trace import Trace
-    from torch_vis.analysis.machine.features import Workload
-    from torch_vis.analysis.machine.host_model import HostCosts
-    from torch_vis.analysis.machine.kernel_model import Samples
-    from torch_vis.analysis.machine.probes.clocks import Burst, Timed
-    from torch_vis.analysis.machine.probes.sizes import Probe
-    from torch_vis.graph.graph import Graph
-
-SECONDS = 55.0  # that it takes at most, next to loading torch
-PROGRAM_SHARE = 0.28  # for the host, of what is left when the libraries of kernels are loaded
-MARK = 7  # tensors of no memory, 7 by a number, tell probes apart in one recording
-DTYPES = ("float32", "bfloat16")  # that operations are timed in
-OTHER_DTYPES = ("float64", "float16")  # of which the peak is measured
-TIMES_NOISE = 2.5  # what disturbs one run of a program for longer than that is in all of its runs
-ROUNDS = 12  # of all programs, after the first
-LEAST = 250  # operations that are timed, however little time there is
+# How long a calibration takes at most, next to loading torch.
+SECONDS = 55.0
+# For the host's programs, of the time that is left when the libraries of kernels are loaded.
+PROGRAM_SHARE = 0.28
+# Tensors on the meta device of shape (7, number) tell probes apart in one recording.
+MARK = 7
+# Element types that operations are timed in, and those of which only the peak is measured.
+DTYPES = ("float32", "bfloat16")
+OTHER_DTYPES = ("float64", "float16")
+# What disturbs a program for longer than one run is in all of its runs: the noise between runs counts this often.
+TIMES_NOISE = 2.5
+# How often all programs are timed, after the first time.
+ROUNDS = 12
+# How many operations are timed on a CPU at least, however little time there is.
+LEAST_PROBES = 250
+WARM_UP = frozenset({"deep words", "deep residual", "deep encoder"})
 
 
 def calibrate(
@@ -55,101 +72,22 @@ def calibrate(
     >>> print(machine)  # doctest: +SKIP
     NVIDIA H200: float32 51.7 TFLOP/s, …
     """
-    chosen = _device(device)
+    chosen = device_to_calibrate(device)
     if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
         raise UsageError(f"seconds must be a number above 0, not {seconds!r}")
     key = circumstances(chosen)
     target = Path(path) if path is not None else cache_path(key)
     if not again:
-        found = _kept(target, key)
-        if found is not None:
-            return found
-    made = _measure(chosen, key, seconds)
+        kept = kept_calibration(target, key)
+        if kept is not None:
+            return kept
+    calibration = _measure(chosen, key, seconds)
     target.parent.mkdir(parents=True, exist_ok=True)
-    made.save(target)
-    return made
+    calibration.save(target)
+    return calibration
 
 
-def cached(device: str | None = None) -> Calibration | None:
-    """The calibration that is kept for this machine, or None; nothing is run."""
-    key = circumstances(_device(device))
-    return _kept(cache_path(key), key)
-
-
-def cache_path(key: dict[str, Any]) -> Path:
-    """Where the calibration for some circumstances is kept: in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    name = hashlib.sha256(repr(sorted(key.items())).encode()).hexdigest()[:16]
-    return Path(base) / "torch_vis" / f"calibration-{name}.json"
-
-
-def circumstances(device: str) -> dict[str, Any]:
-    """What a calibration holds for: the device, the host, versions, threads, precision settings."""
-    import torch
-
-    key: dict[str, Any] = {
-        "device": device_name(device),
-        "host": processor_name(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
-    if device.startswith("cuda"):
-        key["matmul_precision"] = torch.get_float32_matmul_precision()
-        key["cudnn_tf32"] = bool(torch.backends.cudnn.allow_tf32)
-        key["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
-    return key
-
-
-def device_name(device: str) -> str:
-    """The name of a device as its driver gives it."""
-    import torch
-
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else processor_name()
-
-
-def processor_name() -> str:
-    """The processor's name, as far as the system tells."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
-
-
-def _device(device: str | None) -> str:
-    import torch
-
-    if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind = str(device).partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise no_match("device to calibrate", str(device), ["cpu", "cuda"])
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            "there is no CUDA device here; calibrate on a machine that has one and load its file"
-        )
-    return str(device)
-
-
-def _kept(path: Path, key: dict[str, Any]) -> Calibration | None:
-    """The calibration in a file if it is there, whole, and of the same circumstances."""
-    if not path.exists():
-        return None
-    try:
-        found = load_calibration(path)
-    except FileError:
-        return None  # damaged or of another version: measured anew
-    return found if found.circumstances == key else None
-
-
-# ---------------------------------------------------------------- measuring
-
-
-class Program(NamedTuple):
+class TimedProgram(NamedTuple):
     """A program that was timed and traced; ``noise`` is how much the logarithm of its time varied from run to run."""
 
     graph: Graph
@@ -160,189 +98,169 @@ class Program(NamedTuple):
 
 
 def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
-    import torch
-
-    from torch_vis.analysis.machine.probes.clocks import gap_ns
-    from torch_vis.analysis.machine.probes.peaks import copies, memory_bytes, peaks
-    from torch_vis.progress import passing
-
-    state = torch.random.get_rng_state()
-    on_device = torch.cuda.get_rng_state(device) if device.startswith("cuda") else None
-    try:
-        with torch.enable_grad(), passing(seconds, "calibrating") as look:
-            torch.manual_seed(0)
-            end = time.perf_counter() + 0.97 * seconds
-            _load(device, look)
-            now = time.perf_counter()
-            programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now), look)
-            roofs, rates = peaks(device, DTYPES, OTHER_DTYPES), copies(device)
-            samples = _samples(device, roofs, end, unit, look)
-            if not device.startswith(
-                "cuda"
-            ):  # once more at another time: what else runs here takes from both
-                again = peaks(device, DTYPES, OTHER_DTYPES)
-                roofs = {dtype: max(peak, again.get(dtype, 0.0)) for dtype, peak in roofs.items()}
-                rates = [(size, max(rate, old)) for (size, rate), (_, old) in zip(copies(device), rates)]
-            floor = unit
-            if device.startswith("cuda") and len(samples.op):
-                floor = float(np.percentile(samples.time_ns[samples.kernels <= 1], 2))
-            gap = gap_ns(device, floor)
-    finally:
-        torch.random.set_rng_state(state)
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device, device)
-    class_ = "gpu" if device.startswith("cuda") else "cpu"
-    from torch_vis.analysis.machine.host_model import HostCosts
-
-    made = Calibration(
-        key["device"],
-        class_,
-        key,
-        roofs,
-        rates,
-        memory_bytes(device),
-        floor,
-        gap,
-        samples,
-        HostCosts(unit, {}, 0.5),
+    on_gpu = device.startswith("cuda")
+    with (
+        torch.random.fork_rng([device] if on_gpu else []),
+        torch.enable_grad(),
+        time_progress(seconds, "calibrating") as tick,
+    ):
+        torch.manual_seed(0)
+        end = time.perf_counter() + 0.97 * seconds
+        _load(device, tick)
+        now = time.perf_counter()
+        programs, unit = _programs(device, now + PROGRAM_SHARE * (end - now), tick)
+        roofs, rates = peaks(device, DTYPES, OTHER_DTYPES), copies(device)
+        samples = _samples(device, roofs, end, unit, tick)
+        floor = unit
+        if not on_gpu:
+            # The better of two times counts: what else runs on the host slows them down differently.
+            second = peaks(device, DTYPES, OTHER_DTYPES)
+            roofs = {dtype: max(peak, second.get(dtype, 0.0)) for dtype, peak in roofs.items()}
+            rates = [(size, max(rate, old)) for (size, rate), (_, old) in zip(copies(device), rates)]
+        elif len(samples.op):
+            floor = float(np.percentile(samples.time_ns[samples.kernels <= 1], 2))
+        gap = clocks.gap_ns(device, floor)
+    calibration = Calibration(
+        device=key["device"],
+        class_="gpu" if on_gpu else "cpu",
+        circumstances=key,
+        peaks=roofs,
+        copies=rates,
+        memory_bytes=memory_bytes(device),
+        floor_ns=floor,
+        gap_ns=gap,
+        samples=samples,
+        host=HostCosts(unit, {}, 0.5),
     )
-    return _with_host(made, programs, unit)
+    return _with_host(calibration, programs, unit)
 
 
-def _load(device: str, look: Callable[[], None]) -> None:
+# ---------------------------------------------------------------- the host, by programs
+
+
+def _load(device: str, tick: Callable[[], None]) -> None:
     """Run one program of each sort, so that libraries are loaded: from a cold disk that takes longer than all else."""
-    from torch_vis.analysis.machine.probes.programs import all_programs, runs
-
-    wanted = {"deep words", "deep residual", "deep encoder"}
     for number, program in enumerate(all_programs(DTYPES, deep=device.startswith("cuda"))):
-        if program.name in wanted:
+        if program.name in WARM_UP:
             for dtype in program.dtypes:
                 for run in runs(program, number, device, dtype).values():
                     run()
-                    look()
+                    tick()
 
 
-def _programs(device: str, until: float, look: Callable[[], None]) -> tuple[list[Program], float]:
+def _programs(device: str, until: float, tick: Callable[[], None]) -> tuple[list[TimedProgram], float]:
     """Every program with its median time while the host ran at its usual pace, and that pace: a small operation's time.
 
-    On a GPU, where that time is the host's, it is what it would be at just that pace: on a machine that is shared it
-    changes. Rounds are spread out, since others come and go. Whatever time there is,
-    each program that is begun is timed and traced.
+    On a GPU, where a program's time is the host's, it is scaled to just that pace, which changes on a machine that is
+    shared. Rounds are spread out, since other work comes and goes. Each program that is begun is timed and traced,
+    however little time there is.
     """
-    from torch_vis.analysis.machine.features import workload
-    from torch_vis.analysis.machine.probes.clocks import USUAL, burst, undisturbed
-    from torch_vis.analysis.machine.probes.programs import all_programs, runs
-    from torch_vis.api import trace
-
-    begun = time.perf_counter()
+    start = time.perf_counter()
     ready: list[tuple[Any, float, list[Burst]]] = []
     on_gpu = device.startswith("cuda")
     for number, program in enumerate(all_programs(DTYPES, deep=on_gpu)):
-        look()
+        tick()
         for dtype in program.dtypes:
             for run in runs(program, number, device, dtype).values():
                 run()
-                ready.append((run, program.weight, [burst(run, device, 2)]))
-        if time.perf_counter() - begun > 0.65 * (until - begun):
+                ready.append((run, program.weight, [clocks.burst(run, device, 2)]))
+        if time.perf_counter() - start > 0.65 * (until - start):
             break
     tracing = 3e-9 * sum(min(bursts[0].times) for *_, bursts in ready)
     for _ in range(ROUNDS):
-        started = time.perf_counter()
+        round_start = time.perf_counter()
         for run, _, bursts in ready:
-            bursts.append(burst(run, device, 2))
-        look()
-        if time.perf_counter() + 1.3 * (time.perf_counter() - started) + tracing > until:
+            bursts.append(clocks.burst(run, device, 2))
+        tick()
+        if time.perf_counter() + 1.3 * (time.perf_counter() - round_start) + tracing > until:
             break
-    all_bursts = [one for *_, bursts in ready for one in bursts]
-    best = min(one.pace_ns for one in all_bursts)
-    unit = float(np.median([one.pace_ns for one in all_bursts if one.pace_ns <= USUAL * best]))
-    found = []
+    paces = [burst.pace_ns for *_, bursts in ready for burst in bursts]
+    best = min(paces)
+    unit = float(np.median([pace for pace in paces if pace <= clocks.USUAL * best]))
+    programs = []
     for run, weight, bursts in ready:
-        look()
+        tick()
         traced = trace(run, keep=False)
         work = workload(traced.graph, traced.metrics)
-        times = [(one.pace_ns, time_ns) for one in undisturbed(bursts, best) for time_ns in one.times]
-        took = float(np.median([time_ns * unit / pace if on_gpu else time_ns for pace, time_ns in times]))
-        noise = float(np.std(np.log([time_ns for one in bursts for time_ns in one.times])))
-        found.append(Program(traced.graph, work, took, weight, noise))
-    return found, unit
+        times = [
+            (burst.pace_ns, time_ns) for burst in clocks.undisturbed(bursts, best) for time_ns in burst.times
+        ]
+        median = float(np.median([time_ns * unit / pace if on_gpu else time_ns for pace, time_ns in times]))
+        noise = float(np.std(np.log([time_ns for burst in bursts for time_ns in burst.times])))
+        programs.append(TimedProgram(traced.graph, work, median, weight, noise))
+    return programs, unit
 
 
-def _with_host(made: Calibration, programs: Sequence[Program], unit: float) -> Calibration:
+def _with_host(calibration: Calibration, programs: Sequence[TimedProgram], unit: float) -> Calibration:
     """The calibration with the host's costs: what the programs took beyond what their kernels did."""
-    from dataclasses import replace
-
-    from torch_vis.analysis.machine.host_model import Equation, counts, fit
-
+    on_gpu = calibration.class_ == "gpu"
     equations = []
-    for graph, work, took, weight, _ in programs:
-        estimate = made.kernels(work)
-        device_ns = float(made.device_ns(estimate)[work.group].sum())
-        host_ns = took if made.class_ == "gpu" else took - device_ns
+    for graph, work, time_ns, weight, _ in programs:
+        estimate = calibration.kernels(work)
+        device_ns = float(calibration.device_ns(estimate)[work.group].sum())
+        host_ns = time_ns if on_gpu else time_ns - device_ns
         whole = float(np.nan_to_num(estimate.host_ns)[work.group].sum())
-        if whole > 0.2 * took:
-            continue  # known already, and what is left would be the difference of two large numbers
+        if whole > 0.2 * time_ns:
+            # It is known already, and what is left would be the difference of two large numbers.
+            continue
         host_ns -= whole
-        if (made.class_ == "gpu" and device_ns > 0.7 * took) or host_ns < 0.2 * took:
-            continue  # the device was what it waited for
+        if (on_gpu and device_ns > 0.7 * time_ns) or host_ns < 0.2 * time_ns:
+            # The run waited for the device.
+            continue
         equations.append(Equation(counts(graph, work, estimate), host_ns, weight))
-    noise = float(np.median([program.noise for program in programs])) if programs else made.noise
-    if made.class_ == "gpu":
-        costs: HostCosts = fit(equations, unit, noise=max(0.1, TIMES_NOISE * noise), on_gpu=True)
+    noise = float(np.median([program.noise for program in programs])) if programs else calibration.noise
+    if on_gpu:
+        costs = fit(equations, unit, noise=max(0.1, TIMES_NOISE * noise), on_gpu=True)
     else:
         costs = fit(equations, unit)
-    return replace(made, host=costs, noise=noise)
+    return replace(calibration, host=costs, noise=noise)
+
+
+# ---------------------------------------------------------------- kernels, by probes
 
 
 def _samples(
-    device: str, roofs: dict[str, float], until: float, unit: float, look: Callable[[], None]
+    device: str, roofs: dict[str, float], until: float, unit: float, tick: Callable[[], None]
 ) -> Samples:
     """Single operations, timed until the time is up and recorded in one go for what they are."""
-    from torch_vis.analysis.machine.probes.operations import all_probes
-    from torch_vis.analysis.machine.probes.sizes import Bench
-
     on_gpu = device.startswith("cuda")
-    longest = 4e-3 if on_gpu else 5e-3  # seconds that one operation may take at the peak
+    # seconds that one operation may take at the peak
+    longest = 4e-3 if on_gpu else 5e-3
     flops = {dtype: roof * longest for dtype, roof in roofs.items()}
-    bench = Bench(device, flops, 1e8 if on_gpu else 4e6)
-    probes = all_probes(bench, DTYPES)
-    return _on_gpu(probes, device, until, unit, look) if on_gpu else _on_cpu(probes, until, look)
+    probes = all_probes(ProbeSampler(device, flops, 1e8 if on_gpu else 4e6), DTYPES)
+    return _on_gpu(probes, device, until, unit, tick) if on_gpu else _on_cpu(probes, until, tick)
 
 
 def _on_gpu(
-    probes: Sequence[Probe], device: str, until: float, unit: float, look: Callable[[], None]
+    probes: Sequence[Probe], device: str, until: float, unit: float, tick: Callable[[], None]
 ) -> Samples:
     """As many as there is time for; each is recorded in one of the runs that the profiler times."""
-    from torch_vis.analysis.machine.probes.clocks import PART, host_times, kernel_times
-    from torch_vis.api import record
-
-    host = host_times([probe.make if probe.many else None for probe in probes], device)
-    parts = [range(start, min(start + PART, len(probes))) for start in range(0, len(probes), PART)]
-    results: list[Timed | None] = []
-    with record(keep=False) as trace:
-        for part in parts:
-            look()
-            begun = time.perf_counter()
-            results += kernel_times([(number, probes[number].make) for number in part], device, _mark)
-            if time.perf_counter() + 1.3 * (time.perf_counter() - begun) > until:
+    host = clocks.host_times([probe.make if probe.many else None for probe in probes], device)
+    results: list[KernelTime | None] = []
+    with record(keep=False) as recorded:
+        for first in range(0, len(probes), clocks.PART):
+            tick()
+            start = time.perf_counter()
+            part = range(first, min(first + clocks.PART, len(probes)))
+            results += clocks.kernel_times([(number, probes[number].make) for number in part], device, _mark)
+            if time.perf_counter() + 1.3 * (time.perf_counter() - start) > until:
                 break
-    return _sampled(trace, results, [None if took is None else took * unit for took in host])
+    return _sampled(recorded, results, [None if units is None else units * unit for units in host])
 
 
-def _on_cpu(probes: Sequence[Probe], until: float, look: Callable[[], None]) -> Samples:
+def _on_cpu(probes: Sequence[Probe], until: float, tick: Callable[[], None]) -> Samples:
     """As many as there is time for; they are run once more to be recorded, since recording takes the host's time."""
-    from torch_vis.analysis.machine.probes.clocks import cpu_times
-    from torch_vis.api import record
-
-    begun, recording = time.perf_counter(), 1.7
-    results: list[Timed | None] = []
-    times = cpu_times(probe.make for probe in probes)
+    # timing and recording together, as a multiple of timing alone
+    both = 1.7
+    start = time.perf_counter()
+    results: list[KernelTime | None] = []
+    times = clocks.cpu_times(probe.make for probe in probes)
     for _ in probes:
-        look()
+        tick()
         results.append(next(times))
-        if len(results) > LEAST and begun + (time.perf_counter() - begun) * recording > until:
+        if len(results) > LEAST_PROBES and start + (time.perf_counter() - start) * both > until:
             break
-    with record(keep=False) as trace:
+    with record(keep=False) as recorded:
         for number, result in enumerate(results):
             if result is not None:
                 work = probes[number].make()
@@ -350,48 +268,42 @@ def _on_cpu(probes: Sequence[Probe], until: float, look: Callable[[], None]) -> 
                 work()
                 _mark(2 * number + 1)
                 del work
-    return _sampled(trace, results, [None] * len(results))
+    return _sampled(recorded, results, [None] * len(results))
 
 
-def _sampled(trace: Trace, results: Sequence[Timed | None], host: Sequence[float | None]) -> Samples:
+def _sampled(recorded: Trace, results: Sequence[KernelTime | None], host: Sequence[float | None]) -> Samples:
     """The samples: what each probe's operation is, as a trace sees it, and how long it took."""
-    from torch_vis.analysis.machine.features import workload
-    from torch_vis.analysis.machine.kernel_model import Samples
-
-    work_done = workload(trace.graph, trace.metrics)
-    found = [
-        (row, place) for row, place in zip(*_marked(trace.graph, work_done)) if results[place] is not None
+    work = workload(recorded.graph, recorded.metrics)
+    measured = [
+        (row, result, host[number])
+        for row, number in _marked(recorded.graph, work)
+        if (result := results[number]) is not None
     ]
-    rows = [row for row, _ in found]
-    times = [result for _, place in found if (result := results[place]) is not None]
+    rows = [row for row, *_ in measured]
     return Samples(
-        [work_done.op[row] for row in rows],
-        work_done.kind[rows],
-        work_done.dtype[rows],
-        work_done.flops[rows],
-        work_done.moved[rows],
-        work_done.sizes[rows],
-        np.array([result.time_ns for result in times], dtype=np.float64),
-        np.array([result.kernels for result in times], dtype=np.float64),
-        np.array([host[place] for _, place in found], dtype=np.float64),
+        [work.op[row] for row in rows],
+        work.kind[rows],
+        work.dtype[rows],
+        work.flops[rows],
+        work.moved[rows],
+        work.sizes[rows],
+        np.array([result.time_ns for _, result, _ in measured], dtype=np.float64),
+        np.array([result.kernels for _, result, _ in measured], dtype=np.float64),
+        np.array([host_ns for *_, host_ns in measured], dtype=np.float64),
     )
 
 
 def _mark(number: int) -> None:
-    import torch
-
     torch.empty((MARK, number + 1), device="meta")
 
 
-def _marked(graph: Graph, work: Workload) -> tuple[list[int], list[int]]:
+def _marked(graph: Graph, work: Workload) -> list[tuple[int, int]]:
     """For each probe the class of its operation, the last one between its marks that runs a kernel, and its number.
 
     Before it there may be copies and fills, no more: a layer that this device runs in many operations says nothing of
     the last of them.
     """
-    from torch_vis.analysis.machine.kernel_model import COPY, VIEW
-
-    rows, places = [], []
+    marked = []
     current, last, single = -1, -1, True
     for node, call in enumerate(graph.node_call.tolist()):
         template = graph.calls[call]
@@ -401,11 +313,10 @@ def _marked(graph: Graph, work: Workload) -> tuple[list[int], list[int]]:
             if number % 2 == 0:
                 current, last, single = number // 2, -1, True
             elif current == number // 2 and last >= 0 and single:
-                rows.append(last)
-                places.append(current)
+                marked.append((last, current))
             continue
         row = int(work.group[node])
         if work.kind[row] != VIEW:
             single &= last < 0 or work.kind[last] == COPY
             last = row
-    return rows, places
+    return marked

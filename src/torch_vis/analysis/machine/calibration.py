@@ -13,15 +13,17 @@ import numpy as np
 from torch_vis.analysis.machine import host_model as host_time
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.host_model import HostCosts
-from torch_vis.analysis.machine.kernel_model import NOISE, Estimate, Likeness, Samples
+from torch_vis.analysis.machine.kernel_model import NOISE, KernelEstimate, KernelModel, Samples
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph.io.atomic import PathLike, read_whole, replacing
 from torch_vis.graph.types import Floats
 from torch_vis.ops.families import KINDS, REAL_DTYPES
 
 FORMAT, VERSION = "torch_vis calibration", 5
-MEASURED = "measured here"  # the source of figures that no datasheet gives
-DISTURBED = 0.4  # quiet machines have a noise of 0.03 to 0.3, and one with two busy loops beside it 0.7
+# the source of figures that no datasheet gives
+MEASURED = "measured here"
+# quiet machines have a noise of 0.03 to 0.3, and one with two busy loops beside it 0.7
+DISTURBED = 0.4
 BUSY = "calibrate(again=True) when nothing else runs"
 
 
@@ -67,10 +69,10 @@ class Calibration:
         )
 
     @cached_property
-    def kernels(self) -> Likeness:
+    def kernels(self) -> KernelModel:
         """The estimator of kernel times."""
         noise = NOISE.get(self.class_, max(NOISE.values()))
-        return Likeness(
+        return KernelModel(
             self.samples,
             floor_ns=self.floor_ns,
             bandwidth=self.bandwidth,
@@ -79,7 +81,7 @@ class Calibration:
             bias_apart=self.class_ == "gpu",
         )
 
-    def device_ns(self, estimate: Estimate) -> Floats:
+    def device_ns(self, estimate: KernelEstimate) -> Floats:
         """What the device takes: on a GPU with the gap before each kernel, on a CPU without the call itself."""
         if self.class_ == "gpu":
             return np.asarray(estimate.time_ns + self.gap_ns * estimate.kernels)

@@ -11,7 +11,7 @@ import numpy as np
 from torch_vis.analysis.machine.features import Workload
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.host_model import HostCosts, usual
-from torch_vis.analysis.machine.kernel_model import VIEW, Estimate
+from torch_vis.analysis.machine.kernel_model import VIEW, KernelEstimate
 from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES
 
@@ -80,13 +80,13 @@ def roof_times(
     return flops / peaks[code] * 1e9 if len(code) else flops, moved / hardware.bandwidth * 1e9
 
 
-class Profiled:
+class DatasheetModel:
     """The estimator of kernel times for a device that is known by its datasheet."""
 
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
 
-    def __call__(self, work: Workload) -> Estimate:
+    def __call__(self, work: Workload) -> KernelEstimate:
         """The estimate for each class of a workload."""
         ideal = np.nan_to_num(ideal_ns(self.hardware, work.kind, work.dtype, work.flops, work.moved))
         table = ON_CPU if self.hardware.class_ == "cpu" else ON_GPU
@@ -100,7 +100,7 @@ class Profiled:
         floor = 0.0 if self.hardware.class_ == "cpu" else 0.75 * self.hardware.overhead_ns
         none = work.kind == VIEW
         time_ns = np.where(none, 0.0, floor + ideal / share)
-        return Estimate(time_ns, np.where(none, 0.0, kernels), spread, np.full(len(ideal), np.nan))
+        return KernelEstimate(time_ns, np.where(none, 0.0, kernels), spread, np.full(len(ideal), np.nan))
 
 
 def usual_host(hardware: Hardware) -> HostCosts:

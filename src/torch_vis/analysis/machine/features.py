@@ -96,16 +96,16 @@ def _sizes(graph: Graph, node: int, kind: str, macs: float) -> list[float]:
     if describe is None:
         return [0.0] * SIZES
     call, inputs, outputs = _types(graph, node)
-    found = describe(call, inputs, outputs, 0.0 if np.isnan(macs) else float(macs)) if outputs else []
-    return [*found, *[0.0] * (SIZES - len(found))][:SIZES]
+    sizes = describe(call, inputs, outputs, 0.0 if np.isnan(macs) else float(macs)) if outputs else []
+    return [*sizes, *[0.0] * (SIZES - len(sizes))][:SIZES]
 
 
 def _types(graph: Graph, node: int) -> tuple[Call, Types, Types]:
     """An operation's call, what it reads in the order of its arguments, and what it makes."""
-    given, made = graph.input_span(node), graph.output_span(node)
-    rows = sorted(range(*given), key=lambda row: int(graph.in_slot[row]))
+    read, written = graph.input_span(node), graph.output_span(node)
+    rows = sorted(range(*read), key=lambda row: int(graph.in_slot[row]))
     inputs = [graph.types[graph.value_type[graph.in_value[row]]] for row in rows if graph.in_slot[row] >= 0]
-    outputs = [graph.types[graph.value_type[value]] for value in graph.out_value[slice(*made)]]
+    outputs = [graph.types[graph.value_type[value]] for value in graph.out_value[slice(*written)]]
     return graph.calls[int(graph.node_call[node])], inputs, outputs
 
 
@@ -113,12 +113,11 @@ def _bias(graph: Graph, node: int) -> float:
     """The bytes that pass for the bias of a convolution: its result once more both ways, or its gradient read."""
     call, inputs, outputs = _types(graph, node)
     if "backward" in call.op:
-        asked: Any = (
-            call.args[-1] if call.args else None
-        )  # which gradients: of the input, the weight, the bias
-        summed = type(asked) in (tuple, list) and len(asked) == 3 and asked[2] is True
+        # which gradients: of the input, the weight, the bias
+        gradients: Any = call.args[-1] if call.args else None
+        summed = type(gradients) in (tuple, list) and len(gradients) == 3 and gradients[2] is True
         return float(inputs[0].nbytes or 0) if summed else 0.0
-    added = any(len(one.shape) == 1 for one in inputs)
+    added = any(len(type_.shape) == 1 for type_ in inputs)
     return 2.0 * (outputs[0].nbytes or 0) if added and outputs else 0.0
 
 
@@ -134,17 +133,18 @@ def _matmul(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
     turned = [float(bool(t.stride) and t.stride[-1] != 1) for t in sides]
     depth = macs / max(out.numel, 1)
     batch = out.numel / max(rows * columns, 1)
-    narrow = (out.itemsize or 4) < 4  # whose fast units want wide loads most
+    # whose fast units want wide loads most
+    narrow = (out.itemsize or 4) < 4
     odd = max(_unevenness(t) for t in (*sides, out)) * (8 / 3 if narrow else 1.0)
     rough = 0.4 * (_roughness(columns) + _roughness(round(depth)))
     return [_log(rows), _log(columns), _log(depth), _log(batch), odd, rough, *turned]
 
 
-def _unevenness(one: TensorType) -> float:
+def _unevenness(type_: TensorType) -> float:
     """How many doublings the rows of a matrix, as they lie in memory, lack to begin where the widest loads can."""
-    if len(one.stride) < 2:
+    if len(type_.stride) < 2:
         return 0.0
-    row = max(one.stride[-2:]) * (one.itemsize or 4)
+    row = max(type_.stride[-2:]) * (type_.itemsize or 4)
     return float(next(lacking for lacking in range(5) if row % (16 >> lacking) == 0))
 
 
@@ -159,17 +159,17 @@ def _convolution(call: Call, inputs: Types, outputs: Types, macs: float) -> list
     if len(maps) < 2 + backward:
         return []
     weight = maps[1 + backward]
-    read, made = (maps[1], maps[0]) if backward else (maps[0], outputs[0])
+    read, written = (maps[1], maps[0]) if backward else (maps[0], outputs[0])
     options = [a for a in call.args if type(a) in (bool, int)]
     transposed, groups = bool(options[0]) if options else False, int(options[-1]) if options else 1
-    pixels = made.shape[0] * prod(made.shape[2:])
+    pixels = written.shape[0] * prod(written.shape[2:])
     taps = prod(weight.shape[2:])
     depth = read.shape[1] / max(groups, 1) * taps
-    across = prod(read.shape[2:]) / max(prod(made.shape[2:]), 1)
+    across = prod(read.shape[2:]) / max(prod(written.shape[2:]), 1)
     last = float(len(read.stride) > 1 and read.stride[1] == 1 and read.shape[1] > 1)
     return [
         _log(pixels),
-        _log(made.shape[1]),
+        _log(written.shape[1]),
         _log(depth),
         _log(groups),
         _log(taps),
@@ -181,7 +181,8 @@ def _convolution(call: Call, inputs: Types, outputs: Types, macs: float) -> list
 
 def _attention(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
     maps = [t for t in inputs if len(t.shape) == 4]
-    if len(maps) < 3:  # a whole layer in one operation
+    # a whole layer in one operation
+    if len(maps) < 3:
         read = max((t for t in inputs if len(t.shape) == 3), key=lambda t: t.numel, default=None)
         if read is None:
             return []
@@ -211,10 +212,12 @@ def _reduction(call: Call, inputs: Types, outputs: Types, macs: float) -> list[f
 
 
 def _recurrent(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
-    if len(inputs[0].shape) != 3:  # a single step
+    # a single step
+    if len(inputs[0].shape) != 3:
         return [0.0, 0.0, _log(inputs[0].shape[0]), 3.0 * _log(outputs[0].shape[-1])]
     read = inputs[0]
-    if "mkldnn" in call.op:  # one layer, steps first, and a state without a dimension for layers
+    # one layer, steps first, and a state without a dimension for layers
+    if "mkldnn" in call.op:
         batch, width, layers = read.shape[1], inputs[2].shape[-1], 1
     else:
         state = next((t for t in inputs[1:] if len(t.shape) == 3), read)
@@ -236,10 +239,10 @@ def _elements(call: Call, inputs: Types, outputs: Types, macs: float) -> list[fl
     return [_log(sum(t.numel for t in (*inputs, out))), 2.0 * turned, 1.0 * spread, 1.5 * loose]
 
 
-def _is_loose(one: TensorType) -> bool:
+def _is_loose(type_: TensorType) -> bool:
     """Whether a tensor's elements do not lie one after another, so that kernels compute where each one is."""
     expected = 1
-    for size, stride in zip(reversed(one.shape), reversed(one.stride)):
+    for size, stride in zip(reversed(type_.shape), reversed(type_.stride)):
         if size > 1:
             if stride != expected:
                 return True
@@ -247,12 +250,12 @@ def _is_loose(one: TensorType) -> bool:
     return False
 
 
-def _is_turned(one: TensorType, other: TensorType) -> bool:
+def _is_turned(a: TensorType, b: TensorType) -> bool:
     """Whether two tensors of a size lie in memory in different orders."""
-    if len(one.stride) != len(other.stride):
+    if len(a.stride) != len(b.stride):
         return False
-    order = [tuple(np.argsort([-s for s in t.stride], kind="stable")) for t in (one, other)]
-    return order[0] != order[1] and min(one.numel, other.numel) > 1
+    order = [tuple(np.argsort([-s for s in t.stride], kind="stable")) for t in (a, b)]
+    return order[0] != order[1] and min(a.numel, b.numel) > 1
 
 
 def _sorting(call: Call, inputs: Types, outputs: Types, macs: float) -> list[float]:
@@ -272,20 +275,30 @@ def _listed(call: Call, inputs: Types, outputs: Types, macs: float) -> list[floa
 
 
 DESCRIBED: dict[str, Callable[[Call, Types, Types, float], list[Any]]] = {
-    "matmul": _matmul,  # rows, columns, depth, batch; how unevenly rows lie, no multiple of 64, either side turned
-    "convolution": _convolution,  # pixels, channels, depth, groups, taps, stride; transposed, channels last
-    "attention": _attention,  # heads, queries, keys, width; mask, causal
-    "recurrent": _recurrent,  # steps, layers, batch, width; number of gates, width of what it reads
-    "normalization": _rows,  # elements, how many lie together; whether statistics are taken, whether they lie apart
+    # rows, columns, depth, batch; how unevenly rows lie, no multiple of 64, either side turned
+    "matmul": _matmul,
+    # pixels, channels, depth, groups, taps, stride; transposed, channels last
+    "convolution": _convolution,
+    # heads, queries, keys, width; mask, causal
+    "attention": _attention,
+    # steps, layers, batch, width; number of gates, width of what it reads
+    "recurrent": _recurrent,
+    # elements, how many lie together; whether statistics are taken, whether they lie apart
+    "normalization": _rows,
     "softmax": _rows,
-    "reduction": _reduction,  # elements read and made; whether the last dimension is reduced, whether they lie apart
-    "pooling": _elements,  # elements; whether orders differ, something is spread, elements lie apart
+    # elements read and made; whether the last dimension is reduced, whether they lie apart
+    "reduction": _reduction,
+    # elements; whether orders differ, something is spread, elements lie apart
+    "pooling": _elements,
     "indexing": _elements,
-    "sorting": _sorting,  # elements, how many lie in the last dimension, how many of them are wanted
+    # elements, how many lie in the last dimension, how many of them are wanted
+    "sorting": _sorting,
     "random": _elements,
-    "factorization": _factorization,  # matrices, rows, columns
+    # matrices, rows, columns
+    "factorization": _factorization,
     "elementwise": _elements,
     "copy": _elements,
-    "optimizer": _listed,  # elements, tensors
+    # elements, tensors
+    "optimizer": _listed,
 }
 """For each kind, the sizes that its time depends on; counts are logarithms to base 2."""

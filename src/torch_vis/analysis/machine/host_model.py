@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.machine.features import Workload
-from torch_vis.analysis.machine.kernel_model import Estimate, plain_name
+from torch_vis.analysis.machine.kernel_model import KernelEstimate
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS
+from torch_vis.ops.names import plain_name
 
-SURE, LEAST = 0.1, 0.05  # how far a figure is off: in relation to it, and at the least
+# how far a figure is off: in relation to it, and at the least
+SURE, LEAST = 0.1, 0.05
 
 # without gradients, with a record for backward, in backward
 USUAL_KINDS: dict[str, tuple[float, float, float]] = {
@@ -106,18 +108,26 @@ MODES = ("plain", "grad", "backward", "optimizer")
 FIRST = {"plain": (1.0, 0.6), "grad": (1.8, 0.9), "backward": (1.7, 0.9), "optimizer": (2.5, 1.5)}
 FIRST_VIEW = {"plain": (0.22, 0.15), "grad": (0.7, 0.4), "backward": (0.6, 0.4), "optimizer": (0.3, 0.3)}
 EXTRAS = {
-    "scope": (0.35, 0.2),  # a call of a module
-    "launch": (0.5, 0.25),  # every kernel of an operation after its first
+    # a call of a module
+    "scope": (0.35, 0.2),
+    # every kernel of an operation after its first
+    "launch": (0.5, 0.25),
     "recurrent_launch": (0.8, 0.4),
-    "encoder": (20.0, 15.0),  # a whole layer in one operation: operations of its own, all but their Python
+    # a whole layer in one operation: operations of its own, all but their Python
+    "encoder": (20.0, 15.0),
     "heads": (10.0, 8.0),
-    "tensor": (0.1, 0.1),  # every tensor that a list of them holds
-    "backward": (9.0, 7.0),  # once for the start of backward
-    "optimizer": (9.0, 7.0),  # once for the start of a step
-    "run": (0.5, 1.0),  # once
+    # every tensor that a list of them holds
+    "tensor": (0.1, 0.1),
+    # once for the start of backward
+    "backward": (9.0, 7.0),
+    # once for the start of a step
+    "optimizer": (9.0, 7.0),
+    # once
+    "run": (0.5, 1.0),
 }
 OPERATOR_SPREAD = 0.5
-NOISE = 0.08  # how far the time of one program is off
+# how far the time of one program is off
+NOISE = 0.08
 VIEW, LISTED = KINDS.index("view"), KINDS.index("optimizer")
 RECURRENT = KINDS.index("recurrent")
 WHOLE_LAYERS = {"_transformer_encoder_layer_fwd": "encoder", "_native_multi_head_attention": "heads"}
@@ -140,14 +150,14 @@ class HostCosts(NamedTuple):
 
     def per_class(self, work: Workload) -> Floats:
         """What each class of operation costs in each mode, launches left out."""
-        made = np.zeros((len(work.op), len(MODES)))
+        costs = np.zeros((len(work.op), len(MODES)))
         for row, (op, kind) in enumerate(zip(work.op, work.kind)):
             for column, mode in enumerate(MODES):
                 of_kind = f"{mode}/{KINDS[kind]}"
                 first = (FIRST_VIEW if kind == VIEW else FIRST)[mode][0] * self.unit_ns
                 cost = self.terms.get(of_kind, first) + self.terms.get(f"{of_kind}/{plain_name(op)}", 0.0)
-                made[row, column] = max(cost, 0.05 * first)
-        return made
+                costs[row, column] = max(cost, 0.05 * first)
+        return costs
 
     def extra(self, name: str) -> float:
         """What one of ``EXTRAS`` costs."""
@@ -157,32 +167,32 @@ class HostCosts(NamedTuple):
 def modes(graph: Graph) -> Ints:
     """The mode that each operation was run in, a place in ``MODES``."""
     recorded = (graph.node_flags & Flag.GRAD_MODE) != 0
-    made = np.where(recorded, 1, 0)
-    made[graph.node_phase == Phase.BACKWARD] = 2
-    made[graph.node_phase == Phase.OPTIMIZER] = 3
-    return np.asarray(made, dtype=np.int64)
+    codes = np.where(recorded, 1, 0)
+    codes[graph.node_phase == Phase.BACKWARD] = 2
+    codes[graph.node_phase == Phase.OPTIMIZER] = 3
+    return np.asarray(codes, dtype=np.int64)
 
 
-def per_node(graph: Graph, work: Workload, estimate: Estimate, costs: HostCosts) -> Floats:
+def per_node(graph: Graph, work: Workload, estimate: KernelEstimate, costs: HostCosts) -> Floats:
     """What the host spends on each operation; calls of modules are spread over the operations."""
     mode, group = modes(graph), work.group
     if not len(group):
         return np.zeros(0)
-    made = costs.per_class(work)[group, mode]
+    host_ns = costs.per_class(work)[group, mode]
     for name, times in _launches(work, estimate).items():
-        made += (costs.extra(name) * times)[group]
+        host_ns += (costs.extra(name) * times)[group]
     whole = estimate.host_ns[group]
-    made = np.where(np.isfinite(whole), whole, made)
-    made += np.where(work.kind[group] == LISTED, work.tensors[group], 0) * costs.extra("tensor")
-    made += costs.extra("scope") * len(graph.scope_call) / len(group)
-    made[0] += costs.extra("run")
-    for place, name in ((2, "backward"), (3, "optimizer")):
-        first = np.flatnonzero(mode == place)[:1]
-        made[first] += costs.extra(name)
-    return made
+    host_ns = np.where(np.isfinite(whole), whole, host_ns)
+    host_ns += np.where(work.kind[group] == LISTED, work.tensors[group], 0) * costs.extra("tensor")
+    host_ns += costs.extra("scope") * len(graph.scope_call) / len(group)
+    host_ns[0] += costs.extra("run")
+    for code, name in ((2, "backward"), (3, "optimizer")):
+        first = np.flatnonzero(mode == code)[:1]
+        host_ns[first] += costs.extra(name)
+    return host_ns
 
 
-def counts(graph: Graph, work: Workload, estimate: Estimate) -> dict[str, float]:
+def counts(graph: Graph, work: Workload, estimate: KernelEstimate) -> dict[str, float]:
     """The left side of an equation: how often a run did what the host pays for.
 
     Operations whose time to issue was measured as a whole are left out: the right side is without them.
@@ -191,29 +201,29 @@ def counts(graph: Graph, work: Workload, estimate: Estimate) -> dict[str, float]
     table = np.bincount(group * len(MODES) + mode, minlength=len(work.op) * len(MODES)).reshape(
         -1, len(MODES)
     )
-    found: dict[str, float] = defaultdict(float)
+    totals: dict[str, float] = defaultdict(float)
     parts = ~np.isfinite(estimate.host_ns)
     for row, column in zip(*np.nonzero(table * parts[:, None])):
         of_kind = f"{MODES[column]}/{KINDS[work.kind[row]]}"
-        found[of_kind] += table[row, column]
-        found[f"{of_kind}/{plain_name(work.op[row])}"] += table[row, column]
+        totals[of_kind] += table[row, column]
+        totals[f"{of_kind}/{plain_name(work.op[row])}"] += table[row, column]
     calls = np.bincount(group, minlength=len(work.op)) * parts
     for name, times in _launches(work, estimate).items():
-        found[name] = float(calls @ times)
-    found["tensor"] = float(work.tensors[group][work.kind[group] == LISTED].sum())
-    found["scope"], found["run"] = len(graph.scope_call), 1
-    found["backward"], found["optimizer"] = float((mode == 2).any()), float((mode == 3).any())
-    return {name: float(count) for name, count in found.items() if count}
+        totals[name] = float(calls @ times)
+    totals["tensor"] = float(work.tensors[group][work.kind[group] == LISTED].sum())
+    totals["scope"], totals["run"] = len(graph.scope_call), 1
+    totals["backward"], totals["optimizer"] = float((mode == 2).any()), float((mode == 3).any())
+    return {name: float(count) for name, count in totals.items() if count}
 
 
-def _launches(work: Workload, estimate: Estimate) -> dict[str, Floats]:
+def _launches(work: Workload, estimate: KernelEstimate) -> dict[str, Floats]:
     """What each class of operation pays for its kernels after the first: how often which of ``EXTRAS``."""
     more = np.maximum(estimate.kernels - 1.0, 0.0)
     recurrent = work.kind == RECURRENT
-    made = {"launch": np.where(recurrent, 0.0, more), "recurrent_launch": np.where(recurrent, more, 0.0)}
-    for op, name in WHOLE_LAYERS.items():
-        made[name] = np.minimum(more, 1.0) * np.array([one == op for one in work.op], dtype=np.float64)
-    return made
+    launches = {"launch": np.where(recurrent, 0.0, more), "recurrent_launch": np.where(recurrent, more, 0.0)}
+    for op, term in WHOLE_LAYERS.items():
+        launches[term] = np.minimum(more, 1.0) * np.array([name == op for name in work.op], dtype=np.float64)
+    return launches
 
 
 def usual(unit_ns: float, error: float) -> HostCosts:
@@ -238,22 +248,22 @@ def fit(
     if not equations:
         return known
     names = sorted({name for equation in equations for name in equation.counts})
-    place = {name: number for number, name in enumerate(names)}
+    column = {name: number for number, name in enumerate(names)}
     left = np.zeros((len(equations), len(names)))
     for row, equation in enumerate(equations):
         for name, count in equation.counts.items():
-            left[row, place[name]] = count
+            left[row, column[name]] = count
     right = np.array([equation.time_ns for equation in equations])
-    guess, sure = np.array([_first(name, on_gpu) for name in names]).T * unit_ns
+    guess, spread = np.array([_first(name, on_gpu) for name in names]).T * unit_ns
     weight = np.array([equation.weight for equation in equations]) / (noise * right)
     scaled = left * weight[:, None]
-    normal = np.diag(1 / sure**2) + scaled.T @ scaled
-    found = guess + np.linalg.solve(normal, scaled.T @ ((right - left @ guess) * weight))
+    normal = np.diag(1 / spread**2) + scaled.T @ scaled
+    costs = guess + np.linalg.solve(normal, scaled.T @ ((right - left @ guess) * weight))
     # how far a program is off whose own equation was not used: its residual over what its equation left free
     leverage = np.einsum("ij,jk,ik->i", scaled, np.linalg.inv(normal), scaled)
-    off = (right - left @ found) / right / np.maximum(1.0 - leverage, 0.05)
+    off = (right - left @ costs) / right / np.maximum(1.0 - leverage, 0.05)
     error = float(np.sqrt(np.average(np.clip(off, -1.5, 1.5) ** 2, weights=weight * right)))
-    return HostCosts(unit_ns, {**known.terms, **dict(zip(names, found.tolist()))}, error)
+    return HostCosts(unit_ns, {**known.terms, **dict(zip(names, costs.tolist()))}, error)
 
 
 def _first(name: str, on_gpu: bool) -> tuple[float, float]:
@@ -264,9 +274,9 @@ def _first(name: str, on_gpu: bool) -> tuple[float, float]:
     if name in EXTRAS:
         return EXTRAS[name]
     mode, kind, *operator = name.split("/")
-    value, sure = (FIRST_VIEW if kind == "view" else FIRST)[mode]
+    value, spread = (FIRST_VIEW if kind == "view" else FIRST)[mode]
     if not operator:
-        return value, sure
+        return value, spread
     return 0.0, LEAST if on_gpu else OPERATOR_SPREAD * value
 
 

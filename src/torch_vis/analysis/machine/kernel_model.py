@@ -15,30 +15,34 @@ import numpy as np
 from torch_vis.analysis.machine.features import SIZES, Workload
 from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES
+from torch_vis.ops.names import plain_name
 
 # How far another operator and another element type are, squared: as far as 3, 5 and 4 doublings of a size.
 SIMILAR_OP, OTHER_OP, OTHER_DTYPE = 9.0, 25.0, 16.0
-BASE_WEIGHT = 0.3  # of the time that the roofs allow, next to the sizes themselves
-LENGTH = 10.0  # doublings over which the factor changes by its own size
-SIGMA = 0.8  # how far the factor's logarithm spreads
+# of the time that the roofs allow, next to the sizes themselves
+BASE_WEIGHT = 0.3
+# doublings over which the factor changes by its own size
+LENGTH = 10.0
+# how far the factor's logarithm spreads
+SIGMA = 0.8
+# how far one measurement is off: a host has caches, neighbours and a clock of its own
 NOISE = {
     "gpu": 0.1,
     "cpu": 0.25,
-}  # how far one measurement is off: a host has caches, neighbours and a clock of its own
-ALIKE = frozenset(
-    {"matmul", "elementwise", "copy", "optimizer"}
-)  # kinds whose operators take much the same time
-ARITHMETIC = frozenset(
-    {"matmul", "convolution", "attention", "recurrent", "factorization"}
-)  # kinds that peaks can bound
-STEPWISE = frozenset(
-    {"recurrent", "factorization"}
-)  # of them, those where each step waits for the one before
+}
+# kinds whose operators take much the same time
+ALIKE = frozenset({"matmul", "elementwise", "copy", "optimizer"})
+# kinds that peaks can bound
+ARITHMETIC = frozenset({"matmul", "convolution", "attention", "recurrent", "factorization"})
+# of them, those where each step waits for the one before
+STEPWISE = frozenset({"recurrent", "factorization"})
+# more spread for an element type of which only the peak, or nothing at all, was measured
 UNTIMED, UNKNOWN = (
     0.35,
     1.0,
-)  # more spread for an element type of which only the peak, or nothing at all, was measured
-REACHED = 0.3  # of the peak, by the largest operations of every kind but the stepwise
+)
+# of the peak, by the largest operations of every kind but the stepwise
+REACHED = 0.3
 CHUNK = 512
 VIEW, RECURRENT, COPY = KINDS.index("view"), KINDS.index("recurrent"), KINDS.index("copy")
 
@@ -78,7 +82,7 @@ class Samples(NamedTuple):
         figures = {name: np.array(plain[name], dtype=np.float64) for name in FIGURES}
         figures["host_ns"][figures["host_ns"] == 0] = np.nan
         sizes = np.array(plain["sizes"], dtype=np.float64).reshape(-1, SIZES)
-        made = cls(
+        samples = cls(
             [str(op) for op in plain["op"]],
             codes["kind"],
             codes["dtype"],
@@ -89,12 +93,12 @@ class Samples(NamedTuple):
             figures["kernels"],
             figures["host_ns"],
         )
-        if len({len(column) for column in made}) != 1:
+        if len({len(column) for column in samples}) != 1:
             raise ValueError("the columns differ in length")
-        return made
+        return samples
 
 
-class Estimate(NamedTuple):
+class KernelEstimate(NamedTuple):
     """What is expected of each class of a workload: time, number of kernels, and the spread of the time's logarithm.
 
     ``host_ns`` is the time to issue it, for what was measured as a whole: an operation of many kernels; NaN elsewhere.
@@ -106,7 +110,7 @@ class Estimate(NamedTuple):
     host_ns: Floats
 
 
-class Known(NamedTuple):
+class FittedKind(NamedTuple):
     """What the samples of one kind say: which they are, the inverse of how alike they are, means, and weights."""
 
     rows: Ints
@@ -115,7 +119,7 @@ class Known(NamedTuple):
     weights: Floats
 
 
-class Likeness:
+class KernelModel:
     """The estimator: samples of one device, with its roofs.
 
     ``bias_apart`` is whether a kernel of its own adds the bias of a convolution.
@@ -136,28 +140,29 @@ class Likeness:
         self.peaks = peaks
         self.noise = noise
         self.floor_ns = floor_ns
-        self.bandwidth = bandwidth / 1e9  # bytes per ns
+        # bytes per ns
+        self.bandwidth = bandwidth / 1e9
         self.roofs = self._roofs()
         self.base = self._base(samples)
         self.ops = np.array([plain_name(op) for op in samples.op])
-        self._known: dict[tuple[int, bool], Known] = {}
+        self._known: dict[tuple[int, bool], FittedKind] = {}
 
     def _roofs(self) -> Floats:
         """FLOP per ns that any sample of a kind and element type reached; infinite where there is none.
 
         Few samples may all be small: what runs on the units of matrix products reaches a part of their peak.
         """
-        made = np.full((len(KINDS), len(REAL_DTYPES)), np.inf)
+        roofs = np.full((len(KINDS), len(REAL_DTYPES)), np.inf)
         rates = np.nan_to_num(self.samples.flops) / np.maximum(self.samples.time_ns, 1.0)
         for kind, name in enumerate(KINDS):
             if name not in ARITHMETIC:
                 continue
             for dtype in range(len(REAL_DTYPES)):
-                chosen = rates[(self.samples.kind == kind) & (self.samples.dtype == dtype)]
-                if len(chosen) and chosen.max() > 0:
-                    made[kind, dtype] = max(chosen.max(), self._least(name, dtype))
-            made[kind] = self._like_others(name, made[kind])
-        return made
+                reached = rates[(self.samples.kind == kind) & (self.samples.dtype == dtype)]
+                if len(reached) and reached.max() > 0:
+                    roofs[kind, dtype] = max(reached.max(), self._least(name, dtype))
+            roofs[kind] = self._like_others(name, roofs[kind])
+        return roofs
 
     def _like_others(self, kind: str, roofs: Floats) -> Floats:
         """The roofs of one kind, with those of types that were not timed: by their peaks, or the lowest of all."""
@@ -192,18 +197,19 @@ class Likeness:
         roof = np.maximum(compute, np.nan_to_num(work.moved) / self.bandwidth)
         return np.asarray(self.floor_ns * _steps(work) + roof)
 
-    def __call__(self, work: Workload) -> Estimate:
+    def __call__(self, work: Workload) -> KernelEstimate:
         """The estimate for each class."""
         base, steps = self._base(work), _steps(work)
-        found = np.zeros((len(base), 2))
-        spread = np.full(len(base), SIGMA)  # of what is like nothing that was measured
+        goals = np.zeros((len(base), 2))
+        # of what is like nothing that was measured
+        spread = np.full(len(base), SIGMA)
         host = np.full(len(base), np.nan)
         for kind in np.unique(work.kind):
             rows = np.flatnonzero(work.kind == kind)
             if kind == VIEW or not (self.samples.kind == kind).any():
                 continue
             known = self._of(int(kind), whole=False)
-            found[rows], spread[rows] = self._followed(known, work, base, rows)
+            goals[rows], spread[rows] = self._followed(known, work, base, rows)
             if kind == RECURRENT:
                 known = self._of(int(kind), whole=True)
                 if len(known.rows):
@@ -212,18 +218,19 @@ class Likeness:
         more = np.where([name in self.peaks for name in REAL_DTYPES], UNTIMED, UNKNOWN)[work.dtype]
         spread = np.where(self.untimed(work.kind, work.dtype), np.hypot(spread, more), spread)
         none = work.kind == VIEW
-        time_ns, count = base * np.exp(found[:, 0]), np.maximum(np.exp(found[:, 1]) * steps, 1.0)
-        if self.bias_apart:  # what was measured has none
+        time_ns, count = base * np.exp(goals[:, 0]), np.maximum(np.exp(goals[:, 1]) * steps, 1.0)
+        # what was measured has none
+        if self.bias_apart:
             apart = work.bias > 0
             time_ns += np.where(apart, self.floor_ns + work.bias / self.bandwidth, 0.0)
             count += apart
-        return Estimate(np.where(none, 0.0, time_ns), np.where(none, 0.0, count), spread, host)
+        return KernelEstimate(np.where(none, 0.0, time_ns), np.where(none, 0.0, count), spread, host)
 
     def _issue(self, steps: Floats) -> Floats:
         """About what it takes to issue so many steps; what was measured is a factor to this."""
         return np.asarray(self.floor_ns * (100.0 + 10.0 * steps))
 
-    def _of(self, kind: int, *, whole: bool) -> Known:
+    def _of(self, kind: int, *, whole: bool) -> FittedKind:
         """What the samples of a kind say of time and kernels, or as a ``whole`` of the time to issue them."""
         if (kind, whole) not in self._known:
             samples = self.samples
@@ -240,16 +247,16 @@ class Likeness:
             if len(rows):
                 self._known[kind, whole] = self._solved(rows, goals)
             else:
-                self._known[kind, whole] = Known(rows, np.zeros((0, 0)), np.zeros(1), goals)
+                self._known[kind, whole] = FittedKind(rows, np.zeros((0, 0)), np.zeros(1), goals)
         return self._known[kind, whole]
 
-    def _solved(self, rows: Ints, goals: Floats) -> Known:
+    def _solved(self, rows: Ints, goals: Floats) -> FittedKind:
         alike = self._alike(self.samples, self.ops[rows], self.base[rows], rows, rows)
         inverse = np.asarray(np.linalg.inv(alike + self.noise**2 * np.eye(len(rows))), dtype=np.float64)
         means = (inverse @ goals).sum(axis=0) / inverse.sum()
-        return Known(rows, inverse, means, inverse @ (goals - means))
+        return FittedKind(rows, inverse, means, inverse @ (goals - means))
 
-    def _followed(self, known: Known, work: Workload, base: Floats, rows: Ints) -> tuple[Floats, Floats]:
+    def _followed(self, known: FittedKind, work: Workload, base: Floats, rows: Ints) -> tuple[Floats, Floats]:
         """The goals for some classes of one kind, and how far they may be off."""
         names = np.array([plain_name(work.op[row]) for row in rows])
         means, spread = np.empty((len(rows), len(known.means))), np.empty(len(rows))
@@ -272,10 +279,10 @@ class Likeness:
         """How much the factors of some operations say of one another: less with the distance of their descriptions."""
         samples = self.samples
         apart = BASE_WEIGHT * (np.log2(base)[:, None] - np.log2(self.base[near])) ** 2
-        for place in range(SIZES):
-            column = samples.sizes[near, place]
-            if column.any() or work.sizes[rows, place].any():
-                apart += (work.sizes[rows, place][:, None] - column) ** 2
+        for column_index in range(SIZES):
+            nearby = samples.sizes[near, column_index]
+            if nearby.any() or work.sizes[rows, column_index].any():
+                apart += (work.sizes[rows, column_index][:, None] - nearby) ** 2
         other = SIMILAR_OP if KINDS[samples.kind[near[0]]] in ALIKE else OTHER_OP
         apart += np.where(names[:, None] != self.ops[near], other, 0.0)
         apart += np.where(work.dtype[rows][:, None] != samples.dtype[near], OTHER_DTYPE, 0.0)
@@ -287,12 +294,3 @@ def _steps(work: Samples | Workload) -> Floats:
     """Time steps times layers of what is recurrent, and 1 of all else."""
     recurrent = work.kind == RECURRENT
     return np.asarray(np.where(recurrent, np.exp2(work.sizes[:, 0] + work.sizes[:, 1]), 1.0))
-
-
-def plain_name(op: str) -> str:
-    """An operator's name with its in-place form under the plain one.
-
-    >>> plain_name("relu_"), plain_name("__and__")
-    ('relu', '__and__')
-    """
-    return op[:-1] if op.endswith("_") and not op.endswith("__") else op

@@ -16,10 +16,10 @@ import numpy as np
 
 from torch_vis.analysis.machine import host_model as host_time
 from torch_vis.analysis.machine.calibration import BUSY, Calibration
-from torch_vis.analysis.machine.datasheet_efficiency import Profiled, usual_host
+from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel, usual_host
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.analysis.machine.kernel_model import ARITHMETIC, VIEW, Estimate
+from torch_vis.analysis.machine.kernel_model import ARITHMETIC, VIEW, KernelEstimate
 from torch_vis.analysis.machine.lower_bound import least, summed
 from torch_vis.analysis.machine.resolve import machine
 from torch_vis.analysis.report import Report
@@ -31,8 +31,7 @@ from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Bools, Floats
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kinds, lists_tensors
-from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series
-from torch_vis.views.charts.stages import stages_of
+from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series, stages_of
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
@@ -40,18 +39,23 @@ if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
 
-TIMES = 1.645  # standard deviations that nine tenths lie within
+# standard deviations that nine tenths lie within
+TIMES = 1.645
 WAITS = frozenset(
     {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select"}
 )
-COMMON = 0.05  # what every kernel of a run is off by alike: clocks, heat, how caches were left
-ALIKE = 0.5  # how far what different operations of one kind are off by goes together
-GAP_NS = 700.0  # between two kernels, where it was not measured
+# what every kernel of a run is off by alike: clocks, heat, how caches were left
+COMMON = 0.05
+# how far what different operations of one kind are off by goes together
+ALIKE = 0.5
+# between two kernels, where it was not measured
+GAP_NS = 700.0
 # Within a model operations take longer than alone: caches, memory and clocks are shared. On fifteen models that no
 # calibration and no benchmark of ours contains, kernels took 6 % more on an H200, and so did its host; not so what
 # was timed as a whole.
 WITHIN = 1.06
-SETTLE_NS = 20_000.0  # from the last kernel's end until the host has noticed
+# from the last kernel's end until the host has noticed
+SETTLE_NS = 20_000.0
 PHASES = ("forward", "backward", "optimizer")
 
 
@@ -106,7 +110,7 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
         within = np.where(np.isfinite(estimate.host_ns) | (not overlaps), 1.0, WITHIN)
         per_class = machine.device_ns(estimate) * within
     else:
-        estimate, host, name = Profiled(machine)(work), usual_host(machine), machine.name
+        estimate, host, name = DatasheetModel(machine)(work), usual_host(machine), machine.name
         within = np.ones(len(work.op))
         per_class = estimate.time_ns + (GAP_NS * estimate.kernels if overlaps else 0.0)
     device = per_class[work.group]
@@ -153,13 +157,14 @@ def _waits(graph: Graph) -> Bools:
     if not len(graph):
         return np.zeros(0, dtype=np.bool_)
     table = np.array([short_name(call.op) in WAITS for call in graph.calls], dtype=np.bool_)
-    found = np.asarray(table[graph.node_call])
+    reads_back = np.asarray(table[graph.node_call])
     if not any(device.startswith("cuda") for device in graph.devices):
-        return found  # traced elsewhere: what is on the CPU here would be on the device there
-    here = np.array([device == "cpu" for device in graph.devices], dtype=np.bool_)
+        # traced elsewhere: what is on the CPU here would be on the device there
+        return reads_back
+    on_cpu = np.array([device == "cpu" for device in graph.devices], dtype=np.bool_)
     first = graph.in_value[np.minimum(graph.in_start[:-1], max(len(graph.in_value) - 1, 0))]
-    on_host = here[graph.storage_device[graph.value_storage[first]]]
-    return np.asarray(found & ~on_host)
+    on_host = on_cpu[graph.storage_device[graph.value_storage[first]]]
+    return np.asarray(reads_back & ~on_host)
 
 
 def timeline(issue: Floats, device: Floats, *, waits: Bools, kernels: Floats, overlaps: bool) -> Floats:
@@ -179,16 +184,16 @@ def timeline(issue: Floats, device: Floats, *, waits: Bools, kernels: Floats, ov
     if not overlaps:
         return np.asarray(np.cumsum(issue + device))
     # in two pieces: the launch of the first kernel lets all but the last begin, and the last waits for its own launch
-    one = 1.0 / np.maximum(kernels, 1.0)
-    issued = np.stack([issue * one, issue * (1.0 - one)], axis=1)
-    worked = np.stack([device * (1.0 - one), device * one], axis=1)
+    first = 1.0 / np.maximum(kernels, 1.0)
+    issued = np.stack([issue * first, issue * (1.0 - first)], axis=1)
+    worked = np.stack([device * (1.0 - first), device * first], axis=1)
     waiting = np.stack([np.zeros_like(waits), waits], axis=1)
     return _followed(issued.ravel(), worked.ravel(), waiting.ravel())[1::2]
 
 
 def _followed(issue: Floats, device: Floats, waits: Bools) -> Floats:
     """When each piece of work is done that is issued and then worked off, one after another."""
-    made = np.empty(len(issue))
+    done = np.empty(len(issue))
     host_at = device_at = 0.0
     start = 0
     for stop in [*np.flatnonzero(waits).tolist(), len(issue) - 1]:
@@ -199,18 +204,18 @@ def _followed(issue: Floats, device: Floats, waits: Bools) -> Floats:
         worked = np.cumsum(device[part])
         # a kernel starts when it is issued and the one before is done: the latest of all such starts counts
         ready = np.maximum.accumulate(np.maximum(issued - (worked - device[part]), device_at)) + worked
-        made[part] = np.where(device[part] > 0, ready, np.maximum(issued, made[start - 1] if start else 0.0))
+        done[part] = np.where(device[part] > 0, ready, np.maximum(issued, done[start - 1] if start else 0.0))
         device_at, host_at = float(ready[-1]), float(issued[-1])
         if waits[stop]:
             host_at = max(host_at, device_at) + SETTLE_NS
         start = stop + 1
-    made[-1] = max(host_at, device_at + SETTLE_NS)
-    return np.maximum.accumulate(made)
+    done[-1] = max(host_at, device_at + SETTLE_NS)
+    return np.maximum.accumulate(done)
 
 
 def _range(
     work: Workload,
-    estimate: Estimate,
+    estimate: KernelEstimate,
     device: Floats,
     issue: Floats,
     errors: tuple[float, float],
@@ -238,20 +243,19 @@ def _range(
 
 def _phases(graph: Graph, end: Floats) -> dict[str, float]:
     """How much of the time passes in each phase that there is."""
-    took = np.diff(end, prepend=0.0)
+    passed = np.diff(end, prepend=0.0)
     sums = (
-        np.bincount(graph.node_phase, weights=took, minlength=len(Phase))
+        np.bincount(graph.node_phase, weights=passed, minlength=len(Phase))
         if len(end)
         else np.zeros(len(Phase))
     )
-    return {
-        name: float(sums[place]) for place, name in enumerate(PHASES) if (graph.node_phase == place).any()
-    }
+    return {name: float(sums[code]) for code, name in enumerate(PHASES) if (graph.node_phase == code).any()}
 
 
 SLOWEST = 200
 BARS = 20
-POINTS = 1000  # of the timeline
+# of the timeline
+POINTS = 1000
 
 
 def predict_latency(trace: Run, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
@@ -333,34 +337,34 @@ class LatencyReport(Report):
     @cached_property
     def operations(self) -> list[tuple[Any, ...]]:
         """The operations of the most device time: name, module, phase, device time, host time, number."""
-        found, graph = self.found, self.graph
+        prediction, graph = self.found, self.graph
         rows = []
-        for node in np.argsort(-found.device_ns, kind="stable")[:SLOWEST].tolist():
-            missing = bool(found.missing[node])
-            device = None if missing else int(found.device_ns[node])
+        for node in np.argsort(-prediction.device_ns, kind="stable")[:SLOWEST].tolist():
+            missing = bool(prediction.missing[node])
+            device = None if missing else int(prediction.device_ns[node])
             op = short_name(graph.calls[int(graph.node_call[node])].op)
             path = graph.scope_paths[int(graph.node_scope[node])]
             phase = Phase(graph.node_phase[node]).name.lower()
-            rows.append((op, path, phase, device, summed(found.host_ns[node], missing), node))
+            rows.append((op, path, phase, device, summed(prediction.host_ns[node], missing), node))
         return rows
 
     def facts(self) -> Mapping[str, str]:
         """The total with its range, the two streams, the phases."""
-        found = self.found
-        device, host = duration(int(found.device_ns.sum())), duration(int(found.host_ns.sum()))
-        how = "side by side" if found.overlaps else "in turns"
+        prediction = self.found
+        device, host = duration(int(prediction.device_ns.sum())), duration(int(prediction.host_ns.sum()))
+        how = "side by side" if prediction.overlaps else "in turns"
         basis = "from its datasheet"
         if isinstance(self.machine, Calibration):
             basis = f"as calibrated, at {duration(int(self.machine.host.unit_ns))} per small operation"
         both = f"{self._least}{device} and {host}, {how}"
         return {
-            "machine": f"{found.machine}, {basis}",
+            "machine": f"{prediction.machine}, {basis}",
             "time": self._time(),
             "device and host": both
-            if found.waits_for is None
-            else f"{both}; the run waits for the {found.waits_for}",
+            if prediction.waits_for is None
+            else f"{both}; the run waits for the {prediction.waits_for}",
             "phases": ", ".join(
-                f"{name} {self._least}{duration(int(took))}" for name, took in found.phases.items()
+                f"{name} {self._least}{duration(int(time_ns))}" for name, time_ns in prediction.phases.items()
             ),
         }
 
@@ -434,29 +438,28 @@ class LatencyReport(Report):
 
     def _timeline(self, on: str) -> Chart:
         """The time that passes, as what the device does with it: what reaches the top is what the run waits for."""
-        found = self.found
-        worked, passed = np.cumsum(found.device_ns), found.end_ns
+        prediction = self.found
+        worked, passed = np.cumsum(prediction.device_ns), prediction.end_ns
         idle = np.maximum(passed - worked, 0.0)
-        places = np.unique(np.linspace(0, len(passed) - 1, min(len(passed), POINTS)).astype(np.int64))
-        x = places.tolist()
+        rows = np.unique(np.linspace(0, len(passed) - 1, min(len(passed), POINTS)).astype(np.int64))
+        x = rows.tolist()
         names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
         busy = worked[-1] / passed[-1] if passed[-1] > 0 else 0.0
-        if found.overlaps:
+        if prediction.overlaps:
             works, waits = "device at work", "device idle, waiting for the host"
-            told = f": the run waits for the {found.waits_for}; device busy {busy:.0%}"
+            summary = f": the run waits for the {prediction.waits_for}; device busy {busy:.0%}"
         else:
             works, waits = "kernels", "Python and dispatch, in turns with them"
-            told = f": kernels {busy:.0%}, Python and dispatch {1 - busy:.0%}"
+            summary = f": kernels {busy:.0%}, Python and dispatch {1 - busy:.0%}"
         bands = [
-            Series(works, x, worked[places].tolist(), names),
-            Series(waits, x, idle[places].tolist(), names, color=PALE),
+            Series(works, x, worked[rows].tolist(), names),
+            Series(waits, x, idle[rows].tolist(), names, color=PALE),
         ]
-        host = Series("host at work, added up", x, np.cumsum(found.host_ns)[places].tolist(), color=INK)
-        return Chart(
-            "areas", on + (told if found.waits_for else ""), Axis("operation, in the order of the run", "count"),
-            Axis("time from the start", "ns"), bands, [host] if found.overlaps else [],
-            stages=stages_of(self.graph),
-        )  # fmt: skip
+        host = Series("host at work, added up", x, np.cumsum(prediction.host_ns)[rows].tolist(), color=INK)
+        title = on + (summary if prediction.waits_for else "")
+        axes = Axis("operation, in the order of the run", "count"), Axis("time from the start", "ns")
+        lines = [host] if prediction.overlaps else []
+        return Chart("areas", title, *axes, bands, lines, stages=stages_of(self.graph))
 
     def notes(self) -> Sequence[str]:
         """What the prediction rests on and leaves out."""
@@ -498,27 +501,27 @@ class LatencyReport(Report):
         """What was counted as another element type, or has no figure."""
         taken_for = self.found.taken_for
         if without:
-            names, there = (
-                " and ".join(name for name, other in taken_for.items() if other is None),
+            names, available = (
+                " and ".join(name for name, stand_in in taken_for.items() if stand_in is None),
                 ", ".join(self.machine.peaks),
             )
             yield (
-                f"{self.found.machine} has no figure for {names} (it has {there}): the time of "
+                f"{self.found.machine} has no figure for {names} (it has {available}): the time of "
                 f"{many(without, 'operation')} is not known, and counts as at the lowest of its peaks; trace a run in "
                 "a type that it has"
             )
-        for name, other in taken_for.items():
-            if other is None:
+        for name, stand_in in taken_for.items():
+            if stand_in is None:
                 continue
             if isinstance(self.machine, Calibration):
                 how = (
                     "a single product"
-                    if other == name
-                    else f"nothing, and it counts as {other}, the slowest type that was timed"
+                    if stand_in == name
+                    else f"nothing, and it counts as {stand_in}, the slowest type that was timed"
                 )
                 yield f"in {name} the calibration timed {how}: the range is wider for that"
             else:
-                yield f"{self.found.machine} has no figure for {name}: it counts as {other}"
+                yield f"{self.found.machine} has no figure for {name}: it counts as {stand_in}"
 
     def _is_one_by_one(self) -> bool:
         """Whether a run on a CPU has an optimizer that would run in another form on a GPU."""
@@ -548,20 +551,20 @@ class LatencyReport(Report):
         return {**totals, **super().to_plain()}
 
     def _rows(self, key: np.ndarray[Any, Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
-        found, size = self.found, len(names)
+        prediction, size = self.found, len(names)
         number = np.bincount(key, minlength=size)
-        device = np.bincount(key, weights=found.device_ns, minlength=size)
-        host = np.bincount(key, weights=found.host_ns, minlength=size)
-        unknown = np.bincount(key[found.missing], minlength=size).tolist()
-        some = np.bincount(key[(found.device_ns > 0) & ~found.missing], minlength=size) > 0
-        order = [place for place in np.lexsort((-host, -device)).tolist() if number[place]]
+        device = np.bincount(key, weights=prediction.device_ns, minlength=size)
+        host = np.bincount(key, weights=prediction.host_ns, minlength=size)
+        unknown = np.bincount(key[prediction.missing], minlength=size).tolist()
+        any_known = np.bincount(key[(prediction.device_ns > 0) & ~prediction.missing], minlength=size) > 0
+        order = [row for row in np.lexsort((-host, -device)).tolist() if number[row]]
         return [
             (
-                names[place],
-                int(number[place]),
-                summed(device[place] if some[place] or not unknown[place] else None, unknown[place]),
-                summed(host[place], unknown[place]),
-                unknown[place],
+                names[row],
+                int(number[row]),
+                summed(device[row] if any_known[row] or not unknown[row] else None, unknown[row]),
+                summed(host[row], unknown[row]),
+                unknown[row],
             )
-            for place in order
+            for row in order
         ]

@@ -1,18 +1,25 @@
-"""Which machine a report is about: one that is named, one that was calibrated, or the one that this runs on."""
+"""Which machine a report is about: hardware by name, a calibration, or this machine as it was calibrated before."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from torch_vis.analysis.machine.calibration import Calibration
+from torch_vis.analysis.machine.calibration import Calibration, load_calibration
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
-from torch_vis.errors import UsageError
+from torch_vis.errors import FileError, UsageError, no_match
 
 
-def machine(hardware: Any = None, calibration: Any = None, *, devices: Any = ()) -> Calibration | Hardware:
+def machine(
+    hardware: Any = None, calibration: Any = None, *, devices: Iterable[str] = ()
+) -> Calibration | Hardware:
     """The machine asked for; without a name, this one as it was calibrated before. Nothing is measured here.
 
-    ``devices`` are those that a trace is from: it says which of this machine's devices is meant.
+    ``devices`` are those that a trace is from: they say which of this machine's devices is meant.
     """
     if hardware is not None and calibration is not None:
         raise UsageError("name hardware or give a calibration, not both")
@@ -27,23 +34,106 @@ def machine(hardware: Any = None, calibration: Any = None, *, devices: Any = ())
     return this_machine(devices)
 
 
-def this_machine(devices: Any = ()) -> Calibration:
+def this_machine(devices: Iterable[str] = ()) -> Calibration:
     """This machine as it was calibrated before; raises with what to do where it was not."""
     import torch
 
-    from torch_vis.analysis.machine.calibrate import cached
-
-    on_gpu = any(str(device).startswith("cuda") for device in devices or ())
-    device = ("cuda" if on_gpu and torch.cuda.is_available() else "cpu") if devices else None
-    found = cached(device)
-    if found is None:
+    names = [str(device) for device in devices or ()]
+    device = None
+    if names:
+        on_gpu = any(name.startswith("cuda") for name in names) and torch.cuda.is_available()
+        device = "cuda" if on_gpu else "cpu"
+    calibration = cached(device)
+    if calibration is None:
         raise UsageError(
             "this machine has not been calibrated: run tv.calibrate() once (under a minute), "
             "or name hardware, e.g. hardware='H100 SXM'"
         )
-    return found
+    return calibration
 
 
-def profile(found: Calibration | Hardware) -> Hardware:
+def profile(machine: Calibration | Hardware) -> Hardware:
     """The roofs of a machine."""
-    return found.hardware if isinstance(found, Calibration) else found
+    return machine.hardware if isinstance(machine, Calibration) else machine
+
+
+# ---------------------------------------------------------------- calibrations that are kept
+
+
+def cached(device: str | None = None) -> Calibration | None:
+    """The calibration that is kept for this machine, or None; nothing is run."""
+    key = circumstances(device_to_calibrate(device))
+    return kept_calibration(cache_path(key), key)
+
+
+def cache_path(key: dict[str, Any]) -> Path:
+    """Where the calibration for some circumstances is kept: in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    name = hashlib.sha256(repr(sorted(key.items())).encode()).hexdigest()[:16]
+    return Path(base) / "torch_vis" / f"calibration-{name}.json"
+
+
+def kept_calibration(path: Path, key: dict[str, Any]) -> Calibration | None:
+    """The calibration in a file; None where there is none, or it is damaged or of other circumstances."""
+    if not path.exists():
+        return None
+    try:
+        calibration = load_calibration(path)
+    except FileError:
+        # damaged or of another version: it is measured anew
+        return None
+    return calibration if calibration.circumstances == key else None
+
+
+def circumstances(device: str) -> dict[str, Any]:
+    """What a calibration holds for: the device, the host, versions, threads, precision settings."""
+    import torch
+
+    key: dict[str, Any] = {
+        "device": device_name(device),
+        "host": processor_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+    if device.startswith("cuda"):
+        key["matmul_precision"] = torch.get_float32_matmul_precision()
+        key["cudnn_tf32"] = bool(torch.backends.cudnn.allow_tf32)
+        key["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+    return key
+
+
+def device_name(device: str) -> str:
+    """The name of a device as its driver gives it."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else processor_name()
+
+
+def processor_name() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        # not Linux
+        pass
+    return platform.processor() or platform.machine()
+
+
+def device_to_calibrate(device: str | None) -> str:
+    """The device asked for: ``cuda`` where there is one, or else ``cpu``; raises where it cannot be calibrated."""
+    import torch
+
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind = str(device).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise no_match("device to calibrate", str(device), ["cpu", "cuda"])
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "there is no CUDA device here; calibrate on a machine that has one and load its file"
+        )
+    return str(device)

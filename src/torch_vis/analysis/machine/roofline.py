@@ -18,7 +18,7 @@ from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.datasheet_efficiency import roof_times
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC
-from torch_vis.analysis.machine.lower_bound import LeastShare, least, summed
+from torch_vis.analysis.machine.lower_bound import LowerBoundShare, least, summed
 from torch_vis.analysis.machine.resolve import machine, profile
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
@@ -90,7 +90,7 @@ def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
         raise UsageError(
             "this trace has no times; trace a run that is timed, or use latency() for a prediction"
         )
-    flops, moved, took = (_floats(metrics[name]) for name in ("flops", "moved_bytes", measured))
+    flops, moved, time_ns = (_floats(metrics[name]) for name in ("flops", "moved_bytes", measured))
     kind, dtype = kinds(graph), dtypes(graph)
     compute, memory = roof_times(hardware, kind, dtype, flops, moved)
     ideal = np.fmax(compute, memory)
@@ -104,10 +104,10 @@ def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
     bound[view | ~known] = 0
     with np.errstate(divide="ignore", invalid="ignore"):
         intensity = np.where(moved > 0, flops / moved, np.nan)
-        share = np.where((took > 0) & known & ~view, ideal / took, np.nan)
+        share = np.where((time_ns > 0) & known & ~view, ideal / time_ns, np.nan)
     codes = bound.astype(np.int8)
     return Roofline(
-        hardware, measured, kind, dtype, flops, moved, intensity, ideal, took, codes, known, share, without
+        hardware, measured, kind, dtype, flops, moved, intensity, ideal, time_ns, codes, known, share, without
     )
 
 
@@ -118,7 +118,7 @@ def _floats(column: Column) -> Floats:
     return values
 
 
-class Group(NamedTuple):
+class RooflineTotals(NamedTuple):
     """Operations taken together: their number, time, work, time at the roof, and time by what bounds them.
 
     ``by_bound`` has a time for each of ``BOUND``, the first that of views. ``unknown`` operations, which took
@@ -154,7 +154,7 @@ class Group(NamedTuple):
         return BOUND[self.by_bound.index(most, 1)] if most > self.unknown_ns else BOUND[0]
 
 
-def grouped(found: Roofline, key: Ints, count: int) -> list[Group]:
+def grouped(roofline: Roofline, key: Ints, count: int) -> list[RooflineTotals]:
     """The sums over operations of equal key, which runs from 0 to ``count``."""
 
     def total(values: Array) -> list[float]:
@@ -163,21 +163,25 @@ def grouped(found: Roofline, key: Ints, count: int) -> list[Group]:
 
     def known_part(values: Floats) -> list[float | None]:
         """A view beside something unknown says nothing of its work: what is known of the two is not "at least 0"."""
-        some = np.bincount(key[np.isfinite(values) & (found.kind != VIEW)], minlength=count) > 0
+        some = np.bincount(key[np.isfinite(values) & (roofline.kind != VIEW)], minlength=count) > 0
         return [
-            part if any_ or not missing else None for part, any_, missing in zip(total(values), some, unknown)
+            part if any_known or not unknown_count else None
+            for part, any_known, unknown_count in zip(total(values), some, unknown)
         ]
 
-    took = np.nan_to_num(found.time_ns)
-    ideal = np.where(found.known, np.where(took > 0, np.nan_to_num(found.ideal_ns), 0.0), np.nan)
+    time_ns = np.nan_to_num(roofline.time_ns)
+    ideal = np.where(roofline.known, np.where(time_ns > 0, np.nan_to_num(roofline.ideal_ns), 0.0), np.nan)
     number = np.bincount(key, minlength=count).tolist()
-    unknown = np.bincount(key[~found.known], minlength=count).tolist()
-    work = [known_part(values) for values in (found.flops, found.moved, ideal)]
-    views = total(np.where(found.known & (found.bound == 0), took, 0.0))
-    bounds = [views, *(total(np.where(found.bound == code, took, 0.0)) for code in range(1, len(BOUND)))]
-    unknown_ns = total(np.where(found.known, 0.0, took))
-    rows = zip(number, total(took), *work, zip(*bounds), unknown, unknown_ns)
-    return [Group(*row) for row in rows]
+    unknown = np.bincount(key[~roofline.known], minlength=count).tolist()
+    work = [known_part(values) for values in (roofline.flops, roofline.moved, ideal)]
+    views = total(np.where(roofline.known & (roofline.bound == 0), time_ns, 0.0))
+    bounds = [
+        views,
+        *(total(np.where(roofline.bound == code, time_ns, 0.0)) for code in range(1, len(BOUND))),
+    ]
+    unknown_ns = total(np.where(roofline.known, 0.0, time_ns))
+    rows = zip(number, total(time_ns), *work, zip(*bounds), unknown, unknown_ns)
+    return [RooflineTotals(*row) for row in rows]
 
 
 def dtype_name(code: int) -> str:
@@ -185,12 +189,18 @@ def dtype_name(code: int) -> str:
     return REAL_DTYPES[code]
 
 
-POINTS = 2000  # operations that a chart shows, those of the most time
-VISIBLE = 0.01  # of the FLOPs or the bytes: what an element type has to have to be drawn
-MARKS = 12  # of each element type, points that are named, those of the most time
-MARK = 40  # letters of such a name
-SLOWEST = 200  # operations that are listed
-VIEWS, UNKNOWN = "views and the like", "not known"  # what of the time nothing bounds, and what has no formula
+# operations that a chart shows, those of the most time
+POINTS = 2000
+# of the FLOPs or the bytes: what an element type has to have to be drawn
+VISIBLE = 0.01
+# of each element type, points that are named, those of the most time
+MARKS = 12
+# letters of such a name
+MARK = 40
+# operations that are listed
+SLOWEST = 200
+# what of the time nothing bounds, and what has no formula
+VIEWS, UNKNOWN = "views and the like", "not known"
 Cells = tuple[Any, ...]
 
 
@@ -218,7 +228,7 @@ class RooflineReport(Report):
         return self.found.columns()
 
     @cached_property
-    def total(self) -> Group:
+    def total(self) -> RooflineTotals:
         """All operations together."""
         return grouped(self.found, np.zeros(len(self.graph), dtype=np.int64), 1)[0]
 
@@ -233,7 +243,7 @@ class RooflineReport(Report):
         """One row per kind of operation, the one of the most time first."""
         groups = grouped(self.found, self.found.kind.astype(np.int64), len(KINDS))
         return _by_time(
-            [(KINDS[place], *_cells(group)) for place, group in enumerate(groups) if group.operations]
+            [(KINDS[code], *_cells(group)) for code, group in enumerate(groups) if group.operations]
         )
 
     @cached_property
@@ -252,24 +262,24 @@ class RooflineReport(Report):
     @cached_property
     def operations(self) -> list[Cells]:
         """The operations of the most time, each with module, element type, what bounds it and its share of the peak."""
-        found, graph = self.found, self.graph
-        took = np.nan_to_num(found.time_ns)
-        chosen = np.argsort(-took, kind="stable")
-        chosen = chosen[(found.kind != KINDS.index("view"))[chosen]][:SLOWEST]
+        roofline, graph = self.found, self.graph
+        time_ns = np.nan_to_num(roofline.time_ns)
+        chosen = np.argsort(-time_ns, kind="stable")
+        chosen = chosen[(roofline.kind != KINDS.index("view"))[chosen]][:SLOWEST]
         rows = []
         for node in chosen.tolist():
             call = graph.calls[int(graph.node_call[node])]
             path = graph.scope_paths[int(graph.node_scope[node])]
-            known = bool(found.known[node])
+            known = bool(roofline.known[node])
             rows.append(
                 (
                     short_name(call.op),
                     path,
-                    dtype_name(int(found.dtype[node])),
-                    int(took[node]),
-                    BOUND[int(found.bound[node])] if known else None,
-                    _number(found.intensity[node]),
-                    _number(found.peak_share[node]),
+                    dtype_name(int(roofline.dtype[node])),
+                    int(time_ns[node]),
+                    BOUND[int(roofline.bound[node])] if known else None,
+                    _number(roofline.intensity[node]),
+                    _number(roofline.peak_share[node]),
                     node,
                 )
             )
@@ -277,17 +287,17 @@ class RooflineReport(Report):
 
     def facts(self) -> Mapping[str, str]:
         """The machine, the time by what bounds it, and the share of the peak."""
-        took = max(self.total.time_ns, 1.0)
+        time_ns = max(self.total.time_ns, 1.0)
         shares = ", ".join(
-            f"{name} {100 * part / took:.0f} %"
+            f"{name} {100 * part / time_ns:.0f} %"
             for name, part in self.by_bound.items()
-            if part / took >= 0.005
+            if part / time_ns >= 0.005
         )
         share, unknown = self.total.peak_share, self.total.unknown
         rates = ", ".join(f"{name} {peak / 1e12:,.4g}" for name, peak in self.hardware.peaks.items())
         return {
             "machine": f"{self.hardware.name}: {rates} TFLOP/s, {self.hardware.bandwidth / 1e9:.4g} GB/s",
-            "time": f"{duration(int(took))} in {count(self.total.operations)} operations ({self.found.measured})",
+            "time": f"{duration(int(time_ns))} in {count(self.total.operations)} operations ({self.found.measured})",
             "bound by": shares or "nothing was timed",
             "share of the peak": "not known"
             if share is None
@@ -388,14 +398,14 @@ class RooflineReport(Report):
 
     def _of_element_types(self, without: int) -> Iterator[str]:
         """The element types that have no figure of their own, and what stands in for them."""
-        found, hardware = self.found, self.hardware
-        counted = np.isin(found.kind, [KINDS.index(name) for name in ARITHMETIC])
-        used = [dtype_name(code) for code in np.unique(found.dtype[counted]).tolist()]
-        none = [name for name in used if hardware.figure_for(name) is None]
+        roofline, hardware = self.found, self.hardware
+        arithmetic = np.isin(roofline.kind, [KINDS.index(name) for name in ARITHMETIC])
+        used = [dtype_name(code) for code in np.unique(roofline.dtype[arithmetic]).tolist()]
+        without_figure = [name for name in used if hardware.figure_for(name) is None]
         if without:
             yield (
-                f"{hardware.name} has no figure for {' and '.join(none)}: what bounds {many(without, 'operation')} and "
-                "what share of the peak that reached is not known"
+                f"{hardware.name} has no figure for {' and '.join(without_figure)}: what bounds "
+                f"{many(without, 'operation')} and what share of the peak that reached is not known"
             )
         for name in used:
             other = hardware.figure_for(name)
@@ -404,32 +414,34 @@ class RooflineReport(Report):
 
     def _points(self) -> list[Series]:
         """By element type; not of one that does next to nothing, as a counter in a model of floats does."""
-        found = self.found
-        took = np.nan_to_num(found.time_ns)
-        usable = (took > 0) & (found.flops > 0) & (found.moved > 0)
-        chosen = np.argsort(-np.where(usable, took, 0), kind="stable")[:POINTS]
+        roofline = self.found
+        time_ns = np.nan_to_num(roofline.time_ns)
+        usable = (time_ns > 0) & (roofline.flops > 0) & (roofline.moved > 0)
+        chosen = np.argsort(-np.where(usable, time_ns, 0), kind="stable")[:POINTS]
         chosen = chosen[usable[chosen]]
-        made: list[Series] = []
-        for code in np.unique(found.dtype[chosen]).tolist():
-            rows = chosen[found.dtype[chosen] == code]
-            if all(part[rows].sum() < VISIBLE * part[chosen].sum() for part in (found.flops, found.moved)):
+        points: list[Series] = []
+        for code in np.unique(roofline.dtype[chosen]).tolist():
+            rows = chosen[roofline.dtype[chosen] == code]
+            if all(
+                part[rows].sum() < VISIBLE * part[chosen].sum() for part in (roofline.flops, roofline.moved)
+            ):
                 continue
             names = [self._name(node) for node in rows.tolist()]
-            rates = found.flops[rows] / took[rows] * 1e9
-            color = COLORS[len(made) % len(COLORS)]
+            rates = roofline.flops[rows] / time_ns[rows] * 1e9
+            color = COLORS[len(points) % len(COLORS)]
             marks = shortened_alike([self._mark(node) for node in rows[:MARKS].tolist()], MARK)
             marks += [""] * (len(rows) - len(marks))
-            made.append(
+            points.append(
                 Series(
                     dtype_name(code),
-                    found.intensity[rows].tolist(),
+                    roofline.intensity[rows].tolist(),
                     rates.tolist(),
                     names,
                     color=color,
                     marks=marks,
                 )
             )
-        return made
+        return points
 
     def _mark(self, node: int) -> str:
         path = self.graph.scope_paths[int(self.graph.node_scope[node])]
@@ -467,11 +479,11 @@ def _by_time(rows: list[Cells]) -> list[Cells]:
     return sorted(rows, key=lambda row: -row[2])
 
 
-def _cells(group: Group) -> Cells:
+def _cells(group: RooflineTotals) -> Cells:
     share, unknown = group.peak_share, group.unknown
     bound = group.bound if group.bound != "none" else None
     flops, moved = summed(group.flops, unknown), summed(group.moved_bytes, unknown)
-    reached = share if share is None or not unknown else LeastShare(share)
+    reached = share if share is None or not unknown else LowerBoundShare(share)
     return group.operations, int(group.time_ns), flops, moved, bound, group.intensity, reached, unknown
 
 

@@ -57,7 +57,7 @@ class _Checkpointed:
 
     def __init__(self, run: Checkpointing, scopes: Ints, *, alone: bool) -> None:
         self.run, self.graph, self.blocks = run, run.graph, run.blocks
-        self.count, self.alone = len(run.parent), alone
+        self.count, self.alone = len(run.tree), alone
         self.wanted = np.zeros(self.count, dtype=bool)
         self.wanted[scopes] = True
         self.again = np.where(self.wanted, run.again, len(self.graph))
@@ -66,7 +66,7 @@ class _Checkpointed:
 
     def _around(self, scope: Ints, least: Ints | int = 0) -> tuple[Ints, Ints]:
         """The calls in question around each scope, itself included, as deep as ``least`` or deeper: rows and calls."""
-        parent, depth, wanted = self.run.parent, self.run.depth, self.wanted
+        parent, depth, wanted = self.run.tree.parent, self.run.tree.depth, self.wanted
         row, least = np.arange(len(scope)), np.broadcast_to(least, len(scope))
         rows: list[Ints] = [row[:0]]
         calls: list[Ints] = [row[:0]]
@@ -90,9 +90,9 @@ class _Checkpointed:
         graph, blocks, run = self.graph, self.blocks, self.run
         block, node, computed, release = run.steps.kept
         own = graph.node_scope[blocks.birth[block]].astype(np.int64)
-        shared = run.depth[run.common(own, graph.node_scope[node].astype(np.int64))]
+        shared = run.tree.depth[run.tree.common(own, graph.node_scope[node].astype(np.int64))]
         row, call = self._around(own)
-        inside = shared[row] >= run.depth[call]
+        inside = shared[row] >= run.tree.depth[call]
         key, place = np.unique(block[row] * self.count + call, return_inverse=True)
         self.made, self.made_by = key // self.count, key % self.count
         needed, until = run.last_needed[self.made] + 1, np.zeros(len(key), dtype=np.int64)
@@ -116,8 +116,8 @@ class _Checkpointed:
         pairs = np.unique(np.stack([block[chosen], graph.node_scope[node[chosen]].astype(np.int64)]), axis=1)
         pairs = pairs[:, graph.node_phase[blocks.birth[pairs[0]]] == Phase.FORWARD]
         block, scope = pairs
-        shared = run.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)
-        row, call = self._around(scope, run.depth[shared] + 1)
+        shared = run.tree.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)
+        row, call = self._around(scope, run.tree.depth[shared] + 1)
         some = self.again[call] < len(graph)
         return block[row[some]], call[some]
 

@@ -10,8 +10,7 @@ import numpy as np
 from torch_vis.analysis.memory import Checkpointing
 from torch_vis.analysis.report import Report
 from torch_vis.graph.text import count, duration, size
-from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.charts.stages import stages_of
+from torch_vis.views.charts.chart import Axis, Chart, Series, stages_of
 from torch_vis.views.text.table import Field, Listing
 
 RANDOM = (  # what torch.utils.checkpoint keeps besides tensors that operations read

@@ -10,10 +10,9 @@ several together and gives the whole new timeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
-from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,8 +72,7 @@ class Checkpointing:
 
     def __init__(self, graph: Graph, metrics: Metrics, blocks: Blocks) -> None:
         self.graph, self.metrics, self.blocks = graph, metrics, blocks
-        self.parent = graph.scope_parent.astype(np.int64)
-        self.depth = _depths(self.parent)
+        self.tree = graph.tree
         self.forward = np.flatnonzero(graph.node_phase == Phase.FORWARD)
         self.steps = Steps(graph, blocks)
 
@@ -112,8 +110,8 @@ class Checkpointing:
         """For every scope, bytes that it would no longer hold."""
         top = self.forgettable
         chosen = np.flatnonzero(top >= 0)
-        saved = np.bincount(top[chosen], weights=self.blocks.bytes[chosen], minlength=len(self.parent))
-        return self._upwards((saved - self._kept_inputs()).astype(np.int64), add)
+        saved = np.bincount(top[chosen], weights=self.blocks.bytes[chosen], minlength=len(self.tree))
+        return self.tree.inclusive((saved - self._kept_inputs()).astype(np.int64))
 
     @cached_property
     def forgettable(self) -> Ints:
@@ -121,7 +119,7 @@ class Checkpointing:
         graph, blocks = self.graph, self.blocks
         found = np.full(len(blocks.birth), -1, dtype=np.int64)
         block, node, *_ = self.steps.kept
-        low = np.full(len(blocks.birth), len(self.parent), dtype=np.int64)
+        low = np.full(len(blocks.birth), len(self.tree), dtype=np.int64)
         high = found.copy()
         own = graph.node_scope[blocks.birth[block]].astype(np.int64)
         low[block], high[block] = own, own
@@ -131,7 +129,7 @@ class Checkpointing:
         born = np.unique(block)
         born = born[~self.steps.held[born]]
         # scopes are numbered as they are entered: what contains the first and the last contains those between
-        found[born] = self.common(low[born], high[born])
+        found[born] = self.tree.common(low[born], high[born])
         return found
 
     def _kept_inputs(self) -> Floats:
@@ -140,7 +138,7 @@ class Checkpointing:
         A scope that reads a block from outside counts it once, however many of its operations read it.
         """
         graph, blocks = self.graph, self.blocks
-        count = len(self.parent)
+        count = len(self.tree)
         block, node = blocks.readers
         chosen = (blocks.use[block] == Use.ACTIVATION) & (graph.node_phase[node] == Phase.FORWARD)
         chosen &= (blocks.birth[block] >= 0) & (blocks.death[block] <= len(graph))
@@ -153,24 +151,12 @@ class Checkpointing:
         own = graph.node_scope[blocks.birth[block]].astype(np.int64)
         np.add.at(total, scope, size)
         same = np.flatnonzero(block[1:] == block[:-1])
-        np.add.at(total, self.common(scope[:-1][same], scope[1:][same]), -size[same])
-        shared = self.common(own, scope)  # from here outwards it is not from outside
-        order = np.lexsort((-self.depth[shared], block))
+        np.add.at(total, self.tree.common(scope[:-1][same], scope[1:][same]), -size[same])
+        shared = self.tree.common(own, scope)  # from here outwards it is not from outside
+        order = np.lexsort((-self.tree.depth[shared], block))
         first = order[np.append(True, block[order][1:] != block[order][:-1])]
         np.add.at(total, shared[first], -size[first])
         return total
-
-    def common(self, one: Ints, other: Ints) -> Ints:
-        """The innermost scope around both of two scopes."""
-        one, other = one.copy(), other.copy()
-        while True:
-            apart = np.flatnonzero(one != other)
-            if not len(apart):
-                return one
-            deeper = self.depth[one[apart]] >= self.depth[other[apart]]
-            up, down = apart[deeper], apart[~deeper]
-            one[up] = self.parent[one[up]]
-            other[down] = self.parent[other[down]]
 
     def extra(self, name: str) -> list[int | None] | None:
         """A column summed over what each scope, with those inside, computes again; None where a part is not known."""
@@ -199,10 +185,10 @@ class Checkpointing:
 
         That is the first step of its backward that takes out anything it saved; the number of operations for none.
         """
-        found = np.full(len(self.parent), len(self.graph), dtype=np.int64)
+        found = np.full(len(self.tree), len(self.graph), dtype=np.int64)
         node = np.flatnonzero(self.steps.saves)
         np.minimum.at(found, self.graph.node_scope[node], self.steps.start[node])
-        return self._upwards(found, min)
+        return self.tree.inclusive(found, np.minimum)
 
     @cached_property
     def ends(self) -> Ints:
@@ -210,20 +196,20 @@ class Checkpointing:
 
         That is when the last step of autograd that saved something is over.
         """
-        found = np.zeros(len(self.parent), dtype=np.int64)
+        found = np.zeros(len(self.tree), dtype=np.int64)
         node = np.flatnonzero(self.steps.saves)
         np.maximum.at(found, self.graph.node_scope[node], self.steps.release[node])
-        return self._upwards(found, max)
+        return self.tree.inclusive(found, np.maximum)
 
     @cached_property
     def runs(self) -> tuple[Ints, Ints]:
         """For every scope its first forward operation, and the one before which computing it again stops."""
         graph = self.graph
-        count, nodes = len(self.parent), len(graph)
+        count, nodes = len(self.tree), len(graph)
         first, last = np.full(count, nodes, dtype=np.int64), np.zeros(count, dtype=np.int64)
         np.minimum.at(first, graph.node_scope[self.forward], self.forward)
         np.maximum.at(last, graph.node_scope[self.forward], self.steps.stop[self.forward])
-        return self._upwards(first, min), self._upwards(last, max)
+        return self.tree.inclusive(first, np.minimum), self.tree.inclusive(last, np.maximum)
 
     @cached_property
     def last_needed(self) -> Ints:
@@ -241,12 +227,12 @@ class Checkpointing:
         np.maximum.at(found, block, node)
         pairs = np.unique(np.stack([block, graph.node_scope[node].astype(np.int64)]), axis=1)
         block, scope = pairs
-        own = self.depth[self.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)]
-        block, scope, own = (column[self.depth[scope] > own] for column in (block, scope, own))
+        own = self.tree.depth[self.tree.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)]
+        block, scope, own = (column[self.tree.depth[scope] > own] for column in (block, scope, own))
         while len(block):
-            given = self.depth[scope] == own + 1
+            given = self.tree.depth[scope] == own + 1
             np.maximum.at(found, block[given], self._last[scope[given]])
-            block, scope, own = block[~given], self.parent[scope[~given]], own[~given]
+            block, scope, own = block[~given], self.tree.parent[scope[~given]], own[~given]
         self._until_autocast_is_left(found)
         return found
 
@@ -272,16 +258,9 @@ class Checkpointing:
     @cached_property
     def _last(self) -> Ints:
         """For every scope its last forward operation, those of the scopes inside included."""
-        found = np.full(len(self.parent), -1, dtype=np.int64)
+        found = np.full(len(self.tree), -1, dtype=np.int64)
         np.maximum.at(found, self.graph.node_scope[self.forward], self.forward)
-        return self._upwards(found, max)
-
-    def _upwards(self, column: Ints, choose: Callable[[int, int], int]) -> Ints:
-        """A column along the scopes, with that of the scopes inside each taken in."""
-        found, parent = column.tolist(), self.parent.tolist()
-        for scope in range(len(parent) - 1, 0, -1):  # a scope has a higher number than the one it is in
-            found[parent[scope]] = choose(found[parent[scope]], found[scope])
-        return np.array(found, dtype=np.int64)
+        return self.tree.inclusive(found, np.maximum)
 
     @cached_property
     def made_at(self) -> Ints:
@@ -318,21 +297,14 @@ class Checkpointing:
             raise UsageError(
                 "this trace has no backward pass, so nothing is saved for one: trace with backward=True"
             )
-        inside = [False] * len(self.parent)
+        inside = [False] * len(self.tree)
         scopes: list[int] = []
-        for scope, above in enumerate(self.parent.tolist()):
+        for scope, above in enumerate(self.tree.parent.tolist()):
             inside[scope] = above >= 0 and inside[above]
             if not inside[scope] and kinds[scope] == "module" and graph.scope_paths[scope] in wanted:
                 inside[scope] = True
                 scopes.append(scope)
         return np.array(scopes, dtype=np.int64)
-
-
-def _depths(parent: Ints) -> Ints:
-    depth = [0] * len(parent)
-    for number, above in enumerate(parent.tolist()):
-        depth[number] = depth[above] + 1 if above >= 0 else 0
-    return np.array(depth, dtype=np.int64)
 
 
 def paths_of(item: Any) -> list[str]:

@@ -30,8 +30,7 @@ from torch_vis.graph.graph import Node
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import count, duration, size
-from torch_vis.views.charts.chart import INK, Axis, Chart, Series
-from torch_vis.views.charts.stages import stages_of
+from torch_vis.views.charts.chart import INK, Axis, Chart, Series, stages_of
 from torch_vis.views.text.table import PATH, Field, Listing, cut
 
 BARS = 30

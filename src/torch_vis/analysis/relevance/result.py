@@ -15,15 +15,18 @@ SHOWN = 0.05  # of what was put in: beyond, what stays at a node is explained
 WHY = "the part of what is no input, such as a learned token or a constant; it does not reach the inputs"
 
 
-class Row(NamedTuple):
-    """One node's account."""
+class NodeRelevance(NamedTuple):
+    """The account of one node."""
 
     name: str
     op: str
     module: str
-    relevance: float  # what it was given
-    passed: float  # what it handed on
-    absorbed: float  # what stayed: the part of constants, or all where there is no rule
+    relevance: float
+    """What it was given."""
+    passed: float
+    """What it handed on."""
+    absorbed: float
+    """What stayed: the part of constants, or all where there is no rule."""
     rule: str
     net: float | None = None
 
@@ -36,7 +39,7 @@ class Relevance(Mapping[str, float]):
     """
 
     def __init__(
-        self, rows: list[Row], tensors: dict[str, Any], inputs: list[str], put_in: float, mode: str
+        self, rows: list[NodeRelevance], tensors: dict[str, Any], inputs: list[str], put_in: float, mode: str
     ) -> None:
         self.rows = rows
         self.tensors = tensors
@@ -102,7 +105,7 @@ class Relevance(Mapping[str, float]):
             lines.append(
                 [row.name, row.module, *shown, f"{row.absorbed:.4g}" if row.absorbed else "", row.rule]
             )
-        widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
         kept = sum(self.absorbed.values())
         if contrast:

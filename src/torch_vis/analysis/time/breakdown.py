@@ -19,9 +19,9 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.recomputed import first_calls, recomputed_scopes
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.types import Ints
+from torch_vis.graph.tree import Tree
+from torch_vis.graph.types import Bools, Ints
 
 
 class Group(NamedTuple):
@@ -81,7 +81,7 @@ class Timing:
         self.kernel: Column | None = None
         if "kernel_ns" in metrics:
             self.kernel = metrics["kernel_ns"]
-        self.again = recomputed_scopes(graph)
+        self.again = graph.tree.recomputed
 
     @property
     def total_ns(self) -> int:
@@ -153,11 +153,11 @@ class Timing:
         graph, again = self.graph, self.again
         backward = graph.node_phase == Phase.BACKWARD
         repeated = backward & (graph.node_flags & Flag.RECOMPUTE != 0)
-        around = graph.scope_parent.tolist()
-        inside = self._inside(self.time, ~backward, around)
-        inside[again] = self._inside(self.time, repeated & again[graph.node_scope], around)[again]
-        behind = self._inside(self.time, backward, self._around)
-        recomputed = self._inside(self.time, repeated, self._around)
+        first = graph.tree.by_first_call
+        inside = self._inside(self.time, ~backward, graph.tree)
+        inside[again] = self._inside(self.time, repeated & again[graph.node_scope], graph.tree)[again]
+        behind = self._inside(self.time, backward, first)
+        recomputed = self._inside(self.time, repeated, first)
         behind[again] -= recomputed[again]
         recomputed[again] = 0
         inside[0], behind[0], recomputed[0] = self.operations_ns, 0, 0  # the run is around its backward pass
@@ -166,7 +166,7 @@ class Timing:
         kernel: Any = [None] * len(own)
         if self.kernel is not None:
             known = np.ones(len(graph), dtype=bool) if self.kernel.known is None else self.kernel.known
-            kernel = self._inside(self.kernel.values.astype(np.int64), known, self._around).tolist()
+            kernel = self._inside(self.kernel.values.astype(np.int64), known, first).tolist()
         return [
             Called(
                 name=graph.scope_paths[scope],
@@ -196,7 +196,7 @@ class Timing:
         calls: dict[int, list[Called]] = {}
         for call in self.by_call:
             calls.setdefault(int(self.graph.scope_module[call.scope]), []).append(call)
-        outermost = self._outermost
+        outermost = self.graph.tree.by_first_call.outermost(self.graph.scope_module)
         return sorted(
             (
                 self._module(group, [call for call in group if outermost[call.scope]])
@@ -228,18 +228,6 @@ class Timing:
         )
 
     @cached_property
-    def _around(self) -> list[int]:
-        """For each call the one around it; for one that backward made again, the one around where it was made first."""
-        parents: list[int] = self.graph.scope_parent.tolist()
-        if not self.again.any():
-            return parents
-        found = parents.copy()
-        for scope, first in first_calls(self.graph).items():
-            if self.again[scope] and not self.again[parents[scope]]:
-                found[scope] = parents[first]
-        return found
-
-    @cached_property
     def _made_again(self) -> list[int]:
         """For each call the time that calls took which backward, running in it, made again."""
         found = np.zeros(len(self.inclusive), dtype=np.int64)
@@ -250,39 +238,13 @@ class Timing:
 
     def _own(self) -> Ints:
         """What the calls inside each call do not take."""
-        own = self.inclusive.copy()
-        np.subtract.at(own, self.graph.scope_parent[1:], self.inclusive[1:])
-        return np.maximum(own, 0)  # what recording took is taken off by an estimate
+        return np.maximum(
+            self.graph.tree.own(self.inclusive), 0
+        )  # what recording took is taken off by an estimate
 
     def _spread(self, name: str) -> list[int | None]:
         return self.metrics[name][:] if name in self.metrics else [None] * len(self.inclusive)
 
-    def _inside(self, amount: Ints, chosen: Any, around: list[int]) -> Ints:
-        """Sums over the operations of each call and of the calls inside it."""
-        graph = self.graph
-        sums = np.bincount(graph.node_scope[chosen], weights=amount[chosen], minlength=len(self.inclusive))
-        found = sums.astype(np.int64).tolist()
-        for scope in range(len(found) - 1, 0, -1):  # parents come before the calls in them
-            found[around[scope]] += found[scope]
-        return np.array(found, dtype=np.int64)
-
-    @property
-    def _outermost(self) -> list[bool]:
-        """For each call, whether it is inside no other call of the same module."""
-        parent, module = self._around, self.graph.scope_module.tolist()
-        inside: list[list[int]] = [[] for _ in parent]
-        for scope, above in enumerate(parent):
-            if above >= 0:
-                inside[above].append(scope)
-        found, running = [True] * len(parent), dict.fromkeys(module, 0)
-        todo = [(0, False)]
-        while todo:
-            scope, leaving = todo.pop()
-            if leaving:
-                running[module[scope]] -= 1
-                continue
-            found[scope] = running[module[scope]] == 0
-            running[module[scope]] += 1
-            todo.append((scope, True))
-            todo += [(part, False) for part in reversed(inside[scope])]
-        return found
+    def _inside(self, amount: Ints, chosen: Bools, tree: Tree) -> Ints:
+        """Sums over some operations of each call and of the calls inside it."""
+        return tree.inclusive(self.graph.tree.of_nodes(amount, chosen))

@@ -10,17 +10,18 @@ import torch
 from torch_vis.capture.assembling.backward_links import computed_again, forward_of
 from torch_vis.capture.assembling.edges import Memory
 from torch_vis.capture.assembling.edges import resolve as resolve_reads
-from torch_vis.capture.assembling.log import OpInputs, call_numbers, carry_down, offsets, read_log, table
+from torch_vis.capture.assembling.log import OpInputs, call_numbers, offsets, read_log, table
 from torch_vis.capture.assembling.metric_columns import memory_columns, time_columns
 from torch_vis.capture.assembling.phases import GradientReads, Operations, lift, on_gradients
 from torch_vis.capture.assembling.tensor_owners import ByteSpan, NamedMemory, span_at, span_of
-from torch_vis.capture.recording import opaque_nodes as unseen
+from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.graph import Graph, GraphBuilder
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role
 from torch_vis.graph.storage_births import block_births
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
 
 
@@ -105,8 +106,8 @@ class _Assembly:
         numbers = []
         for _, _, tensor in self.facts.results:
             numbers.append(rec.number_of(tensor))
-            if numbers[-1] in rec.blank and rec.keep:
-                numbers[-1] = unseen.fill(rec, tensor, numbers[-1])
+            if numbers[-1] in rec.uninitialized and rec.keep:
+                numbers[-1] = record_fill(rec, tensor, numbers[-1])
         if rec.count > self.count:
             self._read_log()
         if len(rec.values) > 4 * len(self.value_storage):
@@ -237,8 +238,8 @@ class _Assembly:
         called = np.array([kind == "module" or type_ == "OptimizedModule" for *_, type_, kind in rec.modules])
         captured = np.array([kind == "compiled" for kind in kinds]) & ~called
         again, captured = rows[:, 5].astype(bool) & called[self.scope_module], captured[self.scope_module]
-        carry_down(again, self.scope_parent)
-        carry_down(captured, self.scope_parent)
+        tree = Tree(self.scope_parent)
+        again, captured = tree.inside_some(again), tree.inside_some(captured)
         inside = is_backward & again[scope]  # in calls that were made inside backward
         outside = computed_again(self.rows, rec.calls, self.node_link)
         own = inside | outside.mask
@@ -290,8 +291,8 @@ class _Assembly:
     def _updates(self) -> None:
         """What is done with gradients outside of modules and of backward counts with the optimizer."""
         is_module = np.array([kind == "module" for *_, kind in self.rec.modules])[self.scope_module]
-        carry_down(is_module, self.scope_parent)
-        possible = (self.phase == Phase.FORWARD) & ~is_module[self.scope]
+        in_module = Tree(self.scope_parent).inside_some(is_module)
+        possible = (self.phase == Phase.FORWARD) & ~in_module[self.scope]
         possible[self.node_link[self.node_link >= 0]] = False
         names = self.builder.names.rows
         inputs = {f"{name}.grad" for name, _, role in self.facts.named if role == Role.INPUT}

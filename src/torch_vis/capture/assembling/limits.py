@@ -19,7 +19,7 @@ CALLS = {"_local_scalar_dense": "item()"}
 def describe(rec: Recorder, graph: Graph, guessed: int, packed: PackedWeights) -> tuple[str, ...]:
     """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
     limits: list[str] = []
-    left = Counter((name, _where(rec, graph, site, node)) for name, _, site, node in rec.escapes)
+    left = Counter((name, _where(rec, graph, site, node)) for name, _, site, node in rec.python_escapes)
     for (name, where), times in left.items():
         short = name.rpartition("::")[2].partition(".")[0]
         call = CALLS.get(short, f"{short}()")
@@ -34,7 +34,7 @@ def describe(rec: Recorder, graph: Graph, guessed: int, packed: PackedWeights) -
             limits.append(
                 f"the array made by {call} at {where} shares the tensor's memory; writes through it cannot be seen"
             )
-    unseen = rec.unseen.get
+    unseen = rec.uncaptured.get
     compiled = len(rec.opaque_nodes) - unseen("filled", 0)
     counted = {
         "calls of compiled code, shown as one node each (torch_vis::compiled) since what runs inside cannot be seen; "

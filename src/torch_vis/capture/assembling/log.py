@@ -9,7 +9,7 @@ import numpy as np
 
 from torch_vis.capture.recording.recorder import CallInfo, Recorder
 from torch_vis.graph.schema import Kind
-from torch_vis.graph.types import Bools, Ints
+from torch_vis.graph.types import Ints
 
 
 def spans(counts: Ints) -> tuple[Ints, Ints]:
@@ -49,22 +49,6 @@ def call_numbers(module: Ints) -> Ints:
     numbers = np.empty(len(module), dtype=np.int64)
     numbers[order] = np.arange(len(module)) - first
     return numbers
-
-
-def carry_down(mask: Bools, parent: Ints) -> None:
-    """Mark whatever is inside of something marked; parents come first.
-
-    >>> mask = np.array([False, True, False, False])
-    >>> carry_down(mask, np.array([-1, 0, 1, 0]))
-    >>> mask.tolist()
-    [False, True, True, False]
-    """
-    if not mask.any():
-        return
-    marks = mask.tolist()
-    for row, above in enumerate(parent.tolist()):
-        marks[row] = marks[row] or (above >= 0 and marks[above])
-    mask[:] = marks
 
 
 HEAD = 2  # numbers in a row before its columns: its length and the number of its operation
@@ -130,7 +114,7 @@ def read_log(rec: Recorder) -> tuple[OpRows, OpInputs, OpOutputs]:
 def _in_order(rec: Recorder) -> tuple[Ints, Ints]:
     """All numbers of the log, and where the row of each operation begins."""
     flat = np.array(rec.log, dtype=np.int64)
-    starts = np.array(rec.row_places(), dtype=np.int64)
+    starts = np.array(rec.row_starts(), dtype=np.int64)
     return flat, starts[np.argsort(flat[starts + 1], kind="stable")]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from torch_vis.capture.assembling.log import table
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Ints
 
 
@@ -64,8 +65,7 @@ def time_columns(rec: Recorder, begun: Ints, ended: Ints, node_scope: Ints, stop
         unset = timeless & (start == 0)
         start[unset] = np.where(first[unset] < stop, first[unset], origin)
     inclusive[0] = stop - origin - rec.overhead
-    own = inclusive.copy()
-    np.subtract.at(own, rows[1:, 1], inclusive[1:])
+    own = Tree(rows[:, 1]).own(inclusive)
     return [
         Column("start_ns", begun - origin),
         Column("time_ns", ended - begun),

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_vis.capture.fake.run import Faking
-from torch_vis.capture.memento import Memento
+from torch_vis.capture.fake.tensors import FakeTensors
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, resolve, resumed
+from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import CaptureFailed, TorchVisError
 from torch_vis.graph.schema import Site
 
@@ -97,22 +97,17 @@ def own_error(
 ) -> Exception | None:
     """What the model raises without any compiler; None if it runs, so that the compiler is to blame.
 
-    A module is run again on copies of its inputs, and its buffers and the random stream are put back. What another
-    callable would change is not known, so it is run on shapes only.
+    A module is run again on copies of its inputs, and is left as it was. What another callable would change is not
+    known, so it is run on shapes only.
     """
-    copies = pytree.tree_map(_copied, (args, dict(kwargs)))
     if not isinstance(model, torch.nn.Module):
         return _error_on_shapes(model, args, dict(kwargs))
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    copied_args, copied_kwargs = pytree.tree_map(_copied, (args, dict(kwargs)))
     try:
-        with torch.random.fork_rng(), Memento():
-            model(*copies[0], **copies[1])
+        with StateSnapshot.of_model(model, contents="buffers"):
+            model(*copied_args, **copied_kwargs)
     except Exception as error:
         return error
-    finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
     return None
 
 
@@ -190,7 +185,7 @@ def _error_on_shapes(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Exception | None:
     try:
-        with Faking() as faking, faking.above:
+        with FakeTensors() as fake, fake.above:
             model(*args, **kwargs)
     except TorchVisError:
         return None  # it needs numbers, which says nothing

@@ -1,4 +1,4 @@
-"""The compilers' front-ends: what each takes a program through, and how what it gives is run under the recorder."""
+"""The compilers' front-ends: fx, export, Dynamo and AOT, and how the program of each runs under the recorder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from torch import fx
 from torch.nn.modules import module as module_file
 from torch.utils import _pytree as pytree
 
-from torch_vis.capture.compilers import diagnose as failures
-from torch_vis.capture.compilers.diagnose import ANY, as_far_as_it_goes, blamed, blaming, own_error, quiet
+from torch_vis.capture.compilers.diagnose import (
+    ANY,
+    as_far_as_it_goes,
+    blamed,
+    blaming,
+    failed,
+    own_error,
+    quiet,
+)
 from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
-from torch_vis.capture.compilers.graph_breaks import Log, listening, with_ends, with_losses
-from torch_vis.capture.compilers.hop_bodies import with_untaken
-from torch_vis.capture.compilers.partition_meta import describe, remember
-from torch_vis.capture.compilers.program import Program, Stage, count_nodes
+from torch_vis.capture.compilers.graph_breaks import DynamoLog, listening, with_ends, with_losses
+from torch_vis.capture.compilers.interpreter import ProgramRun
+from torch_vis.capture.compilers.program import Program, count_nodes, describe, remember_outputs, with_untaken
 from torch_vis.capture.compilers.symbolic_sizes import (
     bounds_of,
     constrained,
@@ -38,7 +44,6 @@ from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 
 Runner = Callable[[], Any]
-failed = failures.failed
 
 
 class Options(NamedTuple):
@@ -49,11 +54,11 @@ class Options(NamedTuple):
     fullgraph: bool = False
 
 
-class Asked(NamedTuple):
-    """What a front-end is to capture, and where it puts what it finds."""
+class CaptureRequest(NamedTuple):
+    """What a front-end is to capture, and where it puts the result."""
 
     program: Program
-    stage: Stage
+    run: ProgramRun
     model: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -66,24 +71,24 @@ class Captured:
     """A program that a front-end gave, and what runs it under the recorder."""
 
     program: Program
-    stage: Stage
+    program_run: ProgramRun
     run: Runner
     forget: Callable[[], None]
     limits: tuple[str, ...] = ()
 
     def named(self, graph: Graph) -> Graph:
         """The recorded graph with the open sizes of the program named; the program learns what the graph knows."""
-        program, stage = self.program, self.stage
-        program.subgraphs = tuple(stage.subgraphs.values())
-        if any(not found.ran for found in program.subgraphs):
+        program, run = self.program, self.program_run
+        program.subgraphs = tuple(run.subgraphs.values())
+        if any(not subgraph.ran for subgraph in program.subgraphs):
             graph = with_untaken(graph)
-        if stage.log is not None:
+        if run.log is not None:
             sizes = [count_nodes(module) for module in program.modules]
-            program.breaks, program.lost = with_losses(stage.log.breaks(sizes), graph)
+            program.breaks, program.lost = with_losses(run.log.breaks(sizes), graph)
             graph = with_ends(graph, program.breaks, sizes)
         if not program.bounds:
             program.bounds = bounds_of(program.modules, program.names)
-        return with_symbols(graph, stage.symbols, stage.capture.numbers, program.names)
+        return with_symbols(graph, run.symbols, run.capture.numbers, program.names)
 
 
 def prepare(
@@ -101,15 +106,14 @@ def prepare(
     With ``partial``, a model that raises while it is captured is run without the compiler, as far as it goes.
     """
     _check(via, options)
-    stage = Stage(capture)
-    program = Program(via)
+    program, program_run = Program(via), ProgramRun(capture)
     clean_up = ExitStack()
     limits: tuple[str, ...] = ()
-    make = {"fx": _fx, "export": _export, "dynamo": _dynamo, "aot": _dynamo}[via]
+    frontend = {"fx": _fx, "export": _export, "dynamo": _dynamo, "aot": _dynamo}[via]
     started = time.perf_counter_ns()
     try:
         with quiet():
-            run = make(Asked(program, stage, model, args, dict(kwargs), options, clean_up))
+            run = frontend(CaptureRequest(program, program_run, model, args, dict(kwargs), options, clean_up))
     except CaptureFailed:
         own = own_error(model, args, kwargs)
         if own is None:
@@ -119,15 +123,15 @@ def prepare(
         run = as_far_as_it_goes(model, args, kwargs, own)
         limits = (f"the model raised while {via} captured it: this is what ran of it without {via}",)
     program.compile_ns = time.perf_counter_ns() - started
-    return Captured(program, stage, run, clean_up.close, limits)
+    return Captured(program, program_run, run, clean_up.close, limits)
 
 
 # ---------------------------------------------------------------- fx
 
 
-def _fx(asked: Asked) -> Runner:
+def _fx(request: CaptureRequest) -> Runner:
     """Symbolic tracing: the forward is run once with stand-ins for its inputs."""
-    program, stage, model, args, kwargs, *_ = asked
+    program, program_run, model, args, kwargs, *_ = request
     signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
     try:
         given = signature.bind(*args, **kwargs)
@@ -147,50 +151,45 @@ def _fx(asked: Asked) -> Runner:
     flat = _placeholders(names, given.arguments, fixed)
 
     def run() -> Any:
-        with _inside(stage.capture.recorder, model):
-            return stage.player(module).play(*flat)
+        with _inside(program_run.recorder, model):
+            return program_run.interpret(module, *flat)
 
-    return blaming(run, program.via, model, args, kwargs, stage.capture.recorder)
+    return blaming(run, program.via, model, args, kwargs, program_run.recorder)
 
 
 def _placeholders(names: list[Any], given: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[Any]:
     """The inputs of an fx program in the order of its placeholders."""
-    found = []
+    inputs = []
     for name in names:
         bare = str(name).lstrip("*")
         if bare in given:
-            found.append(given[bare])
+            inputs.append(given[bare])
         else:
             stem = re.sub(r"_\d+$", "", bare)
-            found.append(given.get(stem, fixed.get(stem)))
-    return found
+            inputs.append(given.get(stem, fixed.get(stem)))
+    return inputs
 
 
-class _Called(torch.nn.Module):
+class FunctionModule(torch.nn.Module):
     """A plain function as a module, for front-ends that take nothing else."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it."""
-        return self.function(*args, **kwargs)
+        self.forward = function
 
 
-def _as_module(function: Callable[..., Any]) -> torch.nn.Module:
-    module = _Called(function)
-    module.forward = function  # type: ignore[method-assign]  # so that its own signature is seen
-    return module
+def as_module(model: Callable[..., Any]) -> torch.nn.Module:
+    """A module as it is, and any other callable as a module with its signature."""
+    return model if isinstance(model, torch.nn.Module) else FunctionModule(model)
 
 
 # ---------------------------------------------------------------- export
 
 
-def _export(asked: Asked) -> Runner:
+def _export(request: CaptureRequest) -> Runner:
     """``torch.export``: one graph of aten operators, with parameters and buffers as inputs."""
-    program, stage, model, args, kwargs, options, _ = asked
-    target = model if isinstance(model, torch.nn.Module) else _as_module(model)
+    program, program_run, model, args, kwargs, options, _ = request
+    target = as_module(model)
     shapes = options.dynamic_shapes
     hooks: Any = module_file._global_buffer_registration_hooks
     before = set(hooks)
@@ -211,10 +210,10 @@ def _export(asked: Asked) -> Runner:
     program.bounds = constrained(exported.range_constraints, program.names)
 
     def run() -> Any:
-        made = stage.player(exported.graph_module).play(*flat)
-        return export_outputs(exported, target, made)
+        outputs = program_run.interpret(exported.graph_module, *flat)
+        return export_outputs(exported, target, outputs)
 
-    return blaming(run, program.via, model, args, kwargs, stage.capture.recorder)
+    return blaming(run, program.via, model, args, kwargs, program_run.recorder)
 
 
 def export_inputs(
@@ -226,22 +225,22 @@ def export_inputs(
     names = exported.call_spec.in_spec.children()[1].context or ()
     ordered = {name: kwargs[name] for name in names if name in kwargs}
     users = iter(pytree.tree_leaves((tuple(args), ordered), is_leaf=lambda leaf: leaf is None))
-    found = []
+    inputs = []
     for spec in exported.graph_signature.input_specs:
         if spec.kind.name == "USER_INPUT":
-            found.append(next(users))
+            inputs.append(next(users))
         elif spec.target in held:
-            found.append(held[spec.target])
+            inputs.append(held[spec.target])
         else:
-            found.append(exported.state_dict.get(spec.target, exported.constants.get(spec.target)))
-    return found
+            inputs.append(exported.state_dict.get(spec.target, exported.constants.get(spec.target)))
+    return inputs
 
 
-def export_outputs(exported: Any, target: torch.nn.Module, made: Any) -> Any:
+def export_outputs(exported: Any, target: torch.nn.Module, returned: Any) -> Any:
     """The user's outputs in their own shape, after new states of buffers are written where they belong."""
     outputs = []
     buffers = {**dict(target.named_buffers()), **dict(target.named_parameters())}
-    for spec, value in zip(exported.graph_signature.output_specs, made):
+    for spec, value in zip(exported.graph_signature.output_specs, returned):
         kind = spec.kind.name
         if kind in ("BUFFER_MUTATION", "PARAMETER_MUTATION") and spec.target in buffers:
             with torch.no_grad():
@@ -254,14 +253,14 @@ def export_outputs(exported: Any, target: torch.nn.Module, made: Any) -> Any:
 # ---------------------------------------------------------------- Dynamo, with and without AOT
 
 
-def _dynamo(asked: Asked) -> Runner:
-    """Dynamo compiles while the model runs: each partition is played in a scope, the code between runs as it is."""
-    program, stage, model, args, kwargs, options, clean_up = asked
-    rec = stage.capture.recorder
-    log = stage.log = Log(rec)
+def _dynamo(request: CaptureRequest) -> Runner:
+    """Dynamo compiles while the model runs: each partition is interpreted in a scope, other code runs as it is."""
+    program, program_run, model, args, kwargs, options, clean_up = request
+    rec = program_run.recorder
+    log = program_run.log = DynamoLog(rec)
     program.signature = _signature(model)
 
-    def played(module: fx.GraphModule, name: str) -> Callable[..., Any]:
+    def interpreted(module: fx.GraphModule, name: str) -> Callable[..., Any]:
         def partition(*inputs: Any) -> Any:
             if rec.closed:
                 return module(*inputs)
@@ -269,11 +268,11 @@ def _dynamo(asked: Asked) -> Runner:
             number = rec.module_number(module, name, name, "compiled")
             scope = rec.enter(number, thread)
             try:
-                made = stage.player(module).play(*inputs)
+                outputs = program_run.interpret(module, *inputs)
             finally:
                 rec.leave(scope, thread)
-            remember(module, made)
-            return made
+            remember_outputs(module, outputs)
+            return outputs
 
         return partition
 
@@ -281,9 +280,9 @@ def _dynamo(asked: Asked) -> Runner:
         describe(module, inputs)
         program.modules.append(module)
         log.compiled(len(program.modules) - 1)
-        return played(module, f"partition {len(program.modules) - 1}")
+        return interpreted(module, f"partition {len(program.modules) - 1}")
 
-    backend: Any = keep if program.via == "dynamo" else _aot(program, played, log)
+    backend: Any = keep if program.via == "dynamo" else _aot(program, interpreted, log)
     optimized = torch._dynamo.optimize(
         backend,
         nopython=options.fullgraph,
@@ -334,15 +333,17 @@ def _signature(model: Any) -> inspect.Signature | None:
     function = getattr(called, "__func__", called)
     try:
         raw = inspect.signature(function, follow_wrapped=False)
-        found = inspect.signature(called, follow_wrapped=False)
+        signature = inspect.signature(called, follow_wrapped=False)
     except (TypeError, ValueError):
         return None
     # A method that takes itself as one of *args: its positions are not those of the caller.
-    is_loose = function is not called and len(raw.parameters) == len(found.parameters)
-    return None if is_loose else found
+    is_loose = function is not called and len(raw.parameters) == len(signature.parameters)
+    return None if is_loose else signature
 
 
-def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[..., Any]], log: Log) -> Any:
+def _aot(
+    program: Program, interpreted: Callable[[fx.GraphModule, str], Callable[..., Any]], log: DynamoLog
+) -> Any:
     """AOT autograd: forward and backward as graphs of aten operators."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
@@ -352,7 +353,7 @@ def _aot(program: Program, played: Callable[[fx.GraphModule, str], Callable[...,
             program.modules.append(module)
             if phase == "forward":
                 log.compiled(len(program.modules) - 1)
-            return make_boxed_func(played(module, f"{phase} {len(program.modules) - 1}"))
+            return make_boxed_func(interpreted(module, f"{phase} {len(program.modules) - 1}"))
 
         return compile_
 

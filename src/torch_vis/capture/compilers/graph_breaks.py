@@ -1,4 +1,4 @@
-"""Graph breaks, guards and recompilations, as Dynamo meets them: heard of while it works, kept as plain data."""
+"""Graph breaks, guards and recompilations, as Dynamo reports them while it works, kept as plain data."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from torch_vis.capture.compilers.hop_bodies import with_modules
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, leave_alone, resolve, resumed
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Site
+from torch_vis.graph.schema import Phase, Site
+from torch_vis.graph.text import many
 
 PARTITION = re.compile(r"(partition|forward|backward) \d+")
 
 
-class Lost(NamedTuple):
+class EagerOp(NamedTuple):
     """An operator that ran outside of all partitions, and how often at that line."""
 
     op: str
@@ -43,13 +44,16 @@ class Break(NamedTuple):
     line: int
     function: str
     code: str
-    partition: int | None = None  # the partition that it ended; None where it ended none
-    nodes: int | None = None  # how many nodes that one holds
-    partitions: tuple[
-        int, ...
-    ] = ()  # all that it ended: a break in a function that was called is met in both
-    times: int = 1  # how often the same break was met
-    lost: tuple[Lost, ...] = ()  # what ran in eager mode because of it
+    partition: int | None = None
+    """The partition that it ended; None where it ended none."""
+    nodes: int | None = None
+    """How many nodes that partition holds."""
+    partitions: tuple[int, ...] = ()
+    """All that it ended: a break in a function that was called is met in both."""
+    times: int = 1
+    """How often the same break was met."""
+    lost: tuple[EagerOp, ...] = ()
+    """What ran in eager mode because of it."""
 
 
 class Recompilation(NamedTuple):
@@ -61,8 +65,8 @@ class Recompilation(NamedTuple):
     guard: str
 
 
-class Heard(NamedTuple):
-    """What was said of a break, the user's stack, the compilation that met it, operations recorded so far."""
+class BreakReport(NamedTuple):
+    """Dynamo's text on a break, the user's stack, the compilation that met it, operations recorded so far."""
 
     text: str
     stack: Any
@@ -70,13 +74,14 @@ class Heard(NamedTuple):
     operations: int
 
 
-class Log:
-    """What Dynamo said while a program was captured."""
+class DynamoLog:
+    """What Dynamo reported while a program was captured."""
 
     def __init__(self, recorder: Any = None) -> None:
         self.recorder = recorder
-        self.raw: list[Heard] = []
-        self.partitions: dict[str, int] = {}  # by compilation: the partition that came out of it
+        self.reports: list[BreakReport] = []
+        self.partitions: dict[str, int] = {}
+        """By compilation: the partition that it gave."""
         self.guards: dict[str, None] = {}
         self.recompilations: list[Recompilation] = []
         self.compile_ns = 0
@@ -90,19 +95,14 @@ class Log:
     def guard_failed(self, failure: Any) -> None:
         """Dynamo's hook for a guard that does not hold any more."""
         code = failure.orig_code
-        place = Site(
-            code.co_filename, code.co_firstlineno, resumed(getattr(code, "co_qualname", code.co_name))
-        )
-        if place.file.startswith(
-            OURS
-        ):  # the recorder's way of calling a module, which the user's line called
-            found = _users_line()
-            if found is None:
-                return
-            place = found
-        self.recompilations.append(
-            Recompilation(place.function, place.file, place.line, failure.reason.strip())
-        )
+        name = resumed(getattr(code, "co_qualname", code.co_name))
+        site: Site | None = Site(code.co_filename, code.co_firstlineno, name)
+        # The recorder's way of calling a module stands for the user's line that called it.
+        if code.co_filename.startswith(OURS):
+            site = _users_line()
+        if site is not None:
+            row = Recompilation(site.function, site.file, site.line, failure.reason.strip())
+            self.recompilations.append(row)
 
     def compiled(self, partition: int) -> None:
         """A compilation has given a partition."""
@@ -113,24 +113,23 @@ class Log:
 
         A compilation goes on until one break ends it, so of those that it met the last one ended its partition.
         """
-        last = {row.compilation: place for place, row in enumerate(self.raw)}
-        found: dict[tuple[str, str, int], tuple[Break, list[int]]] = {}
-        for place, row in enumerate(self.raw):
+        last = {row.compilation: index for index, row in enumerate(self.reports)}
+        breaks: dict[tuple[str, str, int], tuple[Break, list[int]]] = {}
+        for index, row in enumerate(self.reports):
             theirs = [frame for frame in row.stack or () if not frame.filename.startswith(OURS)]
             if row.stack and not theirs:
                 continue  # the same one again, met while Dynamo looked at the recorder's way of calling modules
             users = [frame for frame in theirs if not frame.filename.startswith(TORCH)] or theirs
-            told = parsed(row.text, users[-1] if users else None)
-            partition = self.partitions.get(row.compilation) if last[row.compilation] == place else None
-            key = (told.reason, told.file, told.line)
-            if key in found:
-                known, met = found[key]
-                told, before = known._replace(times=known.times + 1), met
-            else:
-                before = []
-            ended = told.partitions if partition is None else (*told.partitions, partition)
-            found[key] = (told._replace(partitions=ended), [*before, row.operations])
-        return [(_sized(told, sizes), met) for told, met in found.values()]
+            item = parsed(row.text, users[-1] if users else None)
+            partition = self.partitions.get(row.compilation) if last[row.compilation] == index else None
+            key = (item.reason, item.file, item.line)
+            operations: list[int] = []
+            if key in breaks:
+                known, operations = breaks[key]
+                item = known._replace(times=known.times + 1)
+            ended = item.partitions if partition is None else (*item.partitions, partition)
+            breaks[key] = (item._replace(partitions=ended), [*operations, row.operations])
+        return [(_sized(item, sizes), operations) for item, operations in breaks.values()]
 
 
 def _users_line() -> Site | None:
@@ -155,67 +154,60 @@ def compilation() -> str:
 
 def with_losses(
     rows: list[tuple[Break, list[int]]], graph: Graph
-) -> tuple[tuple[Break, ...], tuple[Lost, ...]]:
+) -> tuple[tuple[Break, ...], tuple[EagerOp, ...]]:
     """The breaks with the operations that ran outside of partitions, and those that no break accounts for.
 
     An operation belongs to the break at its own line, or else to the one that was met last before it ran.
     """
-    by_line = {(row.file, row.line): place for place, (row, _) in enumerate(rows)}
-    met = sorted((count, place) for place, (_, counts) in enumerate(rows) for count in counts)
+    by_line = {(row.file, row.line): index for index, (row, _) in enumerate(rows)}
+    met = sorted((count, index) for index, (_, counts) in enumerate(rows) for count in counts)
     starts = [count for count, _ in met]
-    taken: list[Counter[tuple[str, str, int]]] = [Counter() for _ in range(len(rows) + 1)]
+    counters: list[Counter[tuple[str, str, int]]] = [Counter() for _ in range(len(rows) + 1)]
     for node in outside(graph):
         row = graph.nodes[node]
         file, line = (row.site.file, row.site.line) if row.site is not None else ("", 0)
-        place = by_line.get((file, line), -1)
-        if place < 0 and (before := bisect_right(starts, node)):
-            place = met[before - 1][1]
-        taken[place][(row.op, file, line)] += 1
+        index = by_line.get((file, line), -1)
+        if index < 0 and (before := bisect_right(starts, node)):
+            index = met[before - 1][1]
+        counters[index][(row.op, file, line)] += 1
     lost = [
-        tuple(Lost(op, times, file, line) for (op, file, line), times in counter.items()) for counter in taken
+        tuple(EagerOp(op, times, file, line) for (op, file, line), times in counter.items())
+        for counter in counters
     ]
-    return tuple(row._replace(lost=lost[place]) for place, (row, _) in enumerate(rows)), lost[-1]
+    return tuple(row._replace(lost=lost[index]) for index, (row, _) in enumerate(rows)), lost[-1]
 
 
 def with_ends(graph: Graph, breaks: Sequence[Break], sizes: Sequence[int]) -> Graph:
     """The graph with each partition's scope saying how large it is and what ended it, so that every view does."""
     ended = {number: row for row in breaks for number in row.partitions}
     modules = list(graph.modules)
-    for place, module in enumerate(modules):
+    for index, module in enumerate(modules):
         if module.kind == "compiled" and PARTITION.fullmatch(module.path):
             number = int(module.path.rpartition(" ")[2])
-            told = counted(sizes[number], "node") if number < len(sizes) else module.type
+            text = many(sizes[number], "node") if number < len(sizes) else module.type
             if number in ended:
                 row = ended[number]
-                told += f", ended by {row.reason} at {os.path.basename(row.file) or '?'}:{row.line}"
-            modules[place] = module._replace(type=told)
-    return with_modules(graph, modules)
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "node"), counted(0, "node")
-    ('1 node', '0 nodes')
-    """
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+                text += f", ended by {row.reason} at {os.path.basename(row.file) or '?'}:{row.line}"
+            modules[index] = module._replace(type=text)
+    return graph.replaced(modules=modules)
 
 
 def outside(graph: Graph) -> list[int]:
     """The forward operations that ran in no partition."""
-    inside = [PARTITION.fullmatch(module.path) is not None for module in graph.modules]
-    within: list[bool] = []
-    for module, parent in zip(graph.scope_module.tolist(), graph.scope_parent.tolist()):
-        within.append(inside[module] or (parent >= 0 and within[parent]))
-    scopes, phases = graph.node_scope.tolist(), graph.node_phase.tolist()
-    return [node for node, scope in enumerate(scopes) if not within[scope] and not phases[node]]
+    partitions = np.array(
+        [PARTITION.fullmatch(module.path) is not None for module in graph.modules], dtype=bool
+    )
+    within = graph.tree.inside_some(partitions[graph.scope_module])[graph.node_scope]
+    return list(np.flatnonzero(~within & (graph.node_phase == Phase.FORWARD)).tolist())
 
 
 def parsed(text: str, frame: Any) -> Break:
     """A break from what torch says of it: a title, then explanation, hints, context and the page that explains it."""
-    told = text.strip().split("\n")
+    lines = text.strip().split("\n")
     # Where the break was met on the way, a sentence on that comes before the title.
-    title = next((line.strip() for line in told if line.strip() and not line.strip().endswith(":")), told[0])
+    title = next(
+        (line.strip() for line in lines if line.strip() and not line.strip().endswith(":")), lines[0]
+    )
     ends = r"(?=\n\s*Hint:|\n\s*Developer debug context:|\n\s*from user code:|\Z)"
     explanation = re.search(rf"Explanation:\s*(.*?){ends}", text, re.DOTALL)
     hints = re.findall(rf"Hint:\s*(.*?){ends}", text, re.DOTALL)
@@ -239,7 +231,7 @@ def _one_line(text: str) -> str:
 
 
 @contextmanager
-def listening(log: Log) -> Iterator[None]:
+def listening(log: DynamoLog) -> Iterator[None]:
     """Hear of every graph break that Dynamo meets inside; there is no hook for it, so its method is wrapped."""
     from torch._dynamo.callback import callback_handler
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
@@ -247,13 +239,13 @@ def listening(log: Log) -> Iterator[None]:
     before = InstructionTranslatorBase.log_graph_break
     begun: list[int] = []
 
-    def heard(self: Any, code_options: Any, reason: str, exc: Any, *rest: Any, **named: Any) -> Any:
+    def note(self: Any, code_options: Any, reason: str, exc: Any, *rest: Any, **named: Any) -> Any:
         if not getattr(exc, "logged", False):
             stack = getattr(exc, "real_stack", None)
             if stack is None:
                 stack = torch._guards.TracingContext.extract_stack()
             count = 0 if log.recorder is None else log.recorder.count
-            log.raw.append(Heard(reason or str(exc), stack, compilation(), count))
+            log.reports.append(BreakReport(reason or str(exc), stack, compilation(), count))
         return before(self, code_options, reason, exc, *rest, **named)
 
     @leave_alone  # they are called under Dynamo's lock, which it would wait for itself
@@ -265,7 +257,7 @@ def listening(log: Log) -> Iterator[None]:
         if begun:
             log.compile_ns += time.perf_counter_ns() - begun.pop()
 
-    InstructionTranslatorBase.log_graph_break = heard  # type: ignore[method-assign]
+    InstructionTranslatorBase.log_graph_break = note  # type: ignore[method-assign]
     callback_handler.register_start_callback(begins)
     callback_handler.register_end_callback(ends)
     try:

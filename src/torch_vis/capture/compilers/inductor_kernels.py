@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from torch_vis.capture.compilers.diagnose import failed
 from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
-from torch_vis.capture.compilers.frontends import failed
 from torch_vis.capture.compilers.interpreter import PASSIVE, target_name
 from torch_vis.errors import CaptureFailed
 from torch_vis.graph.call import short_name
@@ -25,16 +25,16 @@ from torch_vis.graph.call import short_name
 class Origin(NamedTuple):
     """What a piece of a kernel was: Inductor's node, the operator before decomposition, the node of Dynamo's graph.
 
-    ``place`` is where Inductor's node stands in its graph.
+    ``position`` is that of Inductor's node in its graph.
     """
 
     node: str
     op: str
     source: str
-    place: int
+    position: int
 
 
-class Kernel(NamedTuple):
+class InductorKernel(NamedTuple):
     """One thing that the compiled program runs: a generated loop, or a call of a library (``extern``)."""
 
     name: str
@@ -50,14 +50,16 @@ class CallNode(NamedTuple):
     type: str
 
 
-class Compiled(NamedTuple):
+class CompiledGraph(NamedTuple):
     """One graph that Dynamo handed over: the nodes that run something, and the kernels that Inductor made of them."""
 
     nodes: tuple[CallNode, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[InductorKernel, ...]
 
 
-def compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Compiled]:
+def compiled(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[CompiledGraph]:
     """Compile a model by Inductor, run it once, and say which kernels it consists of.
 
     Code that was compiled is forgotten afterwards, what the user had compiled stays, and no setting is left changed.
@@ -67,15 +69,15 @@ def compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     from torch._inductor.exc import InductorError
 
     _require_compiler(model, args, kwargs)
-    found: list[Compiled] = []
+    graphs: list[CompiledGraph] = []
 
     def compile_(module: fx.GraphModule, inputs: Any) -> Any:
-        kernels: list[Kernel] = []
+        kernels: list[InductorKernel] = []
         names = call_nodes(module)
         with _listening(kernels):
-            made = compile_fx(module, inputs)
-        found.append(Compiled(names, tuple(kernels)))
-        return made
+            run = compile_fx(module, inputs)
+        graphs.append(CompiledGraph(names, tuple(kernels)))
+        return run
 
     with forgetting():
         run = torch._dynamo.optimize(compile_, **isolated())(model)
@@ -85,7 +87,7 @@ def compiled(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
             raise failed(
                 "torch.compile", error, "t.fusion() says what could be fused without compiling"
             ) from error
-    return found
+    return graphs
 
 
 def call_nodes(module: fx.GraphModule) -> tuple[CallNode, ...]:
@@ -95,7 +97,7 @@ def call_nodes(module: fx.GraphModule) -> tuple[CallNode, ...]:
 
 
 @contextmanager
-def _listening(kernels: list[Kernel]) -> Iterator[None]:
+def _listening(kernels: list[InductorKernel]) -> Iterator[None]:
     """Note what the scheduler has fused in every graph that is compiled inside; what it did is not changed."""
     from torch._inductor import config
 
@@ -112,73 +114,73 @@ def _listening(kernels: list[Kernel]) -> Iterator[None]:
         yield
 
 
-def _read(scheduled: list[Any]) -> Iterator[Kernel]:
+def _read(scheduled: list[Any]) -> Iterator[InductorKernel]:
     """The kernels of one graph, from what the scheduler knows of them."""
     from torch._inductor.ir import MultiOutput
     from torch._inductor.scheduler import NopKernelSchedulerNode
 
     kept = [item for item in scheduled if not isinstance(item, NopKernelSchedulerNode)]
     kept = [item for item in kept if not all(isinstance(part.node, MultiOutput) for part in item.get_nodes())]
-    holds = {  # for each buffer the node whose value it is
+    node_of_buffer = {
         buffer.get_name(): getattr(part.node, "origin_node", None)
         for item in scheduled
         for part in item.get_nodes()
         if part.node is not None
         for buffer in part.get_outputs()
     }
-    places: dict[fx.Node, int] = {}
+    indices: dict[fx.Node, int] = {}
     for item in kept:
         for part in item.get_nodes():
             for node in part.node.get_origins() if part.node is not None else ():
-                if node not in places:
-                    places.update({other: place for place, other in enumerate(node.graph.nodes)})
+                if node not in indices:
+                    indices.update({other: index for index, other in enumerate(node.graph.nodes)})
         extern = bool(item.is_extern())
-        nodes = _library_call(item, places) if extern else _computed(item, holds)
-        yield Kernel(
-            str(item.get_name()), extern, tuple(_origin(node, places.get(node, 0)) for node in nodes)
+        nodes = _library_call(item, indices) if extern else _computed(item, node_of_buffer)
+        yield InductorKernel(
+            str(item.get_name()), extern, tuple(_origin(node, indices.get(node, 0)) for node in nodes)
         )
 
 
-def _library_call(item: Any, places: Mapping[fx.Node, int]) -> list[fx.Node]:
+def _library_call(item: Any, indices: Mapping[fx.Node, int]) -> list[fx.Node]:
     """What a call of a library stands for; its origins also name its arguments, which stand before it."""
-    found: dict[fx.Node, None] = {}
+    nodes: dict[fx.Node, None] = {}
     for part in item.get_nodes():
         own = getattr(part.node, "origin_node", None)
         if own is None:
-            own = max(part.node.get_origins(), key=lambda node: places.get(node, 0), default=None)
+            own = max(part.node.get_origins(), key=lambda node: indices.get(node, 0), default=None)
         if own is not None:
-            found[own] = None
-    return list(found)
+            nodes[own] = None
+    return list(nodes)
 
 
-def _computed(item: Any, holds: Mapping[str, fx.Node | None]) -> list[fx.Node]:
+def _computed(item: Any, node_of_buffer: Mapping[str, fx.Node | None]) -> list[fx.Node]:
     """The nodes that a generated loop computes: its origins, as far back as the buffers that it reads."""
     parts = [part for part in item.get_nodes() if part.node is not None]
     origins = {node for part in parts for node in part.node.get_origins()}
-    made = {buffer.get_name() for part in parts for buffer in part.get_outputs()}
-    read = {dep.name for part in parts for dep in part.read_writes.reads} - made
-    given = {node for name in read if (node := holds.get(name)) is not None}
+    written = {buffer.get_name() for part in parts for buffer in part.get_outputs()}
+    read = {dep.name for part in parts for dep in part.read_writes.reads} - written
+    given = {node for name in read if (node := node_of_buffer.get(name)) is not None}
     own = [getattr(part.node, "origin_node", None) for part in parts]
     stack = [node for node in own if node is not None]
     if len(stack) < len(own):
         stack = list(origins)  # it is not said what a part gives
         given = set()
     ends = set(stack)
-    found: dict[fx.Node, None] = {}
+    computed: dict[fx.Node, None] = {}
     while stack:
         node = stack.pop()
-        if node in found or (node not in ends and (node in given or node not in origins)):
+        if node in computed or (node not in ends and (node in given or node not in origins)):
             continue
-        found[node] = None
+        computed[node] = None
         stack.extend(node.all_input_nodes)
-    return list(found)
+    return list(computed)
 
 
-def _origin(node: fx.Node, place: int) -> Origin:
+def _origin(node: fx.Node, index: int) -> Origin:
     aten = node.meta.get("original_aten", node.target)
     name = str(aten._schema.name) if isinstance(aten, torch._ops.OpOverload) else str(aten)
     chain = node.meta.get("from_node") or []
-    return Origin(node.name, short_name(name), chain[0].name if chain else "", place)
+    return Origin(node.name, short_name(name), chain[0].name if chain else "", index)
 
 
 def _require_compiler(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Sizes that a captured program leaves open: their names, their ranges, and what asked for them."""
+"""Sizes that a captured program leaves open: which, their names and their ranges."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import COLUMNS, TABLES
 
 Bounds = tuple[int | None, int | None]
 UNBOUNDED = 2**62  # from here on torch means "any"
@@ -40,11 +38,11 @@ def marked_sizes(target: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[st
         if not isinstance(leaf, torch.Tensor):
             return None
         limits = {row.dim: (row.min, row.max) for row in getattr(leaf, "_dynamo_dynamic_range", ())}
-        found = {}
+        dims = {}
         for dim in sorted(getattr(leaf, "_dynamo_dynamic_indices", ())):
             least, most = limits.get(dim, (None, None))
-            found[dim] = torch.export.Dim.DYNAMIC(min=least, max=most)
-        return found or None
+            dims[dim] = torch.export.Dim.DYNAMIC(min=least, max=most)
+        return dims or None
 
     return _by_argument(marked, target, args, kwargs)
 
@@ -101,15 +99,15 @@ def given_names(
     if not isinstance(shapes, dict):
         shapes = dict(zip(given, shapes))
     _tree_map_with_path(note, given, shapes, tree_name="inputs")
-    found: dict[str, str] = {}
-    places = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for node, tensor in zip(places, flat):
+    names: dict[str, str] = {}
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, tensor in zip(placeholders, flat):
         known = node.meta.get("val")
         for dim, name in wanted.get(id(tensor), ()):
             size = symbol(known.shape[dim]) if isinstance(known, torch.Tensor) else ""
             if size.isidentifier() and name.isidentifier():
-                found[size] = name
-    return found
+                names[size] = name
+    return names
 
 
 def symbol(size: Any) -> str:
@@ -123,7 +121,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     >>> renamed("2*s31 + s3", {"s31": "batch"})
     '2*batch + s3'
     """
-    return re.sub(r"[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), text) if names else text
+    return re.sub(r"[A-Za-z_]\w*", lambda match: names.get(match[0], match[0]), text) if names else text
 
 
 # ---------------------------------------------------------------- ranges
@@ -131,22 +129,22 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
 def bounds_of(modules: Iterable[fx.GraphModule], names: Mapping[str, str]) -> dict[str, Bounds]:
     """The smallest and largest value of each symbol that the sizes of a program are made of."""
-    found: dict[str, Bounds] = {}
+    bounds: dict[str, Bounds] = {}
     for module in modules:
         for node in module.graph.nodes:
             known = node.meta.get("val", node.meta.get("example_value"))
             sizes: Iterable[Any] = known.shape if isinstance(known, torch.Tensor) else ()
             for size in sizes:
                 if symbol(size):
-                    _note_bounds(size.node, names, found)
-    return found
+                    _note_bounds(size.node, names, bounds)
+    return bounds
 
 
-def _note_bounds(size: Any, names: Mapping[str, str], found: dict[str, Bounds]) -> None:
+def _note_bounds(size: Any, names: Mapping[str, str], bounds: dict[str, Bounds]) -> None:
     ranges = size.shape_env.var_to_range
     for name in sorted(size.expr.free_symbols, key=str):
-        if name in ranges and (told := names.get(str(name), str(name))) not in found:
-            found[told] = (_number(ranges[name].lower), _number(ranges[name].upper))
+        if name in ranges and (label := names.get(str(name), str(name))) not in bounds:
+            bounds[label] = (_number(ranges[name].lower), _number(ranges[name].upper))
 
 
 def constrained(constraints: Mapping[Any, Any], names: Mapping[str, str]) -> dict[str, Bounds]:
@@ -160,10 +158,10 @@ def _number(limit: Any) -> int | None:
     return int(text) if text.lstrip("-").isdigit() and abs(int(text)) < UNBOUNDED else None
 
 
-def told(name: str, bounds: Bounds) -> str:
-    """A range in signs.
+def range_text(name: str, bounds: Bounds) -> str:
+    """A range as text.
 
-    >>> told("batch", (2, 64)), told("s0", (2, None))
+    >>> range_text("batch", (2, 64)), range_text("s0", (2, None))
     ('2 ≤ batch ≤ 64', '2 ≤ s0')
     """
     least, most = bounds
@@ -179,19 +177,17 @@ def with_symbols(
     """The graph with the sizes that the program leaves open named in its types."""
     if not symbols:
         return graph
-    columns = {name: getattr(graph, name) for name in COLUMNS}
-    tables: dict[str, list[Any]] = {name: list(getattr(graph, name)) for name in TABLES}
-    known = {row: number for number, row in enumerate(tables["types"])}
-    types = columns["value_type"].copy()
+    types = list(graph.types)
+    known = {row: number for number, row in enumerate(types)}
+    value_type = graph.value_type.copy()
     for value, sizes in symbols.items():
-        place = int(numbers[value])
-        row = tables["types"][types[place]]
+        index = int(numbers[value])
+        row = types[value_type[index]]
         if len(sizes) != len(row.shape):
             continue
         named = row._replace(symbols=tuple(renamed(size, names) for size in sizes))
         if named not in known:
-            known[named] = len(tables["types"])
-            tables["types"].append(named)
-        types[place] = known[named]
-    columns["value_type"] = np.asarray(types)
-    return Graph(columns, tables)
+            known[named] = len(types)
+            types.append(named)
+        value_type[index] = known[named]
+    return graph.replaced(value_type=value_type, types=types)

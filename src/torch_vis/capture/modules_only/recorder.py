@@ -1,7 +1,7 @@
 """The calls of modules alone: what goes into each and comes out of it, and whose result the next one takes.
 
-No operation is looked at here. With a mode beside it, ``Borders`` adds the shapes at the borders of each call to what
-the mode records; ``LayerCapture`` is the capture that has nothing but these calls.
+No operation is looked at. Beside a mode, ``ModuleBoundary`` adds the shapes at the boundary of each call to what the
+mode records; ``LayerCapture`` is the capture that has nothing but these calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Made(weakref.ref):  # type: ignore[type-arg]
     scope: int
 
 
-class Borders:
+class ModuleBoundary:
     """Notes the tensors that go into and come out of module calls.
 
     ``follow`` matches what a call takes with what another returned, by weak references and never by ``id`` alone.
@@ -162,11 +162,13 @@ class LayerCapture(Capture):
         super().__init__(*modules, keep=False, timing=timing, memory=False)
         self.recorder.operations = False
         self.has_output = True  # or what is alive at the end would be taken for it
-        self.borders = self.recorder.borders = Borders(self.recorder, follow=True, memory=memory)
+        self.boundary = self.recorder.call_observer = ModuleBoundary(
+            self.recorder, follow=True, memory=memory
+        )
         if memory:
             held = (t for m in modules for t in (*m.parameters(), *m.buffers()))
             known = [tensor for tensor in held if not isinstance(tensor, UninitializedTensorMixin)]
-            self.borders.fixed = {address for address, _ in _blocks(known)}
+            self.boundary.fixed = {address for address, _ in _blocks(known)}
 
     def __enter__(self) -> LayerCapture:
         self._following.__enter__()
@@ -177,7 +179,7 @@ class LayerCapture(Capture):
         self.ended = clock()
         self.recorder.closed = True
         self._following.__exit__()
-        self.borders.close()
+        self.boundary.close()
 
     def _named(self) -> list[tuple[str, torch.Tensor, Role]]:
         return []  # there is no value that could have a name
@@ -186,15 +188,15 @@ class LayerCapture(Capture):
         return []
 
     def finish(self) -> tuple[Graph, Metrics, KeptTensors, tuple[str, ...], dict[str, Any]]:
-        """A graph of calls without operations, and in ``borders`` what passed between them."""
+        """A graph of calls without operations, and in ``boundary`` what passed between them."""
         rec = self.recorder
-        rec.escapes.clear()  # they are about operations
+        rec.python_escapes.clear()  # they are about operations
         graph, metrics, held, limits, meta = super().finish()
         limits += ("operations were not followed: only calls of modules and optimizers are in the graph",)
-        unknown = sum(self.borders.unknown.values())
+        unknown = sum(self.boundary.unknown.values())
         if unknown:
             limits += (f"{unknown:,} × tensors that a layer took and that no other layer had returned",)
-        if self.borders.memory:
+        if self.boundary.memory:
             limits += (
                 "the memory of a layer is that of its results; what it frees again inside is not seen",
             )

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.modules_only.recorder import Borders, Shape, shape_of
+from torch_vis.capture.modules_only.recorder import ModuleBoundary, Shape, shape_of
 from torch_vis.capture.modules_only.tensor_stats import Contents, contents_of, maps_of
 from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock
@@ -51,7 +51,7 @@ class CallStats(NamedTuple):
     maps: tuple[NDArray[np.float32], ...] = ()
 
 
-class Facts(Borders):
+class TensorFacts(ModuleBoundary):
     """Notes what every tensor at the border of a call is like; what cannot be noted is counted."""
 
     def __init__(self, recorder: Recorder, *, contents: bool, maps: bool) -> None:
@@ -130,8 +130,8 @@ class CallRecorder:
         self.model = model
         self.recorder = Recorder(keep=False, memory=False)
         self.recorder.operations = False
-        self.facts = Facts(self.recorder, contents=contents, maps=maps)
-        self.recorder.borders = self.facts
+        self.facts = TensorFacts(self.recorder, contents=contents, maps=maps)
+        self.recorder.call_observer = self.facts
         self._following = ModuleCalls(self.recorder, frozenset(id(part) for part in model.modules()))
 
     def __enter__(self) -> CallRecorder:

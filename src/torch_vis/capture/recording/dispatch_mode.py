@@ -1,4 +1,4 @@
-"""The dispatch mode that notes every operation: the code that runs once per operation is all here."""
+"""The dispatch mode that records every operation: the code that runs once per operation is all here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture.kept_tensors import RngState
-from torch_vis.capture.recording import opaque_nodes as unseen
-from torch_vis.capture.recording.op_plan import Plan, eager_kernel
+from torch_vis.capture.recording.op_plan import OpPlan, eager_kernel
+from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import (
     ACCUMULATE,
     FORWARD,
@@ -40,18 +40,28 @@ class RecordMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # saves a wrapper on every operation
+        # saves a wrapper on every operation
+        return False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # or compiled functions called under the mode would stay eager after it
+        # or compiled functions called under the mode would stay eager after it
+        return True
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
 
+    # One function, for speed: a Python call costs about as much as a fifth of it. Only what is rare is moved out.
+    #
+    #   phase   works out                                               from
+    #   ------  ------------------------------------------------------  ---------------------------------
+    #   where   the user's source line, an autograd.Function around it  the frames on the stack
+    #   what    the call template, the values that are read or written  the arguments
+    #   run     the results and the time, exactly as without us         the operator's own kernel
+    #   whose   scope, backward node, the values that were made         recorder, autograd, the results
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note one operation; the operation itself runs exactly as it would have."""
+        """Record one operation; the operation itself runs exactly as it would have."""
         rec = self.recorder
         clock = rec.clock
         entered = clock()
@@ -61,9 +71,8 @@ class RecordMode(TorchDispatchMode):
         if plan.skip or rec.closed:
             return plan.run(*args, **(kwargs or {}))
         if types and plan.is_detach and types[0] in (Tensor, torch.nn.Parameter):
-            with (
-                torch._C._DisableTorchDispatch()
-            ):  # torch's own shallow copy, a call only because a mode is there
+            # torch's own shallow copy, a call only because a mode is there
+            with torch._C._DisableTorchDispatch():
                 return plan.run(*args)
         for kind in types:
             wrapper = rec.wrapper_types.get(kind)
@@ -71,36 +80,35 @@ class RecordMode(TorchDispatchMode):
                 wrapper = rec.wrapper_types[kind] = is_wrapper(kind)
             if wrapper:
                 return NotImplemented
-
-        if rec.steps and get_ident() in rec.steps:
+        if rec.open_steps and get_ident() in rec.open_steps:
             rec.end_lost_step(get_ident(), getframe())
         if plan.takes_storage:
             func, args = storage_as_tensor(args)
             plan = rec.plans.get(id(func)) or rec.plan(func)
 
-        # where: the first frame of the user's
-        boring = rec.boring
+        # ---- where: the first frame of the user's; a thread of the autograd engine has none at all
+        library_codes = rec.library_codes
         site = -1
         function = None
         seeding = False
-        frame: Any = getframe().f_back  # none at all on a thread of the autograd engine's
+        frame: Any = getframe().f_back
         while frame is not None:
             code = frame.f_code
-            if id(code) not in boring:
+            if id(code) not in library_codes:
                 info = rec.codes.get(id(code)) or rec.new_code(code)
                 if info.compiled:
-                    return self._unseen(plan, args, kwargs)
+                    return self._run_compiled(plan, args, kwargs)
                 if info.seeding:
                     seeding = True
                 elif info.function is not None and function is None:
                     function = info
                 if info.user:
-                    found = info.sites.get(frame.f_lasti)
-                    site = rec.new_site(info, frame.f_lasti) if found is None else found
+                    known_site = info.sites.get(frame.f_lasti)
+                    site = rec.new_site(info, frame.f_lasti) if known_site is None else known_site
                     break
             frame = frame.f_back
 
-        # what: the call template, and the values in its slots
+        # ---- what: the call template, and the values in its slots
         seen = rec.seen
         tensor_types = rec.tensor_types
         key: list[Any] = []
@@ -116,7 +124,7 @@ class RecordMode(TorchDispatchMode):
                         or entry() is not arg
                         or (entry.address and entry.address != arg.untyped_storage()._cdata)  # type: ignore[union-attr]
                     ):
-                        entry = rec.meet(arg)
+                        entry = rec.add_external(arg)
                     numbers.append(entry.number)
                     key.append(SLOT)
                 elif kind is int or arg is None:
@@ -127,11 +135,11 @@ class RecordMode(TorchDispatchMode):
                     key.append((kind, len(arg)))
                     key += arg
                 else:
-                    self._other(arg, kind, key, numbers)
+                    self._add_argument(arg, kind, key, numbers)
             if kwargs:
                 for name, arg in kwargs.items():
                     key.append(name)
-                    self._other(arg, type(arg), key, numbers)
+                    self._add_argument(arg, type(arg), key, numbers)
             else:
                 kwargs = {}
         except Unrecordable:
@@ -147,21 +155,22 @@ class RecordMode(TorchDispatchMode):
         if writes:
             tensors = list(flat_tensors((*args, *kwargs.values())))
             if rec.keep:
-                rec.save_originals(tensors, writes)
+                rec.copy_before_write(tensors, writes)
             written = [tensors[slot] for slot in writes]
-        seed = drawn_from(args, kwargs) if plan.random and rec.keep else None
+        drawn = generator_state(args, kwargs) if plan.random and rec.keep else None
+        if rec.uninitialized and rec.keep and not plan.is_view:
+            self._record_fills(call, numbers, args, kwargs)
 
-        if rec.blank and rec.keep and not plan.is_view:
-            self._fill_blanks(call, numbers, args, kwargs)
+        # ---- run: the operation itself
         if plan.is_hop:
             name = plan.name.rpartition("::")[2]
             if name in INLINED:
-                return self._higher_order(plan, name, args, kwargs)
+                return self.run_higher_order(plan, name, args, kwargs)
             started = clock()
             out = plan.run(*args, **kwargs)
         else:
             started = clock()
-            if rec.foreign:
+            if rec.foreign_types:
                 with torch._C.DisableTorchFunctionSubclass():
                     out = plan.run(*args, **kwargs)
             else:
@@ -170,12 +179,12 @@ class RecordMode(TorchDispatchMode):
         if rec.closed:
             return out
 
-        # whose: module, autograd node, thread
+        # ---- whose: scope, backward node, thread, and the values that were made
         thread = get_ident()
         node = current_autograd_node()
         sequence = sequence_number()
-        if rec.declared is not None and (node is None or thread in rec.declared.again):
-            rec.declared.follow(thread)
+        if rec.user_functions is not None and (node is None or thread in rec.user_functions.in_backward):
+            rec.user_functions.follow(thread)
         if function is not None and node is None:
             scope = rec.function_scope(function, sequence, thread)
         else:
@@ -188,29 +197,22 @@ class RecordMode(TorchDispatchMode):
             backward = node._sequence_nr()
             if backward >= UNNUMBERED:
                 backward = ACCUMULATE
-                rec.gradients.wrote(node, plan.name, args, numbers, birth)
+                rec.grad_writes.note(node, plan.name, args, numbers, birth)
         if written:
-            if rec.blank:
-                for slot in writes:
-                    rec.blank.pop(numbers[slot], None)
-            for tensor in written:
-                numbers.append(rec.note(tensor, birth))
-                rec.check_size(tensor, birth)
-            for tensor in flat_tensors((out,)):
-                if not any(tensor is other for other in written):
-                    numbers.append(rec.note(tensor, birth))
+            self._add_written(writes, written, out, numbers, birth)
         elif type(out) is Tensor:
-            numbers.append(rec.note(out, birth))
+            numbers.append(rec.add(out, birth))
         elif out is not None:
             for tensor in flat_tensors((out,)):
-                numbers.append(rec.note(tensor, birth))
-        if plan.blank:
-            rec.blank[numbers[-1]] = birth
-        if seed is not None:
-            keep_state(rec, seed, birth)
+                numbers.append(rec.add(tensor, birth))
+        if plan.uninitialized:
+            rec.uninitialized[numbers[-1]] = birth
+        if drawn is not None:
+            keep_rng_state(rec, drawn, birth)
         if plan.escape:
-            rec.escapes.append((plan.name, numbers[0], site, birth))
+            rec.python_escapes.append((plan.name, numbers[0], site, birth))
             rec.kept.python_values[birth] = out
+        # a row of the log, as recorder.py describes it
         rec.log += (
             11 + len(numbers),
             birth,
@@ -228,8 +230,8 @@ class RecordMode(TorchDispatchMode):
         rec.overhead += clock() - entered - (ended - started)
         return out
 
-    def _other(self, arg: Any, kind: type, key: list[Any], numbers: list[int]) -> None:
-        """Note an argument that is not a plain positional tensor or integer."""
+    def _add_argument(self, arg: Any, kind: type, key: list[Any], numbers: list[int]) -> None:
+        """Add an argument that is not a plain positional tensor or integer to the key of a call."""
         if kind in LITERALS:
             key.append(arg)
         elif kind is float:
@@ -242,43 +244,59 @@ class RecordMode(TorchDispatchMode):
                 key += arg
             else:
                 for part in arg:
-                    self._other(part, type(part), key, numbers)
+                    self._add_argument(part, type(part), key, numbers)
         elif isinstance(arg, Tensor):
             rec = self.recorder
             rec.tensor_types.add(kind)
-            own: Any = kind
-            if own.__torch_function__ is not torch._C._disabled_torch_function_impl:
-                rec.foreign = True
+            tensor_type: Any = kind
+            if tensor_type.__torch_function__ is not torch._C._disabled_torch_function_impl:
+                rec.foreign_types = True
             numbers.append(rec.number_of(arg))
             key.append(SLOT)
         elif isinstance(arg, dict):
             key.append((kind, tuple(arg)))
             for part in arg.values():
-                self._other(part, type(part), key, numbers)
-        elif kind is torch.ScriptObject:  # a packed weight: made anew for each call, and cannot be compared
-            key.append((kind, hash(arg)))  # the address of what it stands for, which its call keeps alive
+                self._add_argument(part, type(part), key, numbers)
+        elif kind is torch.ScriptObject:
+            # a packed weight: made anew for each call, and cannot be compared; its hash is the address of what it
+            # stands for, which its call keeps alive
+            key.append((kind, hash(arg)))
         else:
             key.append(arg)
 
-    def _unseen(self, plan: Plan, args: Any, kwargs: Any) -> Any:
-        """Run an operation inside code that a compiler generated: its neighbours are invisible, so it is left out."""
+    def _add_written(
+        self, slots: tuple[int, ...], written: list[Tensor], out: Any, numbers: list[int], birth: int
+    ) -> None:
+        """Number the new versions of tensors that an operation wrote, then what it returned beside them."""
         rec = self.recorder
-        rec.unseen["compiled"] = rec.unseen.get("compiled", 0) + 1
+        if rec.uninitialized:
+            for slot in slots:
+                rec.uninitialized.pop(numbers[slot], None)
+        for tensor in written:
+            numbers.append(rec.add(tensor, birth))
+            rec.note_write(tensor, birth)
+        for tensor in flat_tensors((out,)):
+            if not any(tensor is other for other in written):
+                numbers.append(rec.add(tensor, birth))
+
+    def _run_compiled(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
+        """Run an operation inside code that a compiler generated: its neighbours are invisible, so it is left out."""
+        self.recorder.uncaptured["compiled"] += 1
         return plan.run(*args, **(kwargs or {}))
 
-    def _fill_blanks(self, call: int, numbers: list[int], args: Any, kwargs: Any) -> None:
+    def _record_fills(self, call: int, numbers: list[int], args: Any, kwargs: Any) -> None:
         """Before memory without contents is read: if no operation wrote to it, code that cannot be seen did."""
         rec = self.recorder
         info = rec.calls[call]
         tensors: list[Tensor] | None = None
         for slot, number in enumerate(numbers):
-            if number not in rec.blank or slot in info.writes or slot in info.shape_only:
+            if number not in rec.uninitialized or slot in info.writes or slot in info.shape_only:
                 continue
             if tensors is None:
                 tensors = list(flat_tensors((*args, *kwargs.values())))
-            numbers[slot] = unseen.fill(rec, tensors[slot], number)
+            numbers[slot] = record_fill(rec, tensors[slot], number)
 
-    def _higher_order(self, plan: Plan, name: str, args: Any, kwargs: Any) -> Any:
+    def run_higher_order(self, plan: OpPlan, name: str, args: Any, kwargs: Any) -> Any:
         """Run a higher-order operator's own eager kernel with the mode on, so that what it calls is recorded."""
         kernel = eager_kernel(plan.func)
         rec = self.recorder
@@ -291,10 +309,10 @@ class RecordMode(TorchDispatchMode):
             rec.leave(number, thread)
 
 
-leave_alone(RecordMode.__torch_dispatch__)
 for _method in (
-    Recorder._dead,
-    Recorder._opaque_dead,
+    RecordMode.__torch_dispatch__,
+    Recorder._storage_died,
+    Recorder._opaque_died,
     Recorder.enter,
     Recorder.leave,
     Recorder.module_number,
@@ -326,8 +344,11 @@ def storage_as_tensor(args: Any) -> tuple[Any, Any]:
     return torch.ops.aten.set_.source_Tensor_storage_offset, (target, source, *geometry)
 
 
+# ---------------------------------------------------------------- random generators
+
+
 class GeneratorState(NamedTuple):
-    """A generator that an operation is about to draw from, and how it was found."""
+    """A generator that an operation is about to draw from, and its state before."""
 
     generator: Any
     device: str
@@ -335,37 +356,36 @@ class GeneratorState(NamedTuple):
     content: bytes
 
 
-def drawn_from(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GeneratorState | None:
+def generator_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GeneratorState | None:
     """The generator that a random operation is about to draw from; None on a device whose generator is not known."""
     generator = kwargs.get("generator")
-    device = "cpu"
+    name = "cpu"
     if generator is None:
-        found = kwargs.get("device")
-        if found is None:
-            tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-            found = tensors[0].device if tensors else torch.device("cpu")
-        found = torch.device(found)
-        if found.type == "cuda":
-            index = torch.cuda.current_device() if found.index is None else found.index
+        device = kwargs.get("device")
+        if device is None:
+            device = next((arg.device for arg in args if isinstance(arg, Tensor)), "cpu")
+        device = torch.device(device)
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
             generator = torch.cuda.default_generators[index]
-            device = f"cuda:{index}"
-        elif found.type == "cpu":
+            name = f"cuda:{index}"
+        elif device.type == "cpu":
             generator = torch.default_generator
         else:
             return None
     state = generator.get_state()
-    return GeneratorState(generator, device, state, _bytes(state))
+    return GeneratorState(generator, name, state, _content(state))
 
 
-def keep_state(rec: Recorder, found: GeneratorState, node: int) -> None:
-    """After an operation has drawn: keep the state that it found, where that was not left by the one before."""
-    generator, device, state, content = found
-    if rec.random_states.get(generator) != content:
+def keep_rng_state(rec: Recorder, drawn: GeneratorState, node: int) -> None:
+    """After an operation has drawn: keep the state from before, if it is not what the last random one left behind."""
+    generator, device, state, content = drawn
+    if rec.rng_states.get(generator) != content:
         default = generator is torch.default_generator or device != "cpu"
         rec.kept.rng_states[node] = RngState(None if default else generator, device, state)
-    rec.random_states[generator] = _bytes(generator.get_state())
+    rec.rng_states[generator] = _content(generator.get_state())
 
 
-def _bytes(state: torch.Tensor) -> bytes:
+def _content(state: torch.Tensor) -> bytes:
     """A generator's state, read without an operation."""
     return ctypes.string_at(state.data_ptr(), state.numel())

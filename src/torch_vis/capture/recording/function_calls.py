@@ -1,8 +1,8 @@
 """Calls of torch's public functions as scopes: the names a program is written in, around the operations that they ran.
 
 A ``TorchFunctionMode`` sees ``torch.nn.functional.conv2d`` or ``Tensor.view`` where the dispatch mode sees what those
-are made of. It costs a Python call for each, and torch takes some short cuts only where no such mode is active, so it
-is there only when names were asked for; a short cut that was not taken is counted and told.
+are made of. It costs a Python call for each, and torch takes some fast paths only where no such mode is active, so it
+is there only when names were asked for; a fast path that was not taken is counted and becomes a limit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from torch_vis.capture.recording.user_functions import UserFunctions, api_name, 
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
-redispatch: Any = getattr(torch.overrides, "redispatch_function", None)  # not in torch 2.11
+# not in torch 2.11
+redispatch: Any = getattr(torch.overrides, "redispatch_function", None)
 
 # Torch lists its functions at the first question and keeps the list. Asked now, before a recorder wraps any of them.
 resolve_name(torch.add)
@@ -43,38 +44,41 @@ OPENED = frozenset({"torch.nn.functional.multi_head_attention_forward"})
 """Functions that are a whole layer: what they call is worth a scope of its own, inside theirs."""
 
 PASSED_THROUGH = frozenset({"Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"})
-"""Functions that run the work of others: no scope, and what they call is seen."""
+"""Functions that only run other work: they have no scope, and what they call is seen."""
 
 ATTRIBUTES_THAT_RUN = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
-QUIET = frozenset(
+PROPERTIES = frozenset(
     f"Tensor.{name}"
     for name in "__len__ dim element_size get_device is_complex is_contiguous is_floating_point ndimension numel "
     "register_hook requires_grad_ size storage_offset stride".split()
 )
-FAST_PATH = (
-    "some Tensor argument has_torch_function"  # what attention notes when a mode makes it go the long way
-)
-REASONS = {  # by code: the variable that it notes this in
+# the reason that attention writes down when a mode makes it leave the fast path
+FAST_PATH = "some Tensor argument has_torch_function"
+# by code: the variable that it writes this into
+REASONS = {
     id(torch.nn.MultiheadAttention.forward.__code__): "why_not_fast_path",
     id(torch.nn.TransformerEncoderLayer.forward.__code__): "why_not_sparsity_fast_path",
     id(torch.nn.TransformerEncoder.forward.__code__): "why_not_sparsity_fast_path",
 }
 
 
-TENSOR = "<tensor>"  # stands for a tensor among the arguments of a call
+# stands for a tensor among the arguments of a call
+TENSOR = "<tensor>"
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
-PLAIN = frozenset(
-    {int, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format}
-)  # arguments that are told from all others by being equal
-EMPTY = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, type(None))  # hold no tensor
-LONGEST = 64  # a longer list, or text, is data and told by its length
+# types of arguments that equal only arguments of the same type
+PLAIN = frozenset({int, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format})
+# types of results without a tensor
+EMPTY = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, type(None))
+# a longer list, or text, is data and written as its length
+LONGEST = 64
 DEEPEST = 8
 FAILED = object()
-UNKNOWN = -1  # in a note: a tensor that no operation has seen
+# in a note: a tensor that no operation has seen
+UNKNOWN = -1
 
 
 class FunctionPlan(NamedTuple):
-    """What to do at the call of one function."""
+    """What to do when one function is called: run it, in a scope or not, with the mode on inside or not."""
 
     run: Any
     module: int
@@ -91,10 +95,13 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, recorder: Recorder, closed: frozenset[str] = frozenset()) -> None:
         super().__init__()
         self.recorder = recorder
-        self.closed = closed  # names that are not to be opened
-        self.known: dict[Any, FunctionPlan] = {}
-        self.notes = array("q")  # see ``_note``
-        self.spellings: dict[Any, int] = {}  # function and arguments as written, tensors left blank
+        # names that are not to be opened
+        self.closed = closed
+        self.plans: dict[Any, FunctionPlan] = {}
+        # see ``_note``
+        self.notes = array("q")
+        # function and arguments as written, with ``TENSOR`` for each tensor
+        self.spellings: dict[Any, int] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one call in a scope of its own."""
@@ -102,58 +109,59 @@ class FunctionMode(TorchFunctionMode):
         if is_compiling() or rec.closed:
             return func(*args, **(kwargs or {}))
         try:
-            called = self.known.get(func) or self._meet(func)
-        except TypeError:  # it cannot be hashed
-            called = self._meet(func)
-        if called.module < 0 and not called.opened:
-            return called.run(*args, **(kwargs or {}))
-        alone = called.opened and redispatch is not None and not torch._C._len_torch_function_stack()
-        if called.module < 0:
-            return self._open(called, types, args, kwargs) if alone else func(*args, **(kwargs or {}))
-        if called.opened:
-            self._fast_path(types)
+            plan = self.plans.get(func) or self._new_plan(func)
+        except TypeError:
+            plan = self._new_plan(func)
+        if plan.module < 0 and not plan.opened:
+            return plan.run(*args, **(kwargs or {}))
+        alone = plan.opened and redispatch is not None and not torch._C._len_torch_function_stack()
+        if plan.module < 0:
+            return self._open(plan, types, args, kwargs) if alone else func(*args, **(kwargs or {}))
+        if plan.opened:
+            self._count_fast_path(types)
         entered, thread = rec.clock(), get_ident()
-        given: list[Tensor] = []
-        spelling = (called.module, frozen(args, given), frozen(kwargs, given) if kwargs else None)
-        numbers = [self._number(tensor) for tensor in given]
-        if rec.declared is not None:
-            rec.declared.follow(thread)
+        tensors: list[Tensor] = []
+        spelling = (plan.module, frozen(args, tensors), frozen(kwargs, tensors) if kwargs else None)
+        numbers = [self._number(tensor) for tensor in tensors]
+        if rec.user_functions is not None:
+            rec.user_functions.follow(thread)
         before, count = rec.current.get(thread, 0), rec.count
         around = -1 if grad_enabled() else self._autograd_function(thread)
         if around >= 0:
             rec.current[thread] = around
-        scope = rec.enter(called.module, thread)
+        scope = rec.enter(plan.module, thread)
         out = FAILED
         try:
             if alone:
-                out = self._open(called, types, args, kwargs)
+                out = self._open(plan, types, args, kwargs)
             else:
-                out = called.run(*args, **kwargs) if kwargs else called.run(*args)
+                out = plan.run(*args, **kwargs) if kwargs else plan.run(*args)
             return out
         finally:
-            if rec.count == count and scope == len(rec.scopes) - 1 and not rec.shared:
+            if rec.count == count and scope == len(rec.scopes) - 1 and not rec.many_threads:
                 rec.scopes.pop()
             else:
                 rec.leave(scope, thread)
-                _, _, began, ended, *_ = rec.scopes[scope]
+                _, _, start, stop, *_ = rec.scopes[scope]
                 if out is not FAILED and not rec.closed:
-                    self._note(scope, spelling, given, numbers, out)
+                    self._note(scope, spelling, tensors, numbers, out)
                 if around >= 0:
                     _stretch(rec.scopes[around], rec.scopes[scope])
-                rec.overhead += began - entered + rec.clock() - ended
+                rec.overhead += start - entered + rec.clock() - stop
             rec.current[thread] = before
 
     def __exit__(self, *exception: object) -> None:
         stack = _get_current_function_mode_stack()
         if stack and stack[-1] is self:
             _pop_mode()
-        else:  # the block left a mode of its own behind
+        else:
+            # the block left a mode of its own behind
             _restack([mode for mode in stack if mode is not self])
 
-    def _open(self, called: FunctionPlan, types: Any, args: Any, kwargs: Any) -> Any:
+    def _open(self, plan: FunctionPlan, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a function with the mode on for what it calls, though not for itself again."""
         with self:
-            return redispatch(called.run, types, args, kwargs or {})
+            return redispatch(plan.run, types, args, kwargs or {})
 
     def _number(self, tensor: Tensor) -> int:
         """The number of a tensor's newest version; nothing is noted of one that no operation has seen."""
@@ -164,46 +172,48 @@ class FunctionMode(TorchFunctionMode):
             return entry.number if entry.address == tensor.untyped_storage()._cdata else UNKNOWN
         return entry.number
 
-    def _note(self, scope: int, spelling: Any, given: list[Tensor], before: list[int], out: Any) -> None:
-        """Keep what a call was given and gave back, as numbers: scope, spelling, how many of each, then these.
+    def _note(self, scope: int, spelling: Any, inputs: list[Tensor], before: list[int], out: Any) -> None:
+        """Keep the inputs and outputs of a call as numbers: scope, spelling, how many of each, then these.
 
-        A tensor that was first seen during the call has its number after it, as ``-2 - number``. A call that gives
-        back no tensor gives those that it changed.
+        An input that was first seen during the call has its number after it, as ``-2 - number``. The outputs of a call
+        that returns no tensor are those that it changed.
         """
-        for place, number in enumerate(before):
+        for index, number in enumerate(before):
             if number == UNKNOWN:
-                found = self._number(given[place])
-                before[place] = UNKNOWN if found == UNKNOWN else -2 - found
+                later = self._number(inputs[index])
+                before[index] = UNKNOWN if later == UNKNOWN else -2 - later
         if type(out) is Tensor:
             after = [self._number(out)]
         elif not isinstance(out, EMPTY):
             after = [self._number(tensor) for tensor in flat_tensors((out,))] or [UNKNOWN]
         else:
             after = []
-            for tensor, number in zip(given, before, strict=True):
-                found = self._number(tensor)
-                if found not in (UNKNOWN, number, -2 - number):
-                    after.append(found)
+            for tensor, number in zip(inputs, before, strict=True):
+                later = self._number(tensor)
+                if later not in (UNKNOWN, number, -2 - number):
+                    after.append(later)
         number = self.spellings.setdefault(spelling, len(self.spellings))
         self.notes.extend((scope, number, len(before), len(after), *before, *after))
 
-    def _meet(self, func: Any) -> FunctionPlan:
+    def _new_plan(self, func: Any) -> FunctionPlan:
         """What to do about a function, at its first call."""
-        run = getattr(func, "unwrapped", func)  # a method that a recorder wraps already
+        # a recorder may have wrapped a method already
+        run = getattr(func, "unwrapped", func)
         name = api_name(run)
         opened = (name in OPENED or name in PASSED_THROUGH) and name not in self.closed
-        if is_quiet(name) or name in PASSED_THROUGH:
-            called = FunctionPlan(run, -1, opened)
+        if is_property(name) or name in PASSED_THROUGH:
+            plan = FunctionPlan(run, -1, opened)
         else:
             shown = name.removesuffix(".__get__")
             module = self.recorder.module_number(run, shown, last_part(shown), "function")
-            self.recorder.api_modules.add(module)
-            called = FunctionPlan(run, module, opened)
+            self.recorder.function_modules.add(module)
+            plan = FunctionPlan(run, module, opened)
         try:
-            self.known[func] = called
+            self.plans[func] = plan
         except TypeError:
-            pass  # it is met again at each call
-        return called
+            # it has no hash, and is planned again at each call
+            pass
+        return plan
 
     def _autograd_function(self, thread: int) -> int:
         """The scope of the autograd.Function whose ``forward`` makes this call, -1 if none does."""
@@ -213,7 +223,7 @@ class FunctionMode(TorchFunctionMode):
         frame: Any = getframe(2)
         while frame is not None:
             code = frame.f_code
-            if id(code) not in rec.boring:
+            if id(code) not in rec.library_codes:
                 info = rec.codes.get(id(code)) or rec.new_code(code)
                 if info.function is not None:
                     return rec.function_scope(info, sequence_number(), thread)
@@ -222,8 +232,8 @@ class FunctionMode(TorchFunctionMode):
             frame = frame.f_back
         return -1
 
-    def _fast_path(self, types: Any) -> None:
-        """Count an attention that would have gone its fast path but for this mode."""
+    def _count_fast_path(self, types: Any) -> None:
+        """Count a call of attention that would have taken its fast path but for this mode."""
         if torch._C._len_torch_function_stack() or any(
             kind not in (torch.Tensor, torch.nn.Parameter) for kind in types
         ):
@@ -235,13 +245,13 @@ class FunctionMode(TorchFunctionMode):
             if reason is not None and frame.f_locals.get(reason) == FAST_PATH:
                 tensors = frame.f_locals.get("tensor_args", ())
                 if not grad_enabled() or not any(t is not None and t.requires_grad for t in tensors):
-                    rec.unseen["fast paths"] = rec.unseen.get("fast paths", 0) + 1
+                    rec.uncaptured["fast paths"] += 1
                     return
             frame = frame.f_back
 
 
 def frozen(item: Any, tensors: list[Tensor], depth: int = 0) -> Any:
-    """An argument as something hashable that tells how it was written; its tensors are left blank and listed.
+    """An argument in a hashable form, as it was written; its tensors become ``TENSOR`` and are listed.
 
     >>> frozen((torch.ones(1), 2, 0.5, slice(1, None)), [])
     (<class 'tuple'>, '<tensor>', 2, (<class 'float'>, 0.5), (<class 'slice'>, 1, None, None))
@@ -253,7 +263,8 @@ def frozen(item: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     if kind in PLAIN:
         return item
     if kind is float or kind is bool:
-        return (kind, item or repr(item))  # 0.0 and -0.0 are equal, and so are False and 0
+        # 0.0 and -0.0 are equal, and so are False and 0
+        return (kind, item or repr(item))
     if kind is str:
         return (kind, item if len(item) <= LONGEST else f"{item[: LONGEST - 1]}…")
     if depth == DEEPEST:
@@ -272,19 +283,19 @@ def frozen(item: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     return (object, kind.__name__)
 
 
-def is_quiet(name: str) -> bool:
-    """Whether a function only tells something of a tensor.
+def is_property(name: str) -> bool:
+    """Whether a function only reads a property of a tensor.
 
-    >>> is_quiet("Tensor.shape.__get__"), is_quiet("Tensor.mT.__get__"), is_quiet("Tensor.add")
+    >>> is_property("Tensor.shape.__get__"), is_property("Tensor.mT.__get__"), is_property("Tensor.add")
     (True, False, False)
     """
     if name.endswith((".__get__", ".__set__")):
         return name.split(".")[-2] not in ATTRIBUTES_THAT_RUN
-    return name in QUIET
+    return name in PROPERTIES
 
 
 def _stretch(outer: list[int], inner: list[int]) -> None:
-    """Let a scope that has no times of its own reach from the first to the last of those in it."""
+    """Extend a scope that has no times of its own to those of a scope inside it."""
     outer[2] = outer[2] or inner[2]
     outer[3] = inner[3]
     outer[4] += inner[4]
@@ -306,9 +317,8 @@ def _restack(modes: list[TorchFunctionMode]) -> None:
 
 _watchers = 0
 _set_hook: Any = None
-_parked: dict[
-    int, tuple[Any, list[TorchFunctionMode]]
-] = {}  # by thread: whose doing, and the modes as they were
+# by thread: the frame that turned Dynamo's hook on, and the function modes as they were
+_parked: dict[int, tuple[Any, list[TorchFunctionMode]]] = {}
 
 
 def watch_compiled() -> bool:
@@ -341,9 +351,11 @@ def _hook_is_set(callback: Any) -> Any:
         if thread not in _parked and any(isinstance(mode, FunctionMode) for mode in stack):
             _parked[thread] = (caller, stack)
             _restack([mode for mode in stack if not isinstance(mode, FunctionMode)])
-        return _set_hook(callback)  # from here on Dynamo looks at every frame: nothing of ours may follow
+        # from here on Dynamo looks at every frame: nothing of ours may follow
+        return _set_hook(callback)
     before = _set_hook(None)
-    if thread in _parked and _parked[thread][0] is caller:  # and not a function that asked not to be compiled
+    # and not a function that asked not to be compiled
+    if thread in _parked and _parked[thread][0] is caller:
         _, stack = _parked.pop(thread)
         now = _get_current_function_mode_stack()
         kept = [mode for mode in stack if isinstance(mode, FunctionMode) or mode in now]
@@ -356,15 +368,15 @@ class FunctionScopes:
 
     def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]] = ()) -> None:
         functions = list(functions)
-        whole = frozenset(name_of(function) for function in functions if code_of(function) is None)
+        operations = frozenset(name_of(function) for function in functions if code_of(function) is None)
         self.recorder = recorder
-        recorder.naming = FunctionMode(recorder, whole)
-        recorder.declared = UserFunctions(recorder, functions) if functions else None
+        recorder.function_mode = FunctionMode(recorder, operations)
+        recorder.user_functions = UserFunctions(recorder, functions) if functions else None
 
     def __enter__(self) -> FunctionScopes:
         self._watching = watch_compiled()
         try:
-            self.recorder.naming.__enter__()
+            self.recorder.function_mode.__enter__()
         except BaseException:
             unwatch_compiled()
             raise
@@ -373,11 +385,11 @@ class FunctionScopes:
     def __exit__(self, *exception: object) -> None:
         rec = self.recorder
         try:
-            rec.naming.__exit__(None, None, None)
+            rec.function_mode.__exit__(None, None, None)
         finally:
             unwatch_compiled()
-            if rec.declared is not None:
-                rec.declared.end()
+            if rec.user_functions is not None:
+                rec.user_functions.end()
         if not self._watching and "torch._dynamo.eval_frame" in sys.modules:
             frames = sys.modules["torch._dynamo.utils"].counters["frames"]
-            rec.unseen["compiled under names"] = frames["total"]
+            rec.uncaptured["compiled under names"] = frames["total"]

@@ -13,14 +13,16 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_dispatch_stack_at, _len_torch_dispatch_stack
 
-from torch_vis.capture.recording import opaque_nodes as unseen
 from torch_vis.capture.recording.dispatch_mode import RecordMode
+from torch_vis.capture.recording.opaque_nodes import OpaqueCall
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
 from torch_vis.capture.recording.source_lines import leave_alone
 
+COMPILED = "torch_vis::compiled"
 _original: Any = None
-_spent = 0
-_begun: list[int] = []
+_compile_ns = 0
+# when the compilations began that are under way
+_started: list[int] = []
 
 
 def install() -> None:
@@ -28,43 +30,44 @@ def install() -> None:
     _wrap()
     callbacks = sys.modules.get("torch._dynamo.callback")
     if callbacks is not None:
-        callbacks.callback_handler.register_start_callback(_begins)
-        callbacks.callback_handler.register_end_callback(_ends)
+        callbacks.callback_handler.register_start_callback(_compilation_begins)
+        callbacks.callback_handler.register_end_callback(_compilation_ends)
 
 
 def uninstall() -> None:
     """Undo ``install``."""
     global _original
     callbacks = sys.modules.get("torch._dynamo.callback")
-    if callbacks is not None and _ends in callbacks.callback_handler.end_callbacks:
-        callbacks.callback_handler.remove_start_callback(_begins)
-        callbacks.callback_handler.remove_end_callback(_ends)
-    _begun.clear()
+    if callbacks is not None and _compilation_ends in callbacks.callback_handler.end_callbacks:
+        callbacks.callback_handler.remove_start_callback(_compilation_begins)
+        callbacks.callback_handler.remove_end_callback(_compilation_ends)
+    _started.clear()
     if _original is not None:
         sys.modules["torch._inductor.output_code"].CompiledFxGraph.__call__ = _original
         _original = None
 
 
 def compile_ns() -> int:
-    """How long Dynamo and what comes after it have compiled while a recorder was active; it only grows."""
-    return _spent
+    """How long Dynamo and its backends have compiled while a recorder was active; it only grows."""
+    return _compile_ns
 
 
-@leave_alone  # called under Dynamo's lock, which it would wait for itself
-def _begins(*_: Any) -> None:
-    _begun.append(time.perf_counter_ns())
+# both are called under Dynamo's lock, which it would wait for itself
+@leave_alone
+def _compilation_begins(*_: Any) -> None:
+    _started.append(time.perf_counter_ns())
 
 
 @leave_alone
-def _ends(*_: Any) -> None:
-    global _spent
-    if _begun:
-        _spent += time.perf_counter_ns() - _begun.pop()
+def _compilation_ends(*_: Any) -> None:
+    global _compile_ns
+    if _started:
+        _compile_ns += time.perf_counter_ns() - _started.pop()
     _wrap()
 
 
 @leave_alone
-def _wrap(*_: Any) -> None:
+def _wrap() -> None:
     global _original
     module = sys.modules.get("torch._inductor.output_code")
     if module is not None and _original is None:
@@ -74,23 +77,21 @@ def _wrap(*_: Any) -> None:
 
 def _call(self: Any, inputs: Any) -> Any:
     """Stands for ``CompiledFxGraph.__call__`` while a recorder is active."""
-    recorders = list(_recorders())
+    recorders = _recorders()
     if not recorders:
         return _original(self, inputs)
-    changed = {position for position in self.mutated_input_idxs if isinstance(inputs[position], torch.Tensor)}
     tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
-    writes = [t for position, t in enumerate(inputs) if position in changed]
-    slots = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in writes)
-    begun = [unseen.begins(recorder, tensors, slots) for recorder in recorders]
+    mutated = set(self.mutated_input_idxs)
+    written = [t for position, t in enumerate(inputs) if position in mutated and isinstance(t, torch.Tensor)]
+    slots = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in written)
+    calls = [OpaqueCall(recorder, tensors, slots) for recorder in recorders]
     result = _original(self, inputs)
-    for recorder, start in zip(recorders, begun, strict=True):
-        site = recorder.site_of(sys._getframe().f_back)
-        unseen.ends(
-            recorder, "torch_vis::compiled", start, tensors, slots, list(flat_tensors((result,))), site
-        )
+    for call in calls:
+        site = call.rec.site_of(sys._getframe().f_back)
+        call.finish(COMPILED, list(flat_tensors((result,))), site)
     return result
 
 
 def _recorders() -> list[Recorder]:
-    modes = [_get_dispatch_stack_at(place) for place in range(_len_torch_dispatch_stack())]
+    modes = [_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack())]
     return [mode.recorder for mode in modes if isinstance(mode, RecordMode)]

@@ -3,6 +3,12 @@
 Module hooks would serve, but for compiled modules: hooks that are there while Dynamo compiles are compiled in and
 guarded on, so the user's next call without us would compile again. ``Module.__call__`` is wrapped instead, for as
 long as a recorder is active; Dynamo looks through the wrapper and guards on nothing of it.
+
+Methods that run parts of a module without a call of it (a ``training_step``, an ``encode``) are scopes like a call,
+recognised by their frame, which is on the stack when a part of the module is called outside of any other module.
+
+Values that leave for Python without an operation (``numpy()``, ``tolist()`` and the array protocols) are seen by no
+mode, so these four methods are wrapped as well.
 """
 
 from __future__ import annotations
@@ -19,22 +25,32 @@ import torch
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from torch_vis.capture.recording import inductor_calls as compiled
+from torch_vis.capture.recording import inductor_calls
 from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
 from torch_vis.capture.recording.source_lines import kind_of, leave_alone
 from torch_vis.capture.recording.user_functions import UserFunctions
 
+# kinds of scopes in which a call of a module is an outermost one
+OUTERMOST = ("run", "optimizer")
+# that the collector has to visit for each tensor: the tensor itself, its storage, a reference to each
+OBJECTS_PER_TENSOR = 4
+# f_locals is a dictionary that the frame keeps, and not a view of it
+LOCALS_ARE_COPIES = sys.version_info < (3, 13)
+ESCAPES = ("numpy", "tolist", "__array__", "__dlpack__")
+MISSING = object()
+
 _lock = threading.Lock()
+# the recorders that are active, by thread, outermost first
 _active: dict[int, list[Recorder]] = {}
+# recorders of threads that may start others, and the modules whose calls there they record too
 _adopting: list[tuple[Recorder, frozenset[int]]] = []
 _module_call = torch.nn.Module.__call__
 _hooks: list[Any] = []
 _thresholds = (gc.get_threshold(), gc.get_threshold())
-AROUND = ("run", "optimizer")  # scopes in which a call of a module is an outermost one
-OBJECTS = (
-    4  # what the collector has to visit for each tensor: the tensor itself, its storage, a reference to each
-)
+_unwrapped: dict[str, Any] = {}
+# whether code is that of a module's method, by its id; with the code, so that its id stays its own
+_methods: dict[int, tuple[CodeType, bool]] = {}
 
 
 class ModuleCalls:
@@ -42,7 +58,8 @@ class ModuleCalls:
 
     def __init__(self, recorder: Recorder, modules: frozenset[int] | None = None) -> None:
         self.recorder = recorder
-        self.modules = modules  # calls of these on other threads are recorded too; None: this thread only
+        # calls of these on other threads are recorded too; None: this thread only
+        self.modules = modules
 
     def __enter__(self) -> ModuleCalls:
         with _lock:
@@ -74,7 +91,7 @@ def _install() -> None:
     _hooks.append(register_optimizer_step_pre_hook(_step_begins))
     _hooks.append(register_optimizer_step_post_hook(_step_ends))
     _wrap_escapes()
-    compiled.install()
+    inductor_calls.install()
     _slow_collector()
 
 
@@ -84,7 +101,7 @@ def _uninstall() -> None:
     while _hooks:
         _hooks.pop().remove()
     _unwrap_escapes()
-    compiled.uninstall()
+    inductor_calls.uninstall()
     _restore_collector()
 
 
@@ -93,7 +110,8 @@ def aside_while_compiling() -> Iterator[None]:
     """Let Dynamo see ``Module.__call__`` as it is: it knows that one, and takes the way through ours step by step."""
     from torch._dynamo.callback import callback_handler
 
-    @leave_alone  # they are called under Dynamo's lock, which it would wait for itself
+    # both are called under Dynamo's lock, which it would wait for itself
+    @leave_alone
     def begins(_: Any) -> None:
         if torch.nn.Module.__call__ is _call:
             torch.nn.Module.__call__ = _module_call  # type: ignore[method-assign]
@@ -108,7 +126,8 @@ def aside_while_compiling() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # a reset of Dynamo inside has dropped them
+        # a reset of Dynamo inside has dropped them
+        with suppress(ValueError):
             callback_handler.remove_start_callback(begins)
             callback_handler.remove_end_callback(ends)
         ends(None)
@@ -118,14 +137,18 @@ def _slow_collector() -> None:
     """Let the garbage collector run about as often as without us, who make some objects for each tensor."""
     global _thresholds
     before = gc.get_threshold()
-    after = (before[0] * OBJECTS, *before[1:])
+    after = (before[0] * OBJECTS_PER_TENSOR, *before[1:])
     gc.set_threshold(*after)
     _thresholds = (before, after)
 
 
 def _restore_collector() -> None:
-    if gc.get_threshold() == _thresholds[1]:  # else the program has set its own meanwhile
+    # otherwise the program has set its own meanwhile
+    if gc.get_threshold() == _thresholds[1]:
         gc.set_threshold(*_thresholds[0])
+
+
+# ---------------------------------------------------------------- calls of modules
 
 
 def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -135,36 +158,37 @@ def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     thread = get_ident()
     recorders = _active.get(thread)
     if recorders is None:
-        return _call_elsewhere(self, args, kwargs)
+        return _call_on_other_thread(self, args, kwargs)
     if len(recorders) > 1:
         return _call_nested(self, args, kwargs, recorders, thread)
     recorder = recorders[0]
-    _look_around(recorder, self, thread)
+    _follow_functions(recorder, self, thread)
     module = recorder.module_numbers.get(id(self))
     scope = recorder.enter(_number(recorder, self) if module is None else module, thread)
     try:
-        if recorder.borders is None:
+        observer = recorder.call_observer
+        if observer is None:
             return _module_call(self, *args, **kwargs)
-        recorder.borders.take(scope, args, kwargs)
+        observer.take(scope, args, kwargs)
         result = _module_call(self, *args, **kwargs)
-        recorder.borders.give(scope, result)
+        observer.give(scope, result)
         return result
     finally:
         recorder.leave(scope, thread)
 
 
 @leave_alone
-def _look_around(recorder: Recorder, module: torch.nn.Module, thread: int) -> None:
+def _follow_functions(recorder: Recorder, module: torch.nn.Module, thread: int) -> None:
     """Bring the scopes of functions and methods in line with what runs, before a call of a module."""
-    if recorder.declared is not None:
-        recorder.declared.follow(thread)
+    if recorder.user_functions is not None:
+        recorder.user_functions.follow(thread)
     if not recorder.operations:
         return
     scope = recorder.current.get(thread, 0)
-    if recorder.modules[recorder.scopes[scope][0]][3] in AROUND:
-        look_above(recorder, module, thread)
-        if recorder.declared is not None:
-            recorder.declared.follow(thread)
+    if recorder.modules[recorder.scopes[scope][0]].kind in OUTERMOST:
+        _find_methods(recorder, module, thread)
+        if recorder.user_functions is not None:
+            recorder.user_functions.follow(thread)
 
 
 def _call_nested(
@@ -172,33 +196,33 @@ def _call_nested(
 ) -> Any:
     """A call that several recorders follow: a trace inside a trace."""
     for recorder in recorders:
-        _look_around(recorder, module, thread)
+        _follow_functions(recorder, module, thread)
     entered = [(recorder, recorder.enter(_number(recorder, module), thread)) for recorder in recorders]
-    watching = [(recorder.borders, scope) for recorder, scope in entered if recorder.borders is not None]
+    observers = [(rec.call_observer, scope) for rec, scope in entered if rec.call_observer is not None]
     try:
-        for borders, scope in watching:
-            borders.take(scope, args, kwargs)
+        for observer, scope in observers:
+            observer.take(scope, args, kwargs)
         result = _module_call(module, *args, **kwargs)
-        for borders, scope in watching:
-            borders.give(scope, result)
+        for observer, scope in observers:
+            observer.give(scope, result)
         return result
     finally:
         for recorder, scope in reversed(entered):
             recorder.leave(scope, thread)
 
 
-def _call_elsewhere(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+def _call_on_other_thread(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
     """A call on a thread without a recorder: recorded too if the run started the thread and traces the module."""
     for recorder, modules in _adopting:
         ours = id(module) in modules or id(module) in recorder.module_numbers
-        if ours and get_ident() not in recorder.older_threads and not recorder.closed:
-            recorder.shared = True
+        if ours and get_ident() not in recorder.threads_at_start and not recorder.closed:
+            recorder.many_threads = True
             mode = RecordMode(recorder) if recorder.operations else nullcontext()
-            with ModuleCalls(recorder), mode, recorder.naming or nullcontext():
+            with ModuleCalls(recorder), mode, recorder.function_mode or nullcontext():
                 return _call(module, *args, **kwargs)
     for recorder, _ in _adopting:
-        if get_ident() not in recorder.older_threads:
-            recorder.unseen["threads"] = recorder.unseen.get("threads", 0) + 1
+        if get_ident() not in recorder.threads_at_start:
+            recorder.uncaptured["threads"] += 1
     return _module_call(module, *args, **kwargs)
 
 
@@ -208,8 +232,9 @@ def _number(recorder: Recorder, module: torch.nn.Module) -> int:
     if number is None:
         name = type(module).__name__
         kind = "compiled" if name == "OptimizedModule" else "module"
+        # the body of a higher-order operator, say, is no module of the user's
         if isinstance(module, torch.fx.GraphModule) and not _is_traced(recorder, module):
-            kind = "function"  # the body of a higher-order operator, say: no module of the user's
+            kind = "function"
         path = f"{name}.forward" if kind == "function" else ""
         number = recorder.module_number(module, path, name, kind)
     return number
@@ -219,18 +244,22 @@ def _is_traced(recorder: Recorder, module: torch.nn.Module) -> bool:
     return any(id(module) in modules for other, modules in _adopting if other is recorder)
 
 
+# ---------------------------------------------------------------- steps of optimizers
+
+
 def _step_begins(optimizer: Any, *_: Any) -> None:
     if is_compiling():
         return
     thread = get_ident()
     for recorder in _active.get(thread, ()):
-        if recorder.declared is not None:
-            recorder.declared.follow(thread)  # a method that has returned is not around the step
+        # a method that has returned is not around the step
+        if recorder.user_functions is not None:
+            recorder.user_functions.follow(thread)
         if recorder.operations:
-            recorder.gradients.read_by(recorder, optimizer)
+            recorder.grad_writes.note_step(recorder, optimizer)
         name = type(optimizer).__name__
         scope = recorder.enter(recorder.module_number(optimizer, name, name, "optimizer"), thread)
-        recorder.steps[thread] = (scope, sys._getframe().f_back)
+        recorder.open_steps[thread] = (scope, sys._getframe().f_back)
 
 
 def _step_ends(optimizer: Any, *_: Any) -> None:
@@ -238,71 +267,66 @@ def _step_ends(optimizer: Any, *_: Any) -> None:
         return
     thread = get_ident()
     for recorder in _active.get(thread, ()):
-        step = recorder.steps.pop(thread, None)
+        step = recorder.open_steps.pop(thread, None)
         if step is not None:
             recorder.leave(step[0], thread)
 
 
-SNAPSHOTS = sys.version_info < (3, 13)  # f_locals is a dictionary that the frame keeps, and not a view of it
-_known: dict[int, tuple[CodeType, bool]] = {}  # with the code, so that its id stays its own
+# ---------------------------------------------------------------- methods of modules
 
 
-def codes_here() -> frozenset[int]:
-    """The code that is running now: what began before a recording is no scope in it."""
-    found, frame = set(), sys._getframe(1).f_back
+def running_codes() -> frozenset[int]:
+    """The ids of the code that is running now: a call that began before a recording is no scope in it."""
+    codes, frame = set(), sys._getframe(1).f_back
     while frame is not None:
-        found.add(id(frame.f_code))
+        codes.add(id(frame.f_code))
         frame = frame.f_back
-    return frozenset(found)
+    return frozenset(codes)
 
 
 @leave_alone
-def look_above(recorder: Recorder, module: torch.nn.Module, thread: int) -> None:
-    """Before a call that no other module is around: note the modules of whose methods it is a part."""
-    begun = clock()
-    step = recorder.steps.get(thread)
+def _find_methods(recorder: Recorder, module: torch.nn.Module, thread: int) -> None:
+    """Before an outermost call of a module: note the modules of whose methods the call is a part."""
+    start = clock()
+    step = recorder.open_steps.get(thread)
     owners: dict[int, tuple[torch.nn.Module, FrameType | None]] = {}
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and (step is None or frame is not step[1]):
         owner = _owner(frame) if _is_method(frame.f_code) else None
-        if owner is not None and owner is not module and _holds(owner, module):
-            running = id(frame.f_code) in recorder.codes_before
-            before = owners.get(id(owner), (owner, None))[1]
-            owners[id(owner)] = (owner, before if running else frame)
+        if owner is not None and owner is not module and any(part is module for part in owner.modules()):
+            ran_before = id(frame.f_code) in recorder.codes_at_start
+            inner = owners.get(id(owner), (owner, None))[1]
+            owners[id(owner)] = (owner, inner if ran_before else frame)
         frame = frame.f_back
     for owner, method in owners.values():
-        name = type(owner).__name__
-        number = recorder.module_number(owner, "", name, "module")
+        number = recorder.module_number(owner, "", type(owner).__name__, "module")
         if method is not None:
-            if recorder.declared is None:
-                recorder.declared = UserFunctions(recorder, ())
-            recorder.declared.methods[id(method.f_code)] = (method.f_code, number, _owner)
-    recorder.overhead += clock() - begun
-
-
-def _holds(owner: torch.nn.Module, part: torch.nn.Module) -> bool:
-    return any(one is part for one in owner.modules())
+            if recorder.user_functions is None:
+                recorder.user_functions = UserFunctions(recorder, ())
+            recorder.user_functions.methods[id(method.f_code)] = (method.f_code, number, _owner)
+    recorder.overhead += clock() - start
 
 
 def _owner(frame: FrameType) -> torch.nn.Module | None:
     """The module whose method a frame runs: its first argument."""
-    seen: dict[str, Any] = frame.f_locals
-    found = seen.get(frame.f_code.co_varnames[0])
-    if (
-        SNAPSHOTS and sys.getrefcount(seen) == 3
-    ):  # the frame's, ours and the argument: nobody else looks at it
-        seen.clear()  # or it would keep what the method lets go of
-    return found if isinstance(found, torch.nn.Module) else None
+    variables: dict[str, Any] = frame.f_locals
+    owner = variables.get(frame.f_code.co_varnames[0])
+    # three references, the frame's, ours and the argument: nobody else looks at it, and it would keep alive what the
+    # method lets go of
+    if LOCALS_ARE_COPIES and sys.getrefcount(variables) == 3:
+        variables.clear()
+    return owner if isinstance(owner, torch.nn.Module) else None
 
 
 def _is_method(code: CodeType) -> bool:
-    known = _known.get(id(code))
+    known = _methods.get(id(code))
     if known is None:
-        known = _known[id(code)] = (code, bool(code.co_argcount) and kind_of(code).user and _of_module(code))
+        is_method = bool(code.co_argcount) and kind_of(code).user and _is_of_module(code)
+        known = _methods[id(code)] = (code, is_method)
     return known[1]
 
 
-def _of_module(code: CodeType) -> bool:
+def _is_of_module(code: CodeType) -> bool:
     """Whether code is that of a method which some class of modules has."""
     stack = [torch.nn.Module]
     while stack:
@@ -316,30 +340,27 @@ def _of_module(code: CodeType) -> bool:
     return False
 
 
-METHODS = ("numpy", "tolist", "__array__", "__dlpack__")
-_MISSING = object()
-_saved: dict[str, Any] = {}
+# ---------------------------------------------------------------- values that leave for Python
 
 
 def _wrap_escapes() -> None:
-    """Wrap the methods through which values leave for Python."""
-    for name in METHODS:
-        _saved[name] = torch.Tensor.__dict__.get(name, _MISSING)
+    for name in ESCAPES:
+        _unwrapped[name] = torch.Tensor.__dict__.get(name, MISSING)
         setattr(torch.Tensor, name, _wrapper(name, getattr(torch.Tensor, name)))
 
 
 def _unwrap_escapes() -> None:
-    """Put the methods back as they were."""
-    while _saved:
-        name, original = _saved.popitem()
-        if original is _MISSING:
+    while _unwrapped:
+        name, original = _unwrapped.popitem()
+        if original is MISSING:
             delattr(torch.Tensor, name)
         else:
             setattr(torch.Tensor, name, original)
 
 
 def _wrapper(name: str, original: Any) -> Any:
-    @leave_alone  # compiled code calls it for arrays; compiled itself, it would call itself for ever
+    # compiled code calls it for arrays; compiled itself, it would call itself for ever
+    @leave_alone
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not is_compiling():
             for recorder in _active.get(get_ident(), ()):
@@ -355,4 +376,4 @@ def _wrapper(name: str, original: Any) -> Any:
 def _note_escape(recorder: Recorder, name: str, tensor: torch.Tensor) -> None:
     entry = recorder.seen.get(id(tensor))
     value = entry.number if entry is not None and entry() is tensor else -1
-    recorder.escapes.append((name, value, recorder.site_of(sys._getframe(2)), -1))
+    recorder.python_escapes.append((name, value, recorder.site_of(sys._getframe(2)), -1))

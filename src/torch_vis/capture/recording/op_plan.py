@@ -1,4 +1,4 @@
-"""What is known of each operator: which arguments it writes, which it only measures, whether it draws random numbers.
+"""What the recorder knows of each operator: which arguments it writes, of which it reads the shape only, and so on.
 
 Most of it is in the operator's schema and is read from there once. The tables below hold what schemas do not say.
 """
@@ -43,11 +43,11 @@ UNDECLARED: dict[str, tuple[tuple[int, ...], int | None]] = {
     "instance_norm": ((3, 4), 5),
 }
 
-# Operators that give memory without contents. What is read from it before an operation wrote to it came unseen.
-BLANK = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
+# Operators that give memory without contents. If it is read before an operation wrote to it, unseen code filled it.
+UNINITIALIZED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
 
 # Operators whose result may carry a conjugate or negative bit.
-FLIPS = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H positive".split())
+CONJ_OR_NEG = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H positive".split())
 
 # Operators whose result is a Python value computed from a tensor's contents.
 ESCAPES = frozenset("_local_scalar_dense item is_nonzero equal allclose".split())
@@ -78,14 +78,13 @@ def _scan(combine: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
 KERNELS: dict[str, Callable[..., Any]] = {"cond": _cond, "scan": _scan}
 
 
-class Plan:
+class OpPlan:
     """What the recorder needs to know of one operator, worked out at its first call."""
 
     __slots__ = (
-        "blank",
         "calls",
+        "conj_or_neg",
         "escape",
-        "flips",
         "func",
         "is_detach",
         "is_hop",
@@ -98,6 +97,7 @@ class Plan:
         "skip",
         "takes_storage",
         "undeclared",
+        "uninitialized",
         "writes",
     )
 
@@ -109,9 +109,8 @@ class Plan:
         self.shape_only: tuple[int, ...] = ()
         self.writes: tuple[int | str, ...] = ()
         self.overwrites: frozenset[int | str] = frozenset()
-        self.random = self.escape = self.skip = self.blank = self.is_view = self.takes_storage = (
-            self.flips
-        ) = False
+        self.random = self.escape = self.skip = self.is_view = self.takes_storage = False
+        self.uninitialized = self.conj_or_neg = False
         self.is_detach = func is torch.ops.aten.detach.default
         self.is_hop = isinstance(func, torch._ops.HigherOrderOperator)
         if isinstance(func, torch._ops.OpOverload):
@@ -145,11 +144,11 @@ class Plan:
             self.undeclared = UNDECLARED.get(short)
             self.shape_only = SHAPE_ONLY_OVERLOADS.get(self.name, SHAPE_ONLY.get(short, ()))
             self.escape = short in ESCAPES
-            self.blank = short in BLANK
-            self.flips = short in FLIPS
+            self.uninitialized = short in UNINITIALIZED
+            self.conj_or_neg = short in CONJ_OR_NEG
             self.takes_storage = self.name.startswith("aten::set_.source_Storage")
 
-    def fresh(self) -> Plan:
+    def fresh(self) -> OpPlan:
         """The same plan with no calls numbered yet."""
         plan = copy.copy(self)
         plan.calls = {}

@@ -2,6 +2,10 @@
 
 Much of this runs once per operation, so it only looks things up and appends. What is appended holds no tensor and, but
 for a few interned tables, nothing the garbage collector has to visit. ``assemble`` makes a graph of it afterwards.
+
+The log is one list of integers, a row per operation: the row's length, the operation's number, its call template,
+scope, source line, autograd sequence number, backward node (or ``FORWARD``, ``ACCUMULATE``, ``SEED``), thread, whether
+gradients were recorded, when it began and ended, then the values that it read, wrote and returned.
 """
 
 from __future__ import annotations
@@ -16,11 +20,11 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from torch_vis.capture.containers import named_tensors, wrapped_parts
-from torch_vis.capture.recording.op_plan import Plan
+from torch_vis.capture.containers import inner_tensors, named_tensors
+from torch_vis.capture.recording.op_plan import OpPlan
 from torch_vis.capture.recording.source_lines import CodeInfo
 from torch_vis.capture.recording.tensors import Tensor, Tensors
-from torch_vis.graph.call import Call, Slot, Special
+from torch_vis.graph.call import Call, Slot, Special, short_name
 from torch_vis.graph.schema import Site
 
 current_autograd_node = torch._C._current_autograd_node
@@ -28,11 +32,18 @@ sequence_number = torch._C._autograd._get_sequence_nr
 
 get_ident = threading.get_ident
 clock = time.perf_counter_ns
-stopped = itertools.repeat(0).__next__  # a clock for runs that are not timed; no call is cheaper
+# a clock for runs that are not timed; no call is cheaper
+stopped = itertools.repeat(0).__next__
 
-FORWARD, ACCUMULATE, SEED = -1, -2, -3  # in a row of the log, in the place of a backward sequence number
-UNNUMBERED = 1 << 62  # from here on, a backward node has no number: it accumulates into .grad
-_schemas: dict[int, Plan] = {}  # read once per process; a recorder takes copies, to number its own calls
+# in a row of the log, instead of the sequence number of a backward node
+FORWARD, ACCUMULATE, SEED = -1, -2, -3
+# from here on, a backward node has no number: it accumulates into .grad
+UNNUMBERED = 1 << 62
+LITERALS = (int, float, complex, str, bool, type(None))
+# How a leaf without a gradient gets its first: the tensor that was handed over, or a copy in the leaf's own layout.
+FIRST_GRADIENT = frozenset({"detach", "clone", "new_empty_strided", "_sparse_coo_tensor_unsafe"})
+# read once per process; a recorder takes copies, to number its own calls
+_plans: dict[int, OpPlan] = {}
 
 
 class CallObserver(Protocol):
@@ -53,7 +64,16 @@ class CallInfo(NamedTuple):
     writes: tuple[int, ...]
     overwrites: frozenset[int]
     shape_only: frozenset[int]
-    plan: Plan
+    plan: OpPlan
+
+
+class ScopeOwner(NamedTuple):
+    """What a scope is a call of: a module, a function, an optimizer, or the run itself."""
+
+    owner: Any
+    path: str
+    type: str
+    kind: str
 
 
 class Recorder(Tensors):
@@ -62,63 +82,75 @@ class Recorder(Tensors):
     def __init__(self, *, keep: bool, timing: bool = True, memory: bool = True) -> None:
         super().__init__(keep=keep, memory=memory)
         self.timing = timing
-        self.operations = True  # False where only the calls of modules are followed, without a mode
-        self.borders: CallObserver | None = None  # sees what goes into and comes out of module calls
+        # False where only the calls of modules are followed, without a mode
+        self.operations = True
+        self.call_observer: CallObserver | None = None
         self.clock: Callable[[], int] = clock if timing else stopped
-        self.log: list[int] = []  # rows on end, each headed by its length and its number
+        self.log: list[int] = []
         self.node_numbers = itertools.count()
-        self.plans: dict[int, Plan] = {}
+        self.plans: dict[int, OpPlan] = {}
         self.calls: list[CallInfo] = []
         self.codes: dict[int, CodeInfo] = {}
-        self.boring: set[int] = set()  # ids of code that is torch's or ours, and nothing special
+        # ids of code that is torch's or ours, and nothing special
+        self.library_codes: set[int] = set()
         self.sites: list[tuple[CodeType | Site, int]] = []
+        # owner, parent, start, stop, the recorder's own time inside, whether it was called in backward
         self.scopes: list[Any] = [[0, -1, clock(), 0, 0, 0]]
+        # the innermost open scope, by thread
         self.current: dict[int, int] = {}
-        self.modules: list[tuple[Any, str, str, str]] = [(None, "", "run", "run")]
+        self.modules: list[ScopeOwner] = [ScopeOwner(None, "", "run", "run")]
+        self.module_numbers: dict[int, int] = {}
         self.function_scopes: dict[tuple[int, int, int], int] = {}
-        self.random_states: dict[Any, bytes] = {}
-        self.escapes: list[tuple[str, int, int, int]] = []
+        # numbers of public functions among the modules
+        self.function_modules: set[int] = set()
+        # what each random generator's last operation left behind
+        self.rng_states: dict[Any, bytes] = {}
+        # method or operator, value, source line and operation, -1 where there is none
+        self.python_escapes: list[tuple[str, int, int, int]] = []
         self.opaque_nodes: list[int] = []
-        self.blank: dict[int, int] = {}
-        self.gradients = GradWrites()
-        self.fill_call = -1
+        # operations that made memory without contents, by value
+        self.uninitialized: dict[int, int] = {}
+        self.fill_template = -1
+        self.grad_writes = GradWrites()
         self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
         self.wrapper_types: dict[type, bool] = {}
+        # a tensor type with a __torch_function__ of its own has been seen
+        self.foreign_types = False
         self.overhead = 0
-        self.steps: dict[
-            int, tuple[int, Any]
-        ] = {}  # by thread: an open optimizer step and the frame it runs in
-        self.shared = False  # operations of other threads are recorded as well
-        self.older_threads = frozenset(thread.ident for thread in threading.enumerate())
-        self.foreign = False  # a tensor type with a __torch_function__ of its own has been seen
-        self.module_numbers: dict[int, int] = {}
-        self.naming: Any = None  # the mode that names calls of public functions, where names were asked for
-        self.declared: Any = None  # what recognises the user's own functions, where some were named
-        self.codes_before: frozenset[int] = frozenset()  # ids of the code that ran when the recording began
-        self.api_modules: set[int] = set()  # numbers of public functions among the modules
+        # by thread: an open optimizer step and the frame it runs in
+        self.open_steps: dict[int, tuple[int, Any]] = {}
+        # operations of other threads are recorded as well
+        self.many_threads = False
+        self.threads_at_start = frozenset(thread.ident for thread in threading.enumerate())
+        # ids of the code that ran when the recording began
+        self.codes_at_start: frozenset[int] = frozenset()
+        # names calls of public functions, where names were asked for
+        self.function_mode: Any = None
+        # recognises the user's own functions, where some were named, and methods of modules
+        self.user_functions: Any = None
 
     # ---------------------------------------------------------------- nodes
 
     def next_node(self) -> int:
-        """The number of the operation that is about to be noted."""
+        """The number of the operation that is about to be recorded."""
         number = next(self.node_numbers)
         self.count = number + 1
         return number
 
     def settle(self) -> None:
-        """After closing: wait for an operation that another thread is just noting."""
-        waits = 1000 if self.shared else 0
-        while waits and len(self.row_places()) < self.count:
+        """After closing: wait for an operation that another thread is just recording."""
+        waits = 1000 if self.many_threads else 0
+        while waits and len(self.row_starts()) < self.count:
             time.sleep(0.001)
             waits -= 1
 
-    def row_places(self) -> list[int]:
-        """Where each row of the log begins."""
-        places, place = [], 0
-        while place < len(self.log):
-            places.append(place)
-            place += self.log[place]
-        return places
+    def row_starts(self) -> list[int]:
+        """The index in the log at which each row begins."""
+        starts, index = [], 0
+        while index < len(self.log):
+            starts.append(index)
+            index += self.log[index]
+        return starts
 
     def write(self, number: int, *row: int) -> None:
         """Append a row to the log."""
@@ -126,25 +158,32 @@ class Recorder(Tensors):
 
     # ---------------------------------------------------------------- calls and sites
 
-    def plan(self, func: Any) -> Plan:
+    def plan(self, func: Any) -> OpPlan:
         """The plan of an operator, made at its first call."""
-        schema = _schemas.get(id(func))
-        if schema is None:
-            schema = _schemas[id(func)] = Plan(func)
-        plan = self.plans[id(func)] = schema.fresh()
-        self.flips = self.flips or plan.flips
+        known = _plans.get(id(func))
+        if known is None:
+            known = _plans[id(func)] = OpPlan(func)
+        plan = self.plans[id(func)] = known.fresh()
+        self.conj_or_neg = self.conj_or_neg or plan.conj_or_neg
         return plan
 
-    def new_call(self, plan: Plan, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def new_call(self, plan: OpPlan, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Number a call template that was not seen before."""
         template, slots_of = encode(plan.name, args, kwargs, self.kept.objects)
-        writes = plan.written(args, kwargs)
-        written = tuple(slot for argument in writes for slot in slots_of.get(argument, ()))
-        over = frozenset(slot for argument in plan.overwrites for slot in slots_of.get(argument, ()))
-        shape = frozenset(slot for argument in plan.shape_only for slot in slots_of.get(argument, ()))
-        slots = sum(1 for _ in template.slots())
+
+        def slots(arguments: Any) -> tuple[int, ...]:
+            return tuple(slot for argument in arguments for slot in slots_of.get(argument, ()))
+
+        info = CallInfo(
+            template,
+            sum(1 for _ in template.slots()),
+            slots(plan.written(args, kwargs)),
+            frozenset(slots(plan.overwrites)),
+            frozenset(slots(plan.shape_only)),
+            plan,
+        )
         number = len(self.calls)
-        self.calls.append(CallInfo(template, slots, written, over, shape, plan))
+        self.calls.append(info)
         if key is not None:
             plan.calls[key] = number
         return number
@@ -160,8 +199,8 @@ class Recorder(Tensors):
         while frame is not None:
             info = self.codes.get(id(frame.f_code)) or self.new_code(frame.f_code)
             if info.user:
-                found = info.sites.get(frame.f_lasti)
-                return self.new_site(info, frame.f_lasti) if found is None else found
+                number = info.sites.get(frame.f_lasti)
+                return self.new_site(info, frame.f_lasti) if number is None else number
             frame = frame.f_back
         return -1
 
@@ -169,7 +208,7 @@ class Recorder(Tensors):
         """What a code object is, at its first appearance."""
         info = self.codes[id(code)] = CodeInfo(code)
         if not info.notable:
-            self.boring.add(id(code))
+            self.library_codes.add(id(code))
         return info
 
     # ---------------------------------------------------------------- scopes
@@ -177,33 +216,32 @@ class Recorder(Tensors):
     def enter(self, module: int, thread: int) -> int:
         """Open a scope on this thread and return its number."""
         number = len(self.scopes)
-        again = 0 if current_autograd_node() is None else 1
-        self.scopes.append([module, self.current.get(thread, 0), self.clock(), 0, self.overhead, again])
+        in_backward = 0 if current_autograd_node() is None else 1
+        self.scopes.append([module, self.current.get(thread, 0), self.clock(), 0, self.overhead, in_backward])
         self.current[thread] = number
         return number
 
     def leave(self, number: int, thread: int) -> None:
         """Close a scope, with any left open inside it by an exception."""
-        module, parent, began, _, before, again = self.scopes[number]
-        # a tuple of numbers is nothing that the garbage collector comes back to
-        self.scopes[number] = (module, parent, began, self.clock(), self.overhead - before, again)
+        module, parent, start, _, before, in_backward = self.scopes[number]
+        # the garbage collector does not come back to a tuple of numbers
+        self.scopes[number] = (module, parent, start, self.clock(), self.overhead - before, in_backward)
         self.current[thread] = parent
 
     def end_lost_step(self, thread: int, frame: Any) -> None:
         """Close an optimizer step that an exception ended: its frame is no longer below the one that runs now."""
-        scope, step = self.steps[thread]
+        scope, step = self.open_steps[thread]
         while frame is not None and frame is not step:
             frame = frame.f_back
         if frame is None:
-            del self.steps[thread]
+            del self.open_steps[thread]
             self.leave(scope, thread)
 
     def function_scope(self, info: CodeInfo, sequence: int, thread: int) -> int:
         """The scope of the running call of an autograd.Function: one per class and sequence number."""
         parent = self.current.get(thread, 0)
-        if (
-            self.scopes[parent][0] in self.api_modules
-        ):  # a call in its forward, whose scope is inside this one's
+        # a call in its forward, whose scope is inside this one's
+        if self.scopes[parent][0] in self.function_modules:
             return parent
         key = (id(info), sequence, parent)
         number = self.function_scopes.get(key)
@@ -220,7 +258,7 @@ class Recorder(Tensors):
         number = self.module_numbers.get(id(owner))
         if number is None:
             number = self.module_numbers[id(owner)] = len(self.modules)
-            self.modules.append((owner, path, type_name, kind))
+            self.modules.append(ScopeOwner(owner, path, type_name, kind))
         return number
 
     # ---------------------------------------------------------------- writes
@@ -233,7 +271,71 @@ class Recorder(Tensors):
         if entry.address is None:
             return any(info.writes for info in self.calls)
         known = self.storages.get(entry.address)
-        return known is not None and known.number in self.dirty
+        return known is not None and known.number in self.written_storages
+
+
+class GradWrites:
+    """The values that became a ``.grad`` during a run, noted as it happens: ``zero_grad()`` may let go of them.
+
+    Pairs of a leaf and the number of a value that was its gradient, in order; ``-1 - n`` stands for the last value that
+    operation ``n`` made. Autograd says which leaf it accumulates into, so this costs nothing per operation.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[weakref.ref[Tensor], int]] = []
+        # the tensor that a fake run uses instead of one of the user's
+        self.substitute: Callable[[Tensor], Tensor] = _itself
+
+    def note(self, node: Any, name: str, args: Any, numbers: list[int], birth: int) -> None:
+        """An operation ran in a node that accumulates; ``numbers`` has the values that it read."""
+        leaf = getattr(node, "variable", None)
+        if leaf is None:
+            return
+        short = short_name(name)
+        if leaf.grad is None:
+            if short in FIRST_GRADIENT:
+                self.rows.append((weakref.ref(leaf), -1 - birth))
+            return
+        gradient = self.substitute(leaf.grad)
+        # out of place only for a graph of the gradients, or sparse; otherwise it is a hook that looks at them
+        out_of_place = short == "add" and (torch.is_grad_enabled() or gradient.is_sparse)
+        operands = args[:1] if short == "add_" else args[:2] if out_of_place else ()
+        for arg, number in zip(operands, numbers):
+            if arg is gradient:
+                self.rows += [(weakref.ref(leaf), number), (weakref.ref(leaf), -1 - birth)]
+
+    def note_step(self, tensors: Tensors, optimizer: Any) -> None:
+        """Note the gradients that a step of an optimizer is about to read, whoever made them."""
+        for group in optimizer.param_groups:
+            for leaf in group["params"]:
+                if leaf.grad is None:
+                    continue
+                for _, tensor in named_tensors(leaf.grad):
+                    part = self.substitute(tensor)
+                    if part.layout is torch.strided or tensors.knows(part):
+                        self.rows.append((weakref.ref(leaf), tensors.number_of(part)))
+
+    def named(self, names: Mapping[int, str]) -> list[tuple[str, int]]:
+        """The names of gradients and the values that they were; ``names`` has those of the leaves, by ``id``."""
+        rows = []
+        for leaf_ref, number in self.rows:
+            leaf = leaf_ref()
+            if leaf is None:
+                continue
+            name = names.get(id(leaf)) or names.get(id(self.substitute(leaf)))
+            if name is None:
+                continue
+            parts = inner_tensors(leaf)
+            if parts is None:
+                rows.append((f"{name}.grad", number))
+            # of several, it is not known which
+            elif len(parts) == 1:
+                rows.append((f"{name}.grad.{parts[0][0]}", number))
+        return rows
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def backward_number(node: Any) -> int:
@@ -253,29 +355,26 @@ def flat_tensors(items: Any) -> Any:
             yield from flat_tensors(item.values())
 
 
-PLAIN = (int, float, complex, str, bool, type(None))
+# ---------------------------------------------------------------- call templates
 
 
 def encode(
     op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], objects: dict[str, Any]
 ) -> tuple[Call, dict[int | str, tuple[int, ...]]]:
-    """The template of a call, and which slots each argument (by position or name) holds.
+    """The template of a call with live arguments, and which slots each argument (by position or name) has.
 
-    What has no literal form is put into ``objects`` under the text that stands for it.
+    An argument that has no literal form is put into ``objects`` under the text that stands for it.
     """
     encoder = _Encoder(objects)
     slots_of: dict[int | str, tuple[int, ...]] = {}
-    positional: list[Any] = []
-    for position, arg in enumerate(args):
+    encoded: list[Any] = []
+    named: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, arg in named:
         first = encoder.slots
-        positional.append(encoder.item(arg))
-        slots_of[position] = tuple(range(first, encoder.slots))
-    named: list[tuple[str, Any]] = []
-    for name, arg in kwargs.items():
-        first = encoder.slots
-        named.append((name, encoder.item(arg)))
-        slots_of[name] = tuple(range(first, encoder.slots))
-    return Call(op, tuple(positional), tuple(named)), slots_of
+        encoded.append(encoder.item(arg))
+        slots_of[key] = tuple(range(first, encoder.slots))
+    count = len(args)
+    return Call(op, tuple(encoded[:count]), tuple(zip(kwargs, encoded[count:]))), slots_of
 
 
 class _Encoder:
@@ -284,87 +383,20 @@ class _Encoder:
         self.slots = 0
 
     def item(self, arg: Any) -> Any:
-        if isinstance(arg, torch.Tensor):
+        if isinstance(arg, Tensor):
             self.slots += 1
             return Slot(self.slots - 1)
-        if type(arg) in PLAIN:
+        if type(arg) in LITERALS:
             return arg
         if isinstance(arg, (list, tuple)):
             return tuple([self.item(part) for part in arg])
         if isinstance(arg, dict):
             return (Special("dict", repr(tuple(arg))), tuple([self.item(part) for part in arg.values()]))
-        if isinstance(arg, torch.dtype):
-            return Special("dtype", str(arg).removeprefix("torch."))
         if isinstance(arg, torch.device):
             return Special("device", str(arg))
-        if isinstance(arg, torch.layout):
-            return Special("layout", str(arg).removeprefix("torch."))
-        if isinstance(arg, torch.memory_format):
-            return Special("memory_format", str(arg).removeprefix("torch."))
+        for kind in (torch.dtype, torch.layout, torch.memory_format):
+            if isinstance(arg, kind):
+                return Special(kind.__name__, str(arg).removeprefix("torch."))
         text = f"{type(arg).__name__} #{len(self.objects)}"
         self.objects[text] = arg
         return Special("object", text)
-
-
-# How a leaf without a gradient gets its first: what was handed over, or a copy in the leaf's own layout.
-FIRST = frozenset({"detach", "clone", "new_empty_strided", "_sparse_coo_tensor_unsafe"})
-
-
-class GradWrites:
-    """Pairs of a leaf and the number of a value that was its gradient, in order.
-
-    ``-1 - n`` stands for the last value that operation ``n`` made.
-    """
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[weakref.ref[Tensor], int]] = []
-        self.met: Callable[[Tensor], Tensor] = _itself  # what stands for a tensor in a run without numbers
-
-    def wrote(self, node: Any, name: str, args: Any, numbers: list[int], birth: int) -> None:
-        """An operation ran in a node that accumulates; ``numbers`` has the values that it read."""
-        leaf = getattr(node, "variable", None)
-        if leaf is None:
-            return
-        short = name.rpartition("::")[2].partition(".")[0]
-        if leaf.grad is None:
-            if short in FIRST:
-                self.rows.append((weakref.ref(leaf), -1 - birth))
-            return
-        before = self.met(leaf.grad)
-        # out of place only for a graph of the gradients, or sparse; otherwise it is a hook that looks at them
-        makes = short == "add" and (torch.is_grad_enabled() or before.is_sparse)
-        operands = args[:1] if short == "add_" else args[:2] if makes else ()
-        for arg, number in zip(operands, numbers):
-            if arg is before:
-                self.rows += [(weakref.ref(leaf), number), (weakref.ref(leaf), -1 - birth)]
-
-    def read_by(self, tensors: Tensors, optimizer: Any) -> None:
-        """Note the gradients that a step of an optimizer is about to read, whoever made them."""
-        for group in optimizer.param_groups:
-            for leaf in group["params"]:
-                gradient = leaf.grad
-                for _, found in named_tensors(gradient) if gradient is not None else ():
-                    part = self.met(found)
-                    if part.layout is torch.strided or tensors.knows(part):
-                        self.rows.append((weakref.ref(leaf), tensors.number_of(part)))
-
-    def named(self, names: Mapping[int, str]) -> list[tuple[str, int]]:
-        """The same by name; ``names`` has those of the leaves, by identity."""
-        found = []
-        for leaf_ref, number in self.rows:
-            leaf = leaf_ref()
-            if leaf is None:
-                continue
-            name = names.get(id(leaf)) or names.get(id(self.met(leaf)))
-            if name is None:
-                continue
-            parts = wrapped_parts(leaf)
-            if parts is None:
-                found.append((f"{name}.grad", number))
-            elif len(parts) == 1:  # of several, it cannot be told which
-                found.append((f"{name}.grad.{parts[0][0]}", number))
-        return found
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
+from collections import Counter
 from typing import Any
 
 import torch
@@ -41,72 +42,90 @@ class TensorRef(weakref.ref):  # type: ignore[type-arg]
     """A weak reference to a tensor that knows the number of its newest version and the address of its memory."""
 
     __slots__ = ("address", "number")
+    # None for a tensor without plain memory (sparse, nested, quantized)
     address: int | None
     number: int
 
 
 class Tensors:
-    """The tensors that a run has met so far, and the memory that they lie on."""
+    """The tensors that a run has used so far, and the memory that they lie on.
+
+    A value is one version of a tensor: a new one with each operation that returns the tensor or writes to it.
+    """
 
     def __init__(self, *, keep: bool, memory: bool) -> None:
         self.keep = keep
-        self.memory = memory  # whether the death of a block of memory is reported
+        # whether the death of a block of memory is reported
+        self.memory = memory
         self.kept = KeptTensors()
-        self.count = 0  # operations so far
+        # operations so far
+        self.count = 0
         self.closed = False
-        self.unseen: dict[str, int] = {}  # counts of what could not be followed, by kind
+        # how often something could not be followed, by kind
+        self.uncaptured: Counter[str] = Counter()
         self.types: dict[Any, int] = {}
         self.type_rows: list[TensorType] = []
         self.type_opaque: list[bool] = []
+        # by id of the tensor
         self.seen: dict[int, TensorRef] = {}
-        self.values: list[int] = []  # number, storage, offset and type of each, on end
+        # flat rows of four: number, storage, offset and type
+        self.values: list[int] = []
         self.value_numbers = itertools.count()
+        # by address
         self.storages: dict[int, StorageRef] = {}
-        self.storage_rows: list[int] = []  # number, bytes, birth and device of each, on end
+        # flat rows of four: number, bytes, birth and device
+        self.storage_rows: list[int] = []
         self.storage_numbers = itertools.count()
+        # storage, new size and operation
         self.resizes: list[tuple[int, int, int]] = []
         self.devices: dict[torch.device, int] = {torch.device("cpu"): 0}
+        # storage, and how many operations there were before
         self.deaths: list[tuple[int, int]] = []
         self.opaque_refs: dict[int, Any] = {}
-        self.stored: dict[int, int] = {}  # elements that sparse and nested tensors hold, by number
-        self.outside: set[int] = set()
-        self.dirty: set[int] = set()
-        self.external_refs: dict[int, Any] = {}
+        # of sparse and nested tensors, by value
+        self.stored_elements: dict[int, int] = {}
+        self.external_storages: set[int] = set()
+        self.written_storages: set[int] = set()
+        # weak references, by value
+        self.external_tensors: dict[int, Any] = {}
+        # values in known memory that no recorded operation made
         self.aliases: list[int] = []
-        self.appeared: list[int] = []
-        self.flips = False  # a tensor with a conjugate or negative bit has been seen
-        self.dead = self._dead if memory else None  # bound once: each binding is an object of its own
+        self.appeared_in_backward: list[int] = []
+        # a tensor with a conjugate or negative bit has been seen, so that types have to tell
+        self.conj_or_neg = False
+        # bound once: each binding is an object of its own
+        self.on_death = self._storage_died if memory else None
 
-    def meet(self, tensor: Tensor) -> TensorRef:
-        """Note a tensor that was not made by a recorded operation: from outside, or an alias torch made unseen."""
-        self.flips = self.flips or tensor.is_conj() or tensor.is_neg()
+    def add_external(self, tensor: Tensor) -> TensorRef:
+        """Number a tensor that no recorded operation made: from outside, or an alias that torch made unseen."""
+        self.conj_or_neg = self.conj_or_neg or tensor.is_conj() or tensor.is_neg()
         known = self.seen.get(id(tensor))
         before = len(self.storage_rows)
-        number = self.note(tensor, -1)
+        number = self.add(tensor, -1)
         if known is not None and known() is tensor and known.address is not None:
-            self.unseen["reassigned"] = self.unseen.get("reassigned", 0) + 1
+            self.uncaptured["reassigned"] += 1
         if len(self.storage_rows) > before:
-            self.hold(tensor, number)
+            self.keep_external(tensor, number)
             if torch._C._current_autograd_node() is not None:
-                self.appeared.append(number)
+                self.appeared_in_backward.append(number)
         else:
             self.aliases.append(number)
         return self.seen[id(tensor)]
 
     def number_of(self, tensor: Tensor) -> int:
-        """The number of a tensor's newest version, noted now if it was not known."""
+        """The number of a tensor's newest version; a tensor that was not known gets one."""
         entry = self.seen.get(id(tensor))
         if entry is None or entry() is not tensor:
-            return self.meet(tensor).number
+            return self.add_external(tensor).number
         if entry.address is not None and entry.address != tensor.untyped_storage()._cdata:
-            return self.meet(tensor).number
+            return self.add_external(tensor).number
         return entry.number
 
-    def hold(self, tensor: Tensor, number: int) -> None:
+    def keep_external(self, tensor: Tensor, number: int) -> None:
         """Note that a tensor lies on memory from outside, and keep that for a replay."""
         storage_number = self._storage_of(number)
-        self.outside.add(storage_number)
-        self.external_refs[number] = ref(tensor)
+        self.external_storages.add(storage_number)
+        self.external_tensors[number] = ref(tensor)
         if not self.keep:
             return
         entry = self.seen[id(tensor)]
@@ -117,43 +136,42 @@ class Tensors:
 
     def _storage_of(self, number: int) -> int:
         rows = self.values
-        place = len(rows) - 4
-        while rows[place] != number:  # threads may have appended in another order than they counted
-            place -= 4
-        return rows[place + 1]
+        row = len(rows) - 4
+        # threads may have appended in another order than they counted
+        while rows[row] != number:
+            row -= 4
+        return rows[row + 1]
 
-    def note(self, tensor: Tensor, birth: int) -> int:
+    def add(self, tensor: Tensor, birth: int) -> int:
         """Number a new version of a tensor; ``birth`` is the operation that makes it, -1 if none does."""
         try:
             storage = tensor.untyped_storage()
             address = storage._cdata
             key: Any = (tensor.shape, tensor.stride(), tensor.dtype)
-            if self.flips:
+            if self.conj_or_neg:
                 key += (tensor.is_conj(), tensor.is_neg())
             offset = int(tensor.storage_offset())
         except (RuntimeError, NotImplementedError):
-            return self._note_opaque(tensor, birth)
+            return self._add_opaque(tensor, birth)
         kind = self.types.get(key)
         if kind is None:
             kind = self._new_type(tensor, key)
         if self.type_opaque[kind]:
-            return self._note_opaque(tensor, birth)
+            return self._add_opaque(tensor, birth)
         known = self.storages.get(address)
-        if known is None or known() is None:  # a death may go unreported
+        # a death may go unreported
+        if known is None or known() is None:
             size = storage.nbytes()
+            # a tensor that is known to be zero has no memory
             if tensor._is_zerotensor() or (not size and tensor.numel()):
-                return self._note_opaque(tensor, birth)  # a tensor that is known to be zero has no memory
-            known = StorageRef(storage, self.dead)
+                return self._add_opaque(tensor, birth)
+            known = StorageRef(storage, self.on_death)
             known.number = next(self.storage_numbers)
             known.address = address
             known.size = size
             self.storages[address] = known
-            self.storage_rows += (
-                known.number,
-                size,
-                birth,
-                0 if tensor.is_cpu else self._device(tensor.device),
-            )
+            device = 0 if tensor.is_cpu else self._device(tensor.device)
+            self.storage_rows += (known.number, size, birth, device)
         number = next(self.value_numbers)
         self.values += (number, known.number, offset, kind)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
@@ -161,18 +179,19 @@ class Tensors:
         entry.address = address
         return number
 
-    def check_size(self, tensor: Tensor, node: int) -> None:
-        """Note that a write made a block of memory larger or smaller."""
+    def note_write(self, tensor: Tensor, node: int) -> None:
+        """Note that an operation wrote to the memory of a tensor, and whether that made it larger or smaller."""
         address = self.seen[id(tensor)].address
         if address is None:
             return
         known, size = self.storages[address], tensor.untyped_storage().nbytes()
-        self.dirty.add(known.number)
+        self.written_storages.add(known.number)
         if size != known.size:
             self.resizes.append((known.number, size, node))
             known.size = size
 
-    def _note_opaque(self, tensor: Tensor, birth: int) -> int:
+    def _add_opaque(self, tensor: Tensor, birth: int) -> int:
+        """Number a new version of a tensor that has no plain memory."""
         if isinstance(tensor, UninitializedTensorMixin):
             raise Unrecordable
         layout = str(tensor.layout).removeprefix("torch.")
@@ -184,7 +203,8 @@ class Tensors:
             layout = "nested"
         try:
             shape = tuple(int(size) for size in tensor.shape)
-        except RuntimeError:  # a nested tensor has no one shape
+        # a nested tensor has no one shape
+        except RuntimeError:
             shape = ()
         key = (shape, layout, tensor.dtype)
         kind = self.types.get(key)
@@ -198,11 +218,11 @@ class Tensors:
         else:
             storage_number = next(self.storage_numbers)
             self.storage_rows += (storage_number, 0, birth, self._device(tensor.device))
-            self.opaque_refs[storage_number] = ref(tensor, lambda _: self._opaque_dead(storage_number))
+            self.opaque_refs[storage_number] = ref(tensor, lambda _: self._opaque_died(storage_number))
         number = next(self.value_numbers)
-        held = stored_elements(tensor)
-        if held is not None:
-            self.stored[number] = held
+        elements = count_stored(tensor)
+        if elements is not None:
+            self.stored_elements[number] = elements
         self.values += (number, storage_number, 0, kind)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
         entry.number = number
@@ -210,7 +230,7 @@ class Tensors:
         return number
 
     def _new_type(self, tensor: Tensor, key: Any) -> int:
-        shape, stride, dtype, conj, neg = key if self.flips else (*key, False, False)
+        shape, stride, dtype, conj, neg = key if self.conj_or_neg else (*key, False, False)
         row = TensorType(
             str(dtype).removeprefix("torch."),
             tuple(int(size) for size in shape),
@@ -226,19 +246,16 @@ class Tensors:
         return kind
 
     def _device(self, device: torch.device) -> int:
-        number = self.devices.get(device)
-        if number is None:
-            number = self.devices[device] = len(self.devices)
-        return number
+        return self.devices.setdefault(device, len(self.devices))
 
-    def _dead(self, storage: StorageRef) -> None:
+    def _storage_died(self, storage: StorageRef) -> None:
         if self.closed:
             return
         if self.storages.get(storage.address) is storage:
             del self.storages[storage.address]
         self.deaths.append((storage.number, self.count))
 
-    def _opaque_dead(self, storage: int) -> None:
+    def _opaque_died(self, storage: int) -> None:
         if not self.closed:
             self.deaths.append((storage, self.count))
 
@@ -247,25 +264,26 @@ class Tensors:
         entry = self.seen.get(id(tensor))
         return entry is not None and entry() is tensor
 
-    def save_originals(self, tensors: list[Tensor], slots: tuple[int, ...]) -> None:
-        """Copy outside memory that is about to be written for the first time."""
+    def copy_before_write(self, tensors: list[Tensor], slots: tuple[int, ...]) -> None:
+        """Copy memory from outside that is about to be written for the first time."""
         for slot in slots:
             entry = self.seen[id(tensors[slot])]
             if entry.address is None:
                 continue
             number = self.storages[entry.address].number
-            if number in self.outside and number not in self.kept.originals:
+            if number in self.external_storages and number not in self.kept.originals:
                 with torch._C._DisableTorchDispatch():
                     self.kept.originals[number] = copy_of(tensors[slot].untyped_storage())
 
 
-def stored_elements(tensor: Tensor) -> int | None:
-    """How many elements a sparse or nested tensor holds; None of any other, and where nothing says."""
+def count_stored(tensor: Tensor) -> int | None:
+    """How many elements a sparse or nested tensor holds; None of any other, and where it is not known."""
     try:
         if tensor.is_nested:
             return int(tensor.numel())
         if tensor.layout is torch.sparse_coo:
             return int(tensor._nnz()) * math.prod(tensor.shape[tensor.sparse_dim() :])
         return int(tensor.values().numel()) if tensor.layout in SPARSE else None
-    except (RuntimeError, NotImplementedError):  # what stands for a tensor may have none
+    # a fake tensor may have none
+    except (RuntimeError, NotImplementedError):
         return None

@@ -1,7 +1,7 @@
-"""Python functions that the user wants to see as one operation each, recognised by the frames they run in.
+"""Python functions of the user's as scopes, recognised by the frames they run in, and the names of functions.
 
-Nothing of theirs is wrapped or replaced: before a scope is opened and at each operation, the frames on the stack tell
-which of the functions are running. A frame is held from there to the next look, so that it cannot be mistaken for
+Nothing of theirs is wrapped or replaced: before a scope is opened and at each operation, the frames on the stack show
+which of the functions are running. A frame is kept alive until the next look, so that it cannot be mistaken for
 another; that is before the next operation allocates anything.
 """
 
@@ -24,17 +24,17 @@ CUSTOM_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.li
 
 
 class UserFunctions:
-    """Keeps the scopes of declared functions in step with the frames on the stack."""
+    """Keeps the scopes of the user's functions in step with the frames on the stack."""
 
     def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]]) -> None:
         self.recorder = recorder
-        self.modules: dict[
-            int, int
-        ] = {}  # by id of the code, which the recorder's table of modules keeps alive
+        # by id of the code, which the recorder's table of modules keeps alive
+        self.modules: dict[int, int] = {}
         self.methods: dict[int, tuple[CodeType, int, Callable[[FrameType], Any]]] = {}
         """Methods of modules, by id of their code: the usual module's number, and what finds that of a frame."""
         self.open: dict[int, list[tuple[FrameType, int]]] = {}
-        self.again: dict[int, int] = {}
+        """By thread: the frames whose scopes are open, outermost first, and those scopes."""
+        self.in_backward: dict[int, int] = {}
         """By thread, how many scopes were open when one was opened inside a backward; that one ends there as well."""
         for function in functions:
             code = code_of(function)
@@ -50,23 +50,22 @@ class UserFunctions:
             if id(frame.f_code) in self.modules or id(frame.f_code) in self.methods:
                 running.append(frame)
             frame = frame.f_back
-        still = self.open.get(thread)
-        if not running and not still:
+        if not running and not self.open.get(thread):
             return
         running.reverse()
-        still = self.open.setdefault(thread, [])
+        scopes = self.open.setdefault(thread, [])
         same = 0
-        while same < min(len(still), len(running)) and still[same][0] is running[same]:
+        while same < min(len(scopes), len(running)) and scopes[same][0] is running[same]:
             same += 1
-        for _, scope in reversed(still[same:]):
+        for _, scope in reversed(scopes[same:]):
             self._close(scope, thread)
-        del still[same:]
-        if self.again.get(thread, -1) >= same:
-            del self.again[thread]
-        if running[same:] and thread not in self.again and current_autograd_node() is not None:
-            self.again[thread] = same
+        del scopes[same:]
+        if self.in_backward.get(thread, -1) >= same:
+            del self.in_backward[thread]
+        if running[same:] and thread not in self.in_backward and current_autograd_node() is not None:
+            self.in_backward[thread] = same
         for frame in running[same:]:
-            still.append((frame, self.recorder.enter(self._number(frame), thread)))
+            scopes.append((frame, self.recorder.enter(self._number(frame), thread)))
 
     def _number(self, frame: FrameType) -> int:
         number = self.modules.get(id(frame.f_code))
@@ -74,14 +73,14 @@ class UserFunctions:
             return number
         _, number, owner_of = self.methods[id(frame.f_code)]
         owner = owner_of(frame)
-        if owner is None or owner is self.recorder.modules[number][0]:
+        if owner is None or owner is self.recorder.modules[number].owner:
             return number
         return self.recorder.module_number(owner, "", type(owner).__name__, "module")
 
     def end(self) -> None:
-        """Let go of every frame."""
-        for thread, still in self.open.items():
-            for _, scope in reversed(still):
+        """Close every scope and let go of every frame."""
+        for thread, scopes in self.open.items():
+            for _, scope in reversed(scopes):
                 self._close(scope, thread)
         self.open.clear()
 
@@ -89,13 +88,14 @@ class UserFunctions:
         rec = self.recorder
         if rec.current.get(thread) == scope:
             rec.leave(scope, thread)
-        elif not rec.scopes[scope][3]:  # the call around it has ended already
+        # the call around it has ended already
+        elif not rec.scopes[scope][3]:
             rec.scopes[scope][3] = rec.clock()
             rec.scopes[scope][4] = rec.overhead - rec.scopes[scope][4]
 
 
 def code_of(function: Any) -> CodeType | None:
-    """The code by which a function is recognised; None for what is an operation anyway.
+    """The code by which a function is recognised; None for a function that is an operation anyway.
 
     >>> def double(x): return x * 2
     >>> code_of(torch.no_grad()(double)) is double.__code__, code_of(torch.matmul)
@@ -127,7 +127,7 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def name_of(function: Any) -> str:
-    """What a function is shown as: its module and qualified name."""
+    """The name that a function is shown by: its module and qualified name."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
@@ -166,5 +166,5 @@ def api_name(func: Any) -> str:
 
 
 def last_part(name: str) -> str:
-    """What follows the last dot of a name."""
+    """The part of a name after its last dot."""
     return name.rpartition(".")[2]

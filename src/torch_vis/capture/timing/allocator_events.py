@@ -16,13 +16,13 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from torch_vis.capture.timing.profiler_run import quiet_profiler
+from torch_vis.capture.timing.profiler_events import quiet_profiler
 from torch_vis.graph.types import Ints
 
 MARK = "torch_vis: measured run"
 
 
-class Kernel(NamedTuple):
+class AllocatingOp(NamedTuple):
     """One operation that took memory: its name, what it took beyond what it left behind, and what it left."""
 
     op: str
@@ -30,12 +30,13 @@ class Kernel(NamedTuple):
     kept_bytes: int
 
 
-class Events(NamedTuple):
+class AllocatorEvents(NamedTuple):
     """An allocator during one run: every change in bytes, the operation it came from, and what was there before."""
 
     change: Ints
-    kernel: Ints  # number of the operation in ``kernels``, -1 outside of any
-    kernels: list[Kernel]
+    kernel: Ints
+    """The number of the operation in ``kernels``, -1 outside of any."""
+    kernels: list[AllocatingOp]
     start_bytes: int
 
     @property
@@ -64,7 +65,7 @@ class CudaFigures(NamedTuple):
     """The most that tensors and kernels asked for, before rounding."""
     free_at_peak_bytes: int | None
     """Reserved, and not allocated, at the moment of the peak: fragmentation and cache; None without a history."""
-    kernels: list[Kernel]
+    kernels: list[AllocatingOp]
     """The operations that ran, with what each took for itself."""
 
 
@@ -72,7 +73,7 @@ class Measured(NamedTuple):
     """What one run took from the allocators."""
 
     output: Any
-    cpu: Events
+    cpu: AllocatorEvents
     cuda: tuple[CudaFigures, ...]
 
 
@@ -93,12 +94,12 @@ def measure(
         marks = [_cuda_start(device) for device in devices]
         with record_function(MARK):
             output = function(*args, **kwargs)
-        found = [_cuda_figures(device, start) for device, start in zip(devices, marks)]
+        figures = [_cuda_figures(device, start) for device, start in zip(devices, marks)]
     profiler: Any = listening.profiler
     roots = profiler.kineto_results.experimental_event_tree()
     cuda = tuple(
         row._replace(kernels=_events(roots, row.start_bytes, torch.device(row.device)).kernels)
-        for row in found
+        for row in figures
     )
     return Measured(output, _events(roots, before, torch.device("cpu")), cuda)
 
@@ -121,7 +122,7 @@ def tensor_bytes() -> int:
 # ---------------------------------------------------------------- events
 
 
-def _events(roots: list[Any], before: int, device: torch.device) -> Events:
+def _events(roots: list[Any], before: int, device: torch.device) -> AllocatorEvents:
     """The allocator's events within the marked run, in the order of time, each with the operation around it."""
     inside = _marked(roots)
     rows: list[tuple[int, int, int]] = []
@@ -146,9 +147,8 @@ def _events(roots: list[Any], before: int, device: torch.device) -> Events:
         if kernel >= 0:
             kernels[kernel][1].append(change)
     table = np.array([row[1:] for row in rows], dtype=np.int64).reshape(-1, 2)
-    return Events(
-        table[:, 0], table[:, 1], [Kernel(name, *_scratch(found)) for name, found in kernels], before
-    )
+    ops = [AllocatingOp(name, *_scratch(changes)) for name, changes in kernels]
+    return AllocatorEvents(table[:, 0], table[:, 1], ops, before)
 
 
 def _marked(roots: list[Any]) -> tuple[int, int] | None:
@@ -176,9 +176,7 @@ def is_operation(name: str) -> bool:
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     full = [name if overload == "default" else f"{name}.{overload}" for overload in packet.overloads()]
-    return not any(
-        torch._C._dispatch_has_kernel(one) and has(one, "CompositeImplicitAutograd") for one in full
-    )
+    return not any(torch._C._dispatch_has_kernel(op) and has(op, "CompositeImplicitAutograd") for op in full)
 
 
 # ---------------------------------------------------------------- CUDA

@@ -1,4 +1,4 @@
-"""What ran on a CUDA device in repeated runs: kernels, copies and fills, each with the operation that launched it."""
+"""What ran on a CUDA device in repeated runs: kernels, copies and fills, with the operation that launched each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.timing.match_events import ends
-from torch_vis.capture.timing.profiler_run import Match, Timeline
+from torch_vis.capture.timing.profiler_events import Match, Timeline, ends
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.text import and_more
@@ -18,7 +17,7 @@ from torch_vis.graph.types import Ints
 NAMES_SHOWN = 3
 
 
-class Run(NamedTuple):
+class DeviceRun(NamedTuple):
     """One run's activity on devices, by device, stream and time, with the node of each row; -1: no operation's."""
 
     names: list[str]
@@ -28,13 +27,13 @@ class Run(NamedTuple):
     waiting: Ints
 
 
-class Kernels:
+class DeviceKernels:
     """Gathers runs under recorder and profiler (which kernel is whose) and under the profiler alone (when it ran)."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._alone: list[tuple[int, Run]] = []
-        self._runs: list[Run] = []
+        self._alone: list[tuple[int, DeviceRun]] = []
+        self._runs: list[DeviceRun] = []
         self._known = np.zeros(len(graph), dtype=bool)
 
     def forget(self) -> None:
@@ -46,12 +45,12 @@ class Kernels:
         self._known[kept] = True
         self._runs.append(_run(timeline, matched.owner, kept))
 
-    def add_alone(self, start: int, timeline: Timeline, places: Ints, kept: Ints) -> None:
-        """Take up a run without a recorder that began at ``start``; ``places`` are the events of the operations."""
+    def add_alone(self, start: int, timeline: Timeline, events: Ints, kept: Ints) -> None:
+        """Take up a run without a recorder that began at ``start``; ``events`` are those of the operations."""
         owner, after = np.full(len(timeline.start), -1, dtype=np.int64), ends(timeline)
-        for node, place in enumerate(places.tolist()):
-            if place >= 0:
-                owner[place : after[place]] = node
+        for node, event in enumerate(events.tolist()):
+            if event >= 0:
+                owner[event : after[event]] = node
         self._alone.append((start, _run(timeline, owner, kept)))
 
     def columns(self) -> Iterator[Column]:
@@ -95,7 +94,7 @@ class Kernels:
         """The run at its own pace whose device span is the median, as plain columns; times from its beginning on."""
         run, origin = self._shown()
         names = sorted({run.names[name] for name in [*run.device[:, 0].tolist(), *run.waits[:, 0].tolist()]})
-        number = {name: place for place, name in enumerate(names)}
+        number = {name: index for index, name in enumerate(names)}
         recorded = self._runs[-1]
         return {
             "names": names,
@@ -113,7 +112,7 @@ class Kernels:
             "unmatched": int((recorded.node < 0).sum()),
         }
 
-    def _shown(self) -> tuple[Run, int]:
+    def _shown(self) -> tuple[DeviceRun, int]:
         """The middle one of the runs without the recorder, with the nodes of a recorded one where they did the same."""
         recorded = self._runs[-1]
         if not self._alone:
@@ -127,7 +126,7 @@ class Kernels:
         return run, origin
 
 
-def _run(timeline: Timeline, owner: Ints, kept: Ints) -> Run:
+def _run(timeline: Timeline, owner: Ints, kept: Ints) -> DeviceRun:
     """What ran on devices with the nodes of it; ``owner`` are the operations of events, ``kept`` the nodes of those."""
     device = _ordered(timeline.device)
     of = {int(number): int(node) for number, node in zip(timeline.number, np.append(kept, -1)[owner])}
@@ -137,10 +136,10 @@ def _run(timeline: Timeline, owner: Ints, kept: Ints) -> Run:
             [of.get(number, -1) if number > 0 else -1 for number in linked.tolist()], dtype=np.int64
         )
 
-    return Run(timeline.names, device, nodes(device[:, 3]), timeline.waits, nodes(timeline.waits[:, 3]))
+    return DeviceRun(timeline.names, device, nodes(device[:, 3]), timeline.waits, nodes(timeline.waits[:, 3]))
 
 
-def _names(run: Run, rows: Ints) -> list[str]:
+def _names(run: DeviceRun, rows: Ints) -> list[str]:
     return [run.names[name] for name in rows[:, 0].tolist()]
 
 

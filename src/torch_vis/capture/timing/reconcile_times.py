@@ -8,21 +8,54 @@ the ratio that they had under the profiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.timing.host_gaps import upwards
+from torch_vis.capture.timing.profiler_events import Timeline, current, ends, event_ns
 from torch_vis.graph.metrics import Column
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Ints
 
+# ---------------------------------------------------------------- the host between operations
 
-def own_times(inclusive: Any, parent: Ints) -> Any:
-    """What the calls inside each call do not take, along the last axis."""
-    own = inclusive.T.copy()
-    np.subtract.at(own, parent[1:], inclusive.T[1:])
-    return own.T
+
+class HostGaps(NamedTuple):
+    """Of one profiled run: the time of the host by itself in each call of a module, and where each operation ran."""
+
+    host: Any
+    call: Ints
+    """The call of a module that each operation ran in, by time; -1 for an operation that is no event."""
+
+
+def host_gaps(timeline: Timeline, events: Ints, scopes: Ints) -> HostGaps:
+    """What the host did besides operations and besides the calls inside a call.
+
+    ``events`` are those of the operations; ``scopes`` has parent, begin and end of the calls of that run. The time of
+    the profiler itself is taken off.
+    """
+    count, cost = len(scopes), event_ns()
+    after, lasted = ends(timeline), timeline.stop - timeline.start
+    times, inner = current(scopes)
+    running = inner[np.searchsorted(times, timeline.start, side="right")]
+    has = events >= 0
+    own = events[has]
+    inside = np.zeros(len(after) + 1, dtype=np.int64)
+    np.add.at(inside, own, 1)
+    np.add.at(inside, after[own], -1)
+    others = np.flatnonzero(np.cumsum(inside)[:-1] == 0)
+    took = np.where(scopes[:, 2] > 0, scopes[:, 2] - scopes[:, 1], 0)
+    left = Tree(scopes[:, 0]).own(took)
+    # half of an event's cost falls before or after its own time
+    spent = np.bincount(running[own], weights=lasted[own] + cost / 2, minlength=count)
+    spent = spent + cost * np.bincount(running[others], minlength=count)
+    call = np.full(len(events), -1, dtype=np.int64)
+    call[has] = running[own]
+    return HostGaps(np.maximum(left - spent, 0), call)
+
+
+# ---------------------------------------------------------------- times that add up
 
 
 def agreed(runs: Any, parent: Ints) -> Ints:
@@ -32,54 +65,53 @@ def agreed(runs: Any, parent: Ints) -> Ints:
     >>> agreed(runs, np.array([-1, 0, 0])).tolist()
     [3, 6, 3]
     """
-    own = own_times(runs, parent)
+    tree = Tree(parent)
+    own = tree.own(runs)
     own_middle, own_most = np.maximum(np.median(own, axis=0), 0).tolist(), own.max(axis=0).tolist()
     middle, most = np.median(runs, axis=0).tolist(), runs.max(axis=0).tolist()
-    inside: list[list[int]] = [[] for _ in middle]
-    for call, above in enumerate(parent.tolist()[1:], 1):
-        inside[above].append(call)
-    whole, found = middle.copy(), [0.0] * len(middle)
-    for call, parts in enumerate(inside):  # those around come first
-        found[call], *rest = shares(
+    whole, agreed_own = middle.copy(), [0.0] * len(middle)
+    # Parents come first.
+    for call, parts in enumerate(tree.children):
+        agreed_own[call], *rest = shares(
             whole[call],
             [own_middle[call], *(middle[part] for part in parts)],
             [own_most[call], *(most[part] for part in parts)],
         )
         for part, share in zip(parts, rest):
             whole[part] = share
-    return np.round(found).astype(np.int64)
+    return np.round(agreed_own).astype(np.int64)
 
 
 def shares(whole: float, middle: list[float], most: list[float]) -> list[float]:
-    """Parts that come to the whole: in the ratio of their medians, but as long as it goes none above its most.
+    """Parts that add up to the whole: in the ratio of their medians, but none above its maximum as far as possible.
 
     >>> shares(10, [4, 4], [4, 9])
     [4.0, 6.0]
     """
     together = sum(middle)
     rate = whole / together if together > 0 else 0.0
-    found = [share * rate if rate <= 1 else min(share * rate, most_) for share, most_ in zip(middle, most)]
-    left = whole - sum(found)
-    room = [max(most_ - share, 0.0) for share, most_ in zip(found, most)]
+    parts = [share * rate if rate <= 1 else min(share * rate, limit) for share, limit in zip(middle, most)]
+    left = whole - sum(parts)
+    room = [max(limit - share, 0.0) for share, limit in zip(parts, most)]
     if left > 0 and sum(room) > 0:
         given = min(left / sum(room), 1.0)
-        found = [share + spare * given for share, spare in zip(found, room)]
-    found[0] += max(whole - sum(found), 0.0)
-    return found
+        parts = [share + spare * given for share, spare in zip(parts, room)]
+    parts[0] += max(whole - sum(parts), 0.0)
+    return parts
 
 
-def divided(own: Ints, where: Ints, spent: Any, host: Any) -> Any:
-    """By how much the time of each operation has to be multiplied: with the host's, they come to their call's own time.
+def time_factors(own: Ints, call: Ints, spent: Any, host: Any) -> Any:
+    """The factor for the time of each operation: with the host's, they then add up to their call's own time.
 
-    ``where`` is the call in which an operation ran, ``spent`` what it took under the profiler, ``host`` what the host
-    took there besides operations, by call.
+    ``call`` is that in which an operation ran, ``spent`` its time under the profiler, ``host`` the host's time besides
+    operations, by call.
 
-    >>> divided(np.array([10]), np.array([0, 0]), np.array([8, 8]), np.array([4])).tolist()
+    >>> time_factors(np.array([10]), np.array([0, 0]), np.array([8, 8]), np.array([4])).tolist()
     [0.5, 0.5]
     """
-    together = np.bincount(where, weights=spent, minlength=len(own)) + host
+    together = np.bincount(call, weights=spent, minlength=len(own)) + host
     rate = np.divide(own, together, out=np.zeros(len(own)), where=together > 0)
-    return rate[where]
+    return rate[call]
 
 
 def with_functions(own: Ints, rows: Ints, parent: Ints, node_scope: Ints, time: Ints) -> Ints:
@@ -87,16 +119,16 @@ def with_functions(own: Ints, rows: Ints, parent: Ints, node_scope: Ints, time: 
 
     Others have the time of operations in them (``time``, 0 for those that ran elsewhere), and what is inside them.
     """
-    found = np.zeros(len(parent), dtype=np.int64)
-    found[rows] = own
+    times = np.zeros(len(parent), dtype=np.int64)
+    times[rows] = own
     within = np.zeros(len(parent), dtype=bool)
     within[rows] = True
-    nearest = _nearest(within, parent.tolist())
+    tree = Tree(parent)
+    nearest = tree.nearest(within)
     other = ~within[node_scope]
-    np.add.at(found, node_scope[other], time[other])
-    np.subtract.at(found, nearest[node_scope[other]], time[other])
-    inclusive: Ints = upwards(found, parent)
-    return inclusive
+    np.add.at(times, node_scope[other], time[other])
+    np.subtract.at(times, nearest[node_scope[other]], time[other])
+    return tree.inclusive(times)
 
 
 def scope_columns(inclusive: Ints, rows: Ints, parent: Ints, quartiles: Any) -> Iterator[Column]:
@@ -108,15 +140,7 @@ def scope_columns(inclusive: Ints, rows: Ints, parent: Ints, quartiles: Any) -> 
     yield Column("scope_time_ns", inclusive, along="scope")
     rate = np.divide(inclusive[rows], middle, out=np.ones(len(rows)), where=middle > 0)
     for name, bounds, bound in zip(("low", "high"), spread, (np.minimum, np.maximum)):
-        found = inclusive.copy()
-        found[rows] = bound(np.round(bounds * rate).astype(np.int64), inclusive[rows])
-        yield Column(f"scope_time_{name}_ns", found, along="scope")
-    yield Column("scope_self_ns", own_times(inclusive, parent), along="scope")
-
-
-def _nearest(within: Any, parent: Sequence[int]) -> Ints:
-    """For each scope the innermost one around it, or itself, that is one of some."""
-    found: list[int] = []
-    for scope, (is_one, above) in enumerate(zip(within.tolist(), parent)):
-        found.append(scope if is_one or above < 0 else found[above])
-    return np.array(found, dtype=np.int64)
+        column = inclusive.copy()
+        column[rows] = bound(np.round(bounds * rate).astype(np.int64), inclusive[rows])
+        yield Column(f"scope_time_{name}_ns", column, along="scope")
+    yield Column("scope_self_ns", Tree(parent).own(inclusive), along="scope")

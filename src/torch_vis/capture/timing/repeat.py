@@ -1,12 +1,12 @@
 """A recorded run, timed several times more: medians and spread, and no more left behind than one run leaves.
 
-Several kinds of run take turns, each from where the first one began. A plain one gives the time of the whole. One that
-only follows the calls of modules gives theirs: a wrapper per call, nothing per operation. One under torch's profiler
-gives the operations', taken in C++ and found again by ``aligning``; ``adding_up`` makes one account of both. The
-recorder's own clock would not do: it adds the call from Python to each operation, and what a mode costs to each module;
-of small operations that is most of the time.
+Several kinds of run take turns, each from the state in which the first one began. A plain one gives the time of the
+whole. One that only follows the calls of modules gives theirs: a wrapper per call, nothing per operation. One under
+torch's profiler gives the operations', taken in C++ and matched by ``profiler_events``; ``reconcile_times`` makes both
+add up. The recorder's own clock would not do: it adds the call from Python to each operation, and what a mode costs to
+each module; of small operations that is most of the time.
 A few runs are recorded as well, under the profiler: they show that the operations are the same every time, time those
-few that torch does not run without a recorder, and say which kernel on a device is whose.
+few that torch does not run without a recorder, and say which operation launched which kernel on a device.
 """
 
 from __future__ import annotations
@@ -22,12 +22,27 @@ from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
 from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number
 from torch_vis.capture.session import Capture, run_backward
-from torch_vis.capture.state import Standing, geometry, refuse_iterators, tensors_of
-from torch_vis.capture.timing.device_kernels import Kernels
-from torch_vis.capture.timing.host_gaps import Between, between
-from torch_vis.capture.timing.match_events import Pieces, align, ends, pieces_of_events
-from torch_vis.capture.timing.profiler_run import Timeline, event_ns, match, profiling, refuse_nested
-from torch_vis.capture.timing.reconcile_times import agreed, divided, scope_columns, with_functions
+from torch_vis.capture.state import StateSnapshot, geometry, refuse_iterators, tensors_of
+from torch_vis.capture.timing.device_kernels import DeviceKernels
+from torch_vis.capture.timing.profiler_events import (
+    Pieces,
+    Timeline,
+    align,
+    ends,
+    event_ns,
+    match,
+    pieces_of_events,
+    profiling,
+    refuse_nested,
+)
+from torch_vis.capture.timing.reconcile_times import (
+    HostGaps,
+    agreed,
+    host_gaps,
+    scope_columns,
+    time_factors,
+    with_functions,
+)
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
@@ -40,11 +55,11 @@ FOLLOWED = (torch.nn.Module, torch.optim.Optimizer)
 RECORDED = 3  # runs under recorder and profiler; kernels vary little
 
 
-class Stopped(Exception):
+class RepeatStopped(Exception):
     """Why no more runs can be made, in words."""
 
 
-class Call(NamedTuple):
+class RepeatedCall(NamedTuple):
     """What is run, and how."""
 
     target: Callable[..., Any]
@@ -62,33 +77,34 @@ class Call(NamedTuple):
 class Repeats:
     """The further runs of one trace: made before the first run, asked for ``columns`` after it."""
 
-    def __init__(self, call: Call, repeat: Any, capture: Capture, *, functions: bool) -> None:
+    def __init__(self, call: RepeatedCall, repeat: Any, capture: Capture, *, functions: bool) -> None:
         if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
             raise UsageError(f"repeat is a number of runs, 0 for none, not {repeat!r}")
         refuse_nested()
         refuse_iterators(call.target, (call.args, call.kwargs, call.loss))
         self.call, self.repeat, self.capture, self.functions = call, repeat, capture, functions
-        self.before = self._standing(hold=False)
+        self.before = self._snapshot(hold=False)
         self.limits: list[str] = []
         self.walls: list[int] = []
         self.operations: list[Ints] = []
         self.calls: list[Ints] = []
         self.recorded: list[Ints] = []
-        self.between: list[Between] = []
-        self.nested: Ints | None = None  # how many events lie inside each operation's
+        self.gaps: list[HostGaps] = []
+        self.nested: Ints | None = None
+        """How many events lie inside each operation's."""
         self.skipped = 0
         self.first_number = sequence_number()
 
     def measure(
-        self, graph: Graph, metrics: Metrics, held: KeptTensors, error: BaseException | None
+        self, graph: Graph, metrics: Metrics, kept: KeptTensors, error: BaseException | None
     ) -> tuple[Metrics, tuple[str, ...], dict[str, Any]]:
         """Run again and again: the metrics with medians in their place, limits, and what is to be added to ``meta``."""
-        self.graph, self.held = graph, held
+        self.graph, self.kept = graph, kept
         rows = rows_of(self.capture.recorder)
         self._rows = OpRows(*(column[self._seen_nodes()] for column in rows))
         self._aligned: tuple[Any, Ints] | None = None
-        self.kernels = Kernels(graph) if _uses_cuda(graph) else None
-        after = self._standing(hold=True)
+        self.kernels = DeviceKernels(graph) if _uses_cuda(graph) else None
+        after = self._snapshot(hold=True)
         reason = f"the run raised {type(error).__name__}" if error is not None else self._obstacle(after)
         if reason is None:
             self._share_memory(after)
@@ -99,28 +115,30 @@ class Repeats:
             )
         return self._columns(metrics), tuple(self.limits), self._meta()
 
-    # ---------------------------------------------------------------- from where, and back to where
+    # ---------------------------------------------------------------- state before and after
 
-    def _standing(self, *, hold: bool) -> Standing:
+    def _snapshot(self, *, hold: bool) -> StateSnapshot:
         call = self.call
-        return Standing(call.target, (call.args, call.kwargs, call.loss), hold=hold)
+        snapshot = StateSnapshot.of_everything(hold=hold, lazy=False)
+        snapshot.note_reachable(call.target, (call.args, call.kwargs, call.loss))
+        return snapshot
 
-    def _obstacle(self, after: Standing) -> str | None:
+    def _obstacle(self, after: StateSnapshot) -> str | None:
         """Why the first run cannot be undone, in words; None where it can."""
-        rec, held = self.capture.recorder, self.held
-        self.touched = {storage._cdata for storage in held.storages.values()}
+        rec, kept = self.capture.recorder, self.kept
+        self.touched = {storage._cdata for storage in kept.storages.values()}
         roots = [owner for owner, *_ in rec.modules if isinstance(owner, torch.nn.Module)]
         modules = {id(part) for root in roots for part in root.modules()} | {
             id(row[0]) for row in rec.modules
         }
-        for standing in (self.before, after):
-            standing.keep_only(self.touched, modules)
-        copied = {held.storages[number]._cdata for number in held.originals}
-        resized = {number for number, _, _ in rec.resizes if number in rec.outside}
+        for snapshot in (self.before, after):
+            snapshot.keep_only(self.touched, modules)
+        copied = {kept.storages[number]._cdata for number in kept.originals}
+        resized = {number for number, _, _ in rec.resizes if number in rec.external_storages}
         if resized:
             return "not repeated: the run changes the size of memory from outside"
         for state, tensor in self.before.changes():
-            if tensor.grad_fn is not None and version_of(tensor)[0] != state.version:
+            if tensor.grad_fn is not None and version_of(tensor).writes != state.version:
                 return "not repeated: the run writes in place to a tensor with a gradient history"
             if state.geometry != geometry(tensor):
                 return "not repeated: the run gives a tensor from outside other memory or another shape"
@@ -128,11 +146,11 @@ class Repeats:
                 return "not repeated: the run writes to memory of which there is no copy from before"
         return None
 
-    def _share_memory(self, after: Standing) -> None:
+    def _share_memory(self, after: StateSnapshot) -> None:
         """What is to be written back: before each run, and at the end."""
-        held, rec = self.held, self.capture.recorder
-        real = {n: s for n, s in held.storages.items() if s.device.type != "meta"}
-        self.before.memory = [(real[n], original) for n, original in held.originals.items() if n in real]
+        kept, rec = self.kept, self.capture.recorder
+        real = {n: s for n, s in kept.storages.items() if s.device.type != "meta"}
+        self.before.memory = [(real[n], original) for n, original in kept.originals.items() if n in real]
         after.memory = [(storage, copy_of(storage)) for storage, _ in self.before.memory]
         known = {storage._cdata for storage, _ in after.memory}
         more = {
@@ -142,22 +160,18 @@ class Repeats:
             for tensor in tensors_of(owner)
             if (storage := tensor.untyped_storage()).device.type != "meta"
         }
-        left = [number for name, number, _, _ in rec.escapes if "numpy" in name or "array" in name]
+        left = [number for name, number, _, _ in rec.python_escapes if "numpy" in name or "array" in name]
         if left:  # writes through an array are not seen
             more |= {storage._cdata: storage for storage in real.values()}
         extra = [(s, copy_of(s)) for address, s in more.items() if address not in known]
         self.before.memory += extra
         after.memory += extra
         self.safe = {storage._cdata for storage, _ in after.memory}
-        first: dict[Any, torch.Tensor] = {}
-        for number in sorted(held.rng_states):
-            seed = held.rng_states[number]
-            if seed.generator is not None:
-                first.setdefault(seed.generator, seed.state)
-        self.before.generators = first
-        after.generators = {generator: generator.get_state() for generator in first}
+        self.before.rng.add_first(kept)
+        for generator in self.before.rng.states:
+            after.rng.states.setdefault(generator, generator.get_state())
 
-    def _run(self, after: Standing) -> str | None:
+    def _run(self, after: StateSnapshot) -> str | None:
         """All the runs; why they ended early, in words, where they did."""
         try:
             if self.kernels is not None:  # the first block of a process sets the device's profiler up
@@ -168,19 +182,18 @@ class Repeats:
                     self._again(after, self._recorded)
                     if self.kernels is not None:
                         self._again(after, self._on_device)
+                # Each kind comes after each other one: a run is faster after its like.
                 kinds = (self._plain, self._followed, self._profiled)
-                for place in range(
-                    len(kinds)
-                ):  # each comes after each other one: a run is faster after its like
-                    self._again(after, kinds[(turn + place) % len(kinds)])
-        except Stopped as stopped:
+                for number in range(len(kinds)):
+                    self._again(after, kinds[(turn + number) % len(kinds)])
+        except RepeatStopped as stopped:
             return str(stopped)
         finally:
-            after.put_back()
+            after.restore()
         return None
 
-    def _again(self, after: Standing, turn: Callable[[], None]) -> None:
-        self.before.put_back()
+    def _again(self, after: StateSnapshot, turn: Callable[[], None]) -> None:
+        self.before.restore()
         torch.ones(8).add_(1)  # wakes what slept while state was put back
         if self.kernels is not None:
             torch.ones(8, device="cuda").add_(1)
@@ -188,7 +201,7 @@ class Repeats:
         turn()
         for state, _ in after.changes():
             if state.geometry[0] not in self.safe:
-                raise Stopped(
+                raise RepeatStopped(
                     "a repeated run wrote to memory that the first did not write to, and stayed the last"
                 )
 
@@ -198,7 +211,7 @@ class Repeats:
         try:
             self.call()
         except Exception as error:  # the program's own; it did not raise in the first run
-            raise Stopped(f"a repeated run raised {type(error).__name__}: {error}") from error
+            raise RepeatStopped(f"a repeated run raised {type(error).__name__}: {error}") from error
 
     def _plain(self) -> None:
         start = clock()
@@ -207,9 +220,9 @@ class Repeats:
         self.walls.append(clock() - start)
 
     def _followed(self) -> None:
-        found = self._follow()
-        if found is not None:
-            self.calls.append(np.maximum(found[:, 2] - found[:, 1], 0))
+        calls = self._follow()
+        if calls is not None:
+            self.calls.append(np.maximum(calls[:, 2] - calls[:, 1], 0))
 
     def _follow(self) -> Ints | None:
         """Parent, begin and end of each call of a module; None where others are called than in the first run."""
@@ -237,43 +250,43 @@ class Repeats:
 
     def _profiled(self) -> None:
         """The profiler without the recorder and without the device, each of which slows the host down."""
-        timeline, places, _ = self._profile(cuda=False, within=self.between)
-        spent = np.full(len(places), np.nan)
-        has = places >= 0
-        spent[has] = (timeline.stop - timeline.start)[places[has]]
+        timeline, events, _ = self._profile(cuda=False, gaps=self.gaps)
+        spent = np.full(len(events), np.nan)
+        has = events >= 0
+        spent[has] = (timeline.stop - timeline.start)[events[has]]
         self.operations.append(spent)
 
     def _on_device(self) -> None:
         """What a device does at about the run's own pace."""
         assert self.kernels is not None
-        timeline, places, (start, ended) = self._profile(cuda=True)
-        self.kernels.add_alone(start, timeline.until(ended), places, self._seen_nodes())
+        timeline, events, (start, ended) = self._profile(cuda=True)
+        self.kernels.add_alone(start, timeline.until(ended), events, self._seen_nodes())
 
     def _profile(
-        self, *, cuda: bool, within: list[Between] | None = None
+        self, *, cuda: bool, gaps: list[HostGaps] | None = None
     ) -> tuple[Timeline, Ints, tuple[int, int]]:
         """A run under the profiler: what it saw, the event of each operation, and when the run began and ended."""
         first_number = sequence_number()
-        with profiling(cuda=cuda) as found:
+        with profiling(cuda=cuda) as profile:
             start = clock()
             scopes = self._follow()
             ended = clock()
-        places: Ints = np.full(len(self._rows.call), -1, dtype=np.int64)
+        events: Ints = np.full(len(self._rows.call), -1, dtype=np.int64)
         if scopes is not None:
-            events = pieces_of_events(found.timeline, scopes, first_number)
-            places, self.nested = self._align(found.timeline, events)
-            if within is not None:
-                within.append(between(found.timeline, places, scopes))
-        return found.timeline, places, (start, ended)
+            pieces = pieces_of_events(profile.timeline, scopes, first_number)
+            events, self.nested = self._align(profile.timeline, pieces)
+            if gaps is not None:
+                gaps.append(host_gaps(profile.timeline, events, scopes))
+        return profile.timeline, events, (start, ended)
 
-    def _align(self, timeline: Timeline, events: Pieces) -> tuple[Ints, Ints]:
+    def _align(self, timeline: Timeline, pieces: Pieces) -> tuple[Ints, Ints]:
         """The event of each operation, -1 for none, and how many events lie inside it."""
         after = ends(timeline)
-        key = (after.tolist(), events.names, events.scope.tolist(), events.backward.tolist())
+        key = (after.tolist(), pieces.names, pieces.scope.tolist(), pieces.backward.tolist())
         if self._aligned is None or self._aligned[0] != key:  # most runs are like the one before
-            self._aligned = key, align(self._pieces(), events, after)
-        places = self._aligned[1]
-        return places, (after - np.arange(1, len(after) + 1))[places] if len(after) else places
+            self._aligned = key, align(self._pieces(), pieces, after)
+        events = self._aligned[1]
+        return events, (after - np.arange(1, len(after) + 1))[events] if len(after) else events
 
     def _pieces(self) -> Pieces:
         """The pieces that the first run's operations lie in."""
@@ -289,14 +302,14 @@ class Repeats:
     def _recorded(self) -> None:
         modules = [root for _, root in self.capture.roots]
         capture = Capture(*modules, keep=False, memory=False, functions=self.functions)
-        with profiling(cuda=self.kernels is not None) as found, capture:
+        with profiling(cuda=self.kernels is not None) as profile, capture:
             self._go()
         rec, rows = capture.recorder, rows_of(capture.recorder)
         ops, names = [info.call.op for info in rec.calls], [call.op for call in self.graph.calls]
         if [ops[call] for call in rows.call] != [names[call] for call in self._rows.call]:
             self.skipped += 1
             return
-        timeline = found.timeline
+        timeline = profile.timeline
         matched = match(rows, [op.partition(".")[0] for op in ops], timeline)
         spent, has = rows.ended - rows.begun, matched.event >= 0
         spent[has] = (timeline.stop - timeline.start)[matched.event[has]]
@@ -309,22 +322,22 @@ class Repeats:
         unseen = np.array([call.op == UNSEEN for call in self.graph.calls] or [False], dtype=bool)
         return np.flatnonzero(~unseen[self.graph.node_call] if len(self.graph) else np.zeros(0, dtype=bool))
 
-    # ---------------------------------------------------------------- what came of it
+    # ---------------------------------------------------------------- results
 
     def _columns(self, metrics: Metrics) -> Metrics:
-        for column in self._found(metrics):
+        for column in self._measured_columns(metrics):
             metrics = metrics.with_column(column)
         return metrics
 
-    def _found(self, metrics: Metrics) -> Iterator[Column]:
+    def _measured_columns(self, metrics: Metrics) -> Iterator[Column]:
         if self.skipped:
             self.limits.append(
                 f"{self.skipped:,} of {self.skipped + len(self.recorded):,} repeated runs did other operations than "
                 "the first; times are the first run's"
             )
-        elif self.operations and not (self.calls and self.between):
+        elif self.operations and not (self.calls and self.gaps):
             self.limits.append("the repeated runs called other modules; times are the first run's")
-        if self.skipped or not (self.operations and self.recorded and self.calls and self.between):
+        if self.skipped or not (self.operations and self.recorded and self.calls and self.gaps):
             self.operations.clear()
             return
         yield from self._added_up(metrics["time_ns"].values, *self._spread())
@@ -355,16 +368,17 @@ class Repeats:
         parent = np.where(rows > 0, followed[graph.scope_parent[rows]], -1)
         runs = np.stack(self.calls)
         own = agreed(runs, parent)
-        where = np.where(self.between[-1].where >= 0, self.between[-1].where, followed[self._rows.scope])
-        host = np.median([run.host for run in self.between], axis=0)
-        host = np.maximum(host - np.bincount(where[unlike], weights=spread[0][unlike], minlength=len(own)), 0)
-        rate = divided(own, where, spread[0], host)
+        last = self.gaps[-1].call
+        call = np.where(last >= 0, last, followed[self._rows.scope])
+        host = np.median([run.host for run in self.gaps], axis=0)
+        host = np.maximum(host - np.bincount(call[unlike], weights=spread[0][unlike], minlength=len(own)), 0)
+        rate = time_factors(own, call, spread[0], host)
         times = [np.floor(row * rate).astype(np.int64) for row in spread]
         for name, time in zip(("time_ns", "time_low_ns", "time_high_ns"), times):
-            yield Column(name, _placed(np.zeros_like(first), nodes, time))
-        here = (graph.node_phase[nodes] != Phase.BACKWARD) & (where == followed[graph.node_scope[nodes]])
+            yield Column(name, _with_rows(np.zeros_like(first), nodes, time))
+        inside = (graph.node_phase[nodes] != Phase.BACKWARD) & (call == followed[graph.node_scope[nodes]])
         inclusive = with_functions(
-            own, rows, graph.scope_parent, graph.node_scope[nodes], np.where(here, times[0], 0)
+            own, rows, graph.scope_parent, graph.node_scope[nodes], np.where(inside, times[0], 0)
         )
         yield from scope_columns(inclusive, rows, graph.scope_parent, _quartiles(runs))
 
@@ -377,28 +391,28 @@ class Repeats:
         return np.array(followed, dtype=np.int64)
 
     def _meta(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"repeat": len(self.operations)}
+        meta: dict[str, Any] = {"repeat": len(self.operations)}
         if self.walls:
             middle, low, high = _quartiles(np.array(self.walls)).tolist()
-            found |= {"plain_wall_ns": middle, "plain_wall_low_ns": low, "plain_wall_high_ns": high}
+            meta |= {"plain_wall_ns": middle, "plain_wall_low_ns": low, "plain_wall_high_ns": high}
         if self.kernels is not None and self.operations:
-            found["device_time"] = self.kernels.meta()
-        return found
+            meta["device_time"] = self.kernels.meta()
+        return meta
 
 
 def _uses_cuda(graph: Graph) -> bool:
     return torch.cuda.is_available() and any(device.startswith("cuda") for device in graph.devices)
 
 
-def _settle(kernels: Kernels | None) -> None:
+def _settle(kernels: DeviceKernels | None) -> None:
     if kernels is not None:
         torch.cuda.synchronize()
 
 
-def _placed(base: Ints, rows: Ints, found: Ints) -> Ints:
-    """A copy of a column with what was found in its rows."""
+def _with_rows(base: Ints, rows: Ints, values: Ints) -> Ints:
+    """A copy of a column with other values in some rows."""
     column = base.copy()
-    column[rows] = found
+    column[rows] = values
     return column
 
 

@@ -19,6 +19,9 @@ COMMANDS: dict[str, Command] = {
     "run": Command("torch_vis.cli.commands.run", "run a script as it is, and trace one step of its training"),
     "trace": Command("torch_vis.cli.commands.trace", "trace a model on made-up inputs, and save the trace"),
     "summary": Command("torch_vis.cli.commands.summary", "print the module tree of a trace or a model"),
+    "report": Command(
+        "torch_vis.cli.commands.report", "print a report of a trace or a model: memory, time, latency …"
+    ),
     "explore": Command("torch_vis.cli.commands.explore", "walk through a trace or a model in the terminal"),
     "show": Command("torch_vis.cli.commands.show", "open the page of a trace or a model in the browser"),
     "compare": Command("torch_vis.cli.commands.compare", "say in what two traces or models differ"),

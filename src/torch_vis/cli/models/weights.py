@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch_vis.views.terminal.source import Subject
 
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
-TRUST = "load a pickle as it is: it can run any code on this machine, so only for files from people you trust"
+TRUST = "load the file as torch does: it can run any code on this machine, so only for files from people you trust"
 
 
 def add_trust_option(parser: Parser) -> None:
@@ -36,7 +36,7 @@ def opened(path: str, *, trust: bool) -> Subject:
     try:
         return open_file(path, trust=trust)
     except NeedsTrust as error:
-        raise NeedsTrust(error.path, "add --trust") from error
+        raise NeedsTrust(error.path, "add --trust", error.reason) from error
 
 
 def refuse(command: str, word: str | None) -> None:

@@ -81,7 +81,7 @@ class Stretch:
     def has_backward(self) -> bool:
         """Whether an operation of a backward pass has been recorded."""
         rec = self.capture.recorder
-        return any(rec.log[place + BACKWARD] != FORWARD for place in rec.row_places())
+        return any(rec.log[place + BACKWARD] != FORWARD for place in rec.row_starts())
 
 
 def _take_off(down_to: Any) -> list[Any]:

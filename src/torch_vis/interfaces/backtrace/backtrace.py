@@ -2,26 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.relevance.fx_steps import Steps
+from torch_vis.analysis.relevance.graph_run import run_graph
+from torch_vis.api import Trace
 from torch_vis.capture.compilers.frontends import export_inputs, export_outputs
+from torch_vis.capture.compilers.interpreter import PASSIVE, ProgramRun
+from torch_vis.capture.compilers.program import Program
+from torch_vis.capture.session import Capture
 from torch_vis.errors import TensorsMissing, UsageError
-from torch_vis.interfaces.backtrace.export import bind, check_model, export, named_leaves, same_device
-from torch_vis.interfaces.backtrace.graph import facts, to_networkx
-from torch_vis.interfaces.backtrace.inputs import Contract
-from torch_vis.interfaces.backtrace.memory import highest
-from torch_vis.interfaces.backtrace.node_io import NodeIO, needed, selected
+from torch_vis.graph import Column, Graph
+from torch_vis.interfaces.backtrace.export import (
+    Contract,
+    bind,
+    check_model,
+    export,
+    named_leaves,
+    same_device,
+)
+from torch_vis.interfaces.backtrace.graph import NodeIO, facts, needed, selected, to_networkx
 
 if TYPE_CHECKING:
     import networkx
 
     from torch_vis._trace import Trace
     from torch_vis.analysis.relevance.result import Relevance
+
+
+# ---------------------------------------------------------------- memory
+
+
+APART = 1 << 40  # bytes between the heap and the region of large mappings, at the least
+
+
+def highest(values: Iterable[Any], held: torch.Tensor | None) -> torch.Tensor | None:
+    """The tensor at the highest address of the heap, of those in a run and the one that is held.
+
+    A run that keeps every node frees all of it at once, and the C library then returns its heap to the system: the next
+    run pays for every page again, half the time of a ResNet-50. The library can return only what lies above the last
+    block in use, so one tensor of the run, the highest, is kept. The heap stays mapped, and free for anybody, until the
+    ``DLBacktrace`` is gone.
+    """
+    found = {held.data_ptr(): held} if held is not None else {}
+    for value in values:
+        if type(value) is torch.Tensor and value.device.type == "cpu":
+            found[value.data_ptr()] = value
+    if not found:
+        return None
+    addresses = sorted(found)
+    gaps = [(after - before, before) for before, after in itertools.pairwise(addresses)]
+    gap, below = max(gaps, default=(0, addresses[-1]))
+    return found[below if gap > APART else addresses[-1]]
+
+
+# ---------------------------------------------------------------- trace_columns
+
+
+def trace_of(
+    program: Any, model: torch.nn.Module, flat: list[Any], relevance: Mapping[str, float], limits: list[str]
+) -> Trace:
+    """The program run on its flat inputs, with what each node was given as the metric ``relevance``.
+
+    A node of the program may run several operations: its relevance stands at the last of them, which makes its result.
+    """
+    capture = Capture(model, keep=False)
+    specs = program.graph_signature.input_specs
+    capture.inputs = [
+        (spec.arg.name, value)
+        for spec, value in zip(specs, flat)
+        if spec.kind.name == "USER_INPUT" and isinstance(value, torch.Tensor)
+    ]
+    capture.has_output = True
+    with torch.no_grad(), capture:
+        outputs = ProgramRun(capture).interpret(program.graph_module, *flat)
+        capture.output = export_outputs(program, model, outputs)
+    graph, metrics, _, unseen, meta = capture.finish()
+    meta["program"] = Program("export", [program.graph_module], program).to_plain()
+    names = [node.name for node in program.graph_module.graph.nodes if node.op not in PASSIVE]
+    metrics = metrics.with_column(_column(graph, names, relevance))
+    return Trace(graph, metrics, (*unseen, *limits), meta, output=capture.output)
+
+
+def _column(graph: Graph, names: list[str], relevance: Mapping[str, float]) -> Column:
+    """Nodes of the program are calls of functions in the graph, in the same order; what runs inside is part of them."""
+    inside = np.zeros(len(graph.scope_call), dtype=bool)
+    calls: list[int] = []
+    for scope in graph.scopes:
+        around = int(graph.scope_parent[scope.index])
+        inside[scope.index] = around >= 0 and (inside[around] or around in calls[-1:])
+        if scope.kind == "function" and not inside[scope.index]:
+            calls.append(scope.index)
+    last = np.full(len(graph.scope_call), -1, dtype=np.int64)
+    last[graph.node_scope] = np.arange(len(graph))  # the later one counts
+    values, known = np.zeros(len(graph)), np.zeros(len(graph), dtype=bool)
+    at = 0
+    for name in names:
+        if at == len(calls) or graph.scopes[calls[at]].path != re.sub(r"_\d+$", "", name):
+            continue  # it only takes a result apart, and was not called
+        node = int(last[calls[at]])
+        at += 1
+        if name in relevance and node >= 0:
+            values[node] = relevance[name]
+            known[node] = True
+    return Column("relevance", values, known=known)
+
+
+# ---------------------------------------------------------------- backtrace
 
 
 class DLBacktrace:
@@ -72,22 +166,28 @@ class DLBacktrace:
 
         self.program, self.limits = export(model, args, kwargs, dynamic_shapes, fits)
         self._contract = contract(self.program)
-        self._steps = Steps(self.program.graph_module)
-        self._held = self._state(args, kwargs)
-        self.nodes = facts(self.program, {self._steps.nodes[place]: v for place, v in self._held.items()})
+        graph = self.program.graph_module.graph
+        self._inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        self._state = self._model_state(args, kwargs)
+        self.nodes = facts(self.program, self._state)
         self._graph: Any = None
         self._anchor: torch.Tensor | None = None
         self._evaluated: tuple[list[Any], Relevance] | None = None
 
-    def _state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
-        """The model's own tensors by the place of their placeholder."""
+    def _model_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[fx.Node, Any]:
+        """The model's own tensors by their placeholder."""
         flat = export_inputs(self.program, self.model, args, kwargs)
         specs = self.program.graph_signature.input_specs
         return {
-            place: value
-            for place, value, spec in zip(self._steps.inputs, flat, specs, strict=True)
+            node: value
+            for node, value, spec in zip(self._inputs, flat, specs, strict=True)
             if spec.kind.name != "USER_INPUT"
         }
+
+    @property
+    def _output(self) -> fx.Node:
+        """The output node of the exported graph."""
+        return next(reversed(self.program.graph_module.graph.nodes))
 
     @property
     def graph(self) -> networkx.DiGraph[str]:
@@ -132,14 +232,15 @@ class DLBacktrace:
             kwargs, inputs = inputs[0], ()
         inputs = self._contract.spread(inputs)
         users = iter(self._contract.arrange(inputs, kwargs or {}))
-        steps, held = self._steps, self._held
-        flat = [held[place] if place in held else next(users) for place in steps.inputs]
+        state, module = self._state, self.program.graph_module
+        flat = [state[node] if node in state else next(users) for node in self._inputs]
         names = selected(keep, self.nodes)
         with torch.no_grad():
-            values = steps.run(flat, None if names is None else needed(steps, names))
-            output = export_outputs(self.program, self.model, steps.outputs(values))
-        self._anchor = highest((values[step.place] for step in steps.calls), self._anchor)
-        return NodeIO(steps, self.nodes, values, output, names)
+            values = run_graph(module, flat, None if names is None else needed(module.graph, names))
+            output = export_outputs(self.program, self.model, values[self._output])
+        computed = (value for node, value in values.items() if node.op == "call_function")
+        self._anchor = highest(computed, self._anchor)
+        return NodeIO(self.nodes, values, output, names)
 
     def evaluation(
         self,
@@ -169,19 +270,19 @@ class DLBacktrace:
         (1.0, torch.Size([1, 3]))
         """
         from torch_vis.analysis.relevance import relevance_of
-        from torch_vis.analysis.relevance.start import Start
+        from torch_vis.analysis.relevance.flow import Start
 
         if not isinstance(node_io, NodeIO):
             raise UsageError("evaluation takes what predict() returned: node_io = dlb.predict(x)")
         if not node_io.is_whole:
             raise TensorsMissing("relevance needs every node; run predict(..., keep='all')")
-        users = [place for place in self._steps.inputs if place not in self._held]
+        users = [node for node in self._inputs if node not in self._state]
         start = Start(self._returned(), output, target, against, relevance, multiplier)
         rows = {name: (row.op, row.module) for name, row in self.nodes.items()}
         values = node_io.raw()
-        found = relevance_of(self._steps, values, users, start, mode=mode, tensors=tensors, rows=rows)
-        self._evaluated = [values[place] for place in self._steps.inputs], found
-        return found
+        result = relevance_of(values, users, start, mode=mode, tensors=tensors, rows=rows)
+        self._evaluated = [values[node] for node in self._inputs], result
+        return result
 
     @property
     def trace(self) -> Trace:
@@ -194,8 +295,6 @@ class DLBacktrace:
         >>> dlb.trace.metrics["relevance"][-1] == found["linear"]
         True
         """
-        from torch_vis.interfaces.backtrace.trace_columns import trace_of
-
         if self._evaluated is None:
             raise UsageError("there is no relevance to show yet; call dlb.evaluation(dlb.predict(x)) first")
         return trace_of(self.program, self.model, *self._evaluated, list(self.limits))
@@ -203,7 +302,7 @@ class DLBacktrace:
     def _returned(self) -> list[Any]:
         """The nodes whose values the model returns, in order."""
         specs = self.program.graph_signature.output_specs
-        flat = list(pytree.tree_leaves(self._steps.output))
+        flat = list(pytree.tree_leaves(self._output.args[0]))
         return [node for node, spec in zip(flat, specs) if spec.kind.name == "USER_OUTPUT"]
 
     def __repr__(self) -> str:

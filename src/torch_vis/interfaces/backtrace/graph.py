@@ -1,18 +1,25 @@
-"""The exported graph for people: nodes with their kinds, operation names, modules and hyperparameters."""
+"""The exported graph for people: its nodes before anything has run, and what each took and gave in one run."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torch_vis.errors import missing_extra
+from torch_vis.analysis.relevance.graph_run import Values
+from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 
 if TYPE_CHECKING:
     import networkx
+
+
+# ---------------------------------------------------------------- graph
+
 
 PATH = re.compile(r"^(?:L\['self'\]|L__self__)\.?")
 
@@ -134,3 +141,80 @@ def to_networkx(nodes: dict[str, NodeFacts]) -> networkx.DiGraph[str]:
             if source in made and not made.has_edge(source, row.name):
                 made.add_edge(source, row.name, place=place)
     return made
+
+
+# ---------------------------------------------------------------- node_io
+
+
+class NodeIO(Mapping[str, dict[str, Any]]):
+    """By the name of a node: ``{"input": [...], "output": ...}``, the tensors of the run themselves and not copies.
+
+    ``output`` is what the model returned. A node that was not kept raises ``TensorsMissing``.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeFacts],
+        values: Values,
+        output: Any,
+        kept: frozenset[str] | None,
+    ) -> None:
+        self._nodes, self._values, self._kept = nodes, values, kept
+        self._by_name = {node.name: node for node in values}
+        self.output = output
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        if name not in self._nodes:
+            raise no_match("node", str(name), self._nodes)
+        if self._kept is not None and name not in self._kept:
+            raise TensorsMissing(f"{name!r} was not kept; name it in predict(..., keep=[...]) or keep='all'")
+        node, values = self._by_name[name], self._values
+        inputs = [values[source] for source in read_by(node) if source.name in self._nodes]
+        return {"input": inputs, "output": self.output if node.op == "output" else values[node]}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes) if self._kept is None else (n for n in self._nodes if n in self._kept)
+
+    def __len__(self) -> int:
+        return len(self._nodes) if self._kept is None else len(self._kept)
+
+    def __repr__(self) -> str:
+        return f"<NodeIO: {len(self)} of {len(self._nodes)} nodes>"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node was kept."""
+        return self._kept is None
+
+    def raw(self) -> Values:
+        """Every node's value in the graph's own order, weights included."""
+        return self._values
+
+
+def selected(keep: Any, nodes: Mapping[str, NodeFacts]) -> frozenset[str] | None:
+    """The nodes that ``keep`` names; None for all of them."""
+    if keep == "all":
+        return None
+    outputs = [name for name, row in nodes.items() if row.type == "output"]
+    if keep == "outputs":
+        return frozenset(outputs)
+    patterns = [keep] if isinstance(keep, str) else keep
+    if not isinstance(patterns, Iterable):
+        raise UsageError(f"keep is 'all', 'outputs', a name or a list of names, not {keep!r}")
+    found: set[str] = set(outputs)
+    for pattern in patterns:
+        chosen = {
+            name
+            for name, row in nodes.items()
+            if fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(row.module, pattern)
+        }
+        if not chosen:
+            raise no_match("node or module", str(pattern), {*nodes, *(row.module for row in nodes.values())})
+        found |= chosen
+    return frozenset(found)
+
+
+def needed(graph: fx.Graph, names: frozenset[str]) -> set[fx.Node]:
+    """The nodes whose values the named nodes' inputs and outputs are."""
+    named = [node for node in graph.nodes if node.name in names]
+    return {*named, *(source for node in named for source in node.all_input_nodes)}

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.relevance.call import op_name
 from torch_vis.api import trace
+from torch_vis.capture.compilers.frontends import as_module
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
 from torch_vis.errors import CaptureFailed, MissingExtra, NotTraceable, UsageError, missing_extra, no_match
 from torch_vis.interfaces.backtrace.export import open_sizes
@@ -260,7 +261,7 @@ def _onnx(
     name: str, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None, expected: Any
 ) -> CaptureRow:
     _need(("onnx", "onnxscript", "onnxruntime"), "onnx-export")
-    module = _module(model)
+    module = as_module(model)
     started = time.perf_counter()
     reason = None
     shapes = open_sizes(module, args, kwargs)
@@ -293,18 +294,6 @@ def _onnx(
 def _flat_off(expected: list[torch.Tensor], made: list[Any]) -> float | None:
     """Against a flat list of outputs, which must be as many."""
     return _apart(list(zip(expected, made))) if len(expected) == len(made) else float("inf")
-
-
-class _Called(torch.nn.Module):
-    """A plain function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.forward = function
-
-
-def _module(model: Any) -> torch.nn.Module:
-    return model if isinstance(model, torch.nn.Module) else _Called(model)
 
 
 # ---------------------------------------------------------------- StableHLO
@@ -342,7 +331,7 @@ def _stablehlo(
     name: str, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None, expected: Any
 ) -> CaptureRow:
     _need(("jax", "torchax"), "stablehlo")
-    flat = _Flat(_module(model), args, kwargs)
+    flat = _Flat(as_module(model), args, kwargs)
     started = time.perf_counter()
     exported = torch.export.export(flat, tuple(flat.tensors()), strict=False)
     exporting = time.perf_counter() - started

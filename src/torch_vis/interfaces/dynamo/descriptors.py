@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from torch_vis.capture.compilers.interpreter import target_name
-from torch_vis.capture.compilers.partition_meta import is_state
+from torch_vis.capture.compilers.program import is_state
 from torch_vis.interfaces.dynamo.memory import hint, nbytes
 
 if TYPE_CHECKING:
@@ -184,10 +184,8 @@ def _owners(graph: Graph, scopes: list[int], places: list[int]) -> Any:
     """For every scope, the place that belongs to the one of the given scopes that it lies in, -1 for none."""
     owner = np.full(len(graph.scope_parent), -1, dtype=np.int64)
     owner[scopes] = places
-    for scope in range(1, len(owner)):  # parents come first
-        if owner[scope] < 0:
-            owner[scope] = owner[graph.scope_parent[scope]]
-    return owner
+    nearest = graph.tree.nearest(owner >= 0)
+    return np.where(nearest >= 0, owner[nearest], -1)
 
 
 def _sum(parts: Any) -> int | None:

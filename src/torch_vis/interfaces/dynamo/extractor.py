@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import fx
 
 from torch_vis.capture.compilers.interpreter import target_name
-from torch_vis.capture.compilers.partition_meta import describe
+from torch_vis.capture.compilers.program import describe
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import size as size_text
 from torch_vis.interfaces.dynamo.descriptors import (

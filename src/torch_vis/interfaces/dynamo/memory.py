@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.capture.compilers.partition_meta import is_state
+from torch_vis.capture.compilers.program import is_state
 from torch_vis.errors import UsageError
 
 # Methods and functions that never copy, for graphs whose tensors have no storage to tell.

@@ -1,11 +1,12 @@
 """Files from others in the explorer: checkpoints, safetensors, exported programs, ONNX, and traces of our own.
 
-A pickle can run any code while it is read. It is read here as weights alone, which cannot; more needs the
-caller's word.
+A pickle can run any code while it is read, and so can what torch loads as TorchScript or as an exported program. Here
+pickles are read as weights alone and archives from their own tables, which run nothing; more needs the caller's word.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,20 +19,25 @@ import torch
 from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
 from torch_vis.graph.text import count, many, size
+from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
 from torch_vis.views.terminal.forest import Forest, Sharing
 from torch_vis.views.terminal.measures import share
 from torch_vis.views.terminal.source import Bars, Details, Figures, Subject, TensorRow
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
+LEVELS = 100  # of a tree of names; what a file nests deeper is no model
 DANGER = "it holds more than weights, and a pickle can run any code while it is read: if you trust where it comes from,"
+
+UNKNOWN_FORM = "its tables have a form that cannot be read without running code"
+LOADER = "torch's own loader can run any code of the file: if you trust where it comes from,"
 
 
 class NeedsTrust(UsageError):
-    """A pickle that is more than weights, and that nobody has vouched for."""
+    """A file that cannot be read without running code of its own, and that nobody has vouched for."""
 
-    def __init__(self, path: str, how: str = "open it with trust=True") -> None:
-        super().__init__(f"{path} was not opened: {DANGER} {how}")
-        self.path = path
+    def __init__(self, path: str, how: str = "open it with trust=True", reason: str = DANGER) -> None:
+        super().__init__(f"{path} was not opened: {reason} {how}")
+        self.path, self.reason = path, reason
 
 
 class Stored:
@@ -60,7 +66,7 @@ class StateSubject(Subject):
     """Names with dots as a tree whose leaves are tensors; other values in it are leaves that say what they are."""
 
     def __init__(self, title: str, state: Mapping[str, Any], *, facts: Sequence[str] = ()) -> None:
-        leaves = _leaves(state)
+        leaves = _leaves(title, state)
         names, types, parents, paths, kinds, self.items = _branches(title, leaves)
         forest = Forest(names, types, parents, paths=paths, kinds=kinds)
         super().__init__(title, forest, facts=facts)
@@ -146,14 +152,38 @@ def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Subject:
         from torch_vis.interfaces.explorer.trace_source import TraceSubject
 
         return TraceSubject(load(name))
-    readers = {".safetensors": _safetensors, ".pt2": _exported, ".onnx": _onnx}
+    readers = {".safetensors": _safetensors, ".onnx": _onnx}
     if ending in readers:
         return readers[ending](name)
-    if ending in (".pt", ".pth", ".bin", ".ckpt", ".pkl"):
-        return _pickled(name, trust)
+    if ending in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pt2"):
+        return _of_torch(name, trust, ending)
     raise NotOurFile(
         f"cannot read {name}: the explorer opens .pt, .pth, .bin, .ckpt, .safetensors, .pt2, .onnx, .tvz and .json"
     )
+
+
+def _of_torch(path: str, trust: bool, ending: str) -> Subject:
+    """A file that torch wrote; what is in it says how it is read, whatever its ending."""
+    archive = _archive(path)
+    try:
+        if archive is not None and archive.is_exported:
+            return _exported(path, archive, trust)
+        if archive is not None and archive.is_script:
+            return _script(path, archive, trust)
+    except NotUnderstood as error:
+        raise NeedsTrust(path, reason=f"{UNKNOWN_FORM} ({error}); {LOADER}") from error
+    if ending == ".pt2":
+        raise CorruptFile(f"cannot read {path}: it is no exported program, which is an archive of tables")
+    return _pickled(path, trust)
+
+
+def _archive(path: str) -> Archive | None:
+    import zipfile
+
+    try:
+        return Archive(path) if zipfile.is_zipfile(path) else None
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+        raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
 
 
 def _pickled(path: str, trust: bool) -> Subject:
@@ -164,19 +194,17 @@ def _pickled(path: str, trust: bool) -> Subject:
 
     if _start(path)[:4] != b"PK\x03\x04" and _start(path)[:1] != b"\x80":
         raise CorruptFile(f"cannot read {path}: it is neither what torch.save writes nor a pickle")
-    if _is_script(path):
-        loaded: Any = torch.jit.load(path, map_location="cpu")
-    else:
-        try:
-            loaded = torch.load(
-                path, map_location="cpu", weights_only=True, mmap=_start(path) == b"PK\x03\x04"
-            )
-        except pickle.UnpicklingError as error:
-            if not trust:
-                raise NeedsTrust(path) from error
-            loaded = _trusted(path)
-        except (RuntimeError, EOFError, OSError, ValueError) as error:
-            raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
+    try:
+        loaded: Any = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=_start(path) == b"PK\x03\x04"
+        )
+    except pickle.UnpicklingError as error:
+        if not trust:
+            raise NeedsTrust(path) from error
+        loaded = _trusted(path)
+    # a hostile pickle makes torch's reader raise anything
+    except Exception as error:
+        raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
     title = Path(path).name
     if isinstance(loaded, torch.nn.Module):
         return ModuleSubject(loaded, title=f"{title}: {class_of(loaded)}")
@@ -201,14 +229,27 @@ def _start(path: str) -> bytes:
         return file.read(4)
 
 
-def _is_script(path: str) -> bool:
-    """Whether a file is TorchScript: its archive has the code beside the data."""
-    import zipfile
+def _script(path: str, archive: Archive, trust: bool) -> Subject:
+    """TorchScript as its modules, which have the names and classes of the original."""
+    from torch_vis.interfaces.explorer.modules import ModuleSubject
+    from torch_vis.interfaces.explorer.walk import class_of
 
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any("/code/" in name for name in archive.namelist())
+    facts = []
+    if trust:
+        try:
+            module: torch.nn.Module = torch.jit.load(path, map_location="cpu")
+        except RuntimeError as error:
+            raise CorruptFile(f"cannot read {path}: {str(error).strip().partition(chr(10))[0]}") from error
+    else:
+        script = read_script(archive)
+        module = script.module
+        if script.restoring:
+            facts.append(f"{many(script.restoring, 'module')} not restored: only the file's own code can")
+        if script.unlisted:
+            facts.append(f"{many(script.unlisted, 'tensor')} of another kind not listed")
+    subject = ModuleSubject(module, title=f"{Path(path).name}: {class_of(module)}")
+    subject.facts += facts
+    return subject
 
 
 def _safetensors(path: str) -> Subject:
@@ -263,14 +304,21 @@ def _safe_loader(path: str, name: str) -> Any:
     return load
 
 
-def _exported(path: str) -> Subject:
+def _exported(path: str, archive: Archive, trust: bool) -> Subject:
     """An exported program as the module that it unlifts to, which has the names and classes of the original."""
-    import zipfile
-
     from torch_vis.interfaces.explorer.modules import ModuleSubject
 
-    if not zipfile.is_zipfile(path):
-        raise CorruptFile(f"cannot read {path}: it is no exported program, which is an archive")
+    if trust:
+        module, classes, operations = _trusted_program(path)
+    else:
+        module, classes, operations = read_exported(archive)
+    subject = ModuleSubject(module, title=Path(path).name, classes=classes)
+    subject.facts.append(f"exported program, {many(operations, 'operation')}")
+    return subject
+
+
+def _trusted_program(path: str) -> tuple[torch.nn.Module, dict[str, str], int]:
+    """What torch loads from an exported program, which can run code of the file."""
     try:
         with _quietly("torch.export"):  # which logs at length why, and then raises a sentence about that log
             program = torch.export.load(path)
@@ -282,11 +330,11 @@ def _exported(path: str) -> Subject:
         module: torch.nn.Module = torch.export.unflatten(program)
     except (RuntimeError, AssertionError, ValueError):
         module = program.module()
-    classes = _classes(program)
-    subject = ModuleSubject(module, title=Path(path).name, classes=classes)
-    nodes = sum(node.op == "call_function" for node in program.graph.nodes)
-    subject.facts.append(f"exported program, {many(nodes, 'operation')}")
-    return subject
+    # the parts of an operation's result are no operations
+    operations = sum(
+        node.op == "call_function" and node.target is not operator.getitem for node in program.graph.nodes
+    )
+    return module, _classes(program), operations
 
 
 def _classes(program: Any) -> dict[str, str]:
@@ -357,19 +405,23 @@ class Operation:
         return f"{', '.join(self.outputs)} = {self.kind}({', '.join(self.inputs)})"
 
 
-def _leaves(state: Mapping[str, Any]) -> dict[str, Any]:
+def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """Every value that is no container, under its dotted name."""
     found: dict[str, Any] = {}
-    stack: list[tuple[str, Any]] = [(str(key), value) for key, value in reversed(list(state.items()))]
+    stack: list[tuple[str, Any, int]] = [(str(key), value, 1) for key, value in reversed(list(state.items()))]
     busy: set[int] = set()
     while stack:
-        name, value = stack.pop()
+        name, value, depth = stack.pop()
+        if depth > LEVELS:
+            raise CorruptFile(
+                f"cannot read {title}: its containers are nested more than {LEVELS} levels deep"
+            )
         if isinstance(value, torch.Tensor):
             found[name] = Stored.of(value)
         elif isinstance(value, (Mapping, list, tuple)) and len(value) and id(value) not in busy:
             busy.add(id(value))
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-            stack.extend((f"{name}.{key}", one) for key, one in reversed(list(pairs)))
+            stack.extend((f"{name}.{key}", one, depth + 1) for key, one in reversed(list(pairs)))
         else:
             found[name] = value
     return found
@@ -379,7 +431,7 @@ def _branches(title: str, leaves: Mapping[str, Any]) -> tuple[Any, ...]:
     """The rows of a tree whose branches are the parts of the names, in the order in which the names come."""
     inside: dict[str, list[str]] = {"": []}
     for name in leaves:
-        parts = name.split(".")
+        parts = name.split(".", LEVELS)
         for depth in range(1, len(parts) + 1):
             above, path = ".".join(parts[: depth - 1]), ".".join(parts[:depth])
             if path not in inside:

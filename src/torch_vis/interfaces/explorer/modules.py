@@ -12,6 +12,8 @@ from torch_vis._trace import Trace
 from torch_vis.capture.modules_only.stats import TensorFact
 from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
 from torch_vis.graph.text import count, many, size
+from torch_vis.interfaces.collector import collector_paused
+from torch_vis.interfaces.explorer.archives import FileModule
 from torch_vis.interfaces.explorer.maps import Maps
 from torch_vis.interfaces.explorer.source_code import class_source
 from torch_vis.interfaces.explorer.stats import ForwardStats, add_columns
@@ -25,7 +27,6 @@ from torch_vis.interfaces.explorer.trace_source import (
     unknown_costs,
 )
 from torch_vis.interfaces.explorer.walk import count_tensors, own_tensors, walk
-from torch_vis.interfaces.tracking.collector import collector_paused
 from torch_vis.views.terminal.forest import Forest
 from torch_vis.views.terminal.measures import measure, rows_by_path
 from torch_vis.views.terminal.source import (
@@ -168,7 +169,9 @@ class ModuleSubject(Subject):
         return calls_of(self.trace, self.row_of_scope, row)
 
     def source(self, row: int) -> Source | None:
-        """The class of the module, pointing at its forward."""
+        """The class of the module, pointing at its forward; a file does not say it."""
+        if isinstance(self.modules[row], FileModule):
+            return None
         return class_source(type(self.modules[row]))
 
     def gradients(self) -> Sequence[Gradient] | None:

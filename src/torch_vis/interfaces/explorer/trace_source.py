@@ -13,9 +13,9 @@ from torch_vis.errors import TensorsMissing
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
 from torch_vis.graph.module_totals import places_of_calls
-from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import count, duration, many, size
+from torch_vis.graph.tree import inner_path
 from torch_vis.interfaces.explorer.maps import Maps
 from torch_vis.interfaces.explorer.source_code import lines_source
 from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing
@@ -238,7 +238,7 @@ def calls_of(trace: Trace, row_of_scope: Any, row: int) -> list[CallRow]:
     own = (row_of_scope == row) & (kinds[graph.scope_module] | (above != row))
     if "scope_time_ns" not in metrics:
         return []
-    found, again = [], recomputed_scopes(graph)
+    found, again = [], graph.tree.recomputed
     for scope in np.flatnonzero(own).tolist():
         figures = [metrics[name][scope] for name in ("scope_start_ns", "scope_time_ns", "scope_self_ns")]
         note = RECOMPUTED if again[scope] else ""
@@ -251,7 +251,7 @@ def _rows(graph: Graph) -> tuple[Forest, Any]:
 
     They are the printed table's: what backward computes again is in the row of its module.
     """
-    places, place = places_of_calls(graph, recomputed_scopes(graph))
+    places, place = places_of_calls(graph)
     inside: list[list[int]] = [[] for _ in places]
     for number, (above, _) in enumerate(places):
         if above >= 0:
@@ -268,8 +268,7 @@ def _rows(graph: Graph) -> tuple[Forest, Any]:
         path, kind_name, kind = graph.modules[places[at][1]]
         row_of[at] = len(names)
         outer = paths[parent] if parent >= 0 else ""
-        label = path[len(outer) + 1 :] if outer and path.startswith(outer + ".") else path
-        names.append(label or kind_name)
+        names.append(inner_path(path, outer) or kind_name)
         types.append(kind_name)
         parents.append(parent)
         paths.append(path)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from torch_vis.interfaces.explorer.archives import FileModule
 from torch_vis.views.terminal.forest import Forest, Sharing
 from torch_vis.views.terminal.measures import share
 
@@ -25,7 +26,7 @@ def walk(model: torch.nn.Module) -> tuple[list[torch.nn.Module], dict[int, int],
     modules: list[torch.nn.Module] = []
     shared: dict[int, int] = {}
     first: dict[int, int] = {}
-    scripts = isinstance(model, torch.jit.ScriptModule)
+    scripts = isinstance(model, (torch.jit.ScriptModule, FileModule))
     stack: list[tuple[str, str, torch.nn.Module, int]] = [(class_of(model), "", model, -1)]
     while stack:
         name, path, module, parent = stack.pop()

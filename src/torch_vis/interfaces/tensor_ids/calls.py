@@ -48,14 +48,14 @@ class Calls:
         self._spellings: list[Spelling] = []
         self._arguments: dict[int, dict[str, Any]] = {}
         capture: Any = getattr(trace, "_capture", None)  # only what was just recorded has notes; files do not
-        if capture is None or capture.recorder.naming is None or not hasattr(capture, "numbers"):
+        if capture is None or capture.recorder.function_mode is None or not hasattr(capture, "numbers"):
             return
         recorder = capture.recorder
         modules = recorder.modules
-        for module, args, kwargs in recorder.naming.spellings:
+        for module, args, kwargs in recorder.function_mode.spellings:
             self._spellings.append((modules[module][1], modules[module][0], args, kwargs))
         values = _in_graph(recorder.values, capture.numbers, trace.graph)
-        self._read(recorder.naming.notes.tolist(), values)
+        self._read(recorder.function_mode.notes.tolist(), values)
 
     def at(self, scope: int) -> Noted | None:
         """The call that a scope is of."""

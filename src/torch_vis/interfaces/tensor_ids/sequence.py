@@ -12,10 +12,10 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics, Slot
 from torch_vis.graph.call import Call, Special, short_name
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.interfaces.collector import collector_paused
 from torch_vis.interfaces.tensor_ids.calls import Calls
 from torch_vis.interfaces.tensor_ids.ports import Ports, makers, ports_of, values_of
 from torch_vis.interfaces.tensor_ids.steps import Level, Steps
-from torch_vis.interfaces.tracking.collector import collector_paused
 from torch_vis.ops.schemas import Signatures
 
 Operation = dict[str, Any]
@@ -112,12 +112,8 @@ def _gradients(steps: Steps) -> list[list[int]]:
 
 def _modules(graph: Graph, steps: Steps) -> list[str]:
     """The path of the module that each step ran in."""
-    paths: list[str] = []
-    of_module = [module.path if module.kind == "module" else None for module in graph.modules]
-    for parent, module in zip(graph.scope_parent.tolist(), graph.scope_module.tolist(), strict=True):
-        own = of_module[module]
-        paths.append(own if own is not None else paths[parent] if parent >= 0 else "")
-    return [paths[scope] for scope in graph.node_scope[steps.first].tolist()]
+    nearest = graph.tree.nearest(graph.tree.is_module)[graph.node_scope[steps.first]]
+    return [graph.scope_paths[scope] if scope >= 0 else "" for scope in nearest.tolist()]
 
 
 def _sources(graph: Graph, steps: Steps) -> list[str | None]:

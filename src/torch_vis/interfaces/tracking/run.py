@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+from torch.utils._pytree import tree_map_only
 
 from torch_vis._trace import Trace
-from torch_vis.capture.modules_only.recorder import Borders, LayerCapture
+from torch_vis.capture.containers import named_tensors
+from torch_vis.capture.modules_only.recorder import LayerCapture, ModuleBoundary
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture, name_inputs, run_backward
+from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import NothingToDifferentiate, UsageError
 from torch_vis.interfaces.tracking.graph import Record
-from torch_vis.interfaces.tracking.state import Untouched, without_history
 
 SCALARS = (bool, int, float, str, type(None))
 LONGEST = 16  # longer sequences and texts are data, not settings
@@ -35,10 +37,10 @@ class Session:
         self.capture: Capture
         if operations:
             self.capture = Capture(*roots, keep=keep, timing=timing, memory=memory)
-            self.borders = self.capture.recorder.borders = Borders(self.capture.recorder)
+            self.boundary = self.capture.recorder.call_observer = ModuleBoundary(self.capture.recorder)
         else:
             self.capture = LayerCapture(*roots, timing=timing, memory=memory)
-            self.borders = self.capture.borders
+            self.boundary = self.capture.boundary
         self.thread = 0
         self.is_open = False
 
@@ -81,9 +83,11 @@ class Session:
         devices = [*meta["devices"], *(str(p.device) for p in parameters)]
         meta["devices"] = list(dict.fromkeys(devices))
         meta["backward"] = backward
-        own = None if self.operations or not self.memory else self.borders.own_bytes
+        own = None if self.operations or not self.memory else self.boundary.own_bytes
         start = rec.scopes[0][2]
-        spans = [(begun - start, ended - begun if ended else None) for begun, ended in self.borders.backwards]
+        spans = [
+            (begun - start, ended - begun if ended else None) for begun, ended in self.boundary.backwards
+        ]
         return Record(
             trace=Trace(graph, metrics, limits, meta),
             operations=self.operations,
@@ -92,12 +96,12 @@ class Session:
             again=_again(rec),
             facts=facts,
             states=states,
-            taken=self.borders.taken,
-            given=self.borders.given,
+            taken=self.boundary.taken,
+            given=self.boundary.given,
             own_bytes=own,
-            made_bytes=self.borders.made_bytes,
-            passed=self.borders.passed,
-            unknown=self.borders.unknown,
+            made_bytes=self.boundary.made_bytes,
+            passed=self.boundary.passed,
+            unknown=self.boundary.unknown,
             backwards=spans,
             parameters=_counts(parameters) if self.capture.roots else None,
             devices=tuple(meta["devices"]),
@@ -112,16 +116,19 @@ def run_once(
     inputs = name_inputs(model, args, kwargs)
     session = Session(model, memory=memory, timing=timing, operations=operations, keep=operations)
     capture = session.capture
-    with Untouched(model, [tensor for _, tensor in inputs], operations=operations) as state:
+    # Where operations are followed, the recorder keeps what is written to from before.
+    contents: Literal["all", "none"] = "none" if operations else "all"
+    with StateSnapshot.of_model(model, [tensor for _, tensor in inputs], contents=contents) as state:
+        state.set_gradients_aside()
         state.watch(capture.recorder.kept)
         capture.inputs = inputs
         if not operations:
-            session.borders.hand(tensor for _, tensor in inputs)
+            session.boundary.hand(tensor for _, tensor in inputs)
         capture.has_output = True
         backward = True
         with capture:
             output = model(*args, **kwargs)
-            state.expect(output)
+            state.set_gradients_aside(output)
             try:
                 run_backward(output, None)
             except NothingToDifferentiate:
@@ -134,6 +141,17 @@ def run_once(
     trace.limits += () if backward else (NO_BACKWARD,)
     trace.limits += tuple(f"{name} was changed by the run and could not be put back" for name in state.lost)
     return record
+
+
+def without_history(items: Any) -> Any:
+    """The same arguments, with tensors that come out of a graph of the user's cut off from it."""
+    if not any(tensor.grad_fn is not None for _, tensor in named_tensors(items)):
+        return items
+
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.grad_fn is None else tensor.detach().requires_grad_(tensor.requires_grad)
+
+    return tree_map_only(torch.Tensor, cut, items)
 
 
 def arguments(model: Callable[..., Any], given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph.schema import Phase
-from torch_vis.interfaces.tracking.graph import EDGE_TYPES, TYPES, Tracked
-from torch_vis.interfaces.tracking.rows import COSTS, is_operation, scope_name
+from torch_vis.interfaces.tracking.graph import COSTS, EDGE_TYPES, TYPES, Tracked, is_operation, scope_name
 from torch_vis.interfaces.tracking.types import GraphNode, plain
 
 OUTSIDE = "(outside of all layers)"

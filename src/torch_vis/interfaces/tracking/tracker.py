@@ -130,7 +130,7 @@ class ComputationalGraphTracker:
     def nodes(self) -> list[GraphNode]:
         """Every node: passes, tensors that the run began with, calls of layers, operations in the order they ran."""
         if self._nodes is None:
-            from torch_vis.interfaces.tracking.rows import nodes_of
+            from torch_vis.interfaces.tracking.graph import nodes_of
 
             self._nodes = nodes_of(self._found())
         return self._nodes
@@ -139,7 +139,7 @@ class ComputationalGraphTracker:
     def edges(self) -> list[GraphEdge]:
         """Every edge."""
         if self._edges is None:
-            from torch_vis.interfaces.tracking.rows import edges_of
+            from torch_vis.interfaces.tracking.graph import edges_of
 
             self._edges = edges_of(self._found())
         return self._edges
@@ -169,7 +169,7 @@ class ComputationalGraphTracker:
         >>> sorted(tracker.get_graph_data())
         ['edges', 'metadata', 'nodes', 'summary']
         """
-        from torch_vis.interfaces.tracking.rows import plain_rows
+        from torch_vis.interfaces.tracking.graph import plain_rows
 
         return {
             "nodes": plain_rows(self.nodes),
@@ -333,7 +333,7 @@ def _refuse_other_ending(filepath: str | os.PathLike[str]) -> None:
 
 def _write(filepath: str | os.PathLike[str], tracker: ComputationalGraphTracker) -> None:
     """The data of ``get_graph_data``, a piece at a time."""
-    from torch_vis.interfaces.tracking.rows import plain_rows
+    from torch_vis.interfaces.tracking.graph import plain_rows
 
     encode = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
     nodes, edges = tracker.nodes, tracker.edges

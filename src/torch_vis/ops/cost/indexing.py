@@ -10,6 +10,7 @@ from torch_vis.ops.cost.elementwise import factor
 from torch_vis.ops.cost.operation import UNKNOWN_BYTES, Cost, Operation, nbytes, tensors_in
 from torch_vis.ops.cost.reduction import norm_root, norm_work
 from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.names import plain_name
 
 cost = family("indexing")
 
@@ -192,8 +193,7 @@ def scatter(op: Operation) -> Cost | None:
     """For every index one element put, added, multiplied or compared; a mean divides at the end."""
     index, source = op.args[2], op.arg(3, "src")
     count = index.numel
-    name = op.op.partition(".")[0].rstrip("_")
-    how = "add" if name == "aten::scatter_add" else op.arg(4, "reduce")
+    how = "add" if plain_name(op.op) == "scatter_add" else op.arg(4, "reduce")
     work = {
         "add": {"add": count},
         "sum": {"add": count},

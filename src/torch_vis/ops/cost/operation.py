@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch_vis.graph import TensorType
+from torch_vis.ops.names import is_in_place
 
 # Real arithmetic in one operation on complex numbers: (a+bi)(c+di) is 4 products and 2 sums, and so on.
 COMPLEX_ADD, COMPLEX_MUL, COMPLEX_DIV, COMPLEX_MAC = 2, 6, 11, 4
@@ -112,8 +113,7 @@ class Operation:
     @property
     def is_in_place(self) -> bool:
         """Whether its name says that it writes its first argument: ``aten::add_``."""
-        name = self.op.partition(".")[0]
-        return name.endswith("_") and not name.endswith("__")
+        return is_in_place(self.op)
 
     def tensors(self) -> Iterator[TensorType]:
         """Every tensor among its arguments, in order."""

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from torch_vis.errors import UsageError, no_match
 from torch_vis.ops.cost.operation import Cost, Operation
+from torch_vis.ops.names import out_of_place
 
 Formula = Callable[[Operation], "Cost | None"]
 FormulaType = TypeVar("FormulaType", bound=Formula)
@@ -105,7 +106,7 @@ def _require_operator(op: str) -> None:
         return
     full = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{namespace}::")}
     plain = {name.partition(".")[0] for name in full}
-    plain |= {name[:-1] for name in plain if name.endswith("_")}  # under which that in place is looked up
+    plain |= {out_of_place(name) for name in plain}  # under which that in place is looked up
     if op in full or op in plain:
         return
     name = op.partition(".")[0]
@@ -138,13 +139,11 @@ def formula_of(op: str) -> Entry | None:
     >>> formula_of("aten::mm.out") is formula_of("aten::mm"), formula_of("aten::no_such")
     (True, None)
     """
-    found = _FORMULAS.get(op)
-    if found is None:
-        name = op.partition(".")[0]
-        found = _FORMULAS.get(name)
-        if found is None and name.startswith("aten::") and name.endswith("_"):
-            found = _FORMULAS.get(name[:-1])
-    return found
+    name = op.partition(".")[0]
+    entry = _FORMULAS.get(op) or _FORMULAS.get(name)
+    if entry is None and name.startswith("aten::"):
+        entry = _FORMULAS.get(out_of_place(name))
+    return entry
 
 
 def version() -> int:

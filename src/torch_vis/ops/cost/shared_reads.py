@@ -16,13 +16,12 @@ import numpy as np
 from torch_vis.graph import Call, Graph, Slot, TensorType
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.operation import touched
+from torch_vis.ops.names import plain_name
 
 OTHER = -1  # in ``rows`` of a region: bytes in no such pattern
 
 # What is ``beta c + …``: a beta of zero means that c is not looked at, whatever it holds.
-SCALED = frozenset(
-    f"aten::{name}" for name in "addmm addmv addbmm baddbmm addr _addmm_activation _sparse_addmm".split()
-)
+SCALED = frozenset("addmm addmv addbmm baddbmm addr _addmm_activation _sparse_addmm".split())
 
 # What reads only some places of its first tensor, so that having that says nothing of the others. (Of what writes in
 # place, torch refuses that the two share memory.)
@@ -92,7 +91,7 @@ def unread_slots(calls: Sequence[Call]) -> Ints:
     """
     found = np.full(len(calls), -1, dtype=np.int64)
     for place, call in enumerate(calls):
-        if call.op.startswith("aten::") and call.op.partition(".")[0].rstrip("_") in SCALED:
+        if call.op.startswith("aten::") and plain_name(call.op) in SCALED:
             beta, first = dict(call.kwargs).get("beta", 1), call.args[0] if call.args else None
             if type(beta) in (int, float, bool) and beta == 0 and type(first) is Slot:
                 found[place] = first.number

@@ -1,22 +1,28 @@
-"""Charts of figures along an axis: one description, drawn by Plotly (``charts_plotly``) or by Matplotlib."""
+"""Charts of figures along an axis: one description, drawn by Plotly or by Matplotlib."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from torch_vis.errors import no_match
+from torch_vis.graph import Graph
+from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, size
-from torch_vis.views.charts.names import named_ticks
+from torch_vis.views.charts.labels import named_ticks
 
 UNITS: dict[str, Callable[[Any], str]] = {"ns": duration, "bytes": size, "count": count}
 # Eight colours that stay apart for colour-blind readers, in the order in which they are given out.
 COLORS = ("#3b7dd8", "#e08a1e", "#2a9d8f", "#c8553d", "#8067b7", "#d4b106", "#39424e", "#4fa3c7")
 QUIET = "#8a94a3"  # and what is lighter than all of them, for the rest
 PALE = "#c9d1db"  # an area or a bar of what is left or idle
-RENDERERS = ("plotly", "matplotlib")
+# The back-ends by path: they import this module, not the other way round.
+RENDERERS = {"plotly": "torch_vis.views.charts.plotly", "matplotlib": "torch_vis.views.charts.matplotlib"}
 INK, RULE = "#1c2430", "#dfe4ea"
 TICKS = 6
 FEW_POINTS = 40  # of a line, which are then marked one by one
@@ -25,6 +31,7 @@ NAMED = 0.05  # and for names of stages above what is drawn
 SIDE = 3  # series of dots whose figures stand beside the chart
 LETTER = 0.011  # of the width of a chart that is 700 pixels wide: a letter along an axis
 KEYS = 100  # letters of a row of the legend
+MOST_STAGES = 12  # a run that changes its phase more often has no stages marked
 WHOLE, LONG = 1e4, 1e9  # plain figures in this range are written whole, as those below are
 
 
@@ -91,15 +98,9 @@ def draw(chart: Chart, renderer: str = "plotly") -> Any:
     ('Figure', 'Figure')
     """
     chart = _with_last_steps(chart) if chart.kind == "areas" else chart
-    if renderer == "plotly":
-        from torch_vis.views.charts import plotly as charts_plotly
-
-        return charts_plotly.figure(chart)
-    if renderer == "matplotlib":
-        from torch_vis.views.charts import matplotlib as charts_matplotlib
-
-        return charts_matplotlib.figure(chart)
-    raise no_match("renderer", str(renderer), RENDERERS)
+    if renderer not in RENDERERS:
+        raise no_match("renderer", str(renderer), RENDERERS)
+    return import_module(RENDERERS[renderer]).figure(chart)
 
 
 def is_sideways(chart: Chart) -> bool:
@@ -343,3 +344,29 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
         found += sums.values()
     kept = [number for number in found if math.isfinite(number) and (number > 0 or not axis.log)]
     return min(kept, default=0.0), max(kept, default=1.0)
+
+
+def stages_of(graph: Graph) -> list[tuple[float, str]]:
+    """Where each phase of a run begins, along its operations; nothing for a run of a single one.
+
+    >>> import torch, torch_vis as tv
+    >>> stages_of(tv.trace(torch.nn.Linear(2, 1), torch.ones(1, 2), backward=True).graph)
+    [(0.0, 'forward'), (3.0, 'backward')]
+    """
+    phases = graph.node_phase
+    starts = np.flatnonzero(np.diff(phases, prepend=-1) != 0).tolist() if len(phases) else []
+    if not 1 < len(starts) <= MOST_STAGES:
+        return []
+    return [(float(start), Phase(int(phases[start])).name.lower()) for start in starts]
+
+
+def stages_shown(chart: Chart) -> list[tuple[float, str]]:
+    """The stages of a chart; one that is too short for its name has none."""
+    if not chart.stages:
+        return []
+    across = scale(chart, "x")
+    ends = [place for place, _ in chart.stages[1:]] + [across.high]
+    return [
+        (place, name if (end - place) / (across.high - across.low) > LETTER * (len(name) + 1) else "")
+        for (place, name), end in zip(chart.stages, ends)
+    ]

@@ -23,11 +23,11 @@ from torch_vis.views.charts.chart import (
     said,
     scale,
     slanted,
+    stages_shown,
     totals,
 )
 from torch_vis.views.charts.labels import shortened_alike
 from torch_vis.views.charts.marks import marked
-from torch_vis.views.charts.stages import stages_shown
 
 WIDTH = 9.0  # inches, as all lengths here
 ROW = 0.24

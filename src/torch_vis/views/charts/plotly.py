@@ -24,11 +24,11 @@ from torch_vis.views.charts.chart import (
     said,
     scale,
     slanted,
+    stages_shown,
     totals,
 )
 from torch_vis.views.charts.labels import shortened_alike
 from torch_vis.views.charts.marks import Mark, marked
-from torch_vis.views.charts.stages import stages_shown
 
 SPACED = {
     "ticks": "outside",

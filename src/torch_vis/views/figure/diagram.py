@@ -16,9 +16,8 @@ import numpy as np
 
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph
-from torch_vis.graph.module_table import intervals
 from torch_vis.graph.schema import Kind, Phase, Role
-from torch_vis.views.figure.tree import Depth, Item, Tree, grow
+from torch_vis.views.figure.tree import Depth, FigureItem, Tree, grow
 
 PHASES = {phase.name.lower(): phase for phase in Phase}
 MANY_READERS = 7  # what more boxes than this read is named at each of them, without lines across the picture
@@ -27,8 +26,8 @@ MOST_INPUTS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How a picture is to look; the same for every renderer."""
+class FigureOptions:
+    """What a figure shows and how it is coloured; the same for every renderer."""
 
     depth: Depth = "auto"
     color: str = "type"
@@ -58,11 +57,11 @@ class Edge:
 
 
 @dataclass(slots=True)
-class Column:
+class PhaseColumn:
     """One phase of the run: its items by number, and the edges among them."""
 
     phase: int
-    items: list[Item]
+    items: list[FigureItem]
     top: list[int]
     edges: list[Edge] = field(default_factory=list)
     tags: dict[int, list[int]] = field(default_factory=dict)  # by item: sources that are only named there
@@ -75,12 +74,12 @@ class Diagram:
     """Everything a picture shows, before it has a place."""
 
     graph: Graph
-    look: Look
-    columns: list[Column]
+    options: FigureOptions
+    columns: list[PhaseColumn]
     item_nodes: list[list[Any]]  # for each column and item, the operations it stands for
 
 
-def walk(column: Column) -> Iterator[tuple[str, Item]]:
+def walk(column: PhaseColumn) -> Iterator[tuple[str, FigureItem]]:
     """The items of a column in reading order: ("open", frame), what is in it, ("close", frame), and ("box", item)."""
     stack = [("box", column.items[number]) for number in reversed(column.top)]
     while stack:
@@ -94,29 +93,29 @@ def walk(column: Column) -> Iterator[tuple[str, Item]]:
         stack.extend(("box", column.items[number]) for number in reversed(item.children))
 
 
-def diagram(graph: Graph, look: Look) -> Diagram:
+def diagram(graph: Graph, options: FigureOptions) -> Diagram:
     """What is to be drawn of a graph."""
     columns, nodes = [], []
-    wanted = [PHASES[look.phase]] if look.phase else list(Phase)
-    depth = look.depth
+    wanted = [PHASES[options.phase]] if options.phase else list(Phase)
+    depth = options.depth
     for phase in wanted:
         tree = grow(graph, int(phase), depth)
         if not tree.items:
             continue
         if depth == "auto":
             depth = tree.depth  # all phases to the depth that suits the first
-        column, found = _column(graph, tree, int(phase))
+        column, item_nodes = _column(graph, tree, int(phase))
         columns.append(column)
-        nodes.append(found)
-    return Diagram(graph, look, columns, nodes)
+        nodes.append(item_nodes)
+    return Diagram(graph, options, columns, nodes)
 
 
-def _column(graph: Graph, tree: Tree, phase: int) -> tuple[Column, list[Any]]:
-    enter, leave = intervals(graph)
+def _column(graph: Graph, tree: Tree, phase: int) -> tuple[PhaseColumn, list[Any]]:
+    enter, leave = graph.tree.enter, graph.tree.leave
     item_of = _place_nodes(graph, tree, enter, leave)
     hidden = np.array([item.hidden for item in tree.items], dtype=bool)
     views = int(hidden[item_of[item_of >= 0]].sum())
-    column = Column(phase, tree.items, tree.top, views=views)
+    column = PhaseColumn(phase, tree.items, tree.top, views=views)
     source, target, value = _arcs(graph, item_of, hidden)
     if phase == Phase.FORWARD:
         item_of, source = _add_inputs(graph, column, item_of, source, target)
@@ -136,8 +135,8 @@ def _place_nodes(graph: Graph, tree: Tree, enter: Any, leave: Any) -> Any:
     numbers = np.repeat([number for _, number in scopes], [len(part) for part, _ in scopes])
     ours = tree.elements.nodes
     if len(lines):
-        place = _inside(enter[lines], leave[lines], enter[graph.node_scope[ours]])
-        where[ours] = np.where(place >= 0, numbers[place], -1)
+        row = _inside(enter[lines], leave[lines], enter[graph.node_scope[ours]])
+        where[ours] = np.where(row >= 0, numbers[row], -1)
     for item in closed:
         where[item.elements[item.elements >= 0]] = item.number
     return where
@@ -155,8 +154,8 @@ def _roots(graph: Graph, item_of: Any, hidden: Any) -> Any:
     """For each operation, and each value after them, where its bytes come from when hidden views are looked through."""
     count = len(graph)
     root = np.arange(count + len(graph.value_type))
-    made = np.flatnonzero(graph.value_producer >= 0)
-    root[count + made] = graph.value_producer[made]
+    produced = np.flatnonzero(graph.value_producer >= 0)
+    root[count + produced] = graph.value_producer[produced]
     views = np.flatnonzero((item_of[:count] >= 0) & hidden[np.maximum(item_of[:count], 0)])
     reads = np.flatnonzero(np.isin(graph.in_node, views) & (graph.in_kind != Kind.SHAPE))[::-1]
     root[graph.in_node[reads]] = count + graph.in_value[reads]  # of several reads the first one stays
@@ -185,7 +184,7 @@ def _arcs(graph: Graph, item_of: Any, hidden: Any) -> tuple[Any, Any, Any]:
     return source, target, np.where(direct | (own < 0), value, own)
 
 
-def _add_inputs(graph: Graph, column: Column, item_of: Any, source: Any, target: Any) -> tuple[Any, Any]:
+def _add_inputs(graph: Graph, column: PhaseColumn, item_of: Any, source: Any, target: Any) -> tuple[Any, Any]:
     """One item for each input of the run, or one for all of them where they are many."""
     count = len(graph)
     values = np.unique(source[source >= count]) - count
@@ -198,7 +197,7 @@ def _add_inputs(graph: Graph, column: Column, item_of: Any, source: Any, target:
             text = "" if together else str(graph.types[graph.value_type[value]])
             number = len(column.items)
             empty = np.empty(0, dtype=np.int64)
-            column.items.append(Item(number, -1, "input", label, text, empty, first=-1))
+            column.items.append(FigureItem(number, -1, "input", label, text, empty, first=-1))
             column.top.append(number)
         item_of[count + value] = len(column.items) - 1
     return item_of, source
@@ -206,7 +205,7 @@ def _add_inputs(graph: Graph, column: Column, item_of: Any, source: Any, target:
 
 def _connect(
     graph: Graph,
-    column: Column,
+    column: PhaseColumn,
     item_of: Any,
     source: Any,
     target: Any,
@@ -220,44 +219,46 @@ def _connect(
     for item in tree.items:
         if item.count > 1 and item.children is not None:
             instance = _instances(graph, item, enter, leave)
-            one = np.where(source < len(graph), instance[np.minimum(source, len(graph) - 1)], -1)
-            two = instance[target]
-            keep &= ~((one >= 0) & (two >= 0) & ((one > 0) | (two > 0)))
+            from_instance = np.where(source < len(graph), instance[np.minimum(source, len(graph) - 1)], -1)
+            to_instance = instance[target]
+            keep &= ~((from_instance >= 0) & (to_instance >= 0) & ((from_instance > 0) | (to_instance > 0)))
     start, end, value = start[keep], end[keep], value[keep]
     pairs, first, counts = np.unique(start * len(column.items) + end, return_index=True, return_counts=True)
-    for pair, place, number in zip(pairs.tolist(), first.tolist(), counts.tolist()):
+    for pair, index, number in zip(pairs.tolist(), first.tolist(), counts.tolist()):
         a, b = divmod(pair, len(column.items))
-        column.edges.append(Edge(a, b, int(value[place]), number))
+        column.edges.append(Edge(a, b, int(value[index]), number))
 
 
-def _instances(graph: Graph, item: Item, enter: Any, leave: Any) -> Any:
+def _instances(graph: Graph, item: FigureItem, enter: Any, leave: Any) -> Any:
     """For each operation inside a fold the number of the instance that it is in, -1 for those outside."""
     rows = item.instances if item.instances is not None else item.elements.reshape(-1, 1)
     number = np.repeat(np.arange(len(rows)), rows.shape[1])
     flat = rows.ravel()
     scopes = ~flat[flat < 0]
-    found = np.full(len(graph), -1, dtype=np.int64)
+    instance = np.full(len(graph), -1, dtype=np.int64)
     if len(scopes):
-        place = _inside(enter[scopes], leave[scopes], enter[graph.node_scope])
-        found = np.where(place >= 0, number[flat < 0][place], -1)
-    found[flat[flat >= 0]] = number[flat >= 0]
-    return found
+        row = _inside(enter[scopes], leave[scopes], enter[graph.node_scope])
+        instance = np.where(row >= 0, number[flat < 0][row], -1)
+    instance[flat[flat >= 0]] = number[flat >= 0]
+    return instance
 
 
-def _add_outputs(graph: Graph, column: Column, item_of: Any, root: Any) -> None:
+def _add_outputs(graph: Graph, column: PhaseColumn, item_of: Any, root: Any) -> None:
     """One item for the outputs of the run that each box makes."""
-    made: dict[tuple[int, ...], list[tuple[str, int]]] = {}
+    by_boxes: dict[tuple[int, ...], list[tuple[str, int]]] = {}
     for row in graph.outcomes:
         if row.kind == "output":
             values = _all_versions(graph, row.sources())
             boxes = {int(item_of[root[len(graph) + value]]) for value in values}
-            made.setdefault(tuple(sorted(boxes)), []).append((row.name, values[0]))
-    for sources, results in made.items():
+            by_boxes.setdefault(tuple(sorted(boxes)), []).append((row.name, values[0]))
+    for sources, results in by_boxes.items():
         name, value = results[0]
         label = name if len(results) == 1 else f"{name} and {len(results) - 1} more"
         number = len(column.items)
         text = str(graph.types[graph.value_type[value]])
-        item = Item(number, -1, "output", label, text, np.empty(0, dtype=np.int64), first=len(graph) + number)
+        item = FigureItem(
+            number, -1, "output", label, text, np.empty(0, dtype=np.int64), first=len(graph) + number
+        )
         column.items.append(item)
         column.top.append(number)
         for source in sources:
@@ -267,15 +268,15 @@ def _add_outputs(graph: Graph, column: Column, item_of: Any, root: Any) -> None:
 
 def _all_versions(graph: Graph, sources: list[tuple[int, int]]) -> list[int]:
     """The values that a result rests on, with the earlier versions of a buffer that it takes as a whole."""
-    found: dict[int, None] = {}
+    versions: dict[int, None] = {}
     for value, kind in sources:
-        while value >= 0 and value not in found:
-            found[value] = None
+        while value >= 0 and value not in versions:
+            versions[value] = None
             value = int(graph.value_carries[value]) if kind == Kind.WHOLE else -1
-    return list(found)
+    return list(versions)
 
 
-def _name_hubs(column: Column) -> None:
+def _name_hubs(column: PhaseColumn) -> None:
     """Take the lines of what very many boxes read out of the picture; each reader names it instead."""
     readers: dict[int, list[Edge]] = {}
     for edge in column.edges:
@@ -299,13 +300,13 @@ def _name_hubs(column: Column) -> None:
             item.hidden = True  # memory that others fill: nothing comes from it
 
 
-def _nodes_of(items: list[Item], item_of: Any, enter: Any, graph: Graph) -> list[Any]:
+def _nodes_of(items: list[FigureItem], item_of: Any, enter: Any, graph: Graph) -> list[Any]:
     """For each item the operations in it, frames included."""
     placed = np.flatnonzero(item_of >= 0)
     order = np.argsort(item_of[placed], kind="stable")
     starts = np.searchsorted(item_of[placed][order], np.arange(len(items) + 1))
-    found: list[Any] = [placed[order[a:b]] for a, b in itertools.pairwise(starts)]
+    nodes: list[Any] = [placed[order[a:b]] for a, b in itertools.pairwise(starts)]
     for item in reversed(items):  # children come after their parent
         if item.children:
-            found[item.number] = np.sort(np.concatenate([found[child] for child in item.children]))
-    return found
+            nodes[item.number] = np.sort(np.concatenate([nodes[child] for child in item.children]))
+    return nodes

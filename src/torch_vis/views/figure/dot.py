@@ -8,7 +8,7 @@ from torch_vis.errors import missing_extra
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
-from torch_vis.views.figure.diagram import Column, Diagram, Look, diagram, walk
+from torch_vis.views.figure.diagram import Diagram, FigureOptions, PhaseColumn, diagram, walk
 from torch_vis.views.figure.palette import FAINT, FRAME, STROKE, WIRE, colors, ink
 from torch_vis.views.figure.scene import HEADINGS, SHADES, box_of, named
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 def save(path: PathLike, run: Run) -> None:
-    """Write the picture as DOT, with its usual look."""
+    """Write the picture as DOT, with the usual options."""
     with replacing(path) as file:
-        file.write(dot(run, Look()).encode())
+        file.write(dot(run, FigureOptions()).encode())
 
 
-def draw(run: Run, look: Look) -> graphviz.Source:
+def draw(run: Run, options: FigureOptions) -> graphviz.Source:
     """A ``graphviz.Source``: it shows itself in a notebook, and its ``render`` writes any format Graphviz has."""
     try:
         import graphviz
     except ImportError as error:
         raise missing_extra("graphviz") from error
-    return graphviz.Source(dot(run, look))
+    return graphviz.Source(dot(run, options))
 
 
-def dot(run: Run, look: Look) -> str:
+def dot(run: Run, options: FigureOptions) -> str:
     """The picture in the DOT language."""
-    drawn = diagram(run.graph, look)
-    palette = colors(drawn, run.metrics, look.color)
+    drawn = diagram(run.graph, options)
+    palette = colors(drawn, run.metrics, options.color)
     title = quoted(run.name)
     lines = [
         f"digraph {title} {{",
@@ -74,8 +74,7 @@ def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
 
 
 def _node(drawn: Diagram, number: int, step: int, palette: Any) -> str:
-    box = box_of(drawn, number, drawn.columns[number].items[step])
-    palette.paint(box)
+    box = box_of(drawn, number, drawn.columns[number].items[step], palette)
     label = quoted("\n".join([box.title, *box.words]))
     tip = quoted("\n".join(f"{name}: {text}" for name, text in box.facts) or box.title)
     round_ = ", shape=box, peripheries=2" if box.item.count > 1 else ""
@@ -85,16 +84,15 @@ def _node(drawn: Diagram, number: int, step: int, palette: Any) -> str:
     )
 
 
-def _edges(drawn: Diagram, column: Column, number: int) -> list[str]:
+def _edges(drawn: Diagram, column: PhaseColumn, number: int) -> list[str]:
     graph, lines = drawn.graph, []
     backward = column.phase == Phase.BACKWARD
     for edge in column.edges:
         tip = quoted(str(graph.types[graph.value_type[edge.value]]))
-        ends = (
-            (edge.target, edge.source) if backward else (edge.source, edge.target)
-        )  # backward points upwards
+        # Backward points upwards.
+        start, end = (edge.target, edge.source) if backward else (edge.source, edge.target)
         back = ", dir=back" if backward else ""
-        lines.append(f"  n{number}_{ends[0]} -> n{number}_{ends[1]} [edgetooltip={tip}{back}];")
+        lines.append(f"  n{number}_{start} -> n{number}_{end} [edgetooltip={tip}{back}];")
     return lines
 
 

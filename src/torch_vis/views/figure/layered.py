@@ -7,18 +7,19 @@ upright wherever it passes a rank, and moves sideways only in the gaps between r
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 SWEEPS = 8
 LANE = 8.0  # the room that a passing line takes
-LITTLE = 40.0  # a box is set in the middle of its rank if the rank is no more higher than this
+LITTLE = 40.0  # a box is set in the middle of its rank unless the rank is higher by more than this
 STRAIGHT = 6.0  # how much more a lane holds to its line than a box to its neighbours
 
 
 @dataclass(slots=True)
-class Cell:
+class LayoutCell:
     """A box to be placed: its size, its place in the order of execution, and whether it lies on the frame's edge."""
 
     width: float
@@ -33,7 +34,7 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Line:
+class LayoutLine:
     """A line from a cell to a cell; ``exit`` and ``entry`` are where it touches them, from their middle.
 
     Lines with the same ``source`` and ``key`` share their lanes.
@@ -48,18 +49,15 @@ class Line:
     reversed: bool = False
 
 
-@dataclass(slots=True)
-class Sheet:
-    """The placed cells of a frame and its size."""
+def arrange(
+    cells: list[LayoutCell], lines: list[LayoutLine], *, gap: float, rank_gap: float, port_gap: float
+) -> tuple[float, float]:
+    """Give every cell its place and every line its path; returns the width and the height of the frame.
 
-    width: float
-    height: float
-
-
-def arrange(cells: list[Cell], lines: list[Line], *, gap: float, rank_gap: float, port_gap: float) -> Sheet:
-    """Give every cell its place and every line its path; the frame's own top left corner is at 0, 0."""
+    The frame's top left corner is at 0, 0.
+    """
     if not cells:
-        return Sheet(0.0, 0.0)
+        return 0.0, 0.0
     for line in lines:
         if cells[line.source].order > cells[line.target].order:
             line.source, line.target, line.reversed = line.target, line.source, True
@@ -79,10 +77,10 @@ def arrange(cells: list[Cell], lines: list[Line], *, gap: float, rank_gap: float
     for line, chain in zip(lines, chains):
         line.path = _path(cells, line, chain, bands)
     del cells[real:]
-    return Sheet(width, bands[-1][1])
+    return width, bands[-1][1]
 
 
-def _rank(cells: list[Cell], lines: Sequence[Line]) -> None:
+def _rank(cells: list[LayoutCell], lines: Sequence[LayoutLine]) -> None:
     """Longest paths from the top; what nothing feeds moves down to just above its first reader."""
     before: list[list[int]] = [[] for _ in cells]
     after: list[list[int]] = [[] for _ in cells]
@@ -93,8 +91,8 @@ def _rank(cells: list[Cell], lines: Sequence[Line]) -> None:
     by_order = sorted(range(len(cells)), key=lambda number: cells[number].order)
     for number in by_order:
         cell = cells[number]
-        above = max((cells[source].rank + 1 for source in before[number]), default=lowest)
-        cell.rank = 0 if cell.edge == "top" else max(lowest, above)
+        rank = max((cells[source].rank + 1 for source in before[number]), default=lowest)
+        cell.rank = 0 if cell.edge == "top" else max(lowest, rank)
     for number in reversed(by_order):
         if not before[number] and after[number] and not cells[number].edge:
             cells[number].rank = max(lowest, min(cells[target].rank for target in after[number]) - 1)
@@ -104,7 +102,7 @@ def _rank(cells: list[Cell], lines: Sequence[Line]) -> None:
             cell.rank = bottom + 1
 
 
-def _add_lanes(cells: list[Cell], lines: Sequence[Line]) -> list[list[int]]:
+def _add_lanes(cells: list[LayoutCell], lines: Sequence[LayoutLine]) -> list[list[int]]:
     """An empty cell in every rank that a line passes; returns each line's cells from end to end."""
     lanes: dict[tuple[int, object, int], int] = {}
     chains = []
@@ -115,20 +113,20 @@ def _add_lanes(cells: list[Cell], lines: Sequence[Line]) -> list[list[int]]:
             key = (line.source, (line.key, line.target) if line.reversed else line.key, rank)
             if key not in lanes:
                 lanes[key] = len(cells)
-                cells.append(Cell(LANE, 0.0, cells[line.source].order, rank=rank, is_lane=True))
+                cells.append(LayoutCell(LANE, 0.0, cells[line.source].order, rank=rank, is_lane=True))
             chain.append(lanes[key])
         chains.append([*chain, line.target])
     return chains
 
 
-def _ranks(cells: Sequence[Cell]) -> list[list[int]]:
+def _ranks(cells: Sequence[LayoutCell]) -> list[list[int]]:
     ranks: list[list[int]] = [[] for _ in range(max(cell.rank for cell in cells) + 1)]
     for number in sorted(range(len(cells)), key=lambda number: cells[number].order):
         ranks[cells[number].rank].append(number)
     ranks = [rank for rank in ranks if rank]
-    for place, rank in enumerate(ranks):
+    for index, rank in enumerate(ranks):
         for number in rank:
-            cells[number].rank = place
+            cells[number].rank = index
     return ranks
 
 
@@ -136,16 +134,16 @@ Hop = tuple[int, float, float, float]  # the neighbour, its offset, one's own of
 
 
 def _hops(
-    cells: Sequence[Cell], chains: Sequence[Sequence[int]], lines: Sequence[Line]
+    cells: Sequence[LayoutCell], chains: Sequence[Sequence[int]], lines: Sequence[LayoutLine]
 ) -> tuple[list[list[Hop]], list[list[Hop]]]:
     """For each cell its neighbours in the rank above and in the rank below, each once."""
     above: list[list[Hop]] = [[] for _ in cells]
     below: list[list[Hop]] = [[] for _ in cells]
     seen: set[tuple[int, int, float, float]] = set()
     for line, chain in zip(lines, chains):
-        for place, (upper, lower) in enumerate(itertools.pairwise(chain)):
-            out = line.exit if place == 0 else 0.0
-            into = line.entry if place == len(chain) - 2 else 0.0
+        for index, (upper, lower) in enumerate(itertools.pairwise(chain)):
+            out = line.exit if index == 0 else 0.0
+            into = line.entry if index == len(chain) - 2 else 0.0
             if (upper, lower, out, into) in seen:
                 continue
             seen.add((upper, lower, out, into))
@@ -155,7 +153,9 @@ def _hops(
     return above, below
 
 
-def _order(cells: list[Cell], ranks: list[list[int]], hops: tuple[list[list[Hop]], list[list[Hop]]]) -> None:
+def _order(
+    cells: list[LayoutCell], ranks: list[list[int]], hops: tuple[list[list[Hop]], list[list[Hop]]]
+) -> None:
     """Order each rank by its neighbours' mean place, down and up in turn; the order with fewest crossings stays."""
     above, below = hops
     for rank in ranks:
@@ -184,7 +184,9 @@ def _order(cells: list[Cell], ranks: list[list[int]], hops: tuple[list[list[Hop]
             cells[number].slot = slot
 
 
-def _crossings(cells: Sequence[Cell], ranks: Sequence[Sequence[int]], below: Sequence[Sequence[Hop]]) -> int:
+def _crossings(
+    cells: Sequence[LayoutCell], ranks: Sequence[Sequence[int]], below: Sequence[Sequence[Hop]]
+) -> int:
     """How many pairs of lines cross, counted by inserting their lower ends in the order of the upper ones."""
     total = 0
     for rank in ranks:
@@ -216,7 +218,7 @@ def _inversions(numbers: list[float]) -> int:
 
 
 def _place(
-    cells: list[Cell],
+    cells: list[LayoutCell],
     ranks: Sequence[Sequence[int]],
     hops: tuple[list[list[Hop]], list[list[Hop]]],
     gap: float,
@@ -265,43 +267,82 @@ def _spread(
             blocks[-1][0] += total
             blocks[-1][1] += weight
             blocks[-1][2] += count
-    places = [total / weight for total, weight, count in blocks for _ in range(int(count))]
-    return [place + by for place, by in zip(places, shift)]
+    means = [total / weight for total, weight, count in blocks for _ in range(int(count))]
+    return [mean + by for mean, by in zip(means, shift)]
 
 
 def _stack(
-    cells: list[Cell], ranks: Sequence[Sequence[int]], rank_gap: float, port_gap: float
+    cells: list[LayoutCell], ranks: Sequence[Sequence[int]], rank_gap: float, port_gap: float
 ) -> list[tuple[float, float]]:
     """Set the ranks below one another; returns where each begins and ends."""
     bands: list[tuple[float, float]] = []
     at = 0.0
-    for place, rank in enumerate(ranks):
+    for index, rank in enumerate(ranks):
         height = max(cells[number].height for number in rank)
         for number in rank:
             spare = height - cells[number].height
             cells[number].y = at + (spare / 2 if spare < LITTLE else 0.0)  # beside a tall frame, at its top
         bands.append((at, at + height))
         edges = {cells[number].edge for number in rank}
-        below = {cells[number].edge for number in ranks[place + 1]} if place + 1 < len(ranks) else set()
-        straight = len(rank) == 1 == len(ranks[min(place + 1, len(ranks) - 1)])
+        below = {cells[number].edge for number in ranks[index + 1]} if index + 1 < len(ranks) else set()
+        straight = len(rank) == 1 == len(ranks[min(index + 1, len(ranks) - 1)])
         at += height + (port_gap if straight and ("top" in edges or "bottom" in below) else rank_gap)
     return bands
 
 
 def _path(
-    cells: Sequence[Cell], line: Line, chain: Sequence[int], bands: Sequence[tuple[float, float]]
+    cells: Sequence[LayoutCell], line: LayoutLine, chain: Sequence[int], bands: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
     """The knots of a line: upright through each rank, sideways in the gaps between."""
     points: list[tuple[float, float]] = []
-    for place, number in enumerate(chain):
+    for index, number in enumerate(chain):
         cell = cells[number]
         top, bottom = bands[cell.rank]
-        if place == 0:
+        if index == 0:
             x = cell.x + line.exit
             points += [(x, cell.y + cell.height), (x, bottom)]
-        elif place == len(chain) - 1:
+        elif index == len(chain) - 1:
             x = cell.x + line.entry
             points += [(x, top), (x, cell.y)]
         else:
             points += [(cell.x, top), (cell.x, bottom)]
     return points[::-1] if line.reversed else points
+
+
+def in_flow(parts: Sequence[int], pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Parts in the order of what flows between them; ``parts`` are in the order in which they began.
+
+    What backward computes again begins after the module that reads it. Where two parts read one another, the one that
+    began first stands first.
+
+    >>> in_flow([1, 2, 3], [(3, 1), (1, 2)]), in_flow([1, 2, 3], [(1, 2), (2, 1), (3, 1)])
+    ([3, 1, 2], [3, 1, 2])
+    """
+    position = {part: number for number, part in enumerate(parts)}
+    readers: dict[int, set[int]] = {part: set() for part in parts}
+    for source, target in pairs:
+        if source != target:
+            readers[source].add(target)
+    waiting = dict.fromkeys(parts, 0)
+    for targets in readers.values():
+        for target in targets:
+            waiting[target] += 1
+    ready = [position[part] for part in parts if not waiting[part]]
+    heapq.heapify(ready)
+    done: list[int] = []
+    taken: set[int] = set()
+    next_unready = 0
+    while len(done) < len(parts):
+        if not ready:
+            # They read one another in a circle.
+            while parts[next_unready] in taken:
+                next_unready += 1
+            heapq.heappush(ready, next_unready)
+        part = parts[heapq.heappop(ready)]
+        taken.add(part)
+        done.append(part)
+        for target in readers[part]:
+            waiting[target] -= 1
+            if not waiting[target] and target not in taken:
+                heapq.heappush(ready, position[target])
+    return done

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch_vis.errors import missing_extra
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import Look
+from torch_vis.views.figure.diagram import FigureOptions
 from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
 from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene
 
@@ -22,13 +22,13 @@ LARGEST = 60.0  # inches; beyond, everything is drawn smaller
 BELOW_ALL, BEHIND, BETWEEN, ABOVE, ON_TOP = 1, 2, 3, 4, 5
 
 
-def draw(run: Run, look: Look) -> Figure:
+def draw(run: Run, options: FigureOptions) -> Figure:
     """Draw into a new figure of pyplot, which becomes the current one."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise missing_extra("matplotlib") from error
-    drawn = scene(run, look)
+    drawn = scene(run, options)
     figure = plt.figure(figsize=_inches(drawn))
     _fill(figure, drawn)
     return figure
@@ -152,7 +152,7 @@ class _Pen:
             x, y, width = drawn.scale
             map_ = LinearSegmentedColormap.from_list("heat", HEAT)
             self.axes.imshow(
-                [[place / 255 for place in range(256)]],
+                [[step / 255 for step in range(256)]],
                 cmap=map_,
                 extent=(x, x + width, y + 10, y),
                 aspect="auto",
@@ -192,12 +192,12 @@ class _Picture:
         path: PathLike,
         run: Run,
     ) -> None:
-        """Write the picture with its usual look, without touching pyplot's figures."""
+        """Write the picture with the usual options, without touching pyplot's figures."""
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise missing_extra("matplotlib") from error
-        drawn = scene(run, Look())
+        drawn = scene(run, FigureOptions())
         figure = Figure(figsize=_inches(drawn))
         _fill(figure, drawn)
         with replacing(path) as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,7 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.ops.figure_families import FAMILIES, OTHER, family
 from torch_vis.views.figure.diagram import Diagram
-from torch_vis.views.figure.tree import Item
-
-if TYPE_CHECKING:
-    from torch_vis.views.figure.scene import Box
+from torch_vis.views.figure.tree import FigureItem
 
 MODULE = "module"
 FILLS = {
@@ -57,6 +54,14 @@ FACTS = {
 }
 
 
+class Paint(NamedTuple):
+    """What the colours say of an item: its fill, the figure behind that, and all that a hover shows."""
+
+    fill: str
+    amount: float | None
+    facts: list[tuple[str, str]]
+
+
 @dataclass(slots=True)
 class Colors:
     """How boxes are coloured: by family of operation, or by how much of a measure they take."""
@@ -68,23 +73,20 @@ class Colors:
     used: dict[str, None] = field(default_factory=dict)
     unknown: int = 0
 
-    def paint(self, box: Box) -> None:
-        """Give a box its colour and its facts."""
-        item = box.item
-        box.facts = self.facts(box.column, item)
+    def paint(self, column: int, item: FigureItem) -> Paint:
+        """The colour of a closed item and its facts; the legend explains the colours given so far."""
+        fill, amount = FILLS[MODULE], None
         if item.kind in ("input", "output"):
-            box.fill = EDGE
+            fill = EDGE
         elif self.by in MEASURES:
-            box.amount = self.total(MEASURES[self.by][0], box.column, item)
-            if box.amount is None:
-                self.unknown += 1
-            box.fill = UNKNOWN if box.amount is None else self.heat(box.amount)
-        elif self.by == "none":
-            box.fill = FILLS[MODULE]
-        else:
-            found = self.family(box.column, item)
-            self.used[found] = None
-            box.fill = FILLS[found]
+            amount = self.total(MEASURES[self.by][0], column, item)
+            self.unknown += amount is None
+            fill = UNKNOWN if amount is None else self.heat(amount)
+        elif self.by != "none":
+            family = self.family(column, item)
+            self.used[family] = None
+            fill = FILLS[family]
+        return Paint(fill, amount, self.facts(column, item))
 
     def legend(self) -> list[tuple[str, str]]:
         """Names and fills of the families in the picture, in the order of the table."""
@@ -99,7 +101,7 @@ class Colors:
         """The colour of an amount on the scale from nothing to the most that a box takes."""
         return mixed(HEAT, amount / self.most if self.most else 0.0)
 
-    def family(self, column: int, item: Item) -> str:
+    def family(self, column: int, item: FigureItem) -> str:
         """The family of an operation, or of the weightiest one in a module that calls no others."""
         graph = self.drawn.graph
         nodes = self.drawn.item_nodes[column][item.number]
@@ -110,60 +112,56 @@ class Colors:
             if named not in (OTHER, "memory", "reduction"):
                 return named
             names = {short_name(graph.calls[call].op) for call in np.unique(graph.node_call[nodes])}
-            found = {family(name) for name in names}
-            return next((name for name in FAMILIES if name in found), OTHER)
+            families = {family(name) for name in names}
+            return next((name for name in FAMILIES if name in families), OTHER)
         return MODULE
 
-    def total(self, metric: str, column: int, item: Item) -> float | None:
+    def total(self, metric: str, column: int, item: FigureItem) -> float | None:
         """The sum of a metric over an item's operations; None if nothing is known of it."""
         nodes = self.drawn.item_nodes[column][item.number]
         if metric not in self.metrics or not len(nodes):
             return None
-        found = self.metrics[metric]
-        values = found.values[nodes]
-        if found.known is not None:
-            known = found.known[nodes]
-            if not known.any():
-                return None
-            values = values[known]
-        return float(values.sum())
+        values, known = self.metrics[metric].values[nodes], self.metrics[metric].known
+        if known is not None:
+            values = values[known[nodes]]
+        return float(values.sum()) if len(values) else None
 
-    def facts(self, column: int, item: Item) -> list[tuple[str, str]]:
+    def facts(self, column: int, item: FigureItem) -> list[tuple[str, str]]:
         """Everything there is to say about an item."""
         graph = self.drawn.graph
         if item.kind in ("input", "output"):
             return [("type", item.type)]
         nodes = self.drawn.item_nodes[column][item.number]
-        found: list[tuple[str, str]] = []
         if not len(nodes):
-            return found
+            return []
+        facts: list[tuple[str, str]] = []
         first = graph.nodes[int(nodes[0])]
         if item.kind == "operation":
-            found.append(("operation", first.op))
-            found.append(("call", first.format()))
+            facts.append(("operation", first.op))
+            facts.append(("call", first.format()))
         elif item.kind == "module":
-            found.append(("module", graph.scope_paths[~int(item.elements[0])] or "(root)"))
-            found.append(("class", item.type))
+            facts.append(("module", graph.scope_paths[~int(item.elements[0])] or "(root)"))
+            facts.append(("class", item.type))
         if len(item.elements) > 1 and item.kind != "bundle":
-            found.append(("stands for", f"{len(item.elements)} alike; figures are sums over all of them"))
+            facts.append(("stands for", f"{len(item.elements)} alike; figures are sums over all of them"))
         if item.kind != "operation" or len(nodes) > 1:
-            found.append(("operations", f"{len(nodes):,}: {_most_common(graph, nodes)}"))
+            facts.append(("operations", f"{len(nodes):,}: {_most_common(graph, nodes)}"))
         makes = self._makes(column, item, nodes)
         if makes:
-            found.append(("output", makes))
+            facts.append(("output", makes))
         for name, (metric, show) in FACTS.items():
             amount = self.total(metric, column, item)
             if amount is not None:
-                found.append((name, show(round(amount)) + self._missing(metric, nodes)))
+                facts.append((name, show(round(amount)) + self._missing(metric, nodes)))
         if first.site is not None and item.kind == "operation":
-            found.append(("source", first.site.short))
+            facts.append(("source", first.site.short))
         if first.link is not None:
-            found.append(("gradient of", f"{first.link.name} in {first.link.path or 'the run'}"))
+            facts.append(("gradient of", f"{first.link.name} in {first.link.path or 'the run'}"))
         if first.flags and item.kind == "operation":
-            found.append(("marks", ", ".join(flag for flag in first.flags if flag != "grad_mode")))
-        return [(name, text) for name, text in found if text]
+            facts.append(("marks", ", ".join(flag for flag in first.flags if flag != "grad_mode")))
+        return [(name, text) for name, text in facts if text]
 
-    def _makes(self, column: int, item: Item, nodes: Any) -> str:
+    def _makes(self, column: int, item: FigureItem, nodes: Any) -> str:
         """The types of what comes out: all that an operation returns, and of a module what others take from it."""
         graph, drawn = self.drawn.graph, self.drawn.columns[column]
         if item.kind == "operation":
@@ -176,17 +174,17 @@ class Colors:
             values = handed[-1:] or [int(graph.first_output[nodes[-1]])]
         return ", ".join(str(graph.types[graph.value_type[value]]) for value in values[:3] if value >= 0)
 
-    def _inside(self, column: int, item: Item) -> set[int]:
+    def _inside(self, column: int, item: FigureItem) -> set[int]:
         """The boxes in an item: itself, if it is closed."""
-        items, found, stack = self.drawn.columns[column].items, set(), [item.number]
+        items, closed, stack = self.drawn.columns[column].items, set(), [item.number]
         while stack:
             number = stack.pop()
             children = items[number].children
             if children is None:
-                found.add(number)
+                closed.add(number)
             else:
                 stack.extend(children)
-        return found
+        return closed
 
     def _missing(self, metric: str, nodes: Any) -> str:
         known = self.metrics[metric].known
@@ -198,22 +196,22 @@ def colors(drawn: Diagram, metrics: Metrics, by: str) -> Colors:
     """The colours of a picture; ``by`` is "type", "none" or a measure."""
     if by not in ("type", "none", *MEASURES):
         raise no_match("colour", by, ["type", "none", *MEASURES])
-    found = Colors(drawn, metrics, by)
+    palette = Colors(drawn, metrics, by)
     if by in MEASURES:
         metric = MEASURES[by][0]
         if metric not in metrics:
             raise UsageError(f"this trace has no {metric}, so boxes cannot be coloured by {by}")
         totals = [
-            found.total(metric, number, item) or 0.0
+            palette.total(metric, number, item) or 0.0
             for number, column in enumerate(drawn.columns)
             for item in column.items
             if item.children is None and not item.hidden
         ]
-        found.most = max(totals, default=0.0)
-    return found
+        palette.most = max(totals, default=0.0)
+    return palette
 
 
-def _is_whole(graph: Any, item: Item, nodes: Any) -> bool:
+def _is_whole(graph: Any, item: FigureItem, nodes: Any) -> bool:
     """Whether a module calls no other: all its operations are its own."""
     return bool(np.isin(graph.node_scope[nodes], ~item.elements).all())
 
@@ -233,10 +231,10 @@ def mixed(stops: tuple[str, ...], share: float) -> str:
     >>> mixed(("#000000", "#ffffff"), 0.5)
     '#808080'
     """
-    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
-    lower = min(int(place), len(stops) - 2)
-    one, two = (_channels(stops[lower + step]) for step in (0, 1))
-    return "#" + "".join(f"{round(a + (b - a) * (place - lower)):02x}" for a, b in zip(one, two))
+    position = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    lower = min(int(position), len(stops) - 2)
+    left, right = (_channels(stops[lower + step]) for step in (0, 1))
+    return "#" + "".join(f"{round(a + (b - a) * (position - lower)):02x}" for a, b in zip(left, right))
 
 
 def ink(fill: str) -> str:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import Look
-from torch_vis.views.figure.label_text import text_width
+from torch_vis.views.figure.diagram import FigureOptions
 from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, mixed, small_ink
-from torch_vis.views.figure.scene import HEAD, LINE, PADDING, SMALL, TITLE, Scene, Wire, scene
+from torch_vis.views.figure.scene import HEAD, LINE, PADDING, SMALL, TITLE, Scene, Wire, scene, text_width
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -25,13 +24,13 @@ WIDEST_TEXT = 100  # letters in a line of a hover
 Points = list[tuple[float | None, float | None]]
 
 
-def draw(run: Run, look: Look) -> Figure:
+def draw(run: Run, options: FigureOptions) -> Figure:
     """Draw into a new figure; one unit of its axes is a pixel at the figure's own size."""
     try:
         import plotly.graph_objects as go
     except ImportError as error:
         raise missing_extra("plotly") from error
-    drawn = scene(run, look)
+    drawn = scene(run, options)
     figure = go.Figure()
     for trace in [
         *_frames(drawn),
@@ -150,15 +149,15 @@ def _plates(drawn: Scene) -> Iterable[dict[str, Any]]:
 
 def flattened(points: Sequence[tuple[float, float]]) -> Points:
     """A line through its knots as straight pieces: an S between ranks is drawn with several."""
-    found: Points = [(round(points[0][0], 1), round(points[0][1], 1))]
+    pieces: Points = [(round(points[0][0], 1), round(points[0][1], 1))]
     for (x1, y1), (x2, y2) in itertools.pairwise(points):
         steps = 1 if abs(x1 - x2) < 0.05 else STEPS
         for step in range(1, steps + 1):
             t = step / steps
             ease = t * t * (3 - 2 * t)  # how far a curve with upright ends has moved sideways
             down = 1.5 * t * (1 - t) + t**3 if steps > 1 else t
-            found.append((round(x1 + (x2 - x1) * ease, 1), round(y1 + (y2 - y1) * down, 1)))
-    return found
+            pieces.append((round(x1 + (x2 - x1) * ease, 1), round(y1 + (y2 - y1) * down, 1)))
+    return pieces
 
 
 def _boxes(drawn: Scene) -> Iterable[dict[str, Any]]:
@@ -254,7 +253,7 @@ def _hover_points(places: list[tuple[float, float, str]], name: str) -> dict[str
 
 def _along(left: float, width: float) -> list[float]:
     count = max(1, round(width / 44))
-    return [left + width * (place + 0.5) / count for place in range(count)]
+    return [left + width * (index + 0.5) / count for index in range(count)]
 
 
 def _hover(title: str, facts: Sequence[tuple[str, str]]) -> str:
@@ -279,7 +278,7 @@ def _scale(drawn: Scene) -> Iterable[dict[str, Any]]:
         return
     left, y, width = drawn.scale
     step = width / PATCHES
-    for place in range(PATCHES):
-        x = left + step * place
+    for index in range(PATCHES):
+        x = left + step * index
         patch: Points = [(x, y), (x + step, y), (x + step, y + 10), (x, y + 10), (x, y)]
-        yield _shape("scale", patch, mixed(HEAT, (place + 0.5) / PATCHES), STROKE, 0)
+        yield _shape("scale", patch, mixed(HEAT, (index + 0.5) / PATCHES), STROKE, 0)

@@ -6,17 +6,17 @@ through a port on the frame's edge, which is laid out like any box; so lines cro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
-from torch_vis.views.figure.diagram import Column, Diagram, Edge, Look, diagram
-from torch_vis.views.figure.edges import in_flow
-from torch_vis.views.figure.label_text import shortened, text_width
-from torch_vis.views.figure.layered import Cell, Line, arrange
+from torch_vis.graph.text import many
+from torch_vis.views.figure.diagram import Diagram, Edge, FigureOptions, PhaseColumn, diagram
+from torch_vis.views.figure.layered import LayoutCell, LayoutLine, arrange, in_flow
 from torch_vis.views.figure.palette import MEASURES, Colors, colors
-from torch_vis.views.figure.tree import Item
+from torch_vis.views.figure.tree import FigureItem
 
 TITLE, SMALL = 12.0, 9.5  # sizes of letters
 LINE = 14.0  # from one line of small text to the next
@@ -27,7 +27,7 @@ GAP, RANK_GAP, PORT_GAP = 18.0, 26.0, 8.0
 BETWEEN_COLUMNS = 70.0
 MARGIN = 24.0
 LONGEST = 28  # letters of a title
-TOLD = (", ended by ", " branch not taken")  # what a compiler's capture says of its parts, to be read whole
+WHOLE_TITLES = (", ended by ", " branch not taken")  # in what a compiler says of its parts: never shortened
 MOST_TAGS = 3
 SHADES = ("#f6f8fa", "#ffffff")  # of frames; neighbouring levels differ
 HEADINGS = {Phase.FORWARD: "forward ↓", Phase.BACKWARD: "backward ↑", Phase.OPTIMIZER: "optimizer ↓"}
@@ -38,17 +38,19 @@ class Box:
     """A rectangle with its words; ``item`` and ``column`` say what of the diagram it stands for."""
 
     column: int
-    item: Item
+    item: FigureItem
     title: str
     subtitle: str
     tags: list[str]
     width: float
     height: float
-    x: float = 0.0  # of its left edge
+    fill: str
+    # The figure behind the colour.
+    amount: float | None
+    facts: list[tuple[str, str]]
+    # Of its left edge, and of its top.
+    x: float = 0.0
     y: float = 0.0
-    fill: str = "#ffffff"
-    amount: float | None = None  # the figure behind the colour
-    facts: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def words(self) -> list[str]:
@@ -110,32 +112,32 @@ class Scene:
     wires: list[Wire]
     headings: list[tuple[str, float, float]]
     colors: Colors
-    legend: list[tuple[str, str, float, float]] = field(
-        default_factory=list
-    )  # name, fill, x and y of a swatch
-    scale: tuple[float, float, float] | None = None  # x, y and width of a colour scale
-    note: str = ""  # beside the scale
+    # Name, fill, x and y of a swatch.
+    legend: list[tuple[str, str, float, float]] = field(default_factory=list)
+    # x, y and width of a colour scale, and what stands beside it.
+    scale: tuple[float, float, float] | None = None
+    note: str = ""
 
 
-def scene(run: Run, look: Look) -> Scene:
+def scene(run: Run, options: FigureOptions) -> Scene:
     """Lay out a picture of a run."""
-    drawn = diagram(run.graph, look)
-    palette = colors(drawn, run.metrics, look.color)
+    drawn = diagram(run.graph, options)
+    palette = colors(drawn, run.metrics, options.color)
     result = Scene(run.name, "", 0.0, 0.0, [], [], [], [], palette)
     left = MARGIN
-    placed = []
+    layouts = []
     for number in range(len(drawn.columns)):
-        sheet = _Column(drawn, number, palette)
-        sheet.lay_out()
-        placed.append(sheet)
+        layout = _Column(drawn, number, palette)
+        layout.lay_out()
+        layouts.append(layout)
     top = MARGIN + 64.0
-    tallest = max((sheet.height for sheet in placed), default=0.0)
-    for sheet, column in zip(placed, drawn.columns):
+    tallest = max((layout.height for layout in layouts), default=0.0)
+    for layout, column in zip(layouts, drawn.columns):
         heading = HEADINGS[Phase(column.phase)]
-        room = max(sheet.width, text_width(heading, TITLE))
+        room = max(layout.width, text_width(heading, TITLE))
         # Backward begins where forward ends: at the bottom.
-        sheet.emit(result, left, top + (tallest - sheet.height if sheet.flipped else 0.0))
-        if len(placed) > 1 or column.phase != Phase.FORWARD:
+        layout.emit(result, left, top + (tallest - layout.height if layout.flipped else 0.0))
+        if len(layouts) > 1 or column.phase != Phase.FORWARD:
             result.headings.append((heading, left + room / 2, top - 14.0))
         left += room + BETWEEN_COLUMNS
     result.width = max(left - BETWEEN_COLUMNS + MARGIN, 360.0)
@@ -143,12 +145,13 @@ def scene(run: Run, look: Look) -> Scene:
     _add_legend(result)
     views = sum(column.views for column in drawn.columns)
     shown = sum(
-        len(found[number]) for column, found in zip(drawn.columns, drawn.item_nodes) for number in column.top
+        len(item_nodes[number])
+        for column, item_nodes in zip(drawn.columns, drawn.item_nodes)
+        for number in column.top
     )
     boxes = sum(box.item.kind not in ("input", "output") for box in result.boxes)
-    result.caption = f"{_number(shown, 'operation')} in {_number(boxes, 'box')}" + (
-        f"; {_number(views, 'view')} not drawn" if views else ""
-    )
+    hidden = f"; {many(views, 'view')} not drawn" if views else ""
+    result.caption = f"{many(shown, 'operation')} in {many(boxes, 'box')}{hidden}"
     return result
 
 
@@ -179,17 +182,17 @@ class _Column:
     def __init__(self, drawn: Diagram, number: int, palette: Colors) -> None:
         self.drawn = drawn
         self.graph = drawn.graph
-        self.column: Column = drawn.columns[number]
+        self.column: PhaseColumn = drawn.columns[number]
         self.items = self.column.items
         self.number = number
         self.palette = palette
         self.flipped = self.column.phase == Phase.BACKWARD
         self.boxes: dict[int, Box] = {}
         self.sizes: dict[int, tuple[float, float]] = {}
-        self.cells: dict[int, list[Cell]] = {}  # by frame, -1 the column itself
+        self.cells: dict[int, list[LayoutCell]] = {}  # by frame, -1 the column itself
         self.members: dict[int, list[int]] = {}  # the items behind the first cells of a frame
         self.ports: dict[tuple[int, str, int], int] = {}  # frame, side and source to a cell
-        self.lines: dict[int, list[Line]] = {}
+        self.lines: dict[int, list[LayoutLine]] = {}
         self.routes: list[list[tuple[int, int]]] = []  # for each edge its lines as (frame, number)
         self._known: dict[tuple[int, int, int, int], int] = {}
         self.where: dict[int, int] = {}  # an item's cell in its frame
@@ -208,9 +211,9 @@ class _Column:
             shown = [number for number in members if not self.items[number].hidden]
             begun = sorted(shown, key=lambda number: self.items[number].first)
             self.members[frame] = in_flow(begun, between.get(frame, ()))
-            for place, number in enumerate(self.members[frame]):
-                self.where[number] = place
-            self.cells[frame] = [Cell(0.0, 0.0, place) for place in range(len(shown))]
+            for index, number in enumerate(self.members[frame]):
+                self.where[number] = index
+            self.cells[frame] = [LayoutCell(0.0, 0.0, index) for index in range(len(shown))]
             self.lines[frame] = []
         self._make_lines()
         for frame in [*reversed(frames), -1]:
@@ -219,17 +222,16 @@ class _Column:
     def _make_boxes(self) -> None:
         for item in self.items:
             if item.children is None and not item.hidden:
-                box = self.boxes[item.number] = box_of(self.drawn, self.number, item)
-                self.palette.paint(box)
+                box = self.boxes[item.number] = box_of(self.drawn, self.number, item, self.palette)
                 self.sizes[item.number] = (box.width, box.height)
 
     def _above(self, number: int) -> list[int]:
         """An item's frames, from the innermost to the column itself."""
-        found = []
+        frames = []
         while number >= 0:
             number = self.items[number].parent
-            found.append(number)
-        return found
+            frames.append(number)
+        return frames
 
     def _ways(self, edge: Edge) -> tuple[list[int], list[int], int]:
         """From each end of an edge outwards, the items up to those that lie side by side, and the frame they lie in."""
@@ -258,35 +260,35 @@ class _Column:
         if key not in self.ports:
             cells = self.cells[frame]
             self.ports[key] = len(cells)
-            cells.append(Cell(6.0, 0.0, -1 if side == "top" else 1 << 60, edge=side))
+            cells.append(LayoutCell(6.0, 0.0, -1 if side == "top" else 1 << 60, edge=side))
         return self.ports[key]
 
     def _line(self, frame: int, source: int, target: int, key: int) -> tuple[int, int]:
-        found = self._known.get((frame, source, target, key))
-        if found is None:
-            found = self._known[frame, source, target, key] = len(self.lines[frame])
-            self.lines[frame].append(Line(source, target, key))
-        return frame, found
+        number = self._known.get((frame, source, target, key))
+        if number is None:
+            number = self._known[frame, source, target, key] = len(self.lines[frame])
+            self.lines[frame].append(LayoutLine(source, target, key))
+        return frame, number
 
     def _arrange(self, frame: int) -> None:
         cells, lines = self.cells[frame], self.lines[frame]
-        for place, number in enumerate(self.members[frame]):
-            cells[place].width, cells[place].height = self.sizes[number]
+        for index, number in enumerate(self.members[frame]):
+            cells[index].width, cells[index].height = self.sizes[number]
         for line in lines:
             line.exit = self._offset(frame, line.source, "bottom", line.key)
             line.entry = self._offset(frame, line.target, "top", line.key)
-        sheet = arrange(cells, lines, gap=GAP, rank_gap=RANK_GAP, port_gap=PORT_GAP)
+        inner_width, height = arrange(cells, lines, gap=GAP, rank_gap=RANK_GAP, port_gap=PORT_GAP)
         self._fan_in(frame)
         if frame < 0:
-            self.width, self.height = sheet.width, sheet.height
+            self.width, self.height = inner_width, height
             return
-        width = max(sheet.width, text_width(self._heading(frame), SMALL + 1) + 4)
-        slack = (width - sheet.width) / 2
+        width = max(inner_width, text_width(self._heading(frame), SMALL + 1) + 4)
+        slack = (width - inner_width) / 2
         for cell in cells:
             cell.x += slack
         for line in lines:
             line.path = [(x + slack, y) for x, y in line.path]
-        self.sizes[frame] = (width + 2 * INSIDE, sheet.height + 2 * INSIDE + HEAD)
+        self.sizes[frame] = (width + 2 * INSIDE, height + 2 * INSIDE + HEAD)
 
     def _offset(self, frame: int, cell: int, side: str, key: object) -> float:
         """Where a line touches a cell: at the port, if the cell is a frame."""
@@ -300,7 +302,7 @@ class _Column:
 
     def _fan_in(self, frame: int) -> None:
         """Spread the lines that come into one box along its top, in the order in which they come."""
-        entering: dict[int, dict[object, list[Line]]] = {}
+        entering: dict[int, dict[object, list[LayoutLine]]] = {}
         for line in self.lines[frame]:
             if line.target < len(self.members[frame]) and not line.reversed:
                 if self.members[frame][line.target] in self.boxes:
@@ -311,8 +313,8 @@ class _Column:
             groups = sorted(by_source.values(), key=lambda lines: lines[0].path[-3][0])
             cell = self.cells[frame][target]
             step = min(22.0, cell.width * 0.7 / (len(groups) - 1))
-            for place, lines in enumerate(groups):
-                x = cell.x + (place - (len(groups) - 1) / 2) * step
+            for index, lines in enumerate(groups):
+                x = cell.x + (index - (len(groups) - 1) / 2) * step
                 for line in lines:
                     line.path[-2:] = [(x, y) for _, y in line.path[-2:]]
 
@@ -327,8 +329,8 @@ class _Column:
         origins = {-1: (left, top)}
         for frame in [-1, *(item.number for item in self.items if item.children is not None)]:
             x, y = origins[frame]
-            for place, number in enumerate(self.members[frame]):
-                cell = self.cells[frame][place]
+            for index, number in enumerate(self.members[frame]):
+                cell = self.cells[frame][index]
                 at = (x + cell.x - cell.width / 2, y + cell.y)
                 if number in self.boxes:
                     self.boxes[number].x, self.boxes[number].y = at
@@ -379,8 +381,8 @@ class _Column:
                 wire.parts = [[(x, end - y) for x, y in part] for part in wire.parts]
 
 
-def box_of(drawn: Diagram, number: int, item: Item) -> Box:
-    """A closed item as a box with its words and the size that they take."""
+def box_of(drawn: Diagram, number: int, item: FigureItem, palette: Colors) -> Box:
+    """A closed item as a box with its words, the size that they take, its colour and its facts."""
     graph, column = drawn.graph, drawn.columns[number]
     title, class_ = named(item)
     parts = [class_]
@@ -396,18 +398,43 @@ def box_of(drawn: Diagram, number: int, item: Item) -> Box:
     words = [text_width(text, SMALL) for text in [subtitle, *tags]]
     width = max(text_width(title, TITLE), *words) + 2 * PADDING
     height = 2 * PADDING - 4 + LINE + (LINE - 1) * (bool(subtitle) + len(tags))
-    return Box(number, item, title, subtitle, tags, max(width, 44.0), height)
+    return Box(number, item, title, subtitle, tags, max(width, 44.0), height, *palette.paint(number, item))
 
 
-def named(item: Item) -> tuple[str, str]:
+def named(item: FigureItem) -> tuple[str, str]:
     """What a box or frame is called, and its class where that says more."""
     name = shortened(item.label, LONGEST)
-    most = 3 * LONGEST if any(words in item.type for words in TOLD) else LONGEST
+    most = 3 * LONGEST if any(words in item.type for words in WHOLE_TITLES) else LONGEST
     class_ = shortened(item.type, most) if item.kind == "module" and item.type != item.label else ""
     if class_ and item.label[:1].isdigit():  # "0" alone tells little
         name, class_ = f"{class_} {name}", ""
     return name + (f" × {item.count}" if item.count > 1 else ""), class_
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "es" if what.endswith("x") else "s")
+# How much room a text takes, without asking a font: widths of a common sans-serif, on the wide side.
+_WIDTHS = {
+    **dict.fromkeys("iljI|!'.,:;", 0.32),
+    **dict.fromkeys("ftr()[]{}-/\\ ·", 0.42),
+    **dict.fromkeys("mwMW@%…–×—", 0.92),
+    **dict.fromkeys("ABCDEFGHJKLNOPQRSTUVXYZ&", 0.71),
+    **dict.fromkeys("_0123456789", 0.64),
+}
+_USUAL = 0.62
+
+
+def text_width(text: str, size: float) -> float:
+    """The width of a text in a font of a size, in the same unit."""
+    return size * sum(_WIDTHS.get(letter, 1.0 if ord(letter) > 0x2E80 else _USUAL) for letter in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many letters, its middle left out where it is longer.
+
+    >>> shortened("_scaled_dot_product_flash_attention_for_cpu", 24)
+    '_scaled_dot_…ion_for_cpu'
+    """
+    text = "".join(letter if letter.isprintable() else "�" for letter in text)
+    if len(text) <= most:
+        return text
+    keep = most - 1
+    return text[: math.ceil(keep / 2)] + "…" + text[len(text) - keep // 2 :]

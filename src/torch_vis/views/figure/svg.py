@@ -8,7 +8,7 @@ from html import escape
 
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import Look
+from torch_vis.views.figure.diagram import FigureOptions
 from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
 from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene
 
@@ -16,8 +16,8 @@ FONT = "'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif"
 
 
 def save(path: PathLike, run: Run) -> None:
-    """Write the picture with its usual look."""
-    draw(run, Look()).save(path)
+    """Write the picture with the usual options."""
+    draw(run, FigureOptions()).save(path)
 
 
 class Drawing:
@@ -38,9 +38,9 @@ class Drawing:
         return self.text
 
 
-def draw(run: Run, look: Look) -> Drawing:
-    """Draw with a look of one's own."""
-    return Drawing(svg(scene(run, look)))
+def draw(run: Run, options: FigureOptions) -> Drawing:
+    """Draw with options of your own."""
+    return Drawing(svg(scene(run, options)))
 
 
 def svg(drawn: Scene) -> str:
@@ -160,8 +160,8 @@ def _legend(drawn: Scene) -> list[str]:
     if drawn.scale is not None:
         x, y, width = drawn.scale
         stops = "".join(
-            f'<stop offset="{place / (len(HEAT) - 1):.2f}" stop-color="{color}"/>'
-            for place, color in enumerate(HEAT)
+            f'<stop offset="{index / (len(HEAT) - 1):.2f}" stop-color="{color}"/>'
+            for index, color in enumerate(HEAT)
         )
         parts.append(f'<defs><linearGradient id="heat">{stops}</linearGradient></defs>')
         parts.append(

@@ -37,7 +37,7 @@ DEEPEST = 64  # levels that "auto" tries
 
 
 @dataclass(slots=True)
-class Item:
+class FigureItem:
     """A box or, when opened, a frame: a module, an operation, or a stretch of several."""
 
     number: int
@@ -59,7 +59,7 @@ class Item:
 class Tree:
     """The items of one phase; those without children are boxes, the others frames."""
 
-    items: list[Item]
+    items: list[FigureItem]
     elements: Elements
     depth: int | None
     top: list[int] = field(default_factory=list)
@@ -90,7 +90,7 @@ def _grow(graph: Graph, elements: Elements, phase: int, depth: int | None) -> Tr
     tree = Tree([], elements, depth)
     if not len(elements.nodes):
         return tree
-    whole = Item(-1, -1, "module", "", "", ~np.array([0]), level=0, phase=phase)
+    whole = FigureItem(-1, -1, "module", "", "", ~np.array([0]), level=0, phase=phase)
     tree.top = _open(graph, tree, whole)
     todo = list(tree.top)
     # The model itself, when it is all there is, is no level of its own: the picture is of it.
@@ -105,7 +105,7 @@ def _grow(graph: Graph, elements: Elements, phase: int, depth: int | None) -> Tr
     return tree
 
 
-def _opens(tree: Tree, item: Item, depth: int | None, lone: bool) -> bool:
+def _opens(tree: Tree, item: FigureItem, depth: int | None, lone: bool) -> bool:
     """A repeat opens with what is around it; a module that calls no other opens only when everything is asked for."""
     if item.kind == "repeat":
         return depth is None or item.level <= depth
@@ -114,11 +114,11 @@ def _opens(tree: Tree, item: Item, depth: int | None, lone: bool) -> bool:
     return item.level < depth and (lone or tree.elements.calls_modules(int(~item.elements[0])))
 
 
-def _open(graph: Graph, tree: Tree, item: Item) -> list[int]:
+def _open(graph: Graph, tree: Tree, item: FigureItem) -> list[int]:
     """Make the items inside one."""
     if item.kind == "repeat":
         rows = item.instances
-        groups = [Stretch(place, 1, 1) for place in range(rows.shape[1])]
+        groups = [Stretch(column, 1, 1) for column in range(rows.shape[1])]
         level = item.level
     else:
         rows = tree.elements.of(~item.elements)
@@ -128,7 +128,7 @@ def _open(graph: Graph, tree: Tree, item: Item) -> list[int]:
     if len(groups) > MOST_IN_A_FRAME:
         groups = _bundled(groups)
     seen: Counter[int] = Counter()
-    made = []
+    numbers = []
     for start, period, count in groups:
         part = rows[:, start : start + period * count]
         child = _item(graph, tree, item, part, period, count, above)
@@ -138,8 +138,8 @@ def _open(graph: Graph, tree: Tree, item: Item) -> list[int]:
             seen[module] += 1
             if seen[module] > 1:
                 child.label += f" #{seen[module]}"
-        made.append(child.number)
-    return made
+        numbers.append(child.number)
+    return numbers
 
 
 def _folds(graph: Graph, elements: Elements, row: Any) -> list[Stretch]:
@@ -147,24 +147,24 @@ def _folds(graph: Graph, elements: Elements, row: Any) -> list[Stretch]:
 
     Steps must agree in their shapes; but where that leaves more than a person can take in, only in their operators.
     """
-    found = _cut(row, _keys(graph, elements, row, strict=True), PERIODS)
-    if len(found) > ROOM:
+    folds = _cut(row, _keys(graph, elements, row, strict=True), PERIODS)
+    if len(folds) > ROOM:
         longest = min(LONG_PERIODS, LONG_WORK // len(row))
         loose = _cut(row, _keys(graph, elements, row, strict=False), longest)
-        if len(loose) < len(found):
+        if len(loose) < len(folds):
             return loose
-    return found
+    return folds
 
 
 def _cut(row: Any, keys: Any, longest: int) -> list[Stretch]:
-    found: list[Stretch] = []
-    place = 0
+    cuts: list[Stretch] = []
+    end = 0
     for stretch in [*stretches(keys, row < 0, longest), Stretch(len(row), 1, 1)]:
-        found.extend(Stretch(single, 1, 1) for single in range(place, stretch.start))
+        cuts.extend(Stretch(single, 1, 1) for single in range(end, stretch.start))
         if stretch.start < len(row):
-            found.append(stretch)
-        place = stretch.start + stretch.period * stretch.times
-    return found
+            cuts.append(stretch)
+        end = stretch.start + stretch.period * stretch.times
+    return cuts
 
 
 def _keys(graph: Graph, elements: Elements, row: Any, *, strict: bool) -> Any:
@@ -190,19 +190,19 @@ def _call_key(graph: Graph, elements: Elements, scope: int, strict: bool) -> int
 def _bundled(groups: list[Stretch]) -> list[Stretch]:
     """Neighbours put together, so that no more than ``MOST_IN_A_FRAME`` are left."""
     size = -(-len(groups) // MOST_IN_A_FRAME)
-    found = []
+    bundles = []
     for start in range(0, len(groups), size):
         part = groups[start : start + size]
         end = part[-1].start + part[-1].period * part[-1].times
-        found.append(part[0] if len(part) == 1 else Stretch(part[0].start, end - part[0].start, 1))
-    return found
+        bundles.append(part[0] if len(part) == 1 else Stretch(part[0].start, end - part[0].start, 1))
+    return bundles
 
 
 def _item(
-    graph: Graph, tree: Tree, parent: Item, part: Any, period: int, count: int, above: str | None
-) -> Item:
+    graph: Graph, tree: Tree, parent: FigureItem, part: Any, period: int, count: int, above: str | None
+) -> FigureItem:
     first = int(part[0, 0])
-    item = Item(len(tree.items), parent.number, "operation", "", "", part.ravel(), count=count)
+    item = FigureItem(len(tree.items), parent.number, "operation", "", "", part.ravel(), count=count)
     item.phase = parent.phase
     item.first = first if first >= 0 else int(tree.elements.first[~first])
     if period > 1:
@@ -251,9 +251,9 @@ def _span(graph: Graph, row: Any, above: str | None) -> str:
     }
     if len(labels) == 1:
         return labels.pop()
-    found = [re.fullmatch(r"(.*?)(\d+)", label) for label in labels]
-    numbers = sorted(int(match[2]) for match in found if match)
-    stem = next((match[1] for match in found if match), "")
+    matches = [re.fullmatch(r"(.*?)(\d+)", label) for label in labels]
+    numbers = sorted(int(match[2]) for match in matches if match)
+    stem = next((match[1] for match in matches if match), "")
     return stem + ranges(numbers) if numbers else sorted(labels)[0]
 
 

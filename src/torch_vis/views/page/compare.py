@@ -10,7 +10,6 @@ import numpy as np
 from torch_vis.graph import Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.parameters import parameters
-from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.union import ADDED, CHANGED, REMOVED, SAME, UnionGraph
@@ -97,7 +96,7 @@ def _side(name: str, run: Run) -> dict[str, Any]:
         if metric in metrics:
             totals[metric] = [metrics[metric].total(), metrics[metric].uncovered]
     counts = np.bincount(graph.node_phase, minlength=len(Phase))
-    again = recomputed_scopes(graph)
+    again = graph.tree.recomputed
     return {
         "name": name,
         "phases": {phase.name.lower(): int(counts[phase]) for phase in Phase if counts[phase]},

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch_vis.graph.call import short_name
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.parameters import parameters
-from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.ops.figure_families import family
@@ -31,7 +31,7 @@ def payload(
     """
     graph, metrics = run.graph, run.metrics
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
-    again = recomputed_scopes(graph) if recomputed is None else recomputed
+    again = graph.tree.recomputed if recomputed is None else recomputed
     if again.any():
         columns["scope_recomputed"] = again
     if "parameters" not in metrics:
@@ -46,7 +46,7 @@ def payload(
     directory, text = pack({**columns, **lines})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
-    names = [call.op.rpartition("::")[2].partition(".")[0] for call in graph.calls]
+    names = [short_name(call.op) for call in graph.calls]
     return {
         "version": VERSION,
         "directory": directory,

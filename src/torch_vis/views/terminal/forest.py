@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Array, Floats, Ints
 
 RECOMPUTED = "recomputed"  # what a row is marked with whose module backward ran again
@@ -40,7 +41,8 @@ class Forest:
         self.types = types
         self.parent: Ints = np.asarray(parent, dtype=np.int64)
         self.kinds = kinds
-        self.depth, self.end = _shape(self.parent)
+        tree = Tree(self.parent)
+        self.depth, self.end = tree.depth, np.arange(len(tree)) + tree.size
         self.paths = _paths(names, parent) if paths is None else paths
         self.numbers: dict[str, Floats] = {}
         self.texts: dict[str, Callable[[int], str]] = {"type": types.__getitem__}
@@ -170,20 +172,6 @@ class Sharing:
                 meeting.append(above)
                 item.append(int(self.item[one]))
         return np.asarray(meeting, dtype=np.int64), np.asarray(item, dtype=np.int64)
-
-
-def _shape(parent: Ints) -> tuple[Ints, Ints]:
-    """Each row's depth and the row after its subtree."""
-    above = parent.tolist()
-    depth, end = [0] * len(above), list(range(1, len(above) + 1))
-    for row, up in enumerate(above):
-        if up >= 0:
-            depth[row] = depth[up] + 1
-    for row in range(len(above) - 1, -1, -1):
-        up = above[row]
-        if up >= 0 and end[row] > end[up]:
-            end[up] = end[row]
-    return np.asarray(depth, dtype=np.int64), np.asarray(end, dtype=np.int64)
 
 
 def _paths(names: list[str], parent: Sequence[int]) -> list[str]:

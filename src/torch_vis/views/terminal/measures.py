@@ -8,7 +8,6 @@ import numpy as np
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.module_table import output_values
-from torch_vis.graph.recomputed import recomputed_scopes
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.types import Bools, Floats, Ints
 from torch_vis.views.terminal.forest import RECOMPUTED, Forest
@@ -101,26 +100,18 @@ class Tally:
 
     def __init__(self, forest: Forest, graph: Graph, row_of_scope: Ints) -> None:
         self.forest, self.graph, self.rows = forest, graph, row_of_scope
-        self.again = recomputed_scopes(graph)
+        self.again = graph.tree.recomputed
         """Calls that backward ran again."""
-        self.parents = _where_first_called(graph, self.again)
-        rows = row_of_scope.tolist()
-        above = [rows[parent] if parent >= 0 else -1 for parent in self.parents]
+        self.tree = graph.tree.by_first_call
+        above = np.where(self.tree.parent >= 0, row_of_scope[self.tree.parent], -1)
         kinds = np.array([module.kind in ("module", "compiled") for module in graph.modules], dtype=bool)
-        own_kind = kinds[graph.scope_module] | (np.asarray(above, dtype=np.int64) != row_of_scope)
+        own_kind = kinds[graph.scope_module] | (above != row_of_scope)
         self.begins = (row_of_scope >= 0) & own_kind
         """Calls of the row's own, as against functions that ran inside one."""
-        self.outermost = self._outermost(rows)
-
-    def _outermost(self, rows: list[int]) -> Bools:
-        counts = np.bincount(self.rows[self.begins], minlength=len(self.forest))
-        alone = np.ones(len(rows), dtype=bool)
-        for scope in np.flatnonzero(self.begins & (counts[self.rows] > 1)).tolist():
-            above = self.parents[scope]
-            while above > 0 and alone[scope]:
-                alone[scope] = not (rows[above] == rows[scope] and self.begins[above])
-                above = self.parents[above]
-        return alone
+        # those that are no calls of their own are a group each, which never holds another
+        self.outermost = self.tree.outermost(
+            np.where(self.begins, row_of_scope, ~np.arange(len(row_of_scope)))
+        )
 
     def by_row(self, figures: Floats, which: Bools) -> Floats:
         """The sum of a figure of calls, over some of each row's calls."""
@@ -141,11 +132,8 @@ class Tally:
 
     def _callers(self) -> Ints:
         """For each call, the next one around it that is a call of a row's own."""
-        found, begins = [-1] * len(self.parents), self.begins.tolist()
-        for scope, parent in enumerate(self.parents):
-            if parent >= 0:
-                found[scope] = parent if begins[parent] else found[parent]
-        return np.asarray(found, dtype=np.int64)
+        parent = self.tree.parent
+        return np.where(parent >= 0, self.tree.nearest(self.begins)[parent], -1)
 
     def own(self, figures: Floats) -> Floats:
         """A figure of operations, summed over each row's own operations."""
@@ -155,23 +143,8 @@ class Tally:
 
     def inclusive(self, figures: Floats) -> Floats:
         """The same with all that ran inside the row's calls, whoever owns it."""
-        sums = np.bincount(self.graph.node_scope, weights=figures, minlength=len(self.parents)).tolist()
-        for scope in range(len(self.parents) - 1, 0, -1):
-            sums[self.parents[scope]] += sums[scope]
-        return self.by_row(np.asarray(sums), self.begins & self.outermost)
-
-
-def _where_first_called(graph: Graph, again: Bools) -> list[int]:
-    """The call around each call; of one that backward runs again, that around the first call of its module."""
-    parents: list[int] = graph.scope_parent.tolist()
-    if not again.any():
-        return parents
-    first: dict[int, int] = {}
-    for scope, module in enumerate(graph.scope_module.tolist()):
-        if again[scope] and not again[parents[scope]]:
-            parents[scope] = parents[first.get(module, scope)]
-        first.setdefault(module, scope)
-    return parents
+        sums = self.tree.inclusive(self.graph.tree.of_nodes(figures))
+        return self.by_row(sums, self.begins & self.outermost)
 
 
 def _known(metrics: Metrics, name: str) -> Floats:

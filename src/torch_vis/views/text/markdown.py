@@ -18,7 +18,7 @@ from torch_vis.graph.module_table import Outline
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, size
-from torch_vis.views.figure.diagram import Diagram, Look, diagram, walk
+from torch_vis.views.figure.diagram import Diagram, FigureOptions, diagram, walk
 from torch_vis.views.figure.palette import STROKE, colors
 from torch_vis.views.figure.scene import box_of, named
 from torch_vis.views.text.breaks import Breaks, names_of
@@ -50,7 +50,7 @@ def report(run: Run) -> str:
     lines += ["", "## Costliest operations", "", *_costliest(graph, metrics)]
     lines += _breaks(meta)
     if len(graph):
-        lines += ["", "## Picture", "", "```mermaid", *mermaid(graph, metrics, Look()), "```"]
+        lines += ["", "## Picture", "", "```mermaid", *mermaid(graph, metrics, FigureOptions()), "```"]
     if limits:
         lines += ["", "## Not captured", "", *(f"- {escaped(limit)}" for limit in limits)]
     return "\n".join([*lines, ""])
@@ -176,10 +176,10 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", text)
 
 
-def mermaid(graph: Graph, metrics: Metrics, look: Look) -> list[str]:
+def mermaid(graph: Graph, metrics: Metrics, options: FigureOptions) -> list[str]:
     """The picture as the lines of a Mermaid flowchart."""
-    drawn = diagram(graph, look)
-    palette = colors(drawn, metrics, look.color)
+    drawn = diagram(graph, options)
+    palette = colors(drawn, metrics, options.color)
     lines = ["flowchart TB"]
     for number in range(len(drawn.columns)):
         lines += _column(drawn, number, palette)
@@ -198,8 +198,7 @@ def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
             title = _label(" · ".join(filter(None, named(item))))
             lines.append(f'subgraph g{number}_{item.number}["{title}"]')
             continue
-        box = box_of(drawn, number, item)
-        palette.paint(box)
+        box = box_of(drawn, number, item, palette)
         text = "<br/>".join(_label(word) for word in [box.title, *box.words])
         shape = ('(["', '"])') if item.kind in ("input", "output") else ('["', '"]')
         lines.append(f"n{number}_{item.number}{shape[0]}{text}{shape[1]}")

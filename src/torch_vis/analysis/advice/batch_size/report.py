@@ -26,9 +26,12 @@ from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table import Field, Listing
 
 LARGEST = 1 << 20
-KNEE = 0.9  # of the best throughput
-BEYOND = 1.25  # times the largest batch that fits, as far as a chart of the memory goes
-EVEN = 0.1  # of what a sample takes: by less than this it may differ between batches that grow evenly
+# of the best throughput
+KNEE = 0.9
+# times the largest batch that fits, as far as a chart of the memory goes
+BEYOND = 1.25
+# of what a sample takes: by less than this it may differ between batches that grow evenly
+EVEN = 0.1
 
 
 class BatchSize(Report):

@@ -20,10 +20,11 @@ from torch_vis.errors import TorchVisError, UsageError
 from torch_vis.graph.text import size
 from torch_vis.progress import progress
 
+# read (steps, batch, features) unless told otherwise
 STEPS_FIRST = (
     torch.nn.RNNBase,
     torch.nn.MultiheadAttention,
-)  # read (steps, batch, features) unless told otherwise
+)
 
 
 class Fit(NamedTuple):
@@ -228,9 +229,12 @@ def _watching(modules: Any, look: Callable[..., None]) -> Iterator[None]:
             handle.remove()
 
 
-RUNS = 5  # of which a time is the median
-TRIES = 6  # batches that are run to find the largest
-MOST = 1 << 20  # the largest batch that is timed
+# of which a time is the median
+RUNS = 5
+# batches that are run to find the largest
+TRIES = 6
+# the largest batch that is timed
+MOST = 1 << 20
 
 
 def needed(row: Fit, rows: Iterable[Fit]) -> int:
@@ -247,10 +251,13 @@ def search(step: Step, sizes: Sizes, rows: dict[int, Fit], budget: float, larges
 
     It is returned; all that were looked at are in ``rows``.
     """
-    unit, cap = sizes.unit, max(1, largest // sizes.unit)  # from here on all sizes are in units
-    low, high = sizes.least // unit, cap + 1  # fits; does not
+    # from here on all sizes are in units
+    unit, cap = sizes.unit, max(1, largest // sizes.unit)
+    # fits; does not
+    low, high = sizes.least // unit, cap + 1
     tried = 0
-    for batch, row in rows.items():  # an earlier search has narrowed it
+    # an earlier search has narrowed it
+    for batch, row in rows.items():
         if row.predicted_bytes <= budget:
             low = max(low, batch // unit)
         else:
@@ -271,7 +278,8 @@ def search(step: Step, sizes: Sizes, rows: dict[int, Fit], budget: float, larges
         count = low + max(1, int(min(room, cap)))
         # a line through a curve that bends upwards only creeps towards where it crosses
         creeps = tried > 2 and high - low > before / 2
-        if high > cap:  # by leaps, as inputs of the largest size may be more than there is memory for
+        # by leaps, as inputs of the largest size may be more than there is memory for
+        if high > cap:
             count = min(4 * low if creeps else count, cap)
         elif count >= high or creeps:
             count = (low + high) // 2
@@ -347,4 +355,5 @@ def free_bytes(step: Step) -> int:
             lines = dict(line.split(":", 1) for line in file)
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return 2 * 1024**3  # not known: enough for a small run, no more
+        # not known: enough for a small run, no more
+        return 2 * 1024**3

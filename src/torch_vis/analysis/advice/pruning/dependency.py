@@ -92,20 +92,27 @@ class Coupling:
     def __init__(self, graph: Graph, shapes: Mapping[str, Sequence[int]] | None = None) -> None:
         self.graph = graph
         self._shapes = shapes or {}
-        self.ids: dict[str, list[Ids]] = {}  # of each parameter and buffer, by dimension
+        # of each parameter and buffer, by dimension
+        self.ids: dict[str, list[Ids]] = {}
         self._dims: dict[int, list[Entry]] = {}
-        self._plain: set[int] = set()  # parameters, and what only arranges one
+        # parameters, and what only arranges one
+        self._plain: set[int] = set()
         self._edges: list[tuple[Ids, Ids]] = []
         self._locks: list[tuple[Ids, str]] = []
-        self._fed: list[Ids] = []  # columns of parameters that are summed over
-        self._mixed: list[tuple[Ids, str]] = []  # what depends on others along the same dimension, and where
+        # columns of parameters that are summed over
+        self._fed: list[Ids] = []
+        # what depends on others along the same dimension, and where
+        self._mixed: list[tuple[Ids, str]] = []
         self._attended: list[tuple[Ids, str]] = []
         self._sizes: list[tuple[Ids, str]] = []
         self._numbered: list[tuple[Ids, str]] = []
-        self._lines: list[Ids] = []  # what was kept of each grid
-        self._loose: list[int] = []  # first and last numbers, in turn, of what is no parameter's
+        # what was kept of each grid
+        self._lines: list[Ids] = []
+        # first and last numbers, in turn, of what is no parameter's
+        self._loose: list[int] = []
         self._count = 0
-        self._used = True  # whether results depend on the operation that is looked at
+        # whether results depend on the operation that is looked at
+        self._used = True
         self._number_parameters()
         used, _ = graph.ancestors([source for result in graph.outcomes for source in result.sources()])
         for node in np.flatnonzero(graph.node_phase == Phase.FORWARD).tolist():
@@ -115,7 +122,8 @@ class Coupling:
             for value, _ in result.sources():
                 self.lock(self.dims(value), f"it is the run's {result.kind}")
         self.unit = _components(self._count, self._edges)
-        self._tied = np.zeros(self._count, dtype=bool)  # units that something was seen to use
+        # units that something was seen to use
+        self._tied = np.zeros(self._count, dtype=bool)
         for one, _ in self._edges:
             self._tied[self.unit[one]] = True
         self.reasons = self._locked_units()
@@ -185,7 +193,8 @@ class Coupling:
             self.lock([one, two], why)
             return None
         self._edges.append((one, two))
-        return two if self.is_loose(one) else one  # a parameter's can be followed further
+        # a parameter's can be followed further
+        return two if self.is_loose(one) else one
 
     def loose(self, length: int) -> Ids:
         """Numbers for a dimension that one element was spread over: it goes along with what it is joined with."""
@@ -249,7 +258,8 @@ class Coupling:
             kept = [ids if ids is None or len(ids) == length else None for ids, length in zip(dims, shape)]
             self._dims[value.index] = kept if fits else [None] * len(shape)
             lost = [one for one, two in zip(dims, kept) if two is None] if fits else dims
-            if 0 not in shape:  # what is empty is not used
+            # what is empty is not used
+            if 0 not in shape:
                 self.lock([self.settled(entry) for entry in lost], f"{node.name} cannot be followed")
             if plain:
                 self._plain.add(value.index)

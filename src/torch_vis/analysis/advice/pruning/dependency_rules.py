@@ -11,6 +11,7 @@ from torch_vis.analysis.advice.pruning.dependency_step import Dims, Entry, Grid,
 from torch_vis.graph import Slot
 from torch_vis.graph.graph import Node
 from torch_vis.ops.families import kind_of
+from torch_vis.ops.names import plain_name
 
 
 def _permute(step: Step) -> list[list[Entry]]:
@@ -44,7 +45,8 @@ def _expand(step: Step) -> list[list[Entry]]:
 def _cat(step: Step) -> list[Dims]:
     parts, axis = step.arg(0), step.arg(1, 0)
     axis %= len(step.out)
-    parts = [part for part in parts if len(part) == len(step.out)]  # an empty tensor may have one dimension
+    # an empty tensor may have one dimension
+    parts = [part for part in parts if len(part) == len(step.out)]
     out: Dims = list(parts[0])
     for part in parts[1:]:
         for place in range(len(out)):
@@ -164,7 +166,8 @@ def _stiffened(step: Step, dims: Sequence[Entry], part: Part, index: int = 0) ->
     step.coupling.stiffen(grid, part.axis)
     taken = np.take(grid.ids, index, axis=part.axis)
     if taken.ndim == 1:
-        if part.axis == 1:  # what was taken lay within the heads, and they are what is left
+        # what was taken lay within the heads, and they are what is left
+        if part.axis == 1:
             step.coupling.line(taken)
         return [_other(entry, grid, part.axis, taken) for entry in dims]
     rigid = {axis - (axis > part.axis) for axis in grid.rigid if axis != part.axis}
@@ -195,7 +198,8 @@ def reshaped(step: Step, dims: Sequence[Entry], before: Sequence[int], after: Se
             out[two[0]] = dims[one[0]]
             continue
         if len(one) > 1 and all(step.coupling.is_loose(dims[place]) for place in one):
-            for place in two:  # which of them joins with what comes, nobody can tell
+            # which of them joins with what comes, nobody can tell
+            for place in two:
                 out[place] = step.coupling.loose(after[place])
             continue
         cells = _cells(step, dims, before, old)
@@ -234,11 +238,13 @@ def _cells(step: Step, dims: Sequence[Entry], before: Sequence[int], old: Sequen
         )
     lines = [step.coupling.settled(entry) for entry in entries]
     followed = [place for place, ids in enumerate(lines) if ids is not None]
-    if len(followed) > 1:  # what is the same all along may be merged with anything
+    # what is the same all along may be merged with anything
+    if len(followed) > 1:
         followed = [place for place in followed if not step.coupling.is_loose(lines[place])] or followed[:1]
     if not followed:
         return None
-    if len(followed) > 1:  # of heads and what is within them, heads can be cut
+    # of heads and what is within them, heads can be cut
+    if len(followed) > 1:
         step.lock([lines[place] for place in followed[1:]], "a view merges it with another")
     ids = lines[followed[0]]
     assert ids is not None
@@ -273,8 +279,10 @@ def _matched(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int
     return found
 
 
-LSTM_GATES, GRU_GATES, RNN_GATES = 4, 3, 1  # gates
-MODES = (RNN_GATES, RNN_GATES, LSTM_GATES, GRU_GATES)  # as the kernels number them
+# gates
+LSTM_GATES, GRU_GATES, RNN_GATES = 4, 3, 1
+# as the kernels number them
+MODES = (RNN_GATES, RNN_GATES, LSTM_GATES, GRU_GATES)
 
 
 def _gates(step: Step) -> int:
@@ -433,7 +441,7 @@ def rule_of(node: Node) -> Rule | None:
     """The rule for an operation, None where there is none, or where its tensors are not plain ones."""
     if not node.op.startswith("aten::") or any(value.type.layout != "strided" for value in node.inputs):
         return None
-    name = node.name.rstrip("_")
+    name = plain_name(node.name)
     return RULES.get(name) or _by_kind(node.call.op, name)
 
 
@@ -475,12 +483,14 @@ def _convolution(step: Step) -> list[Dims]:
     transposed, groups = bool(step.arg(6, False)), step.arg(8, 1)
     into, outof = (weight[0], weight[1]) if transposed else (weight[1], weight[0])
     step.lock(weight[2:], "it is the window of a filter")
-    channels = 1 if len(x) == len(weight) else 0  # without a batch, channels come first
+    # without a batch, channels come first
+    channels = 1 if len(x) == len(weight) else 0
     if groups == 1:
         step.contract(0, x[channels], 1, into)
         made = outof
     elif groups == step.shape(0)[channels] and groups == step.out[channels]:
-        made = step.tie(x[channels], weight[0])  # one filter for each channel
+        # one filter for each channel
+        made = step.tie(x[channels], weight[0])
     else:
         step.lock([x[channels], weight[0], weight[1], *(bias or [])], "channels are in groups")
         made = None
@@ -568,8 +578,10 @@ def _pooling(step: Step) -> list[Dims]:
 
 def _reduction(step: Step) -> Sequence[Sequence[Entry]]:
     if step.node.name in ("max", "min") and len(step.inputs) > 1:
-        return _elementwise(step)  # the larger of two tensors
-    x, first = step.arg(0), 2 if "norm" in step.node.name else 1  # a norm has its order before the dimensions
+        # the larger of two tensors
+        return _elementwise(step)
+    # a norm has its order before the dimensions
+    x, first = step.arg(0), 2 if "norm" in step.node.name else 1
     over, named = step.arg(first), dict(step.node.call.kwargs)
     keep = bool(named.get("keepdim", step.arg(first + 1, False)))
     every = over is None or (isinstance(over, tuple) and not over)
@@ -618,7 +630,8 @@ def _index(step: Step) -> list[Dims]:
         step.lock(x, "it is looked up by several numbers")
         return [[None] * len(step.out)]
     at = places[0]
-    if len(x) + len(shape) - 1 != len(step.out):  # a mask takes the place of several dimensions
+    # a mask takes the place of several dimensions
+    if len(x) + len(shape) - 1 != len(step.out):
         step.lock(x, "it is chosen by a mask")
         return [[None] * len(step.out)]
     step.lock([x[at]], "its rows are looked up by number")
@@ -669,7 +682,8 @@ def _attention(step: Step) -> list[Dims]:
     sides: list[tuple[Dims, Sequence[int]]] = [(query[:-2], shape[:-2])]
     for place, dims in ((1, key), (2, value)):
         sides.append(_spread(dims[:-2], step.shape(place)[:-2], shape[:-2]))
-    for other in step.inputs[3:]:  # a mask, or a bias that knows the heads
+    # a mask, or a bias that knows the heads
+    for other in step.inputs[3:]:
         if graph.values[other].dtype.startswith(("float", "bfloat", "bool")):
             sides.append((step.coupling.dims(other)[:-2], graph.values[other].shape[:-2]))
     lead = step.joined(*sides, shape=shape[:-2])

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from torch_vis.graph import Slot
 from torch_vis.graph.graph import Node
 from torch_vis.graph.types import Ints
+from torch_vis.ops.names import plain_name
 
 if TYPE_CHECKING:
     from torch_vis.analysis.advice.pruning.dependency import Coupling
 
 Ids = Ints
-Dims = list["Ids | None"]  # for each dimension the numbers of its indices, None where they are not followed
+# for each dimension the numbers of its indices, None where they are not followed
+Dims = list["Ids | None"]
 
 
 @dataclass(eq=False)
@@ -27,7 +29,8 @@ class Grid:
     """
 
     ids: Ids
-    path: str  # of the module whose view it was
+    # of the module whose view it was
+    path: str
     rigid: set[int] = field(default_factory=set)
     kept: int | None = None
 
@@ -121,7 +124,7 @@ class Step:
 
     def mix(self, dims: Sequence[Ids | None]) -> None:
         """Dimensions along which elements depend on each other here."""
-        self.coupling.mix(dims, self.node.name.rstrip("_"))
+        self.coupling.mix(dims, plain_name(self.node.name))
 
     def lock(self, dims: Sequence[Ids | None], why: str) -> None:
         """Nothing of these may be cut."""

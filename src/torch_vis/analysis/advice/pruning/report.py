@@ -17,16 +17,18 @@ from torch_vis.analysis.advice.pruning.trial import HIDDEN, MIXED, OTHER, RESHAP
 from torch_vis.analysis.compare.numeric.tensor_distance import Distance
 from torch_vis.analysis.gradients.nonfinite import warning
 from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.analysis.machine.lower_bound import Least, least, summed
+from torch_vis.analysis.machine.lower_bound import LowerBound, least, summed
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
+from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError
 from torch_vis.graph.text import and_more, count, duration
 from torch_vis.progress import progress
 from torch_vis.views.charts.chart import COLORS, QUIET, Axis, Chart, Series
 from torch_vis.views.text.table import Field, Listing
 
-ROWS = 40  # groups that a chart names one by one
+# groups that a chart names one by one
+ROWS = 40
 
 
 def group_chart(groups: Sequence[Cut]) -> Chart | None:
@@ -35,7 +37,8 @@ def group_chart(groups: Sequence[Cut]) -> Chart | None:
     if not cut:
         return None
     tried = [group for group in cut if group.output is not None]
-    if not tried:  # cut without trying each alone
+    # cut without trying each alone
+    if not tried:
         shown = _largest(cut, lambda group: group.parameters)
         told = f": the {ROWS} of {len(cut):,} that save most" if len(cut) > ROWS else ""
         sizes = Series("parameters", [group.name for group in shown], [g.parameters for g in shown])
@@ -92,24 +95,21 @@ def taken(
     """Parameters, FLOPs of a forward run, its median time, and where hardware is named the time predicted there.
 
     Of that, what kernels take is told apart, and as the second result what the run waits for, the host or the
-    device. What leaves out operations of unknown work is a ``Least``.
+    device. What leaves out operations of unknown work is a ``LowerBound``.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    with torch.no_grad():
-        found = trace(model, *args, kwargs=kwargs, keep=False)
     spent = []
-    for _ in range(RUNS):
-        begun = time.perf_counter_ns()
-        with torch.no_grad():
+    with modes_kept(model), torch.no_grad():
+        model.eval()
+        found = trace(model, *args, kwargs=kwargs, keep=False)
+        for _ in range(RUNS):
+            begun = time.perf_counter_ns()
             model(*args, **kwargs)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        spent.append(time.perf_counter_ns() - begun)
-    for module, mode in modes:
-        module.training = mode
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            spent.append(time.perf_counter_ns() - begun)
     column = found.metrics["flops"]
-    known = {"flops": summed(column.total(), column.uncovered)}  # None where no operation has a formula
+    # None where no operation has a formula
+    known = {"flops": summed(column.total(), column.uncovered)}
     waits_for = ""
     if hardware is not None:
         there = found.latency(hardware=hardware)
@@ -125,8 +125,10 @@ def taken(
     return figures, waits_for
 
 
-MORE = 0.1  # of a group that goes beyond what was asked for, from which on it is said
-NAMED = 3  # groups that a note names
+# of a group that goes beyond what was asked for, from which on it is said
+MORE = 0.1
+# groups that a note names
+NAMED = 3
 TOGETHER = "units are normalised together there, so that a unit at zero is not the same as one that is gone"
 NORMALISES = ("layer_norm", "rms_norm", "softmax")
 UNTRIED = "they were not tried one by one (each=False)"
@@ -138,7 +140,8 @@ FIGURES: dict[str, tuple[str, Callable[[int], str]]] = {
     "kernels_ns": ("of it kernels", duration),
 }
 UNCHECKED = ("has nothing to be checked by", "have nothing to be checked by")
-WAYS = {  # what comes of cutting one group, and of cutting several
+# what comes of cutting one group, and of cutting several
+WAYS = {
     OTHER: ("gives something else", "give something else"),
     RESHAPED: ("gives another shape", "give another shape"),
     UNSTEADY: UNCHECKED,
@@ -224,7 +227,8 @@ class Pruning(Report):
         cut = [group for group in self.groups if not group.problem]
         found = {"warning": warning(self.left_out)} if self.left_out else {}
         found["groups"] = f"{len(cut):,} can be cut{self._failed()}{self._kept()}"
-        if not cut:  # the model is as it was
+        # the model is as it was
+        if not cut:
             return found
         found["units"] = f"{sum(group.cut for group in cut):,} of {sum(group.units for group in cut):,} cut"
         if self.heads:
@@ -251,7 +255,8 @@ class Pruning(Report):
                 continue
             one, two = self.before[name], self.after[name]
             told = f"{least(show)(one)} → {least(show)(two)}"
-            bounds = isinstance(one, Least) or isinstance(two, Least)  # of which no ratio follows
+            # of which no ratio follows
+            bounds = isinstance(one, LowerBound) or isinstance(two, LowerBound)
             told = told if bounds else f"{told} ({two / one - 1:+.0%})" if one else show(two)
             if name == "predicted_ns" and any(self.waits_for):
                 told += f", waiting for the {' → '.join(dict.fromkeys(self.waits_for))}"

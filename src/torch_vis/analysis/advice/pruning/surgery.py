@@ -72,7 +72,8 @@ def without(
                 new = done[id(tensor)]
                 _resize(module, name, tuple(tensor.shape), tuple(new.shape))
                 if isinstance(module, torch.nn.RNNBase):
-                    setattr(module, name, new)  # it keeps a list of them besides
+                    # it keeps a list of them besides
+                    setattr(module, name, new)
                 else:
                     table[name] = new
     _part(smaller, tensors_of(model).values()) if share else compact(smaller)
@@ -119,7 +120,8 @@ def _resize(module: torch.nn.Module, name: str, before: tuple[int, ...], after: 
     """Adjust the numbers in which a module keeps a size of this parameter."""
     if isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)):
         return _resize_recurrent(module, name.removesuffix("_l0"), before, after)
-    turned = isinstance(module, TURNED) or hasattr(module, "nf")  # its weight has what comes in first
+    # its weight has what comes in first
+    turned = isinstance(module, TURNED) or hasattr(module, "nf")
     for number, (old, new) in enumerate(zip(before, after)):
         if old == new:
             continue
@@ -230,7 +232,8 @@ def _change(model: torch.nn.Module, change: Change) -> tuple[Any, str, Any]:
         setattr(module, change.attribute, change.after)
         return module, change.attribute, change.before
     whole = getattr(module, change.holder)
-    own = copy.copy(whole)  # others may hold the same one
+    # others may hold the same one
+    own = copy.copy(whole)
     setattr(own, change.attribute, change.after)
     setattr(module, change.holder, own)
     return module, change.holder, whole
@@ -370,7 +373,8 @@ def correct_settings(
     """
     found = []
     for path, module in _holders(model):
-        if _shapes(module) == _shapes(_built(module, (), "meta")):  # nothing of it was cut
+        # nothing of it was cut
+        if _shapes(module) == _shapes(_built(module, (), "meta")):
             continue
         possible = [
             [Change(path, name, value, after, HELD) for after in sorted(sizes[value])]
@@ -478,11 +482,11 @@ def _built(
         setattr(config, change.attribute, change.after)
     try:
         if hasattr(config, "to_dict") and hasattr(type(config), "from_dict"):
-            type(config).from_dict(
-                config.to_dict()
-            )  # as it is read from a file: some look at their numbers then
+            # as it is read from a file: some look at their numbers then
+            type(config).from_dict(config.to_dict())
         with torch.device(device):
             made = type(module)(config)
-    except Exception:  # a class that is made in another way, or numbers that it refuses
+    # a class that is made in another way, or numbers that it refuses
+    except Exception:
         return None
     return made

@@ -32,10 +32,12 @@ from torch_vis.analysis.compare.numeric.tensor_distance import Distance, distanc
 from torch_vis.analysis.gradients.nonfinite import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
+from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError
 from torch_vis.replay.perturb import stirred
 
-SEEN = 10  # times more than rounding that an output has to move for a comparison to tell right from wrong
+# times more than rounding that an output has to move for a comparison to tell right from wrong
+SEEN = 10
 
 
 class Subject:
@@ -94,7 +96,8 @@ class Subject:
         try:
             args, kwargs = pytree.tree_map(_doubled, (self.args, self.kwargs))
             made = Subject(copy.deepcopy(self.model).double(), args, kwargs)
-        except Exception:  # the user's forward, or a kernel that there is not in double precision
+        # the user's forward, or a kernel that there is not in double precision
+        except Exception:
             model = copy.deepcopy(self.model)
             compact(model)
             made = Subject(model, self.args, self.kwargs)
@@ -124,7 +127,8 @@ class Subject:
                     parameter.copy_(stirred(parameter, generator))
         try:
             made = Subject(model, self.args, self.kwargs)
-        except Exception:  # whatever the user's forward raises with numbers that it does not expect
+        # whatever the user's forward raises with numbers that it does not expect
+        except Exception:
             return None
         made.differs = "a copy with random numbers mixed into its weights"
         return made if made.steady else None
@@ -294,8 +298,10 @@ class Bench:
             raise UsageError("the batch is empty: the output has no elements, so that no cut can be tried")
         self.left_out = self._left_out()
         self.is_zero = self.own.elements > 0 and is_zero(self.own.output)
-        self._used = [self.own]  # what was compared with
-        self._right: dict[tuple[str, ...], None] = {}  # names of what had to be changed so far
+        # what was compared with
+        self._used = [self.own]
+        # names of what had to be changed so far
+        self._right: dict[tuple[str, ...], None] = {}
 
     @cached_property
     def _stirred(self) -> Subject | None:
@@ -352,7 +358,8 @@ class Bench:
         own = _at_zero(self.own, columns)
         if own.shows:
             return own
-        found = _at_zero(self.own.fine, columns)  # in double precision, rounding hides less
+        # in double precision, rounding hides less
+        found = _at_zero(self.own.fine, columns)
         if not found.shows and self._stirred is not None:
             found = _at_zero(self._stirred, columns)
         if not found.shows and self._inside is not None:
@@ -443,7 +450,8 @@ class Bench:
             with zeroed(chosen.model, self.coupling.fed(exact)):
                 try:
                     target = chosen.run(self._smaller(chosen.model, other))
-                except Exception as error:  # whatever the user's forward raises
+                # whatever the user's forward raises
+                except Exception as error:
                     return _failed(told(error))
             problem = compared(chosen, self._smaller(chosen.model, every, changes), target)[1]
             if problem:
@@ -480,12 +488,8 @@ class Bench:
 
     def like(self, model: torch.nn.Module) -> Callable[[torch.nn.Module], bool]:
         """Whether a model gives what this one gives."""
-        modes = [(module, module.training) for module in model.modules()]
-        try:
+        with modes_kept(model):
             wanted = self.own.run(model.eval())
-        finally:
-            for module, mode in modes:
-                module.training = mode
         return lambda other: not compared(self.own, other.eval(), wanted)[1]
 
     def resized(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> dict[int, set[int]]:
@@ -540,7 +544,8 @@ def compared(
         return [], why
     try:
         made = subject.run(model)
-    except Exception as error:  # whatever the user's forward raises: it takes the old size for granted
+    # whatever the user's forward raises: it takes the old size for granted
+    except Exception as error:
         return [], told(error)
     return made, "" if target is None else apart(subject, target, made)[1]
 

@@ -29,7 +29,8 @@ SUMMED: dict[str, dict[int, tuple[int, ...]]] = {
     "conv_tbc": {1: (0, 1)},
 }
 GENERAL = frozenset({"convolution", "_convolution", "convolution_overrideable"})
-TRANSPOSED, GROUPS = 6, 8  # places of their arguments
+# places of their arguments
+TRANSPOSED, GROUPS = 6, 8
 
 
 class Channels(NamedTuple):
@@ -120,7 +121,8 @@ def _summed(node: Node, place: int, seen: TensorType) -> tuple[tuple[int, ...] |
 def _overlaps(whole: TensorType, dim: int, seen: TensorType, summed: Sequence[int]) -> bool:
     """Whether a dimension of a weight has to do with what is summed over in a view of it: by the strides of both."""
     if whole.shape[dim] == 1:
-        return True  # nothing to keep apart
+        # nothing to keep apart
+        return True
     first, end = whole.stride[dim], whole.stride[dim] * whole.shape[dim]
     spans = (
         (seen.stride[place], seen.stride[place] * seen.shape[place])

@@ -29,16 +29,16 @@ from torch_vis.analysis.advice.quantization.sensitivity import (
     uses,
     whole_in,
 )
-from torch_vis.analysis.advice.quantization.unchanged_model import unchanged
 from torch_vis.analysis.gradients.nonfinite import left_out, warning
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
+from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import and_more, duration, size
 from torch_vis.progress import progress
 from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.charts.names import common_path
+from torch_vis.views.charts.labels import common_path
 from torch_vis.views.text.table import Field, Listing
 
 FLOOR_DB = 30.0
@@ -46,7 +46,8 @@ BLIND = (
     "no effect of rounding can be seen; t.gradients() finds where NaN was born, and effect=False looks at weights and "
     "activations alone"
 )
-ROWS = 40  # parameters that a chart names one by one
+# parameters that a chart names one by one
+ROWS = 40
 
 
 class Quantization(Report):
@@ -151,7 +152,8 @@ class Quantization(Report):
             Field("format", "together"),
             Field("alone", "alone"),
         )
-        if self.advised is None:  # nothing was run together
+        # nothing was run together
+        if self.advised is None:
             columns = (Field("weight", "weight"), Field("format", "alone"))
         rows = [
             (name, *(told.get(name) or form or "keep" for form in forms))[: len(columns)]
@@ -258,7 +260,7 @@ def analyze_quantization(
     machine = None if hardware is None else find_hardware(hardware)
     if isinstance(model, Trace):
         raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
-    with unchanged(model), torch.random.fork_rng(), torch.no_grad():
+    with StateSnapshot.of_model(model, contents="buffers") as state, torch.no_grad():
         try:
             found = trace(model, *args, kwargs=kwargs)
         except RuntimeError as error:
@@ -269,7 +271,8 @@ def analyze_quantization(
                 "give the model and a batch, not a training step"
             ) from error
         if found.kept is not None:
-            found.kept.restore()  # this was no step of the user's
+            # this was no step of the user's
+            state.watch(found.kept)
     trial = Trial(found.graph, found.kept)
     multiplied = multiplied_in(found.graph, trial.nodes)
     first: dict[int, Product] = {}

@@ -19,8 +19,10 @@ from torch_vis.replay.replay import Replay, ReplayPlan
 from torch_vis.replay.slicing import needed_nodes
 from torch_vis.replay.stepper import ready
 
-GROUP = 128  # weights that share a scale in int4
-FP8_MOST = 448.0  # the largest float8_e4m3fn
+# weights that share a scale in int4
+GROUP = 128
+# the largest float8_e4m3fn
+FP8_MOST = 448.0
 
 
 Rounder = Callable[[torch.Tensor], torch.Tensor]
@@ -35,7 +37,8 @@ class Format(NamedTuple):
     name: str
     bits: int
     weight: Rounder
-    activation: Rounder | None  # None: only weights are narrow
+    # None: only weights are narrow
+    activation: Rounder | None
     scales: Callable[[Sequence[int]], int]
     what: str
 
@@ -104,9 +107,8 @@ def _int4_weight(weight: torch.Tensor) -> torch.Tensor:
     short = -rows.shape[1] % GROUP
     padded = torch.nn.functional.pad(rows, (0, short)).reshape(rows.shape[0], -1, GROUP)
     exact = padded.abs().amax(dim=-1, keepdim=True) / 7
-    scale = (
-        exact.clamp(max=torch.finfo(torch.float16).max).to(torch.float16).to(exact.dtype)
-    )  # as it is stored
+    # as it is stored
+    scale = exact.clamp(max=torch.finfo(torch.float16).max).to(torch.float16).to(exact.dtype)
     rounded = _steps(padded, scale, -7, 7)
     return rounded.reshape(rows.shape[0], -1)[:, : rows.shape[1]].reshape(weight.shape)
 
@@ -193,7 +195,8 @@ class Product(NamedTuple):
 
 def products(graph: Graph, nodes: Collection[int]) -> list[Product]:
     """Of these operations, those that read a parameter of two dimensions or more, looked at through views."""
-    weights_in: dict[int, dict[tuple[int, int], int]] = {}  # by memory, where each lies in it
+    # by memory, where each lies in it
+    weights_in: dict[int, dict[tuple[int, int], int]] = {}
     for value in np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist():
         row = graph.types[graph.value_type[value]]
         if (

@@ -22,7 +22,7 @@ from torch_vis.analysis.advice.quantization.rounding import (
     products,
     sqnr,
 )
-from torch_vis.analysis.machine.datasheet_efficiency import Profiled
+from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.errors import UsageError
@@ -33,7 +33,8 @@ from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Watched
 
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
-STILL = 80.0  # dB that the output keeps with other numbers in a weight: it does not depend on it
+# dB that the output keeps with other numbers in a weight: it does not depend on it
+STILL = 80.0
 ZERO = "all zeros, which every format holds: nothing follows for other numbers"
 BLANK = "the output is all zeros"
 UNSEEN = (
@@ -210,7 +211,8 @@ def activation_noise(
     found: Trace, multiplied: Sequence[Product], formats: Sequence[str]
 ) -> dict[tuple[int, str], float | None]:
     """By weight and format, the worst signal to noise of what the weight is multiplied with; None of nothing finite."""
-    by_node = {one.node: one for one in multiplied if one.activations}  # one of a node's weights has them
+    # one of a node's weights has them
+    by_node = {one.node: one for one in multiplied if one.activations}
     noise: dict[tuple[int, str], float | None] = {}
     run = Watched(found.graph, found.kept)
     with quiet(run.plan.generators):
@@ -267,7 +269,8 @@ def advised(
     if first.output_db >= floor_db:
         return Advised(alone, first, first.output_db)
     steps = _widened(rows, alone)
-    low, high = 0, len(steps)  # too much is rounded; enough is left
+    # too much is rounded; enough is left
+    low, high = 0, len(steps)
     found = Advised(dict.fromkeys(alone), tried({}), first.output_db)
     while high - low > 1:
         middle = (low + high) // 2
@@ -362,7 +365,7 @@ def _device_ns(
         work.bias[rows],
     )
     known = np.isfinite(work.flops[rows]) & np.isfinite(moved)
-    return np.where(known, Profiled(machine)(chosen).time_ns, np.nan)
+    return np.where(known, DatasheetModel(machine)(chosen).time_ns, np.nan)
 
 
 def _spared(

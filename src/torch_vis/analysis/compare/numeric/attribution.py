@@ -28,8 +28,8 @@ from torch_vis.analysis.compare.numeric.tensor_distance import (
 )
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed
-from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag, Kind
+from torch_vis.ops.names import common_name
 from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Watched
 
@@ -98,7 +98,7 @@ class Attribution:
 
     def _is_exponential(self, node: int) -> bool:
         graph = self.paired.a
-        return short_name(graph.calls[graph.node_call[node]].op).strip("_") in EXPONENTIALS
+        return common_name(graph.calls[graph.node_call[node]].op) in EXPONENTIALS
 
     def _is_other(self, pair: InputPair, distance: Distance | None, differs: bool | None) -> bool:
         """Whether two inputs are different tensors, and not only because what computed them differs.

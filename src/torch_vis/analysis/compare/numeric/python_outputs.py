@@ -18,7 +18,7 @@ from torch_vis.analysis.compare.numeric.tensor_distance import (
 )
 from torch_vis.analysis.compare.outputs import is_another_container
 from torch_vis.api import Recording
-from torch_vis.capture.containers import item_parts
+from torch_vis.capture.containers import container_items
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
@@ -114,7 +114,7 @@ def leaves(trace: Trace) -> dict[str, Any]:
         name, top, is_hidden = stack.pop()
         if isinstance(top, torch.Tensor) and not is_hidden:
             continue
-        parts = [] if isinstance(top, (*EXACT, *NUMBERS)) else item_parts(top)
+        parts = [] if isinstance(top, (*EXACT, *NUMBERS)) else container_items(top)
         if not parts and _is_open(top):
             parts, is_hidden = list(vars(top).items()), True
             # the same attributes may mean something else in another class

@@ -27,7 +27,7 @@ from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
 from torch_vis.ops.schemas import Signatures
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
-from torch_vis.views.charts.names import placed
+from torch_vis.views.charts.labels import placed
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:

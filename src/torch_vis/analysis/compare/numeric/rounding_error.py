@@ -16,10 +16,11 @@ import torch
 
 from torch_vis.analysis.compare.numeric.paired_inputs import shape_only
 from torch_vis.analysis.compare.numeric.tensor_distance import ACCUMULATES, BLURS, CANCELS, SLACK
-from torch_vis.graph.call import Slot, short_name
+from torch_vis.graph.call import Slot
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Bools
+from torch_vis.ops.names import common_name, plain_name
 from torch_vis.replay.stepper import Watched
 
 FOREACH = "_foreach_"
@@ -76,7 +77,7 @@ class RoundingError:
         self.remainders: dict[int, Remainder] = {}
         self.sound: set[int] = set()
         self.amplification = np.ones(len(self.graph))
-        names = [short_name(call.op).rstrip("_") for call in self.graph.calls]
+        names = [plain_name(call.op) for call in self.graph.calls]
         self._is_foreach = [name.startswith(FOREACH) for name in names]
         self._name = [name.removeprefix(FOREACH) for name in names]
         self._kind = [_kind(name) for name in self._name]
@@ -253,8 +254,7 @@ def is_norm(graph: Graph, node: int) -> bool:
     >>> is_norm(tv.trace(torch.nn.LayerNorm(3), torch.ones(1, 3)).graph, 0)
     True
     """
-    name = short_name(graph.calls[graph.node_call[node]].op).strip("_").removeprefix("native_")
-    return name in NORMS
+    return common_name(graph.calls[graph.node_call[node]].op) in NORMS
 
 
 def size_of(tensor: torch.Tensor) -> float:

@@ -13,18 +13,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.analysis.machine.probes.sizes import Work
+from torch_vis.analysis.machine.probes.probe import Work
 
 MARK = "torch_vis probe"
-COLDNESS = 0.6  # of the way from the time with data in the caches to that with data in memory
-USUAL = 1.15  # times the best pace of the host that still counts as its usual one
-SMALL = 25  # operations that show the pace of the host
+# of the way from the time with data in the caches to that with data in memory
+COLDNESS = 0.6
+# times the best pace of the host that still counts as its usual one
+USUAL = 1.15
+# operations that show the pace of the host
+SMALL = 25
 HOST_TIMES = 3
 FLUSH_BYTES, CPU_FLUSH_BYTES = 256 << 20, 32 << 20
-PART = 120  # probes in one session of the profiler
+# probes in one session of the profiler
+PART = 120
 
 
-class Timed(NamedTuple):
+class KernelTime(NamedTuple):
     """How long one call took on the device, and in how many kernels."""
 
     time_ns: float
@@ -37,17 +41,17 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def wall(call: Work, device: str, times: int) -> list[float]:
+def wall(call: Work, device: str, count: int) -> list[float]:
     """Nanoseconds of some runs, waiting for the device at the ends only."""
-    found = []
-    for _ in range(times):
+    times = []
+    for _ in range(count):
         synchronize(device)
         start = time.perf_counter_ns()
-        kept = call()
+        result = call()
         synchronize(device)
-        found.append(float(time.perf_counter_ns() - start))
-        del kept
-    return found
+        times.append(float(time.perf_counter_ns() - start))
+        del result
+    return times
 
 
 class Burst(NamedTuple):
@@ -65,23 +69,24 @@ def _small(device: str) -> torch.Tensor:
 def pace_ns(device: str) -> float:
     """Nanoseconds that the host takes for one small operation: more when others use its core, caches or memory."""
     data = _small(device)
-    found = []
-    for _ in range(3):  # the first finds its code and data out of the caches
+    times = []
+    # the first finds its code and data out of the caches
+    for _ in range(3):
         synchronize(device)
         start = time.perf_counter_ns()
         for _ in range(SMALL):
             data.add_(1.0)
-        found.append(time.perf_counter_ns() - start)
+        times.append(time.perf_counter_ns() - start)
     synchronize(device)
-    return min(found) / SMALL
+    return min(times) / SMALL
 
 
-def burst(call: Work, device: str, times: int) -> Burst:
+def burst(call: Work, device: str, count: int) -> Burst:
     """Some runs, after one that is not counted, with the pace of the host around them."""
     call()
     before = pace_ns(device)
-    found = wall(call, device, times)
-    return Burst(max(before, pace_ns(device)), found)
+    run_times = wall(call, device, count)
+    return Burst(max(before, pace_ns(device)), run_times)
 
 
 def undisturbed(bursts: Sequence[Burst], best_ns: float) -> list[Burst]:
@@ -90,33 +95,33 @@ def undisturbed(bursts: Sequence[Burst], best_ns: float) -> list[Burst]:
     >>> undisturbed([Burst(10.0, [5.0]), Burst(10.5, [5.2]), Burst(17.0, [8.0])], 10.0)
     [Burst(pace_ns=10.0, times=[5.0]), Burst(pace_ns=10.5, times=[5.2])]
     """
-    by_pace = sorted(bursts, key=lambda one: one.pace_ns)
-    usual = sum(one.pace_ns <= USUAL * best_ns for one in bursts)
+    by_pace = sorted(bursts, key=lambda burst_: burst_.pace_ns)
+    usual = sum(burst_.pace_ns <= USUAL * best_ns for burst_ in bursts)
     return by_pace[: max(usual, 2, len(bursts) // 3)]
 
 
 def host_times(makers: Sequence[Callable[[], Work] | None], device: str) -> list[float | None]:
     """How long the host takes to issue each call, in small operations; None where there is none to make."""
-    found: list[float | None] = []
+    counts: list[float | None] = []
     for make in makers:
         work = _made(make) if make is not None else None
         if work is None:
-            found.append(None)
+            counts.append(None)
             continue
         times = []
         for _ in range(HOST_TIMES):
             before = pace_ns(device)
             start = time.perf_counter_ns()
-            kept = work()
-            took = time.perf_counter_ns() - start
-            del kept
+            result = work()
+            time_ns = time.perf_counter_ns() - start
+            del result
             synchronize(device)
-            times.append(took / max(before, pace_ns(device)))
-        found.append(median(times))
-    return found
+            times.append(time_ns / max(before, pace_ns(device)))
+        counts.append(median(times))
+    return counts
 
 
-def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[Timed | None]:
+def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[KernelTime | None]:
     """The time of each operation on the CPU, its call included; None where it cannot be run.
 
     As on a GPU, it lies between that with data in the caches and that with data in memory.
@@ -130,7 +135,7 @@ def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[Timed | None]:
         hot = median(wall(work, "cpu", 3))
         flush.add_(1.0)
         cold = wall(work, "cpu", 1)[0]
-        yield Timed((hot * max(hot, cold)) ** 0.5, 1.0)
+        yield KernelTime((hot * max(hot, cold)) ** 0.5, 1.0)
 
 
 def _made(make: Callable[[], Work]) -> Work | None:
@@ -145,7 +150,7 @@ def _made(make: Callable[[], Work]) -> Work | None:
 
 def kernel_times(
     makers: Sequence[tuple[int, Callable[[], Work]]], device: str, mark: Callable[[int], None]
-) -> list[Timed | None]:
+) -> list[KernelTime | None]:
     """The time that the kernels of each numbered operation take on a GPU, by the profiler's device activity.
 
     One run finds its data in the caches and one does not: in a model, what an operation reads was often, but not
@@ -169,10 +174,10 @@ def kernel_times(
     return [_combined(by_turn.get((number, 0)), by_turn.get((number, 1))) for number, _ in makers]
 
 
-def _combined(hot: Timed | None, cold: Timed | None) -> Timed | None:
+def _combined(hot: KernelTime | None, cold: KernelTime | None) -> KernelTime | None:
     if hot is None or cold is None:
         return None
-    return Timed(hot.time_ns ** (1 - COLDNESS) * cold.time_ns**COLDNESS, cold.kernels)
+    return KernelTime(hot.time_ns ** (1 - COLDNESS) * cold.time_ns**COLDNESS, cold.kernels)
 
 
 @contextmanager
@@ -184,7 +189,7 @@ def _profiler() -> Iterator[Any]:
             yield profile
 
 
-def _kernels(profile: Any) -> dict[tuple[int, int], Timed]:
+def _kernels(profile: Any) -> dict[tuple[int, int], KernelTime]:
     """Sums over the kernels launched inside each mark: a kernel belongs to the mark that its launch lies in."""
     marks: list[tuple[int, int, str]] = []
     launched: dict[int, int] = {}
@@ -205,16 +210,16 @@ def _kernels(profile: Any) -> dict[tuple[int, int], Timed]:
     marks.sort()
     starts = [mark[0] for mark in marks]
     sums: dict[tuple[int, int], list[float]] = {}
-    for correlation, linked, took in kernels:
-        at = launched.get(correlation) or issued.get(linked)
-        place = bisect.bisect_right(starts, at) - 1 if at is not None else -1
-        if at is None or place < 0 or at > marks[place][1]:
+    for correlation, linked, duration in kernels:
+        launch_ns = launched.get(correlation) or issued.get(linked)
+        index = bisect.bisect_right(starts, launch_ns) - 1 if launch_ns is not None else -1
+        if launch_ns is None or index < 0 or launch_ns > marks[index][1]:
             continue
-        number, turn = map(int, marks[place][2].split()[-2:])
+        number, turn = map(int, marks[index][2].split()[-2:])
         total = sums.setdefault((number, turn), [0.0, 0.0])
-        total[0] += took
+        total[0] += duration
         total[1] += 1
-    return {key: Timed(*total) for key, total in sums.items()}
+    return {key: KernelTime(*total) for key, total in sums.items()}
 
 
 def gap_ns(device: str, kernel_ns: float) -> float:
@@ -224,14 +229,15 @@ def gap_ns(device: str, kernel_ns: float) -> float:
     data = torch.zeros(4096, device=device)
     heavy = torch.randn(4096, 4096, device=device, dtype=torch.float32)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    found = []
+    times = []
     for _ in range(5):
         for _ in range(4):
-            heavy @ heavy  # while these run, the host gets ahead
+            # while these run, the host gets ahead
+            heavy @ heavy
         start.record()
         for _ in range(200):
             data.add_(1.0)
         end.record()
         torch.cuda.synchronize(device)
-        found.append(start.elapsed_time(end) * 1e6 / 200)
-    return float(max(min(found) - kernel_ns, 0.0))
+        times.append(start.elapsed_time(end) * 1e6 / 200)
+    return float(max(min(times) - kernel_ns, 0.0))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Loop(nn.Module):
+class RepeatedCall(nn.Module):
     """One function, again and again."""
 
     def __init__(self, call: Callable[..., Tensor], times: int, *shapes: tuple[int, ...]) -> None:
@@ -26,7 +26,7 @@ class Loop(nn.Module):
         return x
 
 
-class Tower(nn.Module):
+class BlockStack(nn.Module):
     """Blocks of one kind, one upon another."""
 
     def __init__(self, make: Callable[[], nn.Module], times: int) -> None:
@@ -39,7 +39,7 @@ class Tower(nn.Module):
         return x
 
 
-class Fused(nn.Module):
+class FusedAttentionBlock(nn.Module):
     """A block with fused attention, as decoders have it."""
 
     def __init__(self, width: int, heads: int = 4) -> None:
@@ -59,7 +59,7 @@ class Fused(nn.Module):
         return x + self.drop(self.down(F.gelu(self.up(self.second(x)))))
 
 
-class Written(nn.Module):
+class ExplicitAttentionBlock(nn.Module):
     """A block with attention written out."""
 
     def __init__(self, width: int, heads: int = 4) -> None:
@@ -78,7 +78,7 @@ class Written(nn.Module):
         return self.norm(x + self.out((scores @ v).permute(0, 2, 1, 3).contiguous().view(x.shape)))
 
 
-class Heads(nn.Module):
+class MultiheadBlock(nn.Module):
     """Attention by torch's own module, which inference runs as one operation."""
 
     def __init__(self, width: int, heads: int = 4) -> None:
@@ -91,7 +91,7 @@ class Heads(nn.Module):
         return x + seen
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions with norms and a way around them."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Residual(nn.Module):
         return self.act(y + x)
 
 
-class Gate(nn.Module):
+class SqueezeExcite(nn.Module):
     """A map scaled by what its channels' means say."""
 
     def __init__(self, width: int) -> None:
@@ -121,7 +121,7 @@ class Gate(nn.Module):
         return x * self.gate(self.up(self.act(self.down(self.pool(x)))))
 
 
-class Shuffle(nn.Module):
+class ChannelShuffle(nn.Module):
     """Half of the channels through a block, and both halves mixed."""
 
     def __init__(self, width: int) -> None:
@@ -137,7 +137,7 @@ class Shuffle(nn.Module):
         return torch.cat([kept, y], 1).view(batch, 2, channels // 2, *sides).transpose(1, 2).reshape(x.shape)
 
 
-class Zoom(nn.Module):
+class DownUpBlock(nn.Module):
     """Down, up again, and joined with what was there."""
 
     def __init__(self, width: int) -> None:
@@ -153,13 +153,16 @@ class Zoom(nn.Module):
         return F.relu(self.join(torch.cat([x, y], 1)))
 
 
-class Words(nn.Module):
-    """Words with their places through some blocks."""
+class TokenModel(nn.Module):
+    """TokenModel with their places through some blocks."""
 
     def __init__(self, width: int, times: int) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(100, width), nn.Embedding(64, width)
-        self.norm, self.blocks = nn.LayerNorm(width), nn.ModuleList(Fused(width) for _ in range(times))
+        self.norm, self.blocks = (
+            nn.LayerNorm(width),
+            nn.ModuleList(FusedAttentionBlock(width) for _ in range(times)),
+        )
         self.head = nn.Linear(width, 100, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -212,7 +215,7 @@ LOOPS: dict[str, tuple[Callable[..., Any], str, tuple[tuple[int, ...], ...]]] = 
 }
 
 
-class Program(NamedTuple):
+class HostProgram(NamedTuple):
     """A program: how to make the module, what it reads, its weight in the fit, and which element types to run it in."""
 
     name: str
@@ -222,7 +225,7 @@ class Program(NamedTuple):
     dtypes: tuple[str, ...]
 
 
-def all_programs(dtypes: tuple[str, ...], *, deep: bool = True) -> Iterator[Program]:
+def all_programs(dtypes: tuple[str, ...], *, deep: bool = True) -> Iterator[HostProgram]:
     """Every program. Towers are most like models, the deep ones above all, and weigh most.
 
     The deep ones are worth their time where kernels do not run on the host; there they stand for their small forms.
@@ -232,19 +235,19 @@ def all_programs(dtypes: tuple[str, ...], *, deep: bool = True) -> Iterator[Prog
             yield program
 
 
-def _all(dtypes: tuple[str, ...]) -> Iterator[Program]:
+def _all(dtypes: tuple[str, ...]) -> Iterator[HostProgram]:
     """What is most like models comes first: when time runs out, the rest is left out."""
-    yield Program("deep words", lambda: Words(384, 8), "words 64", 2.0, dtypes)
+    yield HostProgram("deep words", lambda: TokenModel(384, 8), "words 64", 2.0, dtypes)
     for name, (block, reads, depth) in _blocks().items():
         weight = 2.0 if name.startswith("deep") else 0.7
-        yield Program(name, partial(Tower, block, depth), reads, weight, dtypes)
-    yield Program("words", lambda: Words(64, 3), "words 16", 0.7, dtypes)
+        yield HostProgram(name, partial(BlockStack, block, depth), reads, weight, dtypes)
+    yield HostProgram("words", lambda: TokenModel(64, 3), "words 16", 0.7, dtypes)
     for name, (call, reads, shapes) in LOOPS.items():
-        yield Program(name, _loop(call, shapes), reads, 0.2, dtypes[:1])
+        yield HostProgram(name, _loop(call, shapes), reads, 0.2, dtypes[:1])
 
 
 def _loop(call: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> Callable[[], nn.Module]:
-    return lambda: Loop(call, TIMES, *shapes)
+    return lambda: RepeatedCall(call, TIMES, *shapes)
 
 
 def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
@@ -254,23 +257,23 @@ def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
         return lambda: nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True, **options)
 
     return {
-        "deep residual": (lambda: Residual(128, nn.BatchNorm2d, nn.ReLU), "wide maps", 14),
+        "deep residual": (lambda: ResidualBlock(128, nn.BatchNorm2d, nn.ReLU), "wide maps", 14),
         "deep gate": (
-            lambda: nn.Sequential(Residual(96, nn.BatchNorm2d, nn.SiLU, 96), Gate(96)),
+            lambda: nn.Sequential(ResidualBlock(96, nn.BatchNorm2d, nn.SiLU, 96), SqueezeExcite(96)),
             "narrow maps",
             8,
         ),
-        "deep zoom": (lambda: Zoom(128), "wide maps", 8),
-        "deep fused": (lambda: Fused(384), "wide rows", 10),
-        "deep shuffle": (lambda: Shuffle(96), "narrow maps", 10),
+        "deep zoom": (lambda: DownUpBlock(128), "wide maps", 8),
+        "deep fused": (lambda: FusedAttentionBlock(384), "wide rows", 10),
+        "deep shuffle": (lambda: ChannelShuffle(96), "narrow maps", 10),
         "deep group": (
-            lambda: Residual(128, lambda c: nn.GroupNorm(8, c), nn.SiLU),
+            lambda: ResidualBlock(128, lambda c: nn.GroupNorm(8, c), nn.SiLU),
             "wide maps",
             8,
         ),
-        "deep written": (lambda: Written(384), "wide rows", 8),
+        "deep written": (lambda: ExplicitAttentionBlock(384), "wide rows", 8),
         "deep encoder": (encoder(384, norm_first=True, activation="gelu"), "wide rows", 8),
-        "heads": (lambda: Heads(64), "rows", 6),
+        "heads": (lambda: MultiheadBlock(64), "rows", 6),
         "identity": (nn.Identity, "rows", 8),
         "linear relu": (
             lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True)),
@@ -285,13 +288,13 @@ def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
             8,
         ),
         "batch norm": (lambda: nn.BatchNorm2d(16), "maps", 8),
-        "residual": (lambda: Residual(16, nn.BatchNorm2d, nn.ReLU), "maps", 8),
-        "residual silu": (lambda: Residual(16, nn.BatchNorm2d, nn.SiLU, 16), "maps", 8),
-        "residual group": (lambda: Residual(16, lambda c: nn.GroupNorm(4, c), nn.ReLU), "maps", 6),
-        "gate": (lambda: Gate(16), "maps", 8),
-        "zoom": (lambda: Zoom(16), "maps", 8),
-        "fused": (lambda: Fused(64), "rows", 6),
-        "written": (lambda: Written(64), "rows", 6),
+        "residual": (lambda: ResidualBlock(16, nn.BatchNorm2d, nn.ReLU), "maps", 8),
+        "residual silu": (lambda: ResidualBlock(16, nn.BatchNorm2d, nn.SiLU, 16), "maps", 8),
+        "residual group": (lambda: ResidualBlock(16, lambda c: nn.GroupNorm(4, c), nn.ReLU), "maps", 6),
+        "gate": (lambda: SqueezeExcite(16), "maps", 8),
+        "zoom": (lambda: DownUpBlock(16), "maps", 8),
+        "fused": (lambda: FusedAttentionBlock(64), "rows", 6),
+        "written": (lambda: ExplicitAttentionBlock(64), "rows", 6),
         "encoder": (encoder(64), "rows", 6),
     }
 
@@ -305,14 +308,14 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 
 
-def data_for(program: Program, device: str, dtype: str) -> Tensor:
+def data_for(program: HostProgram, device: str, dtype: str) -> Tensor:
     """What a program reads."""
     if program.reads.startswith("words"):
         return torch.randint(0, 50, (2, int(program.reads.split()[1])), device=device)
     return torch.randn(*SHAPES[program.reads], device=device, dtype=getattr(torch, dtype), requires_grad=True)
 
 
-def runs(program: Program, number: int, device: str, dtype: str) -> dict[str, Callable[[], Any]]:
+def runs(program: HostProgram, number: int, device: str, dtype: str) -> dict[str, Callable[[], Any]]:
     """A program's inference and its training step, ready to be called."""
     with torch.device(device):
         module = program.make().to(getattr(torch, dtype))

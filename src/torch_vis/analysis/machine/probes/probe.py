@@ -23,7 +23,7 @@ class Probe(NamedTuple):
     many: bool = False
 
 
-class Bench:
+class ProbeSampler:
     """Where probes run and how large they may be.
 
     ``flops`` is the most arithmetic of one operation by element type, ``elements`` the most that its tensors hold.
@@ -39,13 +39,12 @@ class Bench:
     def tensor(self, *shape: int, dtype: str, grad: bool = False) -> torch.Tensor:
         """A tensor of random numbers; zeros would draw less power and run faster than data does."""
         count = math.prod(shape)
-        if count > len(
-            self._pool
-        ):  # drawing takes longer than most operations do: numbers are drawn once and copied
+        # drawing takes longer than most operations do: numbers are drawn once and copied
+        if count > len(self._pool):
             self._pool = torch.randn(count, device=self.device)
-        made = torch.empty(shape, device=self.device, dtype=getattr(torch, dtype))
-        made.view(-1).copy_(self._pool[:count])
-        return made.requires_grad_(grad)
+        tensor = torch.empty(shape, device=self.device, dtype=getattr(torch, dtype))
+        tensor.view(-1).copy_(self._pool[:count])
+        return tensor.requires_grad_(grad)
 
     def numbers(self, below: int, *shape: int) -> torch.Tensor:
         """Whole numbers, to look things up with."""
@@ -62,20 +61,20 @@ class Bench:
 
     def draw(self, count: int, sample: Callable[[], Any], fits: Callable[[Any], bool]) -> Iterator[Any]:
         """So many samples that fit; fewer if hardly any does."""
-        found = 0
+        number = 0
         for _ in range(count * 50):
             drawn = sample()
             if fits(drawn):
                 yield drawn
-                found += 1
-                if found == count:
+                number += 1
+                if number == count:
                     return
 
 
-def backward(made: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> Work:
+def backward(output: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> Work:
     """The backward pass alone of something that has been computed."""
-    gradient = torch.randn_like(made)
-    return lambda: torch.autograd.grad(made, inputs, gradient, retain_graph=True)
+    gradient = torch.randn_like(output)
+    return lambda: torch.autograd.grad(output, inputs, gradient, retain_graph=True)
 
 
 def without_gradients(call: Work) -> Work:

@@ -1,0 +1,297 @@
+"""Fake tensors for a run without numbers: each real tensor is replaced by one of the same shape, memory and device.
+
+The user's tensors stay as they are. A mode above the recorder hands each operation a twin of every real tensor: a fake
+tensor whose memory is as large, shared by as many views, and alive for as long. So the recorder sees the program that
+would have run, and nothing of it is computed. What the program changes on the way (gradients, the optimizer's state,
+attributes of modules) is put back at the end, also after an exception.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from torch_vis.capture.fake.kernel_shapes import Corrections
+from torch_vis.capture.recording.dispatch_mode import is_wrapper
+from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
+from torch_vis.capture.state import StateSnapshot
+from torch_vis.errors import CaptureFailed, UsageError
+from torch_vis.graph.schema import Site
+
+CPU = torch.device("cpu")
+MODULES = tuple(os.path.join(TORCH, part) + os.sep for part in ("nn", "optim", "ao", "amp"))
+INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
+is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
+WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer")
+UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
+
+
+class FakeTensors:
+    """A stretch without numbers: ``below`` and ``above`` are the modes on either side of the recorder's."""
+
+    def __init__(self) -> None:
+        self.below = ShapesOnly()
+        self.twins = FakeTwins(self.below)
+        self.above = TwinMode(self.twins)
+
+    @property
+    def limits(self) -> list[str]:
+        """What the shapes leave open."""
+        return self.below.corrections.limits
+
+    def __enter__(self) -> FakeTensors:
+        with ExitStack() as stack:
+            before = stack.enter_context(StateSnapshot.of_everything())
+            # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
+            for tensor in before.tensors:
+                if isinstance(tensor, FakeTensor) and tensor.requires_grad:
+                    refuse_absent(tensor.fake_device)
+            stack.callback(torch.clear_autocast_cache)  # its fake casts would be used after this run
+            stack.enter_context(_as_foreach_sees())
+            stack.enter_context(_quiet())
+            stack.enter_context(self.below)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if error is not None and (needs_numbers(error) or has_no_rule(error, traceback)):
+            raise _explained(error, traceback) from error
+
+
+class ShapesOnly(FakeTensorMode):
+    """Torch's fake mode, but an operation that gives back one of its arguments gives back that very tensor.
+
+    Where all arguments are known numbers, torch computes the result and gives back a new tensor in their place. Where
+    torch's rule is not what the kernel does, the kernel is right.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.corrections = Corrections()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation on shapes."""
+        if func is torch.ops.aten.lift_fresh.default and self.is_our_fake(args[0]):
+            return args[0]  # as it is with real tensors
+        out = self.corrections.instead(func, args, kwargs or {})
+        if out is None:
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+        schema = getattr(func, "_schema", None)
+        if schema is None or not isinstance(out, (torch.Tensor, tuple)):
+            return out
+        if isinstance(out, tuple):
+            return self.corrections.afterwards(func, args, _masked(schema, args, kwargs or {}, out))
+        written = schema.returns[0].alias_info if schema.is_mutable else None
+        if written is None or not written.is_write:
+            return out
+        for position, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.before_set == written.before_set:
+                return args[position] if position < len(args) else (kwargs or {}).get(argument.name, out)
+        return out
+
+
+def _masked(schema: Any, args: Any, kwargs: Any, out: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Leave out the gradients that were not asked for, which some of torch's rules for shapes make all the same."""
+    last = schema.arguments[-1].name if schema.arguments else ""
+    if last != "output_mask":
+        return out
+    mask = kwargs.get(last, args[-1] if len(args) == len(schema.arguments) else None)
+    if not isinstance(mask, (list, tuple)) or len(mask) != len(out):
+        return out
+    return tuple(item if wanted else None for item, wanted in zip(out, mask))
+
+
+class FakeTwins:
+    """The fake tensors that stand for real ones: one for each tensor, on memory of their own for each block."""
+
+    def __init__(self, world: FakeTensorMode) -> None:
+        self.world = world
+        self._tensors: dict[int, tuple[weakref.ref[Any], FakeTensor, tuple[Any, ...]]] = {}
+        self._storages: dict[int, tuple[weakref.ref[Any], torch.UntypedStorage]] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of a tensor; a fake tensor of this world is its own."""
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is self.world:
+            return tensor
+        key = id(tensor)
+        known = self._tensors.get(key)
+        layout = self._layout(tensor)
+        if known is not None and known[0]() is tensor and known[2] == layout:
+            return known[1]
+        twin = self._twin(tensor, layout)
+        self._tensors[key] = (weakref.ref(tensor, lambda _: self._tensors.pop(key, None)), twin, layout)
+        return twin
+
+    def _layout(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """What changes when a tensor is given other memory or another geometry."""
+        try:
+            storage = tensor.untyped_storage()
+            return storage._cdata, storage.nbytes(), tensor.shape, tensor.stride(), tensor.storage_offset()
+        except (RuntimeError, NotImplementedError):
+            return (None,)
+
+    def _twin(self, tensor: torch.Tensor, layout: tuple[Any, ...]) -> FakeTensor:
+        device = CPU if tensor.device.type == "meta" else tensor.device
+        refuse_absent(device)
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            if layout == (None,) or tensor.layout is not torch.strided or tensor.is_quantized:
+                return self.world.from_tensor(tensor.detach())
+            shape = torch.empty(0, dtype=tensor.dtype, device="meta")
+            shape.set_(self._memory(tensor, layout), layout[4], layout[2], layout[3])
+            constant = None
+            if device == CPU and tensor.numel() == 1 and tensor.device.type == "cpu":
+                if not isinstance(tensor, FakeTensor):
+                    constant = tensor.detach().clone()  # a step count, say, that the program asks for
+            twin = FakeTensor(self.world, shape, device, constant=constant)
+        if constant is not None:
+            self.world.fake_tensor_converter.add_constant_storage_mapping(twin)
+        return twin
+
+    def _memory(self, tensor: torch.Tensor, layout: tuple[Any, ...]) -> torch.UntypedStorage:
+        address, size = layout[:2]
+        known = self._storages.get(address)
+        if known is not None and known[0]() is not None and known[1].nbytes() == size:
+            return known[1]
+        memory = torch.UntypedStorage(size, device="meta")
+        alive = weakref.ref(tensor.untyped_storage(), lambda _: self._storages.pop(address, None))
+        self._storages[address] = (alive, memory)
+        return memory
+
+
+class TwinMode(TorchDispatchMode):
+    """Hands every operation of this thread the twins of its arguments."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, twins: FakeTwins) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.twins = twins
+
+    def substitute(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of a tensor."""
+        return self.twins.of(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Pass one operation on to the recorder."""
+        if func is torch.ops.prim.device.default:  # asked from where an exception would end the process
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args)
+        if any(is_wrapper(kind) for kind in types):
+            return NotImplemented
+        if func is torch.ops.aten.detach.default and not is_excluded(INPLACE_OR_VIEW):
+            # torch's own shallow copy, a call only because a mode is there: autograd has not been passed on the way
+            with _disable_current_modes(), self.twins.world:
+                return func(self.twins.of(args[0]))
+        args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _stand_in(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return self.twins.of(item)
+        if isinstance(item, torch.device):
+            refuse_absent(item)
+            return CPU if item.type == "meta" else item
+        return item
+
+
+@contextmanager
+def _as_foreach_sees() -> Iterator[None]:
+    """Let optimizers and clipping choose their kernels for many tensors at once as they would for real ones."""
+    from torch.utils._foreach_utils import _foreach_supported_types as supported
+
+    supported.append(FakeTensor)
+    try:
+        yield
+    finally:
+        supported.remove(FakeTensor)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out the page that torch logs of an operation that fails, before it raises: the error says it as well."""
+
+    def passes(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("failed while attempting to run meta")
+
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(passes)
+    try:
+        yield
+    finally:
+        log.removeFilter(passes)
+
+
+def refuse_absent(device: torch.device) -> None:
+    """Raise for a device that this build of torch lacks: autograd on its fake tensors ends the whole process."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"the run uses {device}, and torch cannot follow fake tensors of a device that is not there; trace it on "
+            "a machine with CUDA, or with the model on the CPU or the meta device"
+        )
+
+
+def needs_numbers(error: BaseException) -> bool:
+    """Whether torch says, by type or in its own words, that a fake tensor has no data."""
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in WITHOUT_DATA):
+        return True
+    return isinstance(error, NUMBERS_NEEDED)
+
+
+def has_no_rule(error: BaseException, traceback: TracebackType | None) -> bool:
+    """Whether torch does not know the shapes that an operation gives."""
+    if isinstance(error, UNSUPPORTED) or (isinstance(error, RuntimeError) and "no fake impl" in str(error)):
+        return True
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    inside = traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(TORCH)
+    return inside and isinstance(error, (NotImplementedError, AssertionError))
+
+
+def _explained(error: BaseException, traceback: TracebackType | None) -> CaptureFailed:
+    site = _last_line(traceback)
+    where = f"at {site}, " if site is not None else ""
+    func = getattr(error, "func", None)
+    what = f"{func}" if func is not None else "the program"
+    if needs_numbers(error):
+        return CaptureFailed(
+            f"{where}{what} needs the numbers in a tensor, and a fake run has shapes only; decide by shapes there, or "
+            "trace without fake=True"
+        )
+    message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return CaptureFailed(
+        f"{where}{what} runs an operation that torch knows no shapes for ({message}); trace without fake=True, or, "
+        "if it is yours, register its shapes with torch.library.register_fake"
+    )
+
+
+def _last_line(traceback: TracebackType | None) -> Site | None:
+    """The innermost line of the user's that an exception passed through, or else of a module of torch's."""
+    of_user = of_torch = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if kind_of(code).user:
+            of_user = resolve(code, traceback.tb_lasti)
+        elif code.co_filename.startswith(MODULES):
+            of_torch = resolve(code, traceback.tb_lasti)
+        traceback = traceback.tb_next
+    return of_user or of_torch

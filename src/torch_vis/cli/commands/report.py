@@ -1,0 +1,92 @@
+"""Print one report of a saved trace, or of a model that is traced for it: memory, time, gradients, roofline and so on.
+
+The reports are those of a trace in Python: `torch-vis report memory net.tvz` prints what `print(t.memory())` does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch_vis._trace import REPORTS, Trace
+from torch_vis.cli.models import files
+from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.output import Output
+from torch_vis.cli.parser import Parser
+from torch_vis.errors import UsageError, no_match
+
+EXAMPLES = (
+    ("where the memory of a saved run goes", "torch-vis report memory net.tvz"),
+    ("how long it would take on another machine", "torch-vis report latency net.tvz --hardware 'H100 SXM'"),
+    ("all that can be found out, in one file", "torch-vis export net.tvz -o net.md"),
+    (
+        "gradients of a model, as data for another program",
+        "torch-vis report gradients net.py:make_model --input 2x8 --backward --json",
+    ),
+)
+NEED_TENSORS = frozenset({"gradients"})
+TEXTS = frozenset({"by", "hardware"})
+
+
+def add_options(parser: Parser) -> None:
+    """Its options: the report, what it is about, and the options of all reports."""
+    parser.add_argument("report", metavar="REPORT", help=f"one of {', '.join(REPORTS)}")
+    models.add_model_options(parser, positional="FILE|MODEL")
+    models.add_trace_options(parser)
+    group = parser.add_argument_group("options of a report, as its method in Python has them")
+    for option, reports in _options().items():
+        group.add_argument(f"--{option.replace('_', '-')}", metavar="X", help=f"of {' and '.join(reports)}")
+    parser.add_argument("--width", type=int, default=120, help="of the lines (default: 120)")
+
+
+def run(options: Any, out: Output) -> int:
+    """Load or trace, ask, print."""
+    if options.report not in REPORTS:
+        raise no_match("report", options.report, REPORTS)
+    chosen = _chosen(options)
+    if options.report in NEED_TENSORS and files.is_trace(options.target):
+        raise UsageError(
+            f"{options.report} looks at tensors, and a file holds none: name the model, with --input and --backward"
+        )
+    trace = trace_of(options, "report", keep=options.report in NEED_TENSORS)
+    report = getattr(trace, options.report)(**chosen)
+    out.give(
+        report.to_plain() if options.json else None, "" if options.json else report.table(width=options.width)
+    )
+    return 0
+
+
+def _options() -> dict[str, list[str]]:
+    """The options that reports take, and which reports take each."""
+    options: dict[str, list[str]] = {}
+    for name in REPORTS:
+        for option in list(inspect.signature(getattr(Trace, name)).parameters)[1:]:
+            options.setdefault(option, []).append(name)
+    return options
+
+
+def _chosen(options: Any) -> dict[str, Any]:
+    """The options that were given, refused where the report has none of that name."""
+    chosen = {}
+    for option, reports in _options().items():
+        text = getattr(options, option)
+        if text is None:
+            continue
+        if options.report not in reports:
+            raise UsageError(
+                f"--{option.replace('_', '-')} is an option of {' and '.join(reports)}, not of {options.report}"
+            )
+        chosen[option] = _value(option, text)
+    return chosen
+
+
+def _value(option: str, text: str) -> Any:
+    """An option's value as the method takes it."""
+    if option == "calibration":
+        from torch_vis import hardware
+
+        return hardware.load(text)
+    if option in TEXTS or not text.replace(".", "", 1).isdigit():
+        return text
+    return float(text) if "." in text else int(text)

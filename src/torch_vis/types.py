@@ -1,0 +1,42 @@
+"""The classes of what torch_vis gives, for annotations and ``isinstance``.
+
+>>> import torch, torch_vis as tv
+>>> def slowest(report: tv.types.TimeReport) -> str:
+...     return report.operators[0].name
+>>> isinstance(tv.trace(torch.nn.ReLU(), torch.ones(2)).graph.nodes[0], tv.types.Node)
+True
+"""
+
+from torch_vis.analysis.fusion.report import FusionReport
+from torch_vis.analysis.gradients.report import GradientFlow
+from torch_vis.analysis.machine.latency import LatencyReport
+from torch_vis.analysis.machine.roofline import RooflineReport
+from torch_vis.analysis.memory.report import MemoryReport
+from torch_vis.analysis.partition.report import PartitionReport
+from torch_vis.analysis.report import Report
+from torch_vis.analysis.summary import Summary
+from torch_vis.analysis.time.report import TimeReport
+from torch_vis.graph.graph import Node, Scope, Value
+from torch_vis.graph.metrics import Column
+from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.schema import Site, TensorType
+
+__all__ = [
+    "Column",
+    "FusionReport",
+    "GradientFlow",
+    "LatencyReport",
+    "Limit",
+    "MemoryReport",
+    "Node",
+    "PartitionReport",
+    "Report",
+    "RooflineReport",
+    "Run",
+    "Scope",
+    "Site",
+    "Summary",
+    "TensorType",
+    "TimeReport",
+    "Value",
+]
