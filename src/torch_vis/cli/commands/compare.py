@@ -77,7 +77,7 @@ def run(options: Any, out: Output) -> int:
     found = tv.compare(before, after)
     if with_numbers:
         return _numbers(found, options, out)
-    out.give(found.to_plain(), str(found))
+    out.give(found.to_dict(), str(found))
     if found.same and not options.fake and not any(map(files.is_trace, options.target)):
         out.say("both do the same; --numbers tells whether they compute the same as well")
     return int(not found.same)
@@ -91,7 +91,7 @@ def _numbers(found: Comparison, options: Any, out: Output) -> int:
         out.give({"same": numbers.same, "numbers": told}, str(numbers))
         return _code(numbers, same=numbers.same)
     same = found.same and numbers.same
-    plain = {**found.to_plain(), "same": same, "same_structure": found.same, "numbers": told}
+    plain = {**found.to_dict(), "same": same, "same_structure": found.same, "numbers": told}
     out.give(plain, f"{found}\n\n{numbers}")
     return _code(numbers, same=same) if found.same else 1
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis._deprecated import Renamed, warn
 from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.numeric.attribution import Attribution, InputError, local_differences
 from torch_vis.analysis.compare.numeric.paired_inputs import InputPair, PairedInputs
@@ -77,6 +78,12 @@ class Difference(NamedTuple):
     reads: str = ""
     """What its counterpart reads that is another tensor, or what only one of the two reads."""
 
+    @property
+    def came_in(self) -> float | None:
+        """The old name of ``input_error``."""
+        warn("Difference.came_in is now called input_error", stacklevel=2)
+        return self.input_error
+
 
 class InputDifference(NamedTuple):
     """A tensor that both runs started from, by its names in both, and how far apart it was."""
@@ -86,8 +93,14 @@ class InputDifference(NamedTuple):
     role: str
     distance: Distance
 
+    @property
+    def gap(self) -> Distance:
+        """The old name of ``distance``."""
+        warn("InputDifference.gap is now called distance", stacklevel=2)
+        return self.distance
 
-class DifferencesReport(Report):
+
+class DifferencesReport(Report, Renamed):
     """The numerical differences of two runs, operation by operation, in the order of the first.
 
     >>> import torch, torch_vis as tv
@@ -425,7 +438,8 @@ class DifferencesReport(Report):
         >>> list(report.to_pandas().a), list(report.to_pandas("results").name)
         (['addmm'], ['output'])
         """
-        name = "all" if listing is None else listing
+        old = {"news": "origins", "given": "inputs"}
+        name = "all" if listing is None else old.get(listing, listing)
         return super().to_pandas(LISTINGS.get(name, name))
 
     def notes(self) -> list[str]:
