@@ -101,15 +101,19 @@ class Columns:
         return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.in_start))
 
     @cached_property
+    def out_node(self) -> Ints:
+        """For each row of ``out_value``, the node that makes it."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.out_start))
+
+    @cached_property
     def first_output(self) -> Ints:
         """For each node the value that it returns first, or else the first that it writes; -1 if it makes none."""
-        found = np.full(len(self), -1, dtype=np.int64)
-        made_by = np.repeat(np.arange(len(self)), np.diff(self.out_start))
+        first = np.full(len(self), -1, dtype=np.int64)
         for chosen in (self.out_slot == -1, self.out_slot == 0):  # the later one counts
-            found[made_by[chosen]] = self.out_value[chosen]
-        some = (np.diff(self.out_start) > 0) & (found < 0)
-        found[some] = self.out_value[self.out_start[:-1][some]]
-        return found
+            first[self.out_node[chosen]] = self.out_value[chosen]
+        some = (np.diff(self.out_start) > 0) & (first < 0)
+        first[some] = self.out_value[self.out_start[:-1][some]]
+        return first
 
     def edges(self, *, shape: bool = True) -> tuple[Ints, Ints, Ints, Ints]:
         """Every dependence of a node on a node: source, target, value and kind, as four columns.

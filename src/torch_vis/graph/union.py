@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_vis.graph.flow import plain_views, roots
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.parameters import looked_through, sources
 from torch_vis.graph.schema import COLUMNS, TABLES, Kind
 
 Ints = NDArray[np.int64]
@@ -88,8 +88,8 @@ class UnionGraph:
         a, to_b = self.a, self.to_b
         # the last entry is for values that no operation made
         removed = np.append(to_b < 0, False)
-        views = looked_through(a)
-        values = sources(a, views)[a.in_value]
+        views = plain_views(a)
+        values = roots(a, views)[a.in_value]
         lost = (to_b[a.in_node] >= 0) & removed[a.value_producer[values]]
         lost &= (a.in_kind != Kind.SHAPE) & ~views[a.in_node]
         pairs = np.stack([self.node_of_a[a.in_node[lost]], self._value_of_a[values[lost]]], axis=1)

@@ -100,7 +100,7 @@ def _spans_are_ordered(graph: Columns) -> None:
 
 
 def _every_value_is_made_once(graph: Columns) -> None:
-    made_by = np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(graph.out_start))
+    made_by = graph.out_node
     _fail(
         graph,
         graph.value_producer[graph.out_value] != made_by,

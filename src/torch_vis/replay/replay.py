@@ -234,7 +234,7 @@ class ReplayPlan:
         turn[order] = np.arange(len(order))
         last = np.full(len(graph.storage_bytes), -1, dtype=np.int64)
         np.maximum.at(last, graph.value_storage[graph.in_value], turn[graph.in_node])
-        made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        made_by = graph.out_node
         np.maximum.at(last, graph.value_storage[graph.out_value], turn[made_by])
         last[graph.value_storage[graph.result_value]] = -1
         done: dict[int, list[int]] = {}
@@ -291,7 +291,7 @@ class ReplayPlan:
         target = graph.in_node[reads]
         made = source >= 0
         before, after = [source[made]], [target[made]]
-        made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        made_by = graph.out_node
         is_write = graph.out_slot < 0
         births = graph.storage_birth[graph.value_storage[graph.out_value]] == made_by
         writes = self.written[graph.value_storage[graph.out_value]] & (is_write | births)

@@ -68,7 +68,7 @@ def only_touched(
 
     Memory that is written in place holds only its last version, so whoever touches it brings along all who write it.
     """
-    made_by = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+    made_by = graph.out_node
     run = np.zeros(len(graph), dtype=bool)
     run[made_by[touched[graph.out_value]]] = True
     asked = [value for target in patched for value in target.values]

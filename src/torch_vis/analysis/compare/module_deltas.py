@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.compare.align import BETWEEN, Alignment
+from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.parameters import parameters
 from torch_vis.graph.text import count, duration, size
 from torch_vis.graph.types import Ints
 from torch_vis.views.text.table import Field, Listing
@@ -128,7 +128,7 @@ def _sums(trace: Trace) -> dict[str, dict[str, float | None]]:
     for name in SUMMED:
         if name == "operations":
             continue
-        column = parameters(graph) if name == "parameters" else trace.metrics.get(name)
+        column = parameters_used(graph) if name == "parameters" else trace.metrics.get(name)
         is_unknown = column is None or (name == "time_ns" and trace.meta.get("fake"))
         columns[name] = [None] * len(numbers) if is_unknown else _totals(column, module, len(numbers))
     return {

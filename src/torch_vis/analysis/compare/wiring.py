@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.graph import Graph
+from torch_vis.graph.flow import bases, follow
 from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.graph.types import Array, Bools, Ints
 
@@ -340,20 +341,10 @@ def output_places(graph: Graph) -> Ints:
 
 
 def roots(graph: Graph, through: Bools) -> Ints:
-    """For each value what it is a view of, as far as the chosen operations (``through``) lead."""
-    root = np.arange(len(graph.value_type))
-    views = through[graph.in_node] & (graph.in_slot == 0)
-    base = np.full(len(graph), NONE, dtype=np.int64)
-    base[graph.in_node[views]] = graph.in_value[views]
-    values = np.flatnonzero(graph.value_producer >= 0)
-    above = base[graph.value_producer[values]]
-    same_memory = (above >= 0) & (graph.value_storage[above] == graph.value_storage[values])
-    root[values] = np.where(same_memory, above, values)
-    while True:
-        further = root[root]
-        if (further == root).all():
-            return root
-        root = further
+    """For each value what it is a view of in the same memory, as far as the chosen operations (``through``) lead."""
+    base = bases(graph, through, by_argument=True)
+    same_memory = graph.value_storage[base] == graph.value_storage
+    return follow(np.where(same_memory, base, np.arange(len(base))))
 
 
 def view_chains(a: Graph, b: Graph, *, through_writes: bool = False) -> tuple[Ints, Ints]:

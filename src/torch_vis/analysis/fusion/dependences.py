@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torch_vis.graph import Graph, TensorType
+from torch_vis.graph.flow import inputs_by_slot, outputs_by_slot, roots
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.types import Bools, Ints
@@ -65,11 +66,10 @@ class Flow:
         others = np.bincount(graph.in_node[taken & (graph.in_slot < 0)], minlength=len(graph))
         base = np.full(len(graph), -1, dtype=np.int64)
         base[graph.in_node[taken]] = graph.in_value[taken]
-        maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        maker = graph.out_node
         kept = views & (named == 1) & (others == 0)
         elsewhere = graph.value_storage[graph.out_value] != graph.value_storage[base[maker]]
         kept[maker[elsewhere]] = False
-        self._base = base
         return kept
 
     def number_of(self, found: Pattern | None) -> int:
@@ -117,13 +117,8 @@ class Flow:
 
     def _loop(self, node: int) -> Loop:
         graph, types = self.graph, self.graph.types
-        reads, makes = slice(*graph.input_span(node)), slice(*graph.output_span(node))
-        given = {
-            slot: types[graph.value_type[value]]
-            for slot, value in zip(graph.in_slot[reads].tolist(), graph.in_value[reads].tolist())
-            if slot >= 0
-        }
-        made = sorted(zip(graph.out_slot[makes].tolist(), graph.out_value[makes].tolist()))
+        given = {slot: types[graph.value_type[value]] for slot, value in inputs_by_slot(graph, node).items()}
+        made = sorted(outputs_by_slot(graph, node).items())
         written = [value for slot, value in reversed(made) if slot < 0]
         returned = [value for slot, value in made if slot >= 0]
         call = graph.calls[int(graph.node_call[node])]
@@ -133,7 +128,7 @@ class Flow:
         """Take out of every loop what no kernel shares: code unseen, data for Python, other devices, partial writes."""
         graph = self.graph
         apart = (graph.node_flags & (Flag.OPAQUE | Flag.ESCAPE)) != 0
-        maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        maker = graph.out_node
         apart[maker[graph.value_carries[graph.out_value] >= 0]] = True
         device = graph.storage_device[graph.value_storage]
         self.device = np.full(len(graph), -1, dtype=np.int64)
@@ -152,16 +147,7 @@ class Flow:
     @cached_property
     def root(self) -> Ints:
         """For each value the one whose bytes it shows: itself, or what a chain of views was taken of."""
-        graph = self.graph
-        root = np.arange(len(graph.value_type), dtype=np.int64)
-        maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
-        shown = self.is_view[maker]
-        root[graph.out_value[shown]] = self._base[maker[shown]]
-        while True:
-            further = root[root]
-            if (further == root).all():
-                return root
-            root = further
+        return roots(self.graph, self.is_view)
 
     @cached_property
     def bytes_of_type(self) -> Ints:
@@ -231,7 +217,7 @@ class Flow:
         An operation that works on in place what another made (``direct`` has these pairs) only continues it.
         """
         graph = self.graph
-        maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        maker = graph.out_node
         storage = graph.value_storage[graph.out_value]
         written = ~self.is_view[maker] & (
             (graph.out_slot < 0) | (graph.storage_birth[storage] == maker) | (self.kind[maker] == Kind.OTHER)

@@ -240,7 +240,7 @@ class Fusion:
     def _made(self) -> tuple[Ints, Ints]:
         """Of every row of ``out_value`` the bytes, and the operation."""
         graph = self.graph
-        maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+        maker = graph.out_node
         size = self.flow.bytes_of_type[graph.value_type[graph.out_value]]
         return np.where(self.is_kernel[maker], size, 0), maker
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from torch_vis.graph import Call, Column, Graph, TensorType
 from torch_vis.graph.call import short_name
+from torch_vis.graph.flow import inputs_by_slot
 from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.cost.grouping import classes
 from torch_vis.ops.families import KINDS, dtypes, kinds
@@ -102,10 +103,9 @@ def _sizes(graph: Graph, node: int, kind: str, macs: float) -> list[float]:
 
 def _types(graph: Graph, node: int) -> tuple[Call, Types, Types]:
     """An operation's call, what it reads in the order of its arguments, and what it makes."""
-    read, written = graph.input_span(node), graph.output_span(node)
-    rows = sorted(range(*read), key=lambda row: int(graph.in_slot[row]))
-    inputs = [graph.types[graph.value_type[graph.in_value[row]]] for row in rows if graph.in_slot[row] >= 0]
-    outputs = [graph.types[graph.value_type[value]] for value in graph.out_value[slice(*written)]]
+    inputs = [graph.types[graph.value_type[value]] for value in inputs_by_slot(graph, node).values()]
+    values = graph.out_value[slice(*graph.output_span(node))]
+    outputs = [graph.types[graph.value_type[value]] for value in values]
     return graph.calls[int(graph.node_call[node])], inputs, outputs
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torch_vis.graph.call import Call, Slot
+from torch_vis.graph.flow import inputs_by_slot, outputs_by_slot
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import TensorType
 from torch_vis.graph.types import Ints
@@ -95,13 +96,9 @@ def _device(graph: Graph, node: int) -> str:
 
 
 def _types(graph: Graph, node: int) -> tuple[list[int], list[int]]:
-    first, stop = graph.input_span(node)
-    slots, values = graph.in_slot[first:stop], graph.in_value[first:stop]
-    order = np.argsort(slots[slots >= 0], kind="stable")
-    inputs = graph.value_type[values[slots >= 0][order]]
-    first, stop = graph.output_span(node)
-    outputs = graph.value_type[graph.out_value[first:stop][graph.out_slot[first:stop] >= 0]]
-    return inputs.tolist(), outputs.tolist()
+    outputs = [value for slot, value in outputs_by_slot(graph, node).items() if slot >= 0]
+    types = graph.value_type
+    return types[[*inputs_by_slot(graph, node).values()]].tolist(), types[outputs].tolist()
 
 
 # ---------------------------------------------------------------- convolutions

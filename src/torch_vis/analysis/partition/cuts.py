@@ -117,7 +117,7 @@ def touched(fused: Fusion) -> Touched:
     """Every pair of an operation and a value that it reads or makes, each once."""
     graph, flow = fused.graph, fused.flow
     reads = np.flatnonzero((graph.in_kind != Read.SHAPE) & ~flow.is_view[graph.in_node])
-    maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+    maker = graph.out_node
     makes = np.flatnonzero(~flow.is_view[maker])
     node = np.concatenate([graph.in_node[reads], maker[makes]]).astype(np.int64)
     value = np.concatenate([flow.root[graph.in_value[reads]], graph.out_value[makes]])

@@ -162,7 +162,7 @@ def _read_by_another_name(graph: Graph) -> Bools:
 
 def _is_fresh(graph: Graph) -> Bools:
     """For each output, whether its bytes were written: it is not an alias of something older."""
-    maker = np.repeat(np.arange(len(graph)), np.diff(graph.out_start))
+    maker = graph.out_node
     return (graph.out_slot < 0) | (graph.storage_birth[graph.value_storage[graph.out_value]] >= maker)
 
 

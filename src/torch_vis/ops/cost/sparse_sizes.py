@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torch_vis.graph import Column, Graph, Node, TensorType
+from torch_vis.graph.flow import follow
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.operation import SparseType
 
@@ -53,13 +54,7 @@ def with_sparse_sizes(graph: Graph, stored: Column | None = None) -> tuple[Ints,
 def _stored(graph: Graph, sparse: Bools, given: Column | None) -> dict[int, int]:
     """Stored elements by value."""
     is_sparse = sparse[graph.value_type]
-    parent: dict[int, int] = {}
-
-    def root(value: int) -> int:
-        while parent.get(value, value) != value:
-            value = parent[value]
-        return value
-
+    parent = np.arange(len(is_sparse))
     known: dict[int, int] = {}
     if given is not None:
         noted = is_sparse if given.known is None else is_sparse & given.known
@@ -69,14 +64,15 @@ def _stored(graph: Graph, sparse: Bools, given: Column | None) -> dict[int, int]
         made = [value.index for value in node.outputs if is_sparse[value.index]]
         if node.call.op in KEEPERS or node.op in KEEPERS:
             if taken and made and (len(taken) == 1 or node.op == "aten::sparse_mask"):
-                parent[root(made[0])] = root(taken[-1])
+                parent[made[0]] = taken[-1]
             continue
         whole, part = (made, node.inputs[-1:]) if node.op in MAKERS else (taken, node.outputs[:1])
         if (node.op in MAKERS or node.op in READERS) and whole and part and len(part[0].shape) == 1:
             known[whole[0]] = part[0].shape[0]
-    by_root = {root(value): stored for value, stored in known.items()}
+    root = follow(parent).tolist()
+    by_root = {root[value]: stored for value, stored in known.items()}
     values = np.flatnonzero(is_sparse).tolist()
-    derived = {value: by_root[root(value)] for value in values if root(value) in by_root}
+    derived = {value: by_root[root[value]] for value in values if root[value] in by_root}
     return derived | {value: known[value] for value in values if value in known}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph
+from torch_vis.graph.flow import roots
 from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.views.figure.tree import Depth, FigureItem, Tree, grow
 
@@ -121,7 +122,7 @@ def _column(graph: Graph, tree: Tree, phase: int) -> tuple[PhaseColumn, list[Any
         item_of, source = _add_inputs(graph, column, item_of, source, target)
     _connect(graph, column, item_of, source, target, value, tree, enter, leave)
     if phase == Phase.FORWARD:
-        _add_outputs(graph, column, item_of, _roots(graph, item_of, hidden))
+        _add_outputs(graph, column, item_of, _sources(graph, item_of, hidden))
     _name_hubs(column)
     return column, _nodes_of(tree.items, item_of[: len(graph)], enter, graph)
 
@@ -150,25 +151,18 @@ def _inside(enter: Any, leave: Any, at: Any) -> Any:
     return np.where((slot >= 0) & (at < leave[row]), row, -1)
 
 
-def _roots(graph: Graph, item_of: Any, hidden: Any) -> Any:
-    """For each operation, and each value after them, where its bytes come from when hidden views are looked through."""
+def _sources(graph: Graph, item_of: Any, hidden: Any) -> Any:
+    """For each value the operation whose bytes it shows, hidden views looked through; from outside, count + value."""
     count = len(graph)
-    root = np.arange(count + len(graph.value_type))
-    produced = np.flatnonzero(graph.value_producer >= 0)
-    root[count + produced] = graph.value_producer[produced]
-    views = np.flatnonzero((item_of[:count] >= 0) & hidden[np.maximum(item_of[:count], 0)])
-    reads = np.flatnonzero(np.isin(graph.in_node, views) & (graph.in_kind != Kind.SHAPE))[::-1]
-    root[graph.in_node[reads]] = count + graph.in_value[reads]  # of several reads the first one stays
-    while True:
-        further = root[root]
-        if (further == root).all():
-            return root
-        root = further
+    views = (item_of[:count] >= 0) & hidden[np.maximum(item_of[:count], 0)]
+    root = roots(graph, views)
+    producer = graph.value_producer[root]
+    return np.where(producer >= 0, producer, count + root)
 
 
 def _arcs(graph: Graph, item_of: Any, hidden: Any) -> tuple[Any, Any, Any]:
     """Every read of bytes, from where they were written (looking through views) to the operation that reads."""
-    root = _roots(graph, item_of, hidden)
+    made_by = _sources(graph, item_of, hidden)
     takes = np.flatnonzero((graph.in_kind != Kind.SHAPE) & (item_of[graph.in_node] >= 0))
     value, target = graph.in_value[takes].astype(np.int64), graph.in_node[takes].astype(np.int64)
     over = np.flatnonzero((graph.value_carries >= 0) & (graph.value_producer >= 0))
@@ -177,7 +171,7 @@ def _arcs(graph: Graph, item_of: Any, hidden: Any) -> tuple[Any, Any, Any]:
     target = np.concatenate([target, graph.value_producer[over]])
     keep = ~hidden[item_of[target]]
     value, target = value[keep], target[keep]
-    source = root[len(graph) + value]
+    source = made_by[value]
     # Seen through a view, a box still hands out what it made itself.
     own = np.where(source < len(graph), graph.first_output[np.minimum(source, max(0, len(graph) - 1))], value)
     direct = graph.value_producer[value] == source
@@ -243,13 +237,13 @@ def _instances(graph: Graph, item: FigureItem, enter: Any, leave: Any) -> Any:
     return instance
 
 
-def _add_outputs(graph: Graph, column: PhaseColumn, item_of: Any, root: Any) -> None:
+def _add_outputs(graph: Graph, column: PhaseColumn, item_of: Any, made_by: Any) -> None:
     """One item for the outputs of the run that each box makes."""
     by_boxes: dict[tuple[int, ...], list[tuple[str, int]]] = {}
     for row in graph.outcomes:
         if row.kind == "output":
             values = _all_versions(graph, row.sources())
-            boxes = {int(item_of[root[len(graph) + value]]) for value in values}
+            boxes = {int(item_of[made_by[value]]) for value in values}
             by_boxes.setdefault(tuple(sorted(boxes)), []).append((row.name, values[0]))
     for sources, results in by_boxes.items():
         name, value = results[0]

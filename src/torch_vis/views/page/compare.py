@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Metrics
+from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.atomic import PathLike, replacing
-from torch_vis.graph.parameters import parameters
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.union import ADDED, CHANGED, REMOVED, SAME, UnionGraph
@@ -85,7 +85,7 @@ def comparison(
 
 
 def _measured(run: Run) -> Metrics:
-    return run.metrics.with_column(parameters(run.graph))
+    return run.metrics.with_column(parameters_used(run.graph))
 
 
 def _side(name: str, run: Run) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_vis.graph.call import short_name
+from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
-from torch_vis.graph.parameters import parameters
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.ops.figure_families import family
@@ -35,7 +35,7 @@ def payload(
     if again.any():
         columns["scope_recomputed"] = again
     if "parameters" not in metrics:
-        metrics = metrics.with_column(parameters(graph))
+        metrics = metrics.with_column(parameters_used(graph))
     measured = []
     for name, column in metrics.items():
         measured.append({"name": name, "along": column.along, "masked": column.known is not None})

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.compare.wiring import Wiring, roots, view_chains
+from torch_vis.analysis.compare.wiring import Wiring, view_chains
 from torch_vis.analysis.gradients.tensor_stats import makes_numbers
 from torch_vis.graph.call import Call, Slot
+from torch_vis.graph.flow import roots
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Ints
@@ -152,7 +153,7 @@ class GraphValues:
         is_view = (graph.node_flags & Flag.VIEW) != 0
         self.is_view: list[bool] = is_view.tolist()
         self.producer: list[int] = graph.value_producer.tolist()
-        self.root: list[int] = roots(graph, is_view).tolist()
+        self.root: list[int] = roots(graph, is_view, by_argument=True).tolist()
         """For each value the one that it is a view of, or itself."""
         aliased = np.zeros(len(graph), dtype=bool)
         aliased[graph.in_node[graph.in_slot < 0]] = True

@@ -1,0 +1,89 @@
+"""Data flow through views: whose bytes a value shows, and which values operations read and write, by slot."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torch_vis.graph.columns import Columns
+from torch_vis.graph.metrics import Column
+from torch_vis.graph.schema import Flag, Kind, Phase, Role
+from torch_vis.graph.types import Bools, Ints
+
+
+def follow(target: Ints) -> Ints:
+    """For each row the last one that a chain of ``target`` leads to; a row that points to itself ends a chain.
+
+    >>> follow(np.array([0, 0, 1, 3, 2])).tolist()
+    [0, 0, 0, 3, 0]
+    """
+    while True:  # each round doubles how far it looks
+        further = target[target]
+        if np.array_equal(further, target):
+            return further
+        target = further
+
+
+def plain_views(graph: Columns) -> Bools:
+    """Which operations only look at memory that is there, and let no value out to Python."""
+    views: Bools = (graph.node_flags & (Flag.VIEW | Flag.ESCAPE)) == Flag.VIEW
+    return views
+
+
+def bases(graph: Columns, views: Bools, *, by_argument: bool = False) -> Ints:
+    """For each value that one of some views makes, the value that it is a view of; for all others, itself.
+
+    That is the value whose bytes the view reads, which may have been written through another view since. With
+    ``by_argument`` it is the view's first argument, whatever was written since.
+    """
+    taken = graph.in_slot == 0 if by_argument else graph.in_kind != Kind.SHAPE
+    rows = np.flatnonzero(views[graph.in_node] & taken)[::-1]
+    read = np.full(len(graph), -1, dtype=np.int64)
+    read[graph.in_node[rows]] = graph.in_value[rows]  # of several the first one stays
+    base = np.arange(len(graph.value_type), dtype=np.int64)
+    shown = read[graph.out_node] >= 0
+    base[graph.out_value[shown]] = read[graph.out_node[shown]]
+    return base
+
+
+def roots(graph: Columns, views: Bools, *, by_argument: bool = False) -> Ints:
+    """For each value the one that a chain of views was taken of; see ``bases``.
+
+    >>> import torch, torch_vis as tv
+    >>> graph = tv.trace(lambda x: x.t()[0] + 1, torch.ones(2, 2)).graph
+    >>> [graph.values[root].role for root in roots(graph, plain_views(graph))[graph.in_value]]
+    ['input', 'input', 'input']
+    """
+    return follow(bases(graph, views, by_argument=by_argument))
+
+
+def inputs_by_slot(graph: Columns, node: int) -> dict[int, int]:
+    """The values that an operation is given, by slot, in the order of slots."""
+    start, stop = graph.input_span(node)
+    pairs = zip(graph.in_slot[start:stop].tolist(), graph.in_value[start:stop].tolist())
+    return {slot: value for slot, value in sorted(pairs) if slot >= 0}
+
+
+def outputs_by_slot(graph: Columns, node: int) -> dict[int, int]:
+    """The values that an operation makes, by slot: from 0 what it returns, below 0 what it writes to."""
+    start, stop = graph.output_span(node)
+    return dict(zip(graph.out_slot[start:stop].tolist(), graph.out_value[start:stop].tolist()))
+
+
+def parameters_used(graph: Columns) -> Column:
+    """For each operation how many parameters it is the first of the forward pass to use.
+
+    A view hands its parameter on: the weight of a ``Linear`` counts at the product, not at the transposition before it.
+    A parameter that nothing but views ever touches counts at the first of them.
+    """
+    counts = np.zeros(len(graph), dtype=np.int64)
+    views = plain_views(graph)
+    reader, value = graph.in_node, roots(graph, views)[graph.in_value]
+    outside = (graph.value_role[value] == Role.PARAMETER) & (graph.value_producer[value] < 0)
+    rows = np.flatnonzero(outside & (graph.node_phase[reader] == Phase.FORWARD))
+    rows = rows[np.lexsort((rows, views[reader[rows]]))]  # real use before views, then in order
+    value = value[rows]
+    tensors = np.stack([graph.value_storage[value], graph.value_offset[value], graph.value_type[value]])
+    _, first = np.unique(tensors, axis=1, return_index=True)
+    sizes = np.array([type_.numel for type_ in graph.types], dtype=np.int64)
+    np.add.at(counts, reader[rows[first]], sizes[graph.value_type[value[first]]])
+    return Column("parameters", counts)
