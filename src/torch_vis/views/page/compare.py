@@ -32,8 +32,8 @@ def save_comparison(
 ) -> None:
     """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
 
-    ``alignment`` has for each operation and scope of ``a`` its counterpart
-    in ``b`` (``to_b``, ``scope_to_b``), and which of ``b`` differ (``changed``); ``words`` says in what they do.
+    ``alignment`` has for each operation, scope and value of ``a`` its counterpart in ``b``, and which operations of
+    ``b`` differ (``changed``); ``words`` says in what they do.
     """
     title, tables, columns = comparison(a, b, alignment, names=names, words=words)
     with replacing(path) as file:
@@ -51,7 +51,14 @@ def comparison(
     """Title, tables and columns of the page."""
     one, two = names or (a.name, b.name)
     title = f"{one} → {two}" if one != two else f"{one}: A → B"
-    union = UnionGraph(a.graph, b.graph, alignment.to_b, alignment.scope_to_b, alignment.changed)
+    union = UnionGraph(
+        a.graph,
+        b.graph,
+        alignment.to_b,
+        alignment.scope_to_b,
+        alignment.wiring.value_to_b,
+        alignment.changed,
+    )
     status = union.status()
     metrics = union.metrics(_measured(a), _measured(b), COMPARED)
     counts = {
