@@ -26,6 +26,7 @@ NAMES: dict[str, str] = {
 
 ATTRIBUTES: dict[str, dict[str, str]] = {
     # the class: its old attributes and the new ones
+    "LatencyReport": {"found": "prediction"},
     "Report": {"to_plain": "to_dict"},
     "Comparison": {"to_plain": "to_dict"},
     "DifferencesReport": {
@@ -40,6 +41,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "plain": "python_outputs",
         "rounds": "ulps",
     },
+    "RooflineReport": {"found": "roofline"},
 }
 
 
