@@ -6,7 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from torch_vis.analysis.compare.wiring import Wiring, module_paths, renamed, without_compile_prefix
+from torch_vis.analysis.compare.wiring import (
+    Wiring,
+    module_paths,
+    renamed,
+    renamed_with_root,
+    without_compile_prefix,
+)
 from torch_vis.analysis.gradients.accumulated import accumulated
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
@@ -71,6 +77,7 @@ def match_results(a: Graph, b: Graph, scope_to_b: Ints, wiring: Wiring | None = 
     # the module's new path first: the old name may be another module's by now
     for name_a, name_b in (
         (lambda name: renamed(name, paths), str),
+        (lambda name: renamed_with_root(name, paths), str),
         (str, str),
         (without_compile_prefix, without_compile_prefix),
     ):

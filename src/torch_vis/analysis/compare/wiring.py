@@ -192,10 +192,9 @@ class Wiring:
                 counterparts[value] = other
                 taken.add(other)
 
-        for name, value in named_a.items():
-            match(value, named_b.get(renamed(name, paths) or "", NONE))
-        for name, value in named_a.items():
-            match(value, named_b.get(name, NONE))
+        for new_name in (renamed, renamed_with_root, _unchanged):
+            for name, value in named_a.items():
+                match(value, named_b.get(new_name(name, paths) or "", NONE))
         _, value_a, value_b = inputs
         outside = np.flatnonzero((a.value_producer[value_a] < 0) & (b.value_producer[value_b] < 0))
         for value, other in zip(first_a[value_a[outside]].tolist(), first_b[value_b[outside]].tolist()):
@@ -419,7 +418,20 @@ def renamed(name: str, paths: dict[str, str]) -> str | None:
             path = paths.get(".".join(parts[:end]))
             if path is not None:
                 return prefix + ".".join([*([path] if path else []), *parts[end:]])
+    return None
+
+
+def renamed_with_root(name: str, paths: dict[str, str]) -> str | None:
+    """The name of a tensor if nothing but the whole model has another path, as inside a wrapper; None if it has not.
+
+    >>> renamed_with_root("scale", {"": "model"}), renamed_with_root("scale", {"": ""})
+    ('model.scale', None)
+    """
     return f"{paths['']}.{name}" if paths.get("") else None
+
+
+def _unchanged(name: str, paths: dict[str, str]) -> str:
+    return name
 
 
 def without_compile_prefix(name: str) -> str:
