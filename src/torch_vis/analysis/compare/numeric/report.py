@@ -15,7 +15,7 @@ from torch_vis.analysis.compare.numeric.paired_inputs import InputPair, PairedIn
 from torch_vis.analysis.compare.numeric.python_outputs import NOT_COMPARABLE, compare_python_outputs
 from torch_vis.analysis.compare.numeric.side_by_side import Distances, SideBySide
 from torch_vis.analysis.compare.numeric.tensor_distance import NO_DISTANCE, OF_ROUNDING, Distance
-from torch_vis.analysis.compare.outputs import MatchedResults, RunResult, match_results
+from torch_vis.analysis.compare.outputs import ComparedResult, MatchedResults, match_results
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
 from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
@@ -234,7 +234,7 @@ class DifferencesReport(Report, Renamed):
                 results[row_a.name] = row_a.kind, distance
         return results | {name: ("output", row) for name, row in self.python_outputs.distances.items()}
 
-    def _are_empty(self, row_a: RunResult, row_b: RunResult) -> bool:
+    def _are_empty(self, row_a: ComparedResult, row_b: ComparedResult) -> bool:
         """Whether two results are of one type and have no elements; where that is all there is, it is not the same."""
         a, b = self.a.graph.values[row_a.value].type, self.b.graph.values[row_b.value].type
         return self.any_compared and 0 in a.shape and (a.shape, a.dtype) == (b.shape, b.dtype)
