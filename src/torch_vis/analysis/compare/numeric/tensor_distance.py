@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-# The thresholds of the whole numerical comparison, tuned so that the cases of tests/analysis/compare/test_differences*
-# come out right: training and inference in float32, bfloat16 and float64, eager and captured.
+# The thresholds of the whole numerical comparison, tuned so that the cases of tests/analysis/compare/numeric come out
+# right: training and inference in float32, bfloat16 and float64, eager and captured.
 
 # A sum is zero but for rounding if it is no larger than this many times the rounding error expected of it. Larger:
 # small gradients that are real pass for rounding. Smaller: the gradient of a bias before a batch norm is reported.

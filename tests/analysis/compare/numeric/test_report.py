@@ -52,7 +52,7 @@ def test_the_first_difference_is_where_it_was_made():
         node.index for node in found.a.graph.nodes if node.path.startswith("0") and node.phase == "forward"
     ]
     assert not {row.a.index for row in found.rows} & set(before)
-    assert "mul in 1" in str(found) and "test_differences.py" in str(found)
+    assert "mul in 1" in str(found) and "test_report.py" in str(found)
 
 
 def test_half_precision_against_full():
@@ -293,7 +293,7 @@ def test_a_difference_in_backward_is_told_with_the_line_of_its_forward():
     line = Net.forward.__code__.co_firstlineno + 1
     assert found.results["output"][1].relative == 0 and found.first.a.phase == "backward"
     lines = {row["line"] for row in found.to_plain()["All operations that differ, in order"]}
-    assert any(f"test_differences.py:{line} in" in text for text in lines)
+    assert any(f"test_report.py:{line} in" in text for text in lines)
 
 
 def test_an_operation_is_as_far_off_as_the_worst_of_what_it_made():
