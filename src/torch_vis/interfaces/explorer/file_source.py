@@ -1,0 +1,470 @@
+"""Files from others in the explorer: checkpoints, safetensors, exported programs, ONNX, and traces of our own.
+
+A pickle can run any code while it is read, and so can what torch loads as TorchScript or as an exported program. Here
+pickles are read as weights alone and archives from their own tables, which run nothing; more needs the caller's word.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
+from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
+from torch_vis.graph.text import count, many, size
+from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
+from torch_vis.views.terminal.forest import Forest, Sharing, share
+from torch_vis.views.terminal.source import Bars, Details, Figures, Source, TensorRow
+
+WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
+LEVELS = 100  # of a tree of names; what a file nests deeper is no model
+DANGER = "it holds more than weights, and a pickle can run any code while it is read: if you trust where it comes from,"
+
+UNKNOWN_FORM = "its tables have a form that cannot be read without running code"
+LOADER = "torch's own loader can run any code of the file: if you trust where it comes from,"
+
+
+class NeedsTrust(UsageError):
+    """A file that cannot be read without running code of its own, and that nobody has vouched for."""
+
+    def __init__(self, path: str, how: str = "open it with trust=True", reason: str = DANGER) -> None:
+        super().__init__(f"{path} was not opened: {reason} {how}")
+        self.path, self.reason = path, reason
+
+
+class Stored:
+    """A tensor in a file: its shape and type now, its elements when they are asked for."""
+
+    def __init__(
+        self, shape: Sequence[int], dtype: str, nbytes: int, load: Any, device: str = "file"
+    ) -> None:
+        self.shape = tuple(int(size) for size in shape)
+        self.dtype, self.nbytes, self.load, self.device = dtype, int(nbytes), load, device
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Stored:
+        """A tensor that is in memory."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        nbytes = tensor.numel() * tensor.element_size()
+        return cls(tuple(tensor.shape), dtype, nbytes, lambda: tensor, str(tensor.device))
+
+
+class StateSource(Source):
+    """Names with dots as a tree whose leaves are tensors; other values in it are leaves that say what they are."""
+
+    def __init__(self, title: str, state: Mapping[str, Any], *, facts: Sequence[str] = ()) -> None:
+        leaves = _leaves(title, state)
+        names, types, parents, paths, kinds, self.items = _branches(title, leaves)
+        forest = Forest(names, types, parents, paths=paths, kinds=kinds)
+        super().__init__(title, forest, facts=facts)
+        self._count()
+        words = forest.texts
+        words["shapes"] = lambda row: (
+            "×".join(map(str, tensor.shape)) or "scalar" if (tensor := self._tensor(row)) else ""
+        )
+        words["dtype"] = lambda row: tensor.dtype if (tensor := self._tensor(row)) else ""
+        words["device"] = lambda row: tensor.device if (tensor := self._tensor(row)) else ""
+        forest.describe = lambda row: (words["shapes"](row), words["dtype"](row))
+
+    def _tensor(self, row: int) -> Stored | None:
+        item = self.items.get(row)
+        return item if isinstance(item, Stored) else None
+
+    def _count(self) -> None:
+        forest = self.forest
+        rows = [row for row, item in self.items.items() if isinstance(item, Stored)]
+        tensors = [self.items[row] for row in rows]
+        known: dict[Any, int] = {}
+        items = [known.setdefault(_memory(tensor), len(known)) for tensor in tensors]
+        first: dict[int, Any] = {}
+        for item, tensor in zip(items, tensors):
+            first.setdefault(item, tensor)
+        sizes = [first[item].numel for item in range(len(first))]
+        holding = Sharing(forest, rows, items, sizes)
+        forest.sharing = holding
+        forest.numbers["elements"] = holding.inclusive(holding.size).astype(np.float64)
+        nbytes = np.array([first[item].nbytes for item in range(len(first))], dtype=np.int64)
+        forest.numbers["bytes"] = holding.inclusive(nbytes).astype(np.float64)
+        share(forest, "elements")
+        total = int(forest.numbers["elements"][0]) if len(forest) else 0
+        self.facts = [
+            f"{len(rows):,} tensor{'' if len(rows) == 1 else 's'}",
+            f"{count(total)} elements",
+            size(int(nbytes.sum())),
+            *self.facts,
+        ]
+
+    def details(self, row: int) -> Details:
+        """A tensor's shape and type, a value as it is, or what a branch holds."""
+        item = self.items.get(row)
+        facts = [("name", self.forest.paths[row] or self.title)]
+        if isinstance(item, Stored):
+            tensor = TensorRow(
+                self.forest.names[row], "tensor", item.shape, item.dtype, item.device, item.nbytes
+            )
+            return Details(facts, tensors=[tensor])
+        if item is not None:
+            return Details([*facts, ("value", repr(item)[:200])])
+        elements = int(self.forest.numbers["elements"][row])
+        return Details(
+            [*facts, ("elements", f"{elements:,}"), ("size", size(int(self.forest.numbers["bytes"][row])))]
+        )
+
+    def figures(self, row: int) -> Sequence[TensorRow]:
+        """The tensor, read from the file and looked into."""
+        tensors = self.details(row).tensors
+        item = self._tensor(row)
+        if item is None or item.load is None:
+            return tensors
+        inside = contents_of(item.load())
+        return [tensor._replace(figures=None if inside is None else Figures(*inside)) for tensor in tensors]
+
+    def histograms(self, row: int) -> Sequence[Bars] | None:
+        """How the tensor's elements are spread."""
+        item = self._tensor(row)
+        bars = None if item is None or item.load is None else histogram_of(item.load())
+        return None if bars is None else [Bars(self.forest.names[row], *bars)]
+
+
+def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Source:
+    """The source that a file holds, by its ending."""
+    name = os.fspath(path)
+    if not os.path.exists(name):
+        raise FileError(f"cannot read {name}: there is no such file")
+    if os.path.isdir(name):
+        raise FileError(f"cannot read {name}: it is a directory; name a file in it")
+    ending = os.path.splitext(name)[1].lower()
+    if ending in (".tvz", ".json"):
+        from torch_vis.api import load
+        from torch_vis.interfaces.explorer.trace_source import TraceSource
+
+        return TraceSource(load(name))
+    readers = {".safetensors": _safetensors, ".onnx": _onnx}
+    if ending in readers:
+        return readers[ending](name)
+    if ending in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pt2"):
+        return _of_torch(name, trust, ending)
+    raise NotOurFile(
+        f"cannot read {name}: the explorer opens .pt, .pth, .bin, .ckpt, .safetensors, .pt2, .onnx, .tvz and .json"
+    )
+
+
+def _of_torch(path: str, trust: bool, ending: str) -> Source:
+    """A file that torch wrote; what is in it says how it is read, whatever its ending."""
+    archive = _archive(path)
+    try:
+        if archive is not None and archive.is_exported:
+            return _exported(path, archive, trust)
+        if archive is not None and archive.is_script:
+            return _script(path, archive, trust)
+    except NotUnderstood as error:
+        raise NeedsTrust(path, reason=f"{UNKNOWN_FORM} ({error}); {LOADER}") from error
+    if ending == ".pt2":
+        raise CorruptFile(f"cannot read {path}: it is no exported program, which is an archive of tables")
+    return _pickled(path, trust)
+
+
+def _archive(path: str) -> Archive | None:
+    import zipfile
+
+    try:
+        return Archive(path) if zipfile.is_zipfile(path) else None
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+        raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _pickled(path: str, trust: bool) -> Source:
+    import pickle
+
+    from torch_vis.interfaces.explorer.model_source import ModuleSource, class_of
+
+    if _start(path)[:4] != b"PK\x03\x04" and _start(path)[:1] != b"\x80":
+        raise CorruptFile(f"cannot read {path}: it is neither what torch.save writes nor a pickle")
+    try:
+        loaded: Any = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=_start(path) == b"PK\x03\x04"
+        )
+    except pickle.UnpicklingError as error:
+        if not trust:
+            raise NeedsTrust(path) from error
+        loaded = _trusted(path)
+    # a hostile pickle makes torch's reader raise anything
+    except Exception as error:
+        raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
+    title = Path(path).name
+    if isinstance(loaded, torch.nn.Module):
+        return ModuleSource(loaded, title=f"{title}: {class_of(loaded)}")
+    if isinstance(loaded, torch.Tensor):
+        loaded = {"tensor": loaded}
+    if not isinstance(loaded, (Mapping, list, tuple)):
+        raise UsageError(f"{path} holds a {type(loaded).__name__}: no module, no tensors")
+    return StateSource(
+        title, loaded if isinstance(loaded, Mapping) else {str(at): item for at, item in enumerate(loaded)}
+    )
+
+
+def _trusted(path: str) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False)
+    except (AttributeError, ImportError) as error:
+        raise UsageError(f"{path} needs code that is not here: {error}") from error
+
+
+def _start(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(4)
+
+
+def _script(path: str, archive: Archive, trust: bool) -> Source:
+    """TorchScript as its modules, which have the names and classes of the original."""
+    from torch_vis.interfaces.explorer.model_source import ModuleSource, class_of
+
+    facts = []
+    if trust:
+        try:
+            module: torch.nn.Module = torch.jit.load(path, map_location="cpu")
+        except RuntimeError as error:
+            raise CorruptFile(f"cannot read {path}: {str(error).strip().partition(chr(10))[0]}") from error
+    else:
+        script = read_script(archive)
+        module = script.module
+        if script.restoring:
+            facts.append(f"{many(script.restoring, 'module')} not restored: only the file's own code can")
+        if script.unlisted:
+            facts.append(f"{many(script.unlisted, 'tensor')} of another kind not listed")
+    source = ModuleSource(module, title=f"{Path(path).name}: {class_of(module)}")
+    source.facts += facts
+    return source
+
+
+def _safetensors(path: str) -> Source:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise missing_extra("safetensors") from error
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state: dict[str, Any] = {}
+            for name in file.keys():  # noqa: SIM118  (it is no dictionary)
+                part = file.get_slice(name)
+                dtype, width = _SAFE.get(part.get_dtype(), (part.get_dtype().lower(), 1))
+                shape = part.get_shape()
+                state[name] = Stored(
+                    shape, dtype, int(np.prod(shape, dtype=np.int64)) * width, _safe_loader(path, name)
+                )
+    except (SafetensorError, OSError) as error:
+        raise CorruptFile(f"cannot read {path}: {error}") from error
+    facts = [f"{key}: {value}"[:40] for key, value in metadata.items()]
+    return StateSource(Path(path).name, state, facts=facts[:3])
+
+
+_SAFE = {
+    "F64": ("float64", 8),
+    "F32": ("float32", 4),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "I64": ("int64", 8),
+    "I32": ("int32", 4),
+    "I16": ("int16", 2),
+    "I8": ("int8", 1),
+    "U8": ("uint8", 1),
+    "U16": ("uint16", 2),
+    "U32": ("uint32", 4),
+    "U64": ("uint64", 8),
+    "BOOL": ("bool", 1),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "C64": ("complex64", 8),
+}
+
+
+def _safe_loader(path: str, name: str) -> Any:
+    def load() -> Any:
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor(name)
+
+    return load
+
+
+def _exported(path: str, archive: Archive, trust: bool) -> Source:
+    """An exported program as the module that it unlifts to, which has the names and classes of the original."""
+    from torch_vis.interfaces.explorer.model_source import ModuleSource
+
+    if trust:
+        module, classes, operations = _trusted_program(path)
+    else:
+        module, classes, operations = read_exported(archive)
+    source = ModuleSource(module, title=Path(path).name, classes=classes)
+    source.facts.append(f"exported program, {many(operations, 'operation')}")
+    return source
+
+
+def _trusted_program(path: str) -> tuple[torch.nn.Module, dict[str, str], int]:
+    """What torch loads from an exported program, which can run code of the file."""
+    try:
+        with _quietly("torch.export"):  # which logs at length why, and then raises a sentence about that log
+            program = torch.export.load(path)
+    except Exception as error:  # a zip of another kind, an older serialisation, a missing operator
+        raise CorruptFile(
+            f"cannot read {path}: it is no exported program that torch {torch.__version__} can load"
+        ) from error
+    try:
+        module: torch.nn.Module = torch.export.unflatten(program)
+    except (RuntimeError, AssertionError, ValueError):
+        module = program.module()
+    # the parts of an operation's result are no operations
+    operations = sum(
+        node.op == "call_function" and node.target is not operator.getitem for node in program.graph.nodes
+    )
+    return module, _classes(program), operations
+
+
+def _classes(program: Any) -> dict[str, str]:
+    """The class that each module of an exported program had, by its path."""
+    classes: dict[str, str] = {}
+    for node in program.graph.nodes:
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+            name = kind if isinstance(kind, str) else kind.__qualname__
+            classes.setdefault(path, name.rpartition(".")[2])
+    return classes
+
+
+@contextmanager
+def _quietly(logger: str) -> Iterator[None]:
+    """A stretch in which a logger says nothing, and nobody warns."""
+    import logging
+    import warnings
+
+    named = logging.getLogger(logger)
+    before, named.disabled = named.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        named.disabled = before
+
+
+def _onnx(path: str) -> Source:
+    try:
+        import onnx
+        from onnx import numpy_helper
+    except ImportError as error:
+        raise missing_extra("onnx") from error
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf raises its own kinds for what is no protobuf
+        raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
+    if not model.graph.node and not model.graph.initializer:
+        raise CorruptFile(f"cannot read {path}: there is no graph in it")
+    base = os.path.dirname(os.path.abspath(path))
+
+    def loader(tensor: Any) -> Any:
+        return lambda: torch.from_numpy(np.array(numpy_helper.to_array(tensor, base)))
+
+    state: dict[str, Any] = {}
+    for tensor in model.graph.initializer:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        nbytes = int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
+        state[f"initializers.{tensor.name}"] = Stored(tensor.dims, str(dtype), nbytes, loader(tensor))
+    for number, node in enumerate(model.graph.node):
+        label = node.name or f"{node.op_type}_{number}"
+        state[f"nodes.{label.strip('/').replace('/', '.')}"] = OnnxNode(
+            node.op_type, list(node.input), list(node.output)
+        )
+    opsets = ", ".join(f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in model.opset_import)
+    facts = [f"{len(model.graph.node):,} nodes", f"opset {opsets}", model.producer_name]
+    return StateSource(Path(path).name, state, facts=[fact for fact in facts if fact])
+
+
+class OnnxNode:
+    """A node of a file's graph: its operator and the names that it reads and writes."""
+
+    def __init__(self, kind: str, inputs: list[str], outputs: list[str]) -> None:
+        self.kind, self.inputs, self.outputs = kind, inputs, outputs
+
+    def __repr__(self) -> str:
+        return f"{', '.join(self.outputs)} = {self.kind}({', '.join(self.inputs)})"
+
+
+def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value that is no container, under its dotted name."""
+    leaves: dict[str, Any] = {}
+    stack: list[tuple[str, Any, int]] = [(str(key), value, 1) for key, value in reversed(list(state.items()))]
+    busy: set[int] = set()
+    while stack:
+        name, value, depth = stack.pop()
+        if depth > LEVELS:
+            raise CorruptFile(
+                f"cannot read {title}: its containers are nested more than {LEVELS} levels deep"
+            )
+        if isinstance(value, torch.Tensor):
+            leaves[name] = Stored.of(value)
+        elif isinstance(value, (Mapping, list, tuple)) and len(value) and id(value) not in busy:
+            busy.add(id(value))
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+            stack.extend((f"{name}.{key}", item, depth + 1) for key, item in reversed(list(pairs)))
+        else:
+            leaves[name] = value
+    return leaves
+
+
+def _branches(title: str, leaves: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The rows of a tree whose branches are the parts of the names, in the order in which the names come."""
+    inside: dict[str, list[str]] = {"": []}
+    for name in leaves:
+        parts = name.split(".", LEVELS)
+        for depth in range(1, len(parts) + 1):
+            above, path = ".".join(parts[: depth - 1]), ".".join(parts[:depth])
+            if path not in inside:
+                inside[path] = []
+                inside[above].append(path)
+    names: list[str] = []
+    types: list[str] = []
+    parents: list[int] = []
+    paths: list[str] = []
+    kinds: list[str] = []
+    items: dict[int, Any] = {}
+    stack: list[tuple[str, int]] = [("", -1)]
+    while stack:
+        path, parent = stack.pop()
+        row, value = len(names), leaves.get(path)
+        names.append(path.rpartition(".")[2] or title)
+        parents.append(parent)
+        paths.append(path)
+        if path in leaves:
+            items[row] = value
+        types.append(_kind(value) if path in leaves else "")
+        kinds.append("tensor" if isinstance(value, Stored) else "value" if path in leaves else "branch")
+        stack.extend((below, row) for below in reversed(inside[path]))
+    return names, types, parents, paths, kinds, items
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Stored):
+        return "Tensor"
+    return value.kind if isinstance(value, OnnxNode) else type(value).__name__
+
+
+def _memory(stored: Any) -> Any:
+    """What two names of the same memory have in common."""
+    if stored.load is not None and stored.device not in ("file", "meta"):
+        from torch_vis.interfaces.explorer.model_source import identity
+
+        return identity(stored.load())
+    return id(stored)
