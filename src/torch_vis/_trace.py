@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch_vis._reports import EXPLORE, FULL_REPORT, REPORTS, resolved
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
@@ -35,35 +35,13 @@ if TYPE_CHECKING:
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
     from torch_vis.replay.check import Report
-    from torch_vis.replay.inputs import Entry
-    from torch_vis.replay.intervene import Rerun
+    from torch_vis.replay.live_run import Entry
+    from torch_vis.replay.rerun import Rerun
     from torch_vis.views.terminal.config import ExplorerConfig
     from torch_vis.views.text.breaks import Breaks
 
-# The one look upwards: what answers a question about a run, by the name of the method that asks it. The command
-# line offers the same names (`torch-vis report memory run.tvz`). Each is made of the run and the question's options.
-REPORTS: dict[str, str] = {
-    "summary": "torch_vis.analysis.summary:Summary",
-    "memory": "torch_vis.analysis.memory.report:MemoryReport",
-    "time": "torch_vis.analysis.time.report:TimeReport",
-    "gradients": "torch_vis.analysis.gradients.report:GradientFlow",
-    "fusion": "torch_vis.analysis.fusion.report:FusionReport",
-    "partition": "torch_vis.analysis.partition.report:PartitionReport",
-    "roofline": "torch_vis.analysis.machine.roofline:RooflineReport",
-    "latency": "torch_vis.analysis.machine.latency:LatencyReport",
-}
-NEED_NUMBERS = frozenset({"time", "gradients", "roofline"})
-"""The reports that a run on shapes alone cannot give."""
-EXPLORE = "torch_vis.interfaces.explorer.explorer:explore"
-FULL_REPORT = "torch_vis.analysis.full_report:write_report"
 COSTS = ("flops", "macs", "moved_bytes")
 MEMORY = ("alloc_bytes", "free_bytes", "live_bytes")
-
-
-def resolved(target: str) -> Any:
-    """What a ``module:name`` of the tables above names."""
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
 
 
 class Trace(LiveRun):
@@ -181,7 +159,6 @@ class Trace(LiveRun):
         ['sin', 'cos']
         """
         from torch_vis.capture.fake.run import run_subgraph
-        from torch_vis.errors import UsageError, no_match
 
         program = self.program
         if program is None and self.meta.get("program"):
@@ -358,7 +335,7 @@ class Trace(LiveRun):
     def roofline(self, hardware: Any = None) -> RooflineReport:
         """How near operations come to what the machine can do, and if compute, memory or overhead holds them back.
 
-        ``hardware`` is a name (see ``known_hardware``), a ``Hardware`` or a calibration; without it, this machine as
+        ``hardware`` is a name (see ``tv.hardware.known``), a ``Hardware`` or a calibration; without it, this machine as
         ``calibrate`` measured it before. The columns ``bound`` (1 compute, 2 memory, 3 overhead, 0 a view) and
         ``peak_share`` go into a file or page that is saved from ``t.with_metrics(report)``.
 
@@ -370,21 +347,25 @@ class Trace(LiveRun):
         return self._report("roofline", hardware=hardware)
 
     def latency(self, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
-        """How long this run takes on a machine that may not be here, with a range: see ``predict_latency``.
+        """How long this run takes on a machine that may not be here, with a range.
+
+        ``hardware`` is a name (see ``tv.hardware.known``) or a ``Hardware``: a device of which the datasheet is known.
+        ``calibration`` is what ``tv.measure.calibrate`` measured, here or elsewhere (``tv.hardware.load``): far closer.
+        Without either it is this machine, as it was calibrated before.
 
         >>> import torch, torch_vis as tv
-        >>> print(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="a100").found.machine)
+        >>> print(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="a100").prediction.machine)
         A100 80GB SXM
         """
         return self._report("latency", hardware=hardware, calibration=calibration)
 
     def _report(self, name: str, **options: Any) -> Any:
-        if name in NEED_NUMBERS and self.meta.get("fake"):
+        if REPORTS[name].needs_numbers and self.meta.get("fake"):
             raise UsageError(
                 f"{name}() needs a run with numbers, and this one followed shapes alone (fake=True); "
                 "latency(hardware=…) predicts its time, memory() its memory"
             )
-        return resolved(REPORTS[name])(self, **options)
+        return resolved(REPORTS[name].target)(self, **options)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write all that can be found out to one file: Markdown to read (``.md``), or data to go on with (``.json``).

@@ -163,10 +163,10 @@ def trace(
         captured = prepare(via, model, args, named, capture, options, partial=partial)
     repeats: Repeats | None = None
     if repeat:
-        from torch_vis.capture.timing.repeat import RepeatedCall, Repeats
+        from torch_vis.capture.timing.repeat import Repeats, RepeatTarget
 
         repeats = Repeats(
-            RepeatedCall(model, args, named, backward, loss), repeat, capture, functions=functions
+            RepeatTarget(model, args, named, backward, loss), repeat, capture, functions=functions
         )
     try:
         capture.run(
@@ -195,7 +195,7 @@ def trace(
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it"
         )
         run.limits += (Limit(text, kind="missing"),)
-    from torch_vis.replay.inputs import Entry
+    from torch_vis.replay.live_run import Entry
 
     return Trace(
         run.graph,

@@ -1,0 +1,178 @@
+"""What a command is given: the file of a trace, a file of weights, or the name of a model; and files that it writes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.cli.commands.table import PROGRAM
+from torch_vis.cli.models import model_spec
+from torch_vis.cli.output import Output
+from torch_vis.cli.parser import Parser
+from torch_vis.errors import FileError, UsageError
+
+if TYPE_CHECKING:
+    from torch_vis._trace import Trace
+    from torch_vis.views.terminal.source import Subject
+
+
+WEIGHT_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
+ENDINGS = (".tvz", ".json", ".html", ".py", *WEIGHT_ENDINGS)
+
+
+def add_output_option(parser: Parser, *, required: bool = False) -> None:
+    """``-o FILE``, as often as files are wanted."""
+    parser.add_argument(
+        "-o", "--output", action="append", default=[], required=required, metavar="FILE",
+        help="write there; the ending says what: .tvz, .html, .json, .onnx, .svg, .md … (several -o are allowed)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format",
+        help="what to write, where the ending does not say it: a name, or your own package.module:Class",
+    )
+
+
+def can_write(paths: list[str], format: str | None) -> None:
+    """Find out before the work whether every file could be written."""
+    from torch_vis.formats import FORMATS, by_ending, no_match
+
+    if format is not None and ":" not in format and format not in FORMATS:
+        raise no_match("file format", format, FORMATS)
+    for path in paths:
+        if format is None:
+            by_ending(path)
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise FileError(f"cannot write {path}: there is no folder {folder}")
+
+
+def write(trace: Trace, paths: list[str], format: str | None, out: Output) -> list[str]:
+    """Save a trace to every path."""
+    for path in paths:
+        trace.save(path, format=format)
+        out.say(f"wrote {path} ({_size(path)})")
+    return list(paths)
+
+
+def _size(path: str) -> str:
+    from torch_vis.graph.text import size
+
+    return size(os.path.getsize(path))
+
+
+def is_trace(name: str | None) -> bool:
+    """Whether a word on the command line is a file and not the name of a model."""
+    if name is None or ":" in os.path.basename(name):
+        return False
+    return name.lower().endswith(ENDINGS) or os.path.exists(name) or os.sep in name
+
+
+def load(path: str) -> Trace:
+    """A trace that was saved."""
+    import torch_vis as tv
+
+    if not os.path.exists(path):
+        raise FileError(f"there is no file {path!r}")
+    if path.endswith(".py"):
+        raise UsageError(f"{path!r} names no model: write {path}:NAME")
+    return tv.load(path)
+
+
+def facts(trace: Trace) -> dict[str, Any]:
+    """What a trace comes to, as plain data."""
+    from torch_vis.graph.schema import Phase
+
+    graph, metrics, meta = trace.graph, trace.metrics, trace.meta
+    phases = graph.node_phase.tolist()
+    named = {Phase(number).name.lower(): phases.count(number) for number in sorted(set(phases))}
+    return {
+        "model": meta.get("model"),
+        "operations": len(graph),
+        "operations_by_phase": named,
+        "parameters": meta.get("parameters"),
+        "inputs": [{"name": v.name, "type": str(v.type)} for v in graph.inputs if v.role == "input"],
+        "wall_ns": meta.get("wall_ns"),
+        "flops": _total(metrics, "flops"),
+        "peak_bytes": _peak(metrics),
+        "limits": list(trace.limits),
+    }
+
+
+def _total(metrics: Any, name: str) -> dict[str, Any] | None:
+    """A column's sum, with how many operations it does not know."""
+    if name not in metrics:
+        return None
+    column = metrics[name]
+    return {"sum": column.total(), "unknown_operations": column.uncovered}
+
+
+def _peak(metrics: Any) -> int | None:
+    if not {"live_bytes", "free_bytes"} <= set(metrics) or not len(metrics["live_bytes"]):
+        return None
+    live, freed = metrics["live_bytes"], metrics["free_bytes"]
+    values = live.values + freed.values
+    if live.known is not None:
+        values = values[live.known]
+    return int(values.max()) if len(values) else None
+
+
+TRUST = "load the file as torch does: it can run any code on this machine, so only for files from people you trust"
+
+
+def add_trust_option(parser: Parser) -> None:
+    """``--trust``."""
+    parser.add_argument("--trust", action="store_true", help=TRUST)
+
+
+def is_weights(word: str | None) -> bool:
+    """Whether a word names a file of weights, by its ending."""
+    return word is not None and word.lower().endswith(WEIGHT_ENDINGS)
+
+
+def opened(path: str, *, trust: bool) -> Subject:
+    """What is in the file."""
+    if not os.path.exists(path):
+        raise FileError(f"there is no file {path!r}")
+    from torch_vis.interfaces.explorer.files import NeedsTrust, open_file
+
+    try:
+        return open_file(path, trust=trust)
+    except NeedsTrust as error:
+        raise NeedsTrust(error.path, "add --trust", error.reason) from error
+
+
+def refuse(command: str, word: str | None) -> None:
+    """For commands that need a run: say of a file of weights what it takes instead."""
+    if is_weights(word):
+        if not os.path.exists(str(word)):
+            raise FileError(f"there is no file {word!r}")
+        raise UsageError(
+            f"{command} needs a run, and {word} holds weights alone: trace the model that they belong to, as in "
+            f"{PROGRAM} trace file.py:make_model --input 1x3x224x224 -o model.tvz ({PROGRAM} summary {word} lists them)"
+        )
+
+
+def give(subject: Subject, options: Any, out: Output) -> int:
+    """Print the tree of a file, or all of it as data."""
+    from torch_vis.interfaces.explorer.listing import as_data, as_text
+
+    if out.as_json:
+        out.give(as_data(subject), "")
+    else:
+        out.give(None, as_text(subject, depth=getattr(options, "depth", "auto")))
+    return 0
+
+
+def trace_of(options: Any, command: str, *, keep: bool = False, word: str | None = None) -> Trace:
+    """The trace that the options name, for a command: loaded, or made now."""
+    word = word if word is not None else options.target
+    refuse(command, word)
+    if not is_trace(word):
+        return model_spec.traced(model_spec.subject(options, word), options, keep=keep)
+    if model_spec.has_model(options):
+        raise UsageError(f"one thing at a time, not the file {word!r} and a model of a library")
+    if options.input or getattr(options, "backward", False) or getattr(options, "via", None):
+        raise UsageError(
+            f"{word} is a trace that was made already; --input, --backward and --via are for models"
+        )
+    return load(str(word))
