@@ -63,7 +63,7 @@ class Watch:
         self.spare: Found | None = None  # a recorded call, in case no training step follows
         self.done = False
         self._optimizer: Any = None
-        self._stretch: Stretch | None = None
+        self._stretch: StepRecording | None = None
         self._label = ""
         self._hook: Any = None
         self._calls: list[int] = []  # the recorded calls of the module that is wanted
@@ -115,12 +115,12 @@ class Watch:
             self.say(f"recording {label} …")  # and not of a call that is recorded in case nothing else comes
         self._label = label
         module_calls.unwrap()
-        self._stretch = Stretch()
+        self._stretch = StepRecording()
         self._stretch.begin()
         if self.wanted.module is not None or not self.steps:
             module_calls.wrap(self._called)  # around the recorder's own, so that ours is the last to be left
 
-    def _stop(self) -> Stretch | None:
+    def _stop(self) -> StepRecording | None:
         stretch, self._stretch = self._stretch, None
         if stretch is not None:
             module_calls.unwrap()
@@ -271,7 +271,7 @@ def has_state(module: torch.nn.Module) -> bool:
     return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
 
 
-class Table(OrderedDict[int, Callable[..., Any]]):
+class HookTable(OrderedDict[int, Callable[..., Any]]):
     """Hooks by number; one of them is always the last to be called."""
 
     last: int | None = None
@@ -285,10 +285,10 @@ class Table(OrderedDict[int, Callable[..., Any]]):
 def hook_last(hook: Callable[..., Any]) -> Any:
     """Register a hook for all optimizers; what comes back has a ``remove``."""
     table = optimizer._global_optimizer_post_hooks
-    if not isinstance(table, Table):
+    if not isinstance(table, HookTable):
         if table:  # someone holds on to it: put ours beside theirs, in the order in which they came
             return optimizer.register_optimizer_step_post_hook(hook)
-        table = optimizer._global_optimizer_post_hooks = Table()
+        table = optimizer._global_optimizer_post_hooks = HookTable()
     handle = optimizer.register_optimizer_step_post_hook(hook)
     table.last = handle.id
     return handle
@@ -298,7 +298,7 @@ BACKWARD = 6  # the place in a row of the log that says whether it was one of ba
 FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode")
 
 
-class Stretch:
+class StepRecording:
     """One recording that begins and ends inside calls of the script's, not nested with its ``with`` blocks."""
 
     def __init__(self) -> None:

@@ -131,7 +131,7 @@ def batched(sampler: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
         yield Probe("bmm", partial(make, product))
 
 
-class AttentionSizes(NamedTuple):
+class AttentionProbe(NamedTuple):
     """An attention: batch, heads, tokens, width of a head, and what it looks at."""
 
     batch: int
@@ -144,9 +144,9 @@ class AttentionSizes(NamedTuple):
 def attentions(sampler: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
     """Attention forward and backward, plain, causal and with a mask."""
 
-    def sample() -> AttentionSizes:
+    def sample() -> AttentionProbe:
         form = sampler.random.choice(["plain", "plain", "causal", "causal", "mask"])
-        return AttentionSizes(
+        return AttentionProbe(
             sampler.some([1, 2, 4, 8, 16, 32, 64]),
             sampler.some([4, 8, 12, 16, 32]),
             sampler.between(16, 4096),
@@ -154,7 +154,7 @@ def attentions(sampler: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]
             form,
         )
 
-    def fits(heads: AttentionSizes) -> bool:
+    def fits(heads: AttentionProbe) -> bool:
         batch, number, tokens, width, _ = heads
         work = 4 * batch * number * tokens**2 * width
         return work <= sampler.flops[dtype] / 4 and 4 * batch * number * tokens * width <= sampler.elements
@@ -164,7 +164,7 @@ def attentions(sampler: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]
         yield Probe("attention backward", partial(_attention, sampler, dtype, heads, True))
 
 
-def _attention(sampler: ProbeSampler, dtype: str, heads: AttentionSizes, gradient: bool) -> Work:
+def _attention(sampler: ProbeSampler, dtype: str, heads: AttentionProbe, gradient: bool) -> Work:
     batch, number, tokens, width, form = heads
     parts = [
         sampler.tensor(batch, tokens, number, width, dtype=dtype).transpose(1, 2).requires_grad_(gradient)
