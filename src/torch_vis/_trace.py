@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
-from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.record import Run
 from torch_vis.graph.subset import calls_alone
@@ -57,7 +56,6 @@ NEED_NUMBERS = frozenset({"time", "gradients", "roofline"})
 EXPLORE = "torch_vis.interfaces.explorer.explorer:explore"
 FULL_REPORT = "torch_vis.analysis.full_report:write_report"
 COSTS = ("flops", "macs", "moved_bytes")
-MEMORY = ("alloc_bytes", "free_bytes", "live_bytes")
 
 
 def resolved(target: str) -> Any:
@@ -542,12 +540,4 @@ def with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
 
         return version()
 
-    def memory() -> MemoryByUse:
-        from torch_vis.graph.lifetimes import Blocks, Use
-
-        found, words = Blocks(graph, metrics), tuple(use.words for use in Use)
-        columns = found.use, found.told_value, found.birth, found.death, found.bytes, found.during
-        return MemoryByUse(words, *columns)
-
-    found = metrics.with_later(COSTS, compute, version=formulas)
-    return found.with_memory(memory) if all(name in metrics for name in MEMORY) else found
+    return metrics.with_later(COSTS, compute, version=formulas)

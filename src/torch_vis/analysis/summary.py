@@ -6,9 +6,8 @@ from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from torch_vis.analysis.report import Report, most
+from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.module_table import Outline
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, size
@@ -130,10 +129,8 @@ class Summary(Report):
     @cached_property
     def peak_bytes(self) -> int | None:
         """The most that tensors held at once."""
-        metrics = self._trace.metrics
-        if not {"live_bytes", "free_bytes"} <= set(metrics) or not len(self._trace.graph):
-            return None
-        return int(np.max(metrics["live_bytes"].values + metrics["free_bytes"].values))
+        peak = peak_memory(self._trace.metrics)
+        return None if peak is None else peak.size_bytes
 
     @cached_property
     def phases(self) -> list[PhaseSummary]:

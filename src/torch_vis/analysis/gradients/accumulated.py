@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch_vis.graph.call import short_name
-from torch_vis.graph.gradients import ENDING, ZEROING, gradients
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.lifetimes import ENDING, ZEROING, gradients
 from torch_vis.ops.names import plain_name
 
 OVERWRITING = ZEROING | {"copy_", "fill_", "_foreach_copy_"}  # nothing is left of what was there

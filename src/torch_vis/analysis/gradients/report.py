@@ -29,8 +29,8 @@ from torch_vis.analysis.gradients.tensor_stats import (
 )
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
-from torch_vis.graph.gradients import gradients
 from torch_vis.graph.graph import Node
+from torch_vis.graph.lifetimes import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import and_more

@@ -26,6 +26,7 @@ from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
+from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, many, size
@@ -294,8 +295,8 @@ class LatencyReport(Report):
         self.graph = graph
         self.machine = machine(hardware, calibration, devices=run.meta.get("devices", ()))
         self.found = predict(graph, metrics, self.machine)
-        live = metrics.get("live_bytes")
-        self.held = None if live is None else int(live.values.max())
+        peak = peak_memory(metrics)
+        self.held = None if peak is None else peak.size_bytes
 
     @property
     def total_ns(self) -> float:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory import Checkpointing
+from torch_vis.analysis.memory.checkpointing import Checkpointing
 from torch_vis.analysis.report import Report
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.charts.chart import Axis, Chart, Series, stages_of

@@ -21,7 +21,7 @@ from torch_vis.analysis.memory.backward_steps import Steps
 from torch_vis.analysis.memory.checkpoint_peaks import peaks_alone, together
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Blocks, Use
+from torch_vis.graph.lifetimes import Lifetimes, Use
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.types import Floats, Ints
@@ -70,7 +70,7 @@ class Checkpointing:
     [('', 256)]
     """
 
-    def __init__(self, graph: Graph, metrics: Metrics, blocks: Blocks) -> None:
+    def __init__(self, graph: Graph, metrics: Metrics, blocks: Lifetimes) -> None:
         self.graph, self.metrics, self.blocks = graph, metrics, blocks
         self.tree = graph.tree
         self.forward = np.flatnonzero(graph.node_phase == Phase.FORWARD)

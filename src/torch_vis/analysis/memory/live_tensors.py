@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_vis.analysis.memory import Tensor
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.lifetimes import Tensor
 from torch_vis.graph.text import count, size
 from torch_vis.views.text.table import Field, Listing, table
 

@@ -9,24 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory import (
-    Blocks,
-    Caching,
-    Checkpoint,
-    Checkpointing,
-    Tensor,
-    Use,
-    simulate_caching,
-)
-from torch_vis.analysis.memory import scratch_bytes as scratch_of
-from torch_vis.analysis.memory.caching_allocator import WORKSPACE
+from torch_vis.analysis.memory.caching_allocator import WORKSPACE, Caching, simulate_caching
 from torch_vis.analysis.memory.checkpoint_report import RANDOM, Checkpointed, thinned
-from torch_vis.analysis.memory.checkpointing import paths_of
+from torch_vis.analysis.memory.checkpointing import Checkpoint, Checkpointing, paths_of
+from torch_vis.analysis.memory.kernel_workspace import scratch_bytes as scratch_of
 from torch_vis.analysis.memory.live_tensors import Alive
 from torch_vis.analysis.memory.untraced_run import plain_live
 from torch_vis.analysis.report import Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Node
+from torch_vis.graph.lifetimes import Lifetimes, Tensor, Use
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import count, duration, size
@@ -67,7 +59,7 @@ class MemoryReport(Report):
 
     def __init__(self, run: Run) -> None:
         self.graph, self.metrics, self.meta = run.graph, run.metrics, run.meta
-        self.blocks = Blocks(self.graph, self.metrics)
+        self.blocks = run.lifetimes or Lifetimes(self.graph, self.metrics)
         self.predicted = bool(self.meta.get("fake"))
 
     # ---------------------------------------------------------------- what tensors hold

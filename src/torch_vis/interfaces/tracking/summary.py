@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.schema import Phase
 from torch_vis.interfaces.tracking.graph import COSTS, EDGE_TYPES, TYPES, Tracked, is_operation, scope_name
 from torch_vis.interfaces.tracking.types import GraphNode, plain
@@ -65,8 +66,9 @@ def memory_of(tracked: Tracked) -> dict[str, int | None] | None:
         return None
     alloc, free, live = (metrics[name].values for name in ("alloc_bytes", "free_bytes", "live_bytes"))
     start = int(live[0] - alloc[0] + free[0]) if len(live) else 0
-    peak = int((live + free).max()) if len(live) else 0  # what an operation frees is there until it has run
-    figures = (start, int(alloc.sum()), int(free.sum()), peak, int(live[-1]) if len(live) else 0)
+    peak = peak_memory(metrics)
+    most = 0 if peak is None else peak.size_bytes
+    figures = (start, int(alloc.sum()), int(free.sum()), most, int(live[-1]) if len(live) else 0)
     return dict(zip(MEMORY, figures, strict=True))
 
 

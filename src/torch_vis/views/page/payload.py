@@ -9,6 +9,7 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
+from torch_vis.graph.lifetimes import MemoryByUse
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.ops.figure_families import family
@@ -23,11 +24,13 @@ def payload(
     run: Run,
     *,
     recomputed: Any = None,
+    memory: MemoryByUse | None = None,
     **more: Any,
 ) -> tuple[dict[str, Any], str]:
     """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables.
 
-    ``recomputed`` says which calls backward ran again, where the graph was put together and cannot be asked.
+    ``recomputed`` says which calls backward ran again, and ``memory`` what memory is for, where the graph was put
+    together and cannot be asked.
     """
     graph, metrics = run.graph, run.metrics
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
@@ -42,7 +45,9 @@ def payload(
         columns[f"metric:{name}"] = column.values
         if column.known is not None:
             columns[f"known:{name}"] = column.known
-    uses, lines = memory_columns(graph, metrics)
+    if memory is None and run.lifetimes is not None:
+        memory = run.lifetimes.by_use
+    uses, lines = memory_columns(graph, memory)
     directory, text = pack({**columns, **lines})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]

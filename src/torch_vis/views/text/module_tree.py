@@ -9,10 +9,9 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from torch_vis.errors import UsageError
-from torch_vis.graph import Column, Graph, Metrics, TensorType
+from torch_vis.graph import Graph, Metrics, TensorType
+from torch_vis.graph.lifetimes import Peak, peak_memory
 from torch_vis.graph.module_table import Line, Outline
 from torch_vis.graph.module_totals import Block, Sums
 from torch_vis.graph.record import Run
@@ -212,8 +211,9 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
         )
     if {"flops", "macs", "moved_bytes"} <= set(metrics) and len(graph):
         facts["compute"] = _compute(metrics)
-    if {"live_bytes", "free_bytes"} <= set(metrics) and len(graph):
-        facts["peak memory"] = _peak(graph, metrics["live_bytes"], metrics["free_bytes"])
+    peak = peak_memory(metrics)
+    if peak is not None:
+        facts["peak memory"] = _peak(graph, peak)
     if meta.get("wall_ns"):
         facts["wall time"] = wall_time(meta)
     if meta.get("error"):
@@ -270,13 +270,10 @@ def _inputs(graph: Graph) -> str:
     return and_more(shown, 4)
 
 
-def _peak(graph: Graph, live: Column, freed: Column) -> str:
-    """The most that was alive at once: what an operation leaves and what it or its end lets go."""
-    values = live.values + freed.values
-    values = values if live.known is None else np.where(live.known, values, -1)
-    node = graph.nodes[int(values.argmax())]
+def _peak(graph: Graph, peak: Peak) -> str:
+    node = graph.nodes[peak.node]
     where = f" in {cut(node.path, PATH)}" if node.path else ""
-    return f"{size(int(values.max()))} in live tensors, at {node.name}{where}"
+    return f"{size(peak.size_bytes)} in live tensors, at {node.name}{where}"
 
 
 def gaps(metrics: Metrics) -> list[str]:

@@ -22,8 +22,8 @@ from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import Call, Slot
-from torch_vis.graph.gradients import ENDING
 from torch_vis.graph.graph import Node, Value
+from torch_vis.graph.lifetimes import ENDING
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools

@@ -8,7 +8,7 @@ import numpy as np
 from rich.text import Text
 
 from torch_vis.graph import Graph
-from torch_vis.graph.memory_use import MemoryByUse
+from torch_vis.graph.lifetimes import MemoryByUse
 from torch_vis.graph.text import size
 from torch_vis.views.terminal.panels.panel_canvas import Sheet, chart, squeeze
 from torch_vis.views.terminal.source import Subject
@@ -23,7 +23,7 @@ def draw(subject: Subject, row: int, sheet: Sheet) -> None:
     """Fill the panel."""
     sheet.heading(subject.forest.paths[row] or subject.title, "live bytes, operation by operation")
     graph, metrics = subject.graph, subject.metrics
-    memory = None if metrics is None else metrics.memory
+    memory = None if subject.lifetimes is None else subject.lifetimes.by_use
     if graph is None or metrics is None or memory is None or not len(graph):
         sheet.missing(NEEDS)
         return
