@@ -92,9 +92,9 @@ class Trace(LiveRun):
         super().__init__(graph, with_analyses(graph, metrics), limits, meta, **live)
 
     @classmethod
-    def of(cls, run: Run, *, error: BaseException | None = None) -> Trace:
-        """A trace of a run without tensors, as a file has it."""
-        return cls(run.graph, run.metrics, run.limits, run.meta, error=error)
+    def of(cls, run: Run, *, output: Any = None, error: BaseException | None = None) -> Trace:
+        """A trace of a run without its tensors, as a file has it."""
+        return cls(run.graph, run.metrics, run.limits, run.meta, output=output, error=error)
 
     @property
     def is_open(self) -> bool:
@@ -193,8 +193,8 @@ class Trace(LiveRun):
         known = {found.name: found for found in program.subgraphs if found.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
-        graph, metrics, limits, meta, output = run_subgraph(known[name])
-        return Trace(graph, metrics, limits, meta, output=output)
+        captured = run_subgraph(known[name])
+        return Trace.of(captured.run, output=captured.output)
 
     @property
     def breaks(self) -> Breaks:

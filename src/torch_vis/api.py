@@ -14,6 +14,7 @@ from torch_vis.errors import NotOurFile, NotTraceable, UsageError, no_match
 from torch_vis.formats import FORMATS, READABLE
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.record import Limit
 
 if TYPE_CHECKING:
     import torch
@@ -56,9 +57,9 @@ class Recording(Trace):
             self.meta["error"] = _in_one_line(error)
 
     def _fill(self, capture: Capture) -> None:
-        self.graph, metrics, held, self.limits, self.meta = capture.finish()
-        self.metrics = with_analyses(self.graph, metrics)
-        self.kept = held if capture.recorder.keep else None
+        run, self.kept, _, _ = capture.finish()
+        self.graph, self.limits, self.meta = run.graph, run.limits, run.meta
+        self.metrics = with_analyses(run.graph, run.metrics)
 
 
 def record(*modules: torch.nn.Module, keep: bool = True, functions: bool = False) -> Recording:
@@ -149,8 +150,8 @@ def trace(
             raise UsageError(
                 "fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph"
             )
-        made = fake_run(model, args, named, backward, loss, functions=functions, partial=partial)
-        return Trace(*made[:4], output=made[4], error=made[5])
+        faked = fake_run(model, args, named, backward, loss, functions=functions, partial=partial)
+        return Trace.of(faked.run, output=faked.output, error=faked.error)
     modules = [model] if isinstance(model, torch.nn.Module) else []
     capture = Capture(*modules, keep=keep or bool(repeat), functions=functions)
     capture.inputs = name_inputs(model, args, named)
@@ -168,7 +169,7 @@ def trace(
             RepeatedCall(model, args, named, backward, loss), repeat, capture, functions=functions
         )
     try:
-        error = capture.run(
+        capture.run(
             captured.run if captured is not None else lambda: model(*args, **named),
             backward=backward,
             loss=loss,
@@ -177,29 +178,32 @@ def trace(
     finally:
         if captured is not None:
             captured.forget()
-    graph, metrics, held, limits, meta = capture.finish()
+    run, kept, output, error = capture.finish()
     if error is not None:
-        meta["error"] = _in_one_line(error)
+        run.meta["error"] = _in_one_line(error)
     if repeats is not None:
-        metrics, said, timed = repeats.measure(graph, metrics, held, error)
-        limits, meta = limits + said, meta | timed
+        assert kept is not None
+        run.metrics, said, timed = repeats.measure(run.graph, run.metrics, kept, error)
+        run.limits += said
+        run.meta |= timed
     if captured is not None:
-        graph = captured.named(graph)
-        limits += captured.limits
-        meta["program"] = captured.program.to_plain()
-    if inspect.isgenerator(capture.output) or inspect.iscoroutine(capture.output):
-        limits += (
-            "the callable returned a generator or coroutine, and nothing in it has run; use record around it",
+        run.graph = captured.named(run.graph)
+        run.limits += captured.limits
+        run.meta["program"] = captured.program.to_plain()
+    if inspect.isgenerator(output) or inspect.iscoroutine(output):
+        text = (
+            "the callable returned a generator or coroutine, and nothing in it has run; use record around it"
         )
+        run.limits += (Limit(text, kind="missing"),)
     from torch_vis.replay.inputs import Entry
 
     return Trace(
-        graph,
-        metrics,
-        limits,
-        meta,
-        output=capture.output,
-        kept=held if keep else None,
+        run.graph,
+        run.metrics,
+        run.limits,
+        run.meta,
+        output=output,
+        kept=kept if keep else None,
         error=error,
         program=None if captured is None else captured.program,
         entry=Entry(model, args, named, name_inputs) if keep else None,

@@ -49,8 +49,8 @@ def named(
     capture.has_output = True
     with capture:
         capture.output = model(*args)
-    graph, metrics, held, limits, meta = capture.finish()
-    return tv.Trace(graph, metrics, limits, meta, output=capture.output, kept=held)
+    run, kept, output, _ = capture.finish()
+    return tv.Trace(run.graph, run.metrics, run.limits, run.meta, output=output, kept=kept)
 
 
 def tree(t: tv.Trace, kind: str = "function") -> list[tuple[str, str, list[str]]]:
@@ -139,7 +139,7 @@ def test_an_exception_leaves_nothing_behind() -> None:
     with pytest.raises(RuntimeError), capture:
         f(torch.ones(2, 3))
     assert torch_globals() == before
-    t = tv.Trace(*capture.finish()[:2])
+    t = tv.Trace.of(capture.finish().run)
     assert next(row for row in tree(t) if row[0] == "Tensor.exp")[2] == ["exp"]
     gc.collect()
     assert not [o for o in gc.get_objects() if type(o).__name__ == "frame" and o.f_code is f.__code__]
@@ -400,7 +400,7 @@ def test_calls_on_threads_that_the_run_starts_are_named() -> None:
     capture, x = Capture(model, functions=True), torch.ones(1, 3)
     with capture:
         f(x)
-    t = tv.Trace(*capture.finish()[:2])
+    t = tv.Trace.of(capture.finish().run)
     assert [(path, ops) for path, _, ops in tree(t)] == [("torch.nn.functional.linear", ["t", "addmm"])] * 3
 
 

@@ -35,6 +35,7 @@ import torch
 import torch_vis as tv
 from tests.kit.page import page_data
 from tests.zoo import ZOO, seed_everything
+from torch_vis.graph.record import Limit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "tests" / "snapshots"
@@ -88,7 +89,10 @@ def frozen(trace: tv.Trace) -> tv.Trace:
             still.metrics = still.metrics.with_column(
                 kind(name, values, along=column.along, known=column.known)
             )
-    still.limits = tuple(portable(limit) for limit in trace.limits)
+    still.limits = tuple(
+        Limit(portable(limit), kind=limit.kind, site=limit.site and portable(limit.site))
+        for limit in trace.limits
+    )
     still.meta = {name: _frozen_fact(name, fact, times) for name, fact in trace.meta.items()}
     return still
 

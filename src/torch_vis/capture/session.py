@@ -1,4 +1,4 @@
-"""The eager capture: run the user's code under the recorder, then find out what was what."""
+"""A capture session: run the user's code under the recorder, then work out which tensor and module is which."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import cached_property
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.assemble import RunFacts, assemble
-from torch_vis.capture.assembling.limits import describe, packed_weights
+from torch_vis.capture.assembling.assemble import Assembly, NamedTensor, RunFacts, RunResult, assemble
+from torch_vis.capture.assembling.limits import describe_limits, packed_weights
 from torch_vis.capture.assembling.metric_columns import with_stored
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.kept_tensors import KeptTensors, version_of
@@ -26,7 +26,11 @@ from torch_vis.capture.recording.recorder import Recorder, clock
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Role
+
+# a prefix for all names below, and the module
+Root = tuple[str, torch.nn.Module]
 
 
 class SubstituteMode(Protocol):
@@ -40,8 +44,20 @@ class SubstituteMode(Protocol):
         """The tensor that operations get in place of one of the user's."""
 
 
+class CapturedRun(NamedTuple):
+    """What a session gives: the run as data, and the live objects that belong to it."""
+
+    run: Run
+    kept: KeptTensors | None = None
+    """The tensors that a replay starts from; None where none were to be kept."""
+    output: Any = None
+    """What the callable returned."""
+    error: BaseException | None = None
+    """The exception that ended the run early, if one did."""
+
+
 class Capture:
-    """One recorded stretch of a program: enter, run, leave, then ``finish``."""
+    """One recorded part of a program: enter, run, leave, then ``finish``."""
 
     def __init__(
         self,
@@ -57,29 +73,30 @@ class Capture:
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
         if substitutes is not None:
             self.recorder.grad_writes.substitute = substitutes.substitute
-        self.roots: list[tuple[str, torch.nn.Module]] = []
-        for place, module in enumerate(modules):
-            self.roots.append(
-                ("" if len(modules) == 1 else f"{type(module).__name__.lower()}{place}", module)
-            )
+        self.roots: list[Root] = []
+        for index, module in enumerate(modules):
+            prefix = "" if len(modules) == 1 else f"{type(module).__name__.lower()}{index}"
+            self.roots.append((prefix, module))
         inside = frozenset(id(part) for module in modules for part in module.modules())
-        self._following = ModuleCalls(self.recorder, inside)
-        self._mode = RecordMode(self.recorder)
-        self._naming = FunctionScopes(self.recorder, declared) if functions else nullcontext()
+        self.module_calls = ModuleCalls(self.recorder, inside)
+        self.mode = RecordMode(self.recorder)
+        self._functions = FunctionScopes(self.recorder, declared) if functions else nullcontext()
         self.inputs: list[tuple[str, torch.Tensor]] = []
         self.output: Any = None
         self.has_output = False
+        self.error: BaseException | None = None
         self.compile_ns = 0
 
     def __enter__(self) -> Capture:
         self.recorder.codes_at_start = running_codes()
-        with ExitStack() as entered:
-            for part in (self._following, self._mode, self._naming):
-                entered.enter_context(part)
-            # above the recorder, which then sees only what stands for the tensors
+        with ExitStack() as stack:
+            stack.enter_context(self.module_calls)
+            stack.enter_context(self.mode)
+            stack.enter_context(self._functions)
+            # above the recorder, which then sees only the substitutes
             if self.substitutes is not None:
-                entered.enter_context(self.substitutes)
-            self._entered = entered.pop_all()
+                stack.enter_context(self.substitutes)
+            self._stack = stack.pop_all()
         self._compiled_before = inductor_calls.compile_ns()
         self.recorder.scopes[0][2] = clock()
         return self
@@ -90,7 +107,7 @@ class Capture:
         self.recorder.closed = True
         if self.recorder.user_functions is not None:
             self.recorder.user_functions.end()
-        self._entered.close()
+        self._stack.close()
 
     def run(
         self,
@@ -99,8 +116,8 @@ class Capture:
         backward: bool,
         loss: Callable[[Any], Any] | None,
         partial: bool,
-    ) -> Exception | None:
-        """Record one call, and a backward pass from what it returns; with ``partial``, give what ended it early."""
+    ) -> None:
+        """Record one call and a backward pass from its output; with ``partial``, an exception ends it in ``error``."""
         self.has_output = True
         try:
             with self:
@@ -110,66 +127,72 @@ class Capture:
         except Exception as raised:
             if not partial or isinstance(raised, NothingToDifferentiate):
                 raise
-            return raised
-        return None
+            self.error = raised
 
-    def finish(self) -> tuple[Graph, Metrics, KeptTensors, tuple[str, ...], dict[str, Any]]:
-        """The graph of what was recorded, its metrics, the tensors held, the limits and the circumstances."""
+    def finish(self) -> CapturedRun:
+        """The run that was recorded, and the tensors that were kept of it."""
         rec = self.recorder
         rec.settle()
-        facts = RunFacts(ended=self.ended)
+        facts = RunFacts(ended=self.ended, live_outputs=not self.has_output)
         facts.paths = self._paths()
         facts.named = self._named()
         facts.results = self._results(facts)
         facts.gradients = rec.grad_writes.named(self._leaf_names(facts))
-        facts.live = not self.has_output
-        graph, metrics, guessed, numbers = assemble(rec, facts)
-        self.numbers = numbers  # of the recorder's values in the graph
-        held = rec.kept
-        held.opaque_tensors = {int(numbers[value]): tensor for value, tensor in held.opaque_tensors.items()}
-        kept = np.diff(numbers, prepend=-1) > 0  # a value that the graph leaves out has the number before it
-        stored = {int(numbers[value]): count for value, count in rec.stored_elements.items() if kept[value]}
-        metrics = with_stored(metrics, stored, len(graph.value_type))
+        assembly = assemble(rec, facts)
+        graph = assembly.graph
+        # of the recorder's values in the graph
+        self.numbers = assembly.numbers
+        rec.kept.opaque_tensors = {
+            int(self.numbers[value]): tensor for value, tensor in rec.kept.opaque_tensors.items()
+        }
         if rec.keep:
-            self._hold_results(facts)
-        roles = (
-            graph.value_role[numbers[rec.appeared_in_backward]] if rec.appeared_in_backward else np.zeros(0)
-        )
-        rec.uncaptured["appeared"] = int((roles == Role.CONSTANT).sum())
+            self._keep_results(facts)
+        self._count_opaque(graph)
         rec.open_steps.clear()
-        made_outside = [r for r in graph.outcomes if r.kind == "output" and r.value.role == "constant"]
-        rec.uncaptured["outputs"] = len(made_outside)
-        packed = packed_weights(held.objects.values())
+        packed = packed_weights(rec.kept.objects.values())
         meta = self._meta(graph)
         if packed.objects:
             meta["packed_bytes"] = packed.size_bytes
-        limits = describe(rec, graph, guessed, packed)
-        return graph, metrics, held, limits, meta
+        limits = describe_limits(rec, graph, assembly.guessed, packed)
+        run = Run(graph, self._metrics(assembly), limits, meta)
+        return CapturedRun(run, rec.kept if rec.keep else None, self.output, self.error)
 
-    # ---------------------------------------------------------------- who is who
+    def _metrics(self, assembly: Assembly) -> Metrics:
+        """The metrics, with the elements that sparse and nested tensors hold."""
+        # a value that the graph leaves out has the number before it
+        in_graph = np.diff(self.numbers, prepend=-1) > 0
+        stored = {int(self.numbers[v]): n for v, n in self.recorder.stored_elements.items() if in_graph[v]}
+        return with_stored(assembly.metrics, stored, len(assembly.graph.value_type))
+
+    def _count_opaque(self, graph: Graph) -> None:
+        """Count tensors that no recorded operation made: those that appeared in backward, and outputs."""
+        rec = self.recorder
+        roles = [graph.value_role[self.numbers[value]] for value in rec.appeared_in_backward]
+        rec.uncaptured["appeared"] = sum(int(role) == Role.CONSTANT for role in roles)
+        outputs = [result for result in graph.outcomes if result.kind == "output"]
+        rec.uncaptured["outputs"] = sum(result.value.role == "constant" for result in outputs)
+
+    # ---------------------------------------------------------------- names
 
     def _paths(self) -> dict[int, str]:
         """A path for every module that was called, from the roots given or else from the outermost modules."""
         rec = self.recorder
-        called = {id(owner): number for number, (owner, *_) in enumerate(rec.modules) if number}
-        roots = list(self.roots)
-        if not roots:
-            roots = self._found_roots()
-            self.roots = roots
+        called = {id(row.owner): number for number, row in enumerate(rec.modules) if number}
+        self.roots = self.roots or self.outermost_modules()
         paths: dict[int, str] = {}
-        for prefix, root in roots:
+        for prefix, root in self.roots:
             for name, module in root.named_modules():
                 number = called.get(id(module))
                 if number is not None:
                     paths.setdefault(number, ".".join(part for part in (prefix, name) if part))
-        for number, (_, path, kind_name, kind) in enumerate(rec.modules):
+        for number, row in enumerate(rec.modules):
             if number and number not in paths:
-                paths[number] = path or (kind_name if kind == "module" else path)
+                paths[number] = row.path or (row.type if row.kind == "module" else row.path)
         return paths
 
-    def _found_roots(self) -> list[tuple[str, torch.nn.Module]]:
-        rec = self.recorder
-        modules = [owner for owner, _, _, kind in rec.modules[1:] if isinstance(owner, torch.nn.Module)]
+    def outermost_modules(self) -> list[Root]:
+        """The modules that were called and that are part of no other; each with its class as prefix if several."""
+        modules = [row.owner for row in self.recorder.modules[1:] if isinstance(row.owner, torch.nn.Module)]
         inner = {id(part) for module in modules for part in module.modules() if part is not module}
         outer = [module for module in modules if id(module) not in inner]
         if len(outer) == 1:
@@ -178,34 +201,34 @@ class Capture:
         roots = []
         for module in outer:
             name = type(module).__name__.lower()
-            place = counts.get(name, 0)
-            counts[name] = place + 1
-            roots.append((f"{name}_{place}" if place else name, module))
+            number = counts.get(name, 0)
+            counts[name] = number + 1
+            roots.append((f"{name}_{number}" if number else name, module))
         return roots
 
-    def _named(self) -> list[tuple[str, torch.Tensor, Role]]:
-        named: list[tuple[str, torch.Tensor, Role]] = []
+    def _named(self) -> list[NamedTensor]:
+        named: list[NamedTensor] = []
         for (prefix, root), parameters in zip(self.roots, self._named_parameters):
             for name, parameter in parameters:
-                named.extend(_named_parts(name, parameter, Role.PARAMETER))
+                named += _parts(name, parameter, Role.PARAMETER)
             for name, buffer in root.named_buffers():
-                named.extend(_named_parts(_join(prefix, name), buffer, Role.BUFFER))
-        known = {id(tensor): name for name, tensor, _ in named}
+                named += _parts(_join(prefix, name), buffer, Role.BUFFER)
+        known = {id(row.tensor): row.name for row in named}
         for owner, _, name, kind in self.recorder.modules:
             if kind == "optimizer":
                 for parameter, state in owner.state.items():
+                    prefix = f"{name}.{known.get(id(parameter), 'parameter')}"
                     for key, tensor in named_tensors(state):
-                        label = f"{name}.{known.get(id(parameter), 'parameter')}.{key}"
-                        named.append((label, tensor, Role.OPTIMIZER_STATE))
-        named.extend((name, tensor, Role.INPUT) for name, tensor in self.inputs)
+                        named.append(NamedTensor(f"{prefix}.{key}", tensor, Role.OPTIMIZER_STATE))
+        named += [NamedTensor(name, tensor, Role.INPUT) for name, tensor in self.inputs]
         for name, tensor in self._leaves():
             gradient = _gradient(tensor)
             if gradient is not None:
-                named.extend(_named_parts(f"{name}.grad", gradient, Role.GRADIENT))
-        return [(name, self._met(tensor), role) for name, tensor, role in named]
+                named += _parts(f"{name}.grad", gradient, Role.GRADIENT)
+        return [row._replace(tensor=self._substitute(row.tensor)) for row in named]
 
-    def _met(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor that the recorder has seen: in a fake run, the one that stands for it."""
+    def _substitute(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that the recorder has seen."""
         return tensor if self.substitutes is None else self.substitutes.substitute(tensor)
 
     def _leaves(self) -> list[tuple[str, torch.Tensor]]:
@@ -220,61 +243,61 @@ class Capture:
             for prefix, root in self.roots
         ]
 
-    def _results(self, facts: RunFacts) -> list[tuple[str, str, torch.Tensor]]:
+    def _external_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """The tensors from outside that are still alive, under the names of constants."""
+        tensors = [(number, alive()) for number, alive in self.recorder.external_tensors.items()]
+        return [(f"constant.{number}", tensor) for number, tensor in tensors if tensor is not None]
+
+    def _results(self, facts: RunFacts) -> list[RunResult]:
         rec = self.recorder
         results = [
-            (name, "output", self._met(tensor)) for name, tensor in named_tensors(self.output, "output")
+            RunResult(name, "output", self._substitute(tensor))
+            for name, tensor in named_tensors(self.output, "output")
         ]
-        names = {id(tensor): name for name, tensor, _ in facts.named}
+        names = {id(row.tensor): row.name for row in facts.named}
         gradients: set[int] = set()
-        leaves = self._leaves()
-        for number, found in rec.external_tensors.items():
-            tensor = found()
-            if tensor is not None and id(tensor) not in names:
-                leaves.append((f"constant.{number}", tensor))
-        for name, tensor in leaves:
+        externals = self._external_tensors()
+        constants = [row for row in externals if id(row[1]) not in names]
+        for name, tensor in [*self._leaves(), *constants]:
             gradient = _gradient(tensor)
             if gradient is not None and id(gradient) not in gradients:
-                for part_name, found_part in named_tensors(gradient, f"{name}.grad"):
-                    part = self._met(found_part)
-                    if rec.knows(part):
-                        results.append((part_name, "gradient", part))
-                        gradients.add(id(part))
-        for number, found in list(rec.external_tensors.items()):
-            tensor = found()
-            if tensor is None or id(tensor) in gradients:
-                continue
-            if rec.was_written(tensor):
-                results.append((names.get(id(tensor), f"constant.{number}"), "state", tensor))
+                for part_name, part in named_tensors(gradient, f"{name}.grad"):
+                    seen = self._substitute(part)
+                    if rec.knows(seen):
+                        results.append(RunResult(part_name, "gradient", seen))
+                        gradients.add(id(seen))
+        for name, tensor in externals:
+            if id(tensor) not in gradients and rec.was_written(tensor):
+                results.append(RunResult(names.get(id(tensor), name), "state", tensor))
         return results
 
     def _leaf_names(self, facts: RunFacts) -> dict[int, str]:
-        """The names of all that can have a gradient, by identity."""
-        found = {id(tensor): name for name, tensor in self._leaves()}
-        named = {id(tensor) for _, tensor, _ in facts.named}
-        for number, made in self.recorder.external_tensors.items():
-            tensor = made()
-            if tensor is not None and id(tensor) not in named:
-                found.setdefault(id(tensor), f"constant.{number}")
-        return found
+        """The names of all tensors that can have a gradient, by ``id``."""
+        names = {id(tensor): name for name, tensor in self._leaves()}
+        known = {id(row.tensor) for row in facts.named}
+        for name, tensor in self._external_tensors():
+            if id(tensor) not in known:
+                names.setdefault(id(tensor), name)
+        return names
 
-    def _hold_results(self, facts: RunFacts) -> None:
-        held = self.recorder.kept
+    def _keep_results(self, facts: RunFacts) -> None:
+        kept = self.recorder.kept
         for number, (name, _, tensor) in enumerate(facts.results):
-            held.results[number] = tensor.detach() if tensor.grad_fn is not None else tensor
-            held.versions.append((name, held.results[number], version_of(tensor)))
+            kept.results[number] = _without_history(tensor)
+            kept.versions.append((name, kept.results[number], version_of(tensor)))
         for name, tensor, role in facts.named:
             if role != Role.GRADIENT and self.recorder.knows(tensor):
-                kept = tensor.detach() if tensor.grad_fn is not None else tensor
-                held.versions.append((name, kept, version_of(tensor)))
+                kept.versions.append((name, _without_history(tensor), version_of(tensor)))
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Every parameter of the roots, tied ones once, ones without a shape yet left out."""
-        found = {id(p): p for _, p in chain(*self._named_parameters)}
-        return [p for p in found.values() if not isinstance(p, torch.nn.UninitializedParameter)]
+        unique = {id(p): p for _, p in chain(*self._named_parameters)}
+        return [p for p in unique.values() if not isinstance(p, torch.nn.UninitializedParameter)]
+
+    # ---------------------------------------------------------------- circumstances
 
     def _meta(self, graph: Graph) -> dict[str, Any]:
-        left = unused(graph, chain(*self._named_parameters))
+        unused = unused_parameters(graph, chain(*self._named_parameters))
         return {
             "torch": torch.__version__,
             "python": platform.python_version(),
@@ -283,7 +306,7 @@ class Capture:
             "devices": [graph.devices[number] for number in np.unique(graph.storage_device)],
             "model": type(self.roots[0][1]).__name__ if self.roots else None,
             "parameters": sum(p.numel() for p in self.parameters()) if self.roots else None,
-            **({"unused_parameters": left} if left else {}),
+            **({"unused_parameters": unused} if unused else {}),
             "wall_ns": self.ended - self.recorder.scopes[0][2],
             "overhead_ns": self.recorder.overhead,
             **({"compile_ns": self.compile_ns} if self.compile_ns else {}),
@@ -294,12 +317,31 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _named_parts(name: str, tensor: torch.Tensor, role: Role) -> list[tuple[str, torch.Tensor, Role]]:
-    return [(part_name, part, role) for part_name, part in named_tensors(tensor, name)]
+def _parts(name: str, tensor: torch.Tensor, role: Role) -> list[NamedTensor]:
+    return [NamedTensor(part_name, part, role) for part_name, part in named_tensors(tensor, name)]
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
+
+
+def _without_history(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach() if tensor.grad_fn is not None else tensor
+
+
+def unused_parameters(graph: Graph, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, int]:
+    """By the path of the module that holds them, how many elements no operation of the run read or wrote."""
+    outside = (graph.value_role == Role.PARAMETER) & (graph.value_producer < 0) & (graph.value_name >= 0)
+    used = {graph.names[name] for name in np.unique(graph.value_name[outside]).tolist()}
+    unused: dict[str, int] = {}
+    for name, parameter in parameters:
+        if name in used or isinstance(parameter, torch.nn.UninitializedParameter):
+            continue
+        # a wrapper is known by its parts
+        if used.isdisjoint(part for part, _ in named_tensors(parameter, name)):
+            path = name.rpartition(".")[0]
+            unused[path] = unused.get(path, 0) + parameter.numel()
+    return unused
 
 
 def name_inputs(
@@ -314,7 +356,7 @@ def name_inputs(
     try:
         bound = inspect.signature(called).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):
-        bound = {**{f"input.{place}": arg for place, arg in enumerate(args)}, **kwargs}
+        bound = {**{f"input.{index}": arg for index, arg in enumerate(args)}, **kwargs}
     return [pair for name, arg in bound.items() for pair in named_tensors(arg, name)]
 
 
@@ -323,13 +365,10 @@ def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
     if loss is not None:
         total = loss(output)
         if not isinstance(total, torch.Tensor) or total.numel() != 1:
-            what = (
-                f"a tensor of shape {tuple(total.shape)}"
-                if isinstance(total, torch.Tensor)
-                else type(total).__name__
-            )
+            is_tensor = isinstance(total, torch.Tensor)
+            kind = f"a tensor of shape {tuple(total.shape)}" if is_tensor else type(total).__name__
             raise NothingToDifferentiate(
-                f"loss must return a scalar tensor, not {what}; reduce it, e.g. with .mean()"
+                f"loss must return a scalar tensor, not {kind}; reduce it, e.g. with .mean()"
             )
         if not total.requires_grad:
             raise NothingToDifferentiate("the loss does not depend on anything that requires a gradient")
@@ -349,19 +388,3 @@ def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
     for part in parts[1:]:
         total = total + (part if part.device == total.device else part.to(total.device))
     total.backward()
-
-
-def unused(graph: Graph, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, int]:
-    """By the path of the module that holds them, how many elements no operation of the run read or wrote."""
-    outside = (graph.value_role == Role.PARAMETER) & (graph.value_producer < 0) & (graph.value_name >= 0)
-    used = {graph.names[name] for name in np.unique(graph.value_name[outside]).tolist()}
-    found: dict[str, int] = {}
-    for name, parameter in parameters:
-        if name in used or isinstance(parameter, torch.nn.UninitializedParameter):
-            continue
-        if used.isdisjoint(
-            part for part, _ in named_tensors(parameter, name)
-        ):  # a wrapper is known by its parts
-            path = name.rpartition(".")[0]
-            found[path] = found.get(path, 0) + parameter.numel()
-    return found

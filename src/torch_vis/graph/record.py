@@ -11,6 +11,21 @@ from torch_vis.graph.lifetimes import COLUMNS as MEMORY_COLUMNS
 from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.metrics import Metrics
 
+LIMIT_KINDS: dict[str, str] = {
+    "python": "a value left for Python; what was done with it there is not in the graph",
+    "branch": "the data of this run decided what ran",
+    "opaque": "code that cannot be looked into; a replay takes its outputs as recorded",
+    "missing": "something was done that is not in the graph",
+    "dataflow": "an edge that is there only because it could not be ruled out",
+    "memory": "memory that is not counted, or not exactly",
+    "time": "times that are not what they would be without a recorder, or not of what they seem",
+    "altered": "the run itself went another way because it was recorded",
+    "shapes": "no numbers were computed",
+    "program": "what a compiler's front-end made of the program",
+    "other": "nothing more is known",
+}
+"""The kinds of limits, and what each means."""
+
 
 class Limit(str):
     """Something that could not be captured: a sentence, with its kind and the source line where there is one.
@@ -21,7 +36,7 @@ class Limit(str):
     """
 
     kind: str
-    """What kind of limit it is, in one word; ``"other"`` where nothing more is known."""
+    """What kind of limit it is: one of ``LIMIT_KINDS``."""
     site: str | None
     """The user's source line, as ``file:line``."""
 

@@ -34,7 +34,7 @@ def calls_alone(run: Run, calls: list[int]) -> Run:
     meta = {**run.meta, "wall_ns": wall, "overhead_ns": 0, "compile_ns": 0}
     limits = run.limits
     if not (part.node_flags & Flag.ESCAPE).any():  # the values left elsewhere
-        limits = tuple(one for one in limits if " took a value to Python " not in one)
+        limits = tuple(limit for limit in limits if limit.kind != "python")
     return Run(part, Metrics(metrics), limits, meta)
 
 

@@ -1,4 +1,8 @@
-"""Which forward operation each operation of a backward pass belongs to."""
+"""Which forward operation each operation of a backward pass belongs to, and which of them recompute forward.
+
+Backward computes without recording gradients, and what was checkpointed is computed again with it, by the same lines as
+the first time. So nothing has to be noted for it while the program runs.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.assembling.log import OpRows
+from torch_vis.capture.assembling.log import OpInputs, OpRows
 from torch_vis.capture.recording.recorder import ACCUMULATE, FORWARD, SEED, CallInfo
 from torch_vis.graph.types import Bools, Ints
 
-LATE_NODES = 4  # how many nodes one write to a view makes, at the most
-LEVELS = 3  # how many levels of differentiation there are beneath another, at the most
+# how many nodes one write to a view makes, at the most
+LATE_NODES = 4
+# how many levels of differentiation there are beneath another, at the most
+LEVELS = 3
+# forward operations by source line and operator, and by source line and ""
+NodesByLine = dict[tuple[int, str], list[int]]
 
 
-def forward_of(rows: OpRows, calls: list[CallInfo], reader: Ints, read: Ints, maker: Ints) -> Ints:
-    """For each operation the one that it differentiates, -1 for none.
+def forward_of(rows: OpRows, calls: list[CallInfo], inputs: OpInputs, maker: Ints) -> Ints:
+    """For each operation the one that it differentiates, -1 for none; ``maker`` is the operation that made each value.
 
-    ``reader`` and ``read`` are the operations and the values that they take, ``maker`` what made each value. What adds
-    to a ``.grad`` has no number of its own and belongs to whatever made the gradient.
+    An operation that adds to a ``.grad`` has no number of its own and belongs to whatever made the gradient.
     """
     count = len(rows.call)
     links = np.full(count, -1, dtype=np.int64)
@@ -28,12 +35,12 @@ def forward_of(rows: OpRows, calls: list[CallInfo], reader: Ints, read: Ints, ma
     if len(backward):
         owners = _owners(rows, calls, backward)
         links[backward] = np.where(owners < backward, owners, -1)
-    start = np.searchsorted(reader, np.arange(count + 1))
+    start = np.searchsorted(inputs.node, np.arange(count + 1))
     for node in np.flatnonzero(rows.backward == ACCUMULATE).tolist():
         for row in range(int(start[node + 1]) - 1, int(start[node]) - 1, -1):
-            made_by = int(maker[read[row]])
-            if made_by >= 0 and links[made_by] >= 0:
-                links[node] = links[made_by]
+            producer = int(maker[inputs.value[row]])
+            if producer >= 0 and links[producer] >= 0:
+                links[node] = links[producer]
                 break
     return links
 
@@ -44,31 +51,31 @@ def _owners(rows: OpRows, calls: list[CallInfo], backward: Ints) -> Ints:
     Sequence numbers belong to the thread that made the node. A CPU backward runs on that thread, a CUDA backward on
     the engine's, which makes no nodes of its own unless a graph of the backward is asked for.
     """
-    is_clone = _each([info.plan.name == "aten::clone" for info in calls], rows)
-    is_write = _each([bool(info.writes) for info in calls], rows)
+    is_clone = np.array([info.plan.name == "aten::clone" for info in calls])[rows.call]
+    is_write = np.array([bool(info.writes) for info in calls])[rows.call]
     links = np.full(len(backward), -1, dtype=np.int64)
     next_ = np.full(len(backward), -1, dtype=np.int64)
     wanted = rows.backward[backward] + 1
     for thread in dict.fromkeys(rows.thread.tolist()):
         own = np.flatnonzero(rows.thread == thread)
-        numbers = rows.sequence[own]  # a thread's numbers only grow
-        place = np.searchsorted(numbers, wanted)
-        found = own[np.minimum(place, len(own) - 1)]
-        exact = (place < len(own)) & (rows.sequence[found] == wanted)
+        # a thread's sequence numbers only grow
+        index = np.searchsorted(rows.sequence[own], wanted)
+        owner = own[np.minimum(index, len(own) - 1)]
+        exact = (index < len(own)) & (rows.sequence[owner] == wanted)
         # an in-place activation makes its node, then a copy of its input, which makes one as well, then it writes
-        after = own[np.minimum(place + 1, len(own) - 1)]
-        copied = ~exact & (place + 1 < len(own)) & is_clone[found] & is_write[after]
-        copied &= (rows.sequence[found] == wanted + 1) & (rows.sequence[after] == wanted + 1)
-        found = np.where(copied, after, found)
+        after = own[np.minimum(index + 1, len(own) - 1)]
+        copied = ~exact & (index + 1 < len(own)) & is_clone[owner] & is_write[after]
+        copied &= (rows.sequence[owner] == wanted + 1) & (rows.sequence[after] == wanted + 1)
+        owner = np.where(copied, after, owner)
         exact |= copied
         # a write to a view makes its nodes when it is done, and no later operation sees their numbers first
-        before = own[np.maximum(place - 1, 0)]
-        late = ~exact & (place > 0) & is_write[before] & (rows.sequence[before] >= wanted - LATE_NODES)
+        before = own[np.maximum(index - 1, 0)]
+        late = ~exact & (index > 0) & is_write[before] & (rows.sequence[before] >= wanted - LATE_NODES)
         mine = rows.thread[backward] == thread
-        take = (links < 0) | mine
-        links = np.where(take & exact, found, np.where(take & late & (links < 0), before, links))
-        skipped = ~exact & ~late & (place < len(own)) & (rows.sequence[found] <= wanted + LEVELS)
-        next_ = np.where(skipped & mine, found, next_)
+        open_ = (links < 0) | mine
+        links = np.where(open_ & exact, owner, np.where(open_ & late & (links < 0), before, links))
+        skipped = ~exact & ~late & (index < len(own)) & (rows.sequence[owner] <= wanted + LEVELS)
+        next_ = np.where(skipped & mine, owner, next_)
     # inside a transform an operation makes a node for each level that differentiates, and runs after the last of them:
     # it is the next one that is seen, unless that has backward operations of its own
     taken = np.zeros(len(rows.call), dtype=bool)
@@ -76,63 +83,59 @@ def _owners(rows: OpRows, calls: list[CallInfo], backward: Ints) -> Ints:
     return np.where((links < 0) & (next_ >= 0) & ~taken[next_], next_, links)
 
 
-def _each(known: list[bool], rows: OpRows) -> Bools:
-    """What is known of call templates, for each operation."""
-    found: Bools = np.array(known, dtype=bool)[rows.call]
-    return found
-
-
-NodesByLine = dict[tuple[int, str], list[int]]
+# ---------------------------------------------------------------- recomputed outside of the calls of modules
 
 
 class Recomputed(NamedTuple):
-    """Along the operations: which were computed again, and which of forward they were the first time (-1: unknown)."""
+    """Along the operations: which were recomputed, and which of forward they were the first time (-1: unknown)."""
 
     mask: Bools
     first: Ints
 
 
-def computed_again(rows: OpRows, calls: list[CallInfo], links: Ints) -> Recomputed:
-    """Find what was computed again; ``links`` are to the operations whose gradient asked for it."""
-    found = Recomputed(np.zeros(len(rows.call), dtype=bool), np.full(len(rows.call), -1, dtype=np.int64))
+def find_recomputed(rows: OpRows, calls: list[CallInfo], links: Ints) -> Recomputed:
+    """What was recomputed of functions; ``links`` are to the operations whose gradient needed it."""
+    count = len(rows.call)
+    result = Recomputed(np.zeros(count, dtype=bool), np.full(count, -1, dtype=np.int64))
     likely = (rows.backward >= 0) & (rows.grad_mode == 1) & (rows.site >= 0)
     if not likely.any():
-        return found
+        return result
     names = [info.call.op for info in calls]
     derived = np.array([name.partition(".")[0].endswith("_backward") for name in names])[rows.call]
     engine = np.unique(rows.site[(rows.backward == SEED) | (rows.backward == ACCUMULATE) | derived])
     # where all of backward is called from, what runs is backward, also if a graph of it is asked for
-    before = (rows.backward == FORWARD) & np.isin(
-        rows.site, np.setdiff1d(rows.site[rows.backward >= 0], engine)
-    )
-    places: NodesByLine = defaultdict(list)
-    for node in np.flatnonzero(before).tolist():
+    lines = np.setdiff1d(rows.site[rows.backward >= 0], engine)
+    by_line: NodesByLine = defaultdict(list)
+    for node in np.flatnonzero((rows.backward == FORWARD) & np.isin(rows.site, lines)).tolist():
         site = int(rows.site[node])
-        places[site, names[rows.call[node]]].append(node)
-        places[site, ""].append(node)
-    for run in _runs(rows, likely):
-        _BackwardNode(rows, names, places, run).settle(int(links[run[0]]), found)
-    return found
+        by_line[site, names[rows.call[node]]].append(node)
+        by_line[site, ""].append(node)
+    for nodes in _backward_nodes(rows, likely):
+        _BackwardNode(rows, names, by_line, nodes).mark(int(links[nodes[0]]), result)
+    return result
 
 
-def _runs(rows: OpRows, likely: Bools) -> list[list[int]]:
-    """The operations of each node of backward that may have computed something again, in order."""
+def _backward_nodes(rows: OpRows, likely: Bools) -> list[list[int]]:
+    """The operations of each backward node that may have recomputed something, in order."""
     order = np.lexsort((np.arange(len(rows.call)), rows.thread))
     order = order[rows.backward[order] >= 0]
     ends = np.flatnonzero((np.diff(rows.backward[order]) != 0) | (np.diff(rows.thread[order]) != 0)) + 1
-    return [run.tolist() for run in np.split(order, ends) if likely[run].any()]
+    return [nodes.tolist() for nodes in np.split(order, ends) if likely[nodes].any()]
 
 
 class _BackwardNode:
-    """What one node of backward ran: what it had computed again, then its own."""
+    """The operations of one backward node: those that it had recomputed, then its own."""
 
-    def __init__(self, rows: OpRows, names: list[str], places: NodesByLine, nodes: list[int]) -> None:
-        self.rows, self.names, self.places, self.nodes = rows, names, places, nodes
+    def __init__(self, rows: OpRows, names: list[str], by_line: NodesByLine, nodes: list[int]) -> None:
+        self.rows, self.names, self.by_line, self.nodes = rows, names, by_line, nodes
         self.sites: list[int] = rows.site[nodes].tolist()
 
-    def settle(self, asked: int, found: Recomputed) -> None:
-        """Mark the stretch that was computed again, and find where each of its operations ran the first time."""
-        sure = [place for place, node in enumerate(self.nodes) if self._is_sure(node)]
+    def mark(self, link: int, result: Recomputed) -> None:
+        """Mark the part that was recomputed, with the operation that each of it was the first time.
+
+        ``link`` is the forward operation that the node differentiates.
+        """
+        sure = [index for index, node in enumerate(self.nodes) if self._is_sure(node)]
         if not sure:
             return
         begin, end = sure[0], sure[-1] + 1
@@ -140,37 +143,38 @@ class _BackwardNode:
             begin -= 1
         while end < len(self.nodes) and self._is_forward(end):
             end += 1
-        if asked >= 0 and found.first[asked] >= 0:  # it was computed again itself
-            asked = int(found.first[asked])
-        keys = [self._key(place) for place in range(begin, end)]
+        # it may have been recomputed itself
+        if link >= 0 and result.first[link] >= 0:
+            link = int(result.first[link])
+        keys = [self._key(index) for index in range(begin, end)]
         times, seen = Counter(keys), Counter[tuple[int, str]]()
-        last = -1
+        first = -1
         for node, key in zip(self.nodes[begin:end], keys):
-            same = self.places.get(key)
+            same = self.by_line.get(key)
             if same:
-                last = same[min(self._begin(same, asked, times[key]) + seen[key], len(same) - 1)]
+                first = same[min(self._begin(same, link, times[key]) + seen[key], len(same) - 1)]
             seen[key] += 1
-            found.mask[node], found.first[node] = True, last
+            result.mask[node], result.first[node] = True, first
 
-    def _key(self, place: int) -> tuple[int, str]:
-        """What an operation is looked for by: its line and its operator, or its line alone."""
-        key = self.sites[place], self.names[self.rows.call[self.nodes[place]]]
-        return key if key in self.places else (self.sites[place], "")
+    def _key(self, index: int) -> tuple[int, str]:
+        """By what an operation is searched: its line and its operator, or its line alone."""
+        key = self.sites[index], self.names[self.rows.call[self.nodes[index]]]
+        return key if key in self.by_line else (self.sites[index], "")
 
     def _is_sure(self, node: int) -> bool:
         """Whether gradients were recorded, and the same line ran the same operator in forward."""
         key = int(self.rows.site[node]), self.names[self.rows.call[node]]
-        return bool(self.rows.grad_mode[node] == 1) and key in self.places
+        return bool(self.rows.grad_mode[node] == 1) and key in self.by_line
 
-    def _is_forward(self, place: int) -> bool:
-        """Whether the line ran in forward: what is beside an operation, or in a function without gradients."""
-        return (self.sites[place], "") in self.places
+    def _is_forward(self, index: int) -> bool:
+        """Whether the line ran in forward: beside another operation, or in a function without gradients."""
+        return (self.sites[index], "") in self.by_line
 
-    def _begin(self, same: list[int], asked: int, times: int) -> int:
-        """Of the operations of one line, the first of so many that ran together with the one that asked.
+    def _begin(self, same: list[int], link: int, times: int) -> int:
+        """Of the operations of one line, the first of so many that ran together with the linked one.
 
-        That is the last of what ran, or where it ran without recording gradients, the first.
+        Those are the last that ran before it, or where it ran without recording gradients, the first after it.
         """
-        if asked >= 0 and self.rows.grad_mode[asked] != 1:
-            return bisect_left(same, asked)
-        return max((bisect_right(same, asked) if asked >= 0 else len(same)) - times, 0)
+        if link >= 0 and self.rows.grad_mode[link] != 1:
+            return bisect_left(same, link)
+        return max((bisect_right(same, link) if link >= 0 else len(same)) - times, 0)

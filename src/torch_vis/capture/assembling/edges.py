@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +30,13 @@ from torch_vis.capture.assembling.regions import (
 from torch_vis.graph.schema import Kind, TensorType
 from torch_vis.graph.types import Bools, Ints
 
+# plain numbers: enums are slow to look up
+DATA, WHOLE, SHAPE = int(Kind.DATA), int(Kind.WHOLE), int(Kind.SHAPE)
+# buffers up to this size are followed byte by byte
 SMALL_BYTES = 1 << 14
-MANY = 8  # writers of one region, above which a reader names the newest version with all that it carries
+# writers of one region, above which a reader names the newest version with all that it carries
+MANY = 8
+NO_END = 1 << 62
 
 
 class Write(NamedTuple):
@@ -42,7 +48,7 @@ class Write(NamedTuple):
 
 
 class SmallBuffer:
-    """A small block of memory written piece by piece: the writer of every byte, which is exact whatever the views."""
+    """A small block of memory, of which the writer of every byte is known: exact whatever the views."""
 
     def __init__(self, base: int, size: int, inert: Callable[[], bool]) -> None:
         self.base = self.newest = base
@@ -51,11 +57,13 @@ class SmallBuffer:
         self.guessed = 0
         self.chain = 0
         self.size = max(size, 1)
-        self.sole: int | None = base  # who wrote all of it, if it was one write
+        # the value that has all of it, if that is one
+        self.sole: int | None = base
+        # otherwise the value that has each byte
         self.owner: Addresses | None = None
 
     def write(self, value: int, area: Region | None) -> bool:
-        """Note a write; whether it left part of the buffer as it was."""
+        """Add a write; whether it left part of the buffer as it was."""
         if area is None:
             return False
         self.newest = value
@@ -67,7 +75,8 @@ class SmallBuffer:
             self.inert = self.sole == self.base and self._base_inert()
             self.owner = np.full(self.size, self.sole, dtype=np.int64)
             self.sole = None
-        if area.stop > self.size:  # the block was made larger
+        # the block was made larger
+        if area.stop > self.size:
             grown = np.full(area.stop - self.size, self.base, dtype=np.int64)
             self.owner = np.concatenate([self.owner, grown])
             self.size = area.stop
@@ -82,11 +91,11 @@ class SmallBuffer:
         if self.owner is None:
             assert self.sole is not None
             return (self.sole,)
-        held = self.owner[bytes_of(area)] if area.stop <= self.size else self.owner
-        found = sorted(set(held.tolist()))
-        if len(found) > MANY and len(found) >= self.chain + (0 if self.inert else 1):
+        owners = self.owner[bytes_of(area)] if area.stop <= self.size else self.owner
+        values = sorted(set(owners.tolist()))
+        if len(values) > MANY and len(values) >= self.chain + (0 if self.inert else 1):
             return None
-        return tuple(found)
+        return tuple(values)
 
 
 class Buffer:
@@ -97,17 +106,16 @@ class Buffer:
     """
 
     def __init__(
-        self, base: int, size: int, inert: Callable[[], bool], places: Callable[[], tuple[int, ...]]
+        self, base: int, size: int, inert: Callable[[], bool], radices: Callable[[], tuple[int, ...]]
     ) -> None:
         self.size = size
         self.base = self.newest = base
         self.guessed = 0
-        self.inert = False  # nothing leads to the base, so that naming it costs no precision
-        self.places: tuple[int, ...] = ()
-        self._base_inert, self._places = (
-            inert,
-            places,
-        )  # asked at the first partial write: most buffers never see one
+        # nothing leads to the base, so that naming it costs no precision
+        self.inert = False
+        self.radices: tuple[int, ...] = ()
+        # asked at the first partial write: most buffers never see one
+        self._base_inert, self._radices = inert, radices
         self._reset(Write(base, Region(0, ((1, max(size, 1)),)), None))
 
     def _reset(self, write: Write) -> None:
@@ -120,7 +128,7 @@ class Buffer:
         self.hull: Box | None = None
 
     def write(self, value: int, area: Region | None) -> bool:
-        """Note a write; whether it left part of the buffer as it was."""
+        """Add a write; whether it left part of the buffer as it was."""
         if area is None:
             return False
         if area.start == 0 and area.dims == ((1, self.size),):
@@ -128,10 +136,10 @@ class Buffer:
             self.newest = value
             self.inert = False
             return False
-        if not self.places:
-            self.places = self._places()
+        if not self.radices:
+            self.radices = self._radices()
             self.inert = self.bottom.value == self.base and self._base_inert()
-        box = box_of(area, self.places)
+        box = box_of(area, self.radices)
         write = Write(value, area, box)
         if self.key < 0 and box is not None:
             self._choose_key(box)
@@ -164,23 +172,23 @@ class Buffer:
             return ()
         if self.chain == 0:
             return (self.bottom.value,)
-        box = box_of(area, self.places)
+        box = box_of(area, self.radices)
         if self.chain > MANY and self._takes_all(area, box):
             return None
         low, high = self._key_range(box)
-        found: dict[int, None] = {}
+        values: set[int] = set()
         cell = bisect_right(self.starts, low) - 1
         while cell < len(self.starts) and self.starts[cell] <= high:
-            edge = self.starts[cell + 1] - 1 if cell + 1 < len(self.starts) else 1 << 62
-            here = self._clip(box, self.starts[cell], edge)
-            if here is not False:
+            edge = self.starts[cell + 1] - 1 if cell + 1 < len(self.starts) else NO_END
+            clipped = self._clip(box, self.starts[cell], edge)
+            if clipped is not False:
                 for piece in reversed(self.stacks[cell]):
-                    if self._meets(piece, area, here):
-                        found[piece.value] = None
-                        if self._covers(piece, here):
+                    if self._meets(piece, area, clipped):
+                        values.add(piece.value)
+                        if self._covers(piece, clipped):
                             break
             cell += 1
-        return tuple(sorted(found))
+        return tuple(sorted(values))
 
     def _takes_all(self, area: Region, box: Box | None) -> bool:
         if self.hull is None or box is None or not box_holds(box, self.hull):
@@ -191,27 +199,27 @@ class Buffer:
         return self.inert or (area.start == 0 and area.dims == ((1, self.size),))
 
     def _choose_key(self, box: Box) -> None:
-        extents = [max(self.size // self.places[0], 1)]
-        extents += [self.places[i - 1] // self.places[i] for i in range(1, len(self.places))]
+        extents = [max(self.size // self.radices[0], 1)]
+        extents += [self.radices[i - 1] // self.radices[i] for i in range(1, len(self.radices))]
         share = [(last - first + 1) / extent for (first, last, _), extent in zip(box, extents, strict=True)]
         self.key = share.index(min(share))
 
     def _key_range(self, box: Box | None) -> tuple[int, int]:
         if box is None or self.key < 0:
-            return 0, (1 << 62) - 2
+            return 0, NO_END - 2
         return box[self.key][0], box[self.key][1]
 
     def _split(self, at: int) -> int:
-        """Make a cell begin at ``at`` and return its place."""
-        place = bisect_left(self.starts, at)
-        if place == len(self.starts) or self.starts[place] != at:
-            if at >= (1 << 62) - 1:
+        """Make a cell begin at ``at`` and return its index."""
+        index = bisect_left(self.starts, at)
+        if index == len(self.starts) or self.starts[index] != at:
+            if at >= NO_END - 1:
                 return len(self.starts)
-            self.starts.insert(place, at)
-            self.stacks.insert(place, self.stacks[place - 1])
-            for piece in self.stacks[place]:
+            self.starts.insert(index, at)
+            self.stacks.insert(index, self.stacks[index - 1])
+            for piece in self.stacks[index]:
                 self.cells[piece.value] += 1
-        return place
+        return index
 
     def _drop(self, piece: Write) -> None:
         self.cells[piece.value] -= 1
@@ -239,7 +247,7 @@ class Buffer:
         for i, (first, last, step) in enumerate(box):
             if i == self.key:
                 continue
-            extent = self.places[i - 1] // self.places[i] if i else max(-(-self.size // self.places[0]), 1)
+            extent = self.radices[i - 1] // self.radices[i] if i else max(-(-self.size // self.radices[0]), 1)
             if first or step != 1 or last < extent - 1:
                 return False
         return True
@@ -256,26 +264,22 @@ class Buffer:
             return False
         return (*box[: self.key], (first, last, step), *box[self.key + 1 :])
 
-    def _meets(self, piece: Write, area: Region, here: Box | bool | None) -> bool:
+    def _meets(self, piece: Write, area: Region, clipped: Box | bool | None) -> bool:
         if piece is self.bottom:
             return True
-        if piece.box is not None and isinstance(here, tuple):
-            return boxes_meet(piece.box, here)
+        if piece.box is not None and isinstance(clipped, tuple):
+            return boxes_meet(piece.box, clipped)
         return regions_meet(piece.area, area)
 
-    def _covers(self, piece: Write, here: Box | bool | None) -> bool:
-        return piece.box is not None and isinstance(here, tuple) and box_holds(piece.box, here)
+    def _covers(self, piece: Write, clipped: Box | bool | None) -> bool:
+        return piece.box is not None and isinstance(clipped, tuple) and box_holds(piece.box, clipped)
 
 
-DATA, WHOLE, SHAPE = (
-    int(Kind.DATA),
-    int(Kind.WHOLE),
-    int(Kind.SHAPE),
-)  # plain numbers: enums are slow to look up
+# ---------------------------------------------------------------- edges
 
 
-class Memory(NamedTuple):
-    """The values of a run and where they lie; ``maker`` is the node that made or wrote each, -1 for none."""
+class ValueMemory(NamedTuple):
+    """The values of a run and the memory they lie on; ``maker`` is the node that made or wrote each, -1 for none."""
 
     storage: Ints
     offset: Ints
@@ -286,34 +290,34 @@ class Memory(NamedTuple):
     types: list[TensorType]
 
 
-def resolve(
-    memory: Memory,
+def resolve_reads(
+    memory: ValueMemory,
     reads: OpInputs,
     views: Callable[[int], dict[int, list[int]]],
     inert: Callable[[int], bool],
     aliases: Ints,
 ) -> tuple[OpInputs, Ints, int]:
-    """The reads with hidden ones added, what each value carries, and how many writes could only be guessed at.
+    """The reads with hidden ones added, the older value that each one carries, and how many writes were guessed.
 
-    ``views(node)`` gives the values a node returns that alias its inputs, by storage; ``inert(value)`` tells whether
+    ``views(node)`` gives the values a node returns that alias its inputs, by storage; ``inert(value)`` says whether
     nothing leads to it; ``aliases`` are values that lie in known memory though no operation made them.
     """
     carries = np.full(len(memory.storage), -1, dtype=np.int64)
-    dirty = np.unique(memory.storage[np.concatenate([np.flatnonzero(memory.writes), aliases])])
-    if not len(dirty):
+    written = np.unique(memory.storage[np.concatenate([np.flatnonzero(memory.writes), aliases])])
+    if not len(written):
         return reads, carries, 0
-    is_dirty = np.zeros(len(memory.size), dtype=bool)
-    is_dirty[dirty] = True
-    rows = np.flatnonzero(is_dirty[memory.storage[reads.value]])
+    is_written = np.zeros(len(memory.size), dtype=bool)
+    is_written[written] = True
+    rows = np.flatnonzero(is_written[memory.storage[reads.value]])
     writes = np.flatnonzero(memory.writes)
     follower = _Follower(memory, carries, views, inert)
     # one walk through time: a node's reads come before its writes
     times = np.concatenate([reads.node[rows] * 2, memory.maker[writes] * 2 + 1])
-    what = np.concatenate([rows, writes])
+    items = np.concatenate([rows, writes])
     kind = reads.kind.copy()
     hidden: list[tuple[int, int, int]] = []
     order = np.argsort(times, kind="stable")
-    for time, item in zip(times[order].tolist(), what[order].tolist(), strict=True):
+    for time, item in zip(times[order].tolist(), items[order].tolist(), strict=True):
         if time & 1:
             follower.write(item)
         else:
@@ -338,9 +342,11 @@ def resolve(
 
 
 class _Follower:
+    """Follows reads and writes of memory through time."""
+
     def __init__(
         self,
-        memory: Memory,
+        memory: ValueMemory,
         carries: Ints,
         views: Callable[[int], dict[int, list[int]]],
         inert: Callable[[int], bool],
@@ -350,19 +356,19 @@ class _Follower:
         self.views = views
         self.inert = inert
         self.buffers: dict[int, Buffer | SmallBuffer] = {}
-        self.made_from: dict[int, tuple[int, ...] | None] = {}
+        self.view_origins: dict[int, tuple[int, ...] | None] = {}
         self.first = np.full(len(memory.size), -1, dtype=np.int64)
-        self.first[memory.storage[::-1]] = np.arange(len(memory.storage))[
-            ::-1
-        ]  # the last to be assigned is the first value
+        # the last to be assigned is the first value
+        self.first[memory.storage[::-1]] = np.arange(len(memory.storage))[::-1]
         self.guessed = 0
         self.viewer = -1
         self.viewed: dict[int, list[int]] = {}
 
     def area(self, value: int) -> Region | None:
         row = self.memory.types[self.memory.type[value]]
+        # a tensor without plain memory is read and written as one piece
         if row.layout != "strided":
-            return Region(0, ((1, 1),))  # a tensor without plain memory is read and written as one piece
+            return Region(0, ((1, 1),))
         return region(int(self.memory.offset[value]), row.shape, row.stride, row.itemsize or 1)
 
     def buffer(self, value: int) -> Buffer | SmallBuffer:
@@ -375,8 +381,8 @@ class _Follower:
             if size <= SMALL_BYTES:
                 buffer = SmallBuffer(base, size, lambda: self.inert(base))
             else:
-                places = lambda: radices(row.shape, row.stride, row.itemsize or 1)  # noqa: E731
-                buffer = Buffer(base, size, lambda: self.inert(base), places)
+                digits = partial(radices, row.shape, row.stride, row.itemsize or 1)
+                buffer = Buffer(base, size, lambda: self.inert(base), digits)
             self.buffers[storage] = buffer
         return buffer
 
@@ -388,7 +394,7 @@ class _Follower:
         self.guessed += buffer.guessed - before
 
     def read(self, node: int, value: int) -> tuple[int, list[tuple[int, int]]]:
-        """What the node takes of the value it names, and what it takes from others."""
+        """The kind of read of the value that a node names, and the other values that it reads through it."""
         buffer = self.buffer(value)
         if node != self.viewer:
             self.viewer, self.viewed = node, self.views(node)
@@ -397,8 +403,8 @@ class _Follower:
             return SHAPE, []
         origins = buffer.origins(self.area(views[0] if views else value))
         if views:
-            self.made_from[views[0]] = origins
-        if value in self.made_from and self.made_from[value] == origins and not views:
+            self.view_origins[views[0]] = origins
+        if value in self.view_origins and self.view_origins[value] == origins and not views:
             if origins is not None or buffer.newest < value:
                 return DATA, []
         if origins is None:

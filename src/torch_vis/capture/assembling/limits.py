@@ -1,4 +1,4 @@
-"""What a recording could not see, in sentences."""
+"""What a recording could not capture, in sentences; ``graph.record.LIMIT_KINDS`` lists their kinds."""
 
 from __future__ import annotations
 
@@ -10,92 +10,61 @@ import torch
 
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import resolve
+from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.record import Limit
+from torch_vis.graph.schema import Phase, Site
 
+# The calls under which users know operators
 CALLS = {"_local_scalar_dense": "item()"}
-
-
-def describe(rec: Recorder, graph: Graph, guessed: int, packed: PackedWeights) -> tuple[str, ...]:
-    """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
-    limits: list[str] = []
-    left = Counter((name, _where(rec, graph, site, node)) for name, _, site, node in rec.python_escapes)
-    for (name, where), times in left.items():
-        short = name.rpartition("::")[2].partition(".")[0]
-        call = CALLS.get(short, f"{short}()")
-        often = f", {times:,} times" if times > 1 else ""
-        if name.startswith("higher_order::"):
-            limits.append(f"{short} at {where} went the way that the data of this run decided{often}")
-            continue
-        limits.append(
-            f"{call} took a value to Python at {where}{often}; what was done with it there is not in the graph"
-        )
-        if short in ("numpy", "__array__", "__dlpack__"):
-            limits.append(
-                f"the array made by {call} at {where} shares the tensor's memory; writes through it cannot be seen"
-            )
-    unseen = rec.uncaptured.get
-    compiled = len(rec.opaque_nodes) - unseen("filled", 0)
-    counted = {
+# Methods that give an array on the tensor's own memory
+ARRAYS = ("numpy", "__array__", "__dlpack__")
+# What is counted during a run: the kind of limit, and the sentence that follows "3 × "
+COUNTED: dict[str, tuple[str, str]] = {
+    "compiled calls": (
+        "opaque",
         "calls of compiled code, shown as one node each (torch_vis::compiled) since what runs inside cannot be seen; "
-        "a replay takes their outputs as recorded": compiled,
-        "operations inside compiled code that were left out": unseen("compiled", 0),
-        "tensors that appeared during backward from code that cannot be seen; a replay takes them as recorded": unseen(
-            "appeared", 0
-        ),
+        "a replay takes their outputs as recorded",
+    ),
+    "compiled": ("missing", "operations inside compiled code that were left out"),
+    "appeared": (
+        "opaque",
+        "tensors that appeared during backward from code that cannot be seen; a replay takes them as recorded",
+    ),
+    "filled": (
+        "opaque",
         "tensors that were read before any operation wrote to them (torch_vis::unseen_write): filled by C++ code, "
-        "or never initialised; a replay takes them as recorded": unseen("filled", 0),
+        "or never initialised; a replay takes them as recorded",
+    ),
+    "outputs": (
+        "opaque",
         "outputs that no recorded operation made: another thread's, or code's that cannot be seen; a replay takes them "
-        "as recorded": unseen("outputs", 0),
+        "as recorded",
+    ),
+    "fast paths": (
+        "altered",
         "fast paths of MultiheadAttention that were not taken because a torch function mode was there to name calls; "
-        "results may differ in the last bits": unseen("fast paths", 0),
+        "results may differ in the last bits",
+    ),
+    "compiled under names": (
+        "altered",
         "functions compiled while calls were being named, with Dynamo loaded by the block itself; they are compiled "
-        "again after it": unseen("compiled under names", 0),
-        "module calls on other threads that were not recorded": unseen("threads", 0),
-        "tensors that were given other memory without an operation (.data = …), which is not in the graph": unseen(
-            "reassigned", 0
-        ),
-        "writes through overlapping or irregular views that were taken to touch all they could": guessed,
-    }
-    limits.extend(f"{count:,} × {what}" for what, count in counted.items() if count)
-    if any(rec.type_opaque):
-        kinds = sorted(
-            {row.layout for row, opaque in zip(rec.type_rows, rec.type_opaque, strict=True) if opaque}
-        )
-        limits.append(
-            f"the memory of {', '.join(kinds)} tensors is not counted, and views into them are not followed"
-        )
-    limits.extend(_packed(packed))
-    if any(device.startswith("cuda") for device in graph.devices):
-        limits.append(
-            "times of CUDA operations are those of the host: they do not include the kernels' own run time"
-        )
-    return tuple(limits)
-
-
-def _packed(found: PackedWeights) -> list[str]:
-    """What packed weights hold, which operations are given as objects."""
-    opaque, limits = "× packed weights, which are opaque to torch", []
-    if found.objects:
-        limits.append(
-            f"{found.objects:,} {opaque}: the about {found.size_bytes:,} bytes ({found.elements:,} elements) that they "
-            "hold are neither in the figures of memory nor among the parameters"
-        )
-    if found.unknown:
-        limits.append(f"{found.unknown:,} {opaque}: what they hold is not known and not counted")
-    return limits
-
-
-def _where(rec: Recorder, graph: Graph, site: int, node: int) -> str:
-    """The user's line that a value left at; of an optimizer's own reading, the line of its step."""
-    line = str(resolve(*rec.sites[site])) if site >= 0 else "an unknown line"
-    if node >= 0 and graph.node_phase[node] == Phase.OPTIMIZER:
-        return f"{line}, by {graph.nodes[node].scope.type} itself"
-    return line
+        "again after it",
+    ),
+    "threads": ("missing", "module calls on other threads that were not recorded"),
+    "reassigned": (
+        "missing",
+        "tensors that were given other memory without an operation (.data = …), which is not in the graph",
+    ),
+    "guessed": (
+        "dataflow",
+        "writes through overlapping or irregular views that were taken to touch all they could",
+    ),
+}
 
 
 class PackedWeights(NamedTuple):
-    """How many such objects a run was given, what the tensors inside hold, and how many do not tell."""
+    """Weights packed into objects of C++ classes: how many objects, what they hold, and how many do not say."""
 
     objects: int
     size_bytes: int
@@ -103,8 +72,69 @@ class PackedWeights(NamedTuple):
     unknown: int
 
 
+def describe_limits(rec: Recorder, graph: Graph, guessed: int, packed: PackedWeights) -> tuple[Limit, ...]:
+    """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
+    limits = _escapes(rec, graph)
+    compiled = len(rec.opaque_nodes) - rec.uncaptured["filled"]
+    counts = {**rec.uncaptured, "compiled calls": compiled, "guessed": guessed}
+    for name, (kind, sentence) in COUNTED.items():
+        if counts.get(name):
+            limits.append(Limit(f"{counts[name]:,} × {sentence}", kind=kind))
+    layouts = {row.layout for row, opaque in zip(rec.type_rows, rec.type_opaque, strict=True) if opaque}
+    if layouts:
+        names = ", ".join(sorted(layouts))
+        text = f"the memory of {names} tensors is not counted, and views into them are not followed"
+        limits.append(Limit(text, kind="memory"))
+    limits += _packed_limits(packed)
+    if any(device.startswith("cuda") for device in graph.devices):
+        text = "times of CUDA operations are those of the host: they do not include the kernels' own run time"
+        limits.append(Limit(text, kind="time"))
+    return tuple(limits)
+
+
+def _escapes(rec: Recorder, graph: Graph) -> list[Limit]:
+    """The limits about values that left for Python, and about branches that the data of the run decided."""
+    limits = []
+    rows = Counter((name, *_where(rec, graph, site, node)) for name, _, site, node in rec.python_escapes)
+    for (name, where, site), times in rows.items():
+        short = short_name(name)
+        often = f", {times:,} times" if times > 1 else ""
+        if name.startswith("higher_order::"):
+            text = f"{short} at {where} went the way that the data of this run decided{often}"
+            limits.append(Limit(text, kind="branch", site=site))
+            continue
+        call = CALLS.get(short, f"{short}()")
+        text = f"{call} took a value to Python at {where}{often}; what was done with it there is not in the graph"
+        limits.append(Limit(text, kind="python", site=site))
+        if short in ARRAYS:
+            text = f"the array made by {call} at {where} shares the tensor's memory; writes through it cannot be seen"
+            limits.append(Limit(text, kind="missing", site=site))
+    return limits
+
+
+def _where(rec: Recorder, graph: Graph, number: int, node: int) -> tuple[str, str | None]:
+    """The user's line that a value left at, as words and as ``file:line``; of an optimizer's, the line of its step."""
+    site: Site | None = resolve(*rec.sites[number]) if number >= 0 else None
+    words = "an unknown line" if site is None else str(site)
+    if node >= 0 and graph.node_phase[node] == Phase.OPTIMIZER:
+        words = f"{words}, by {graph.nodes[node].scope.type} itself"
+    return words, None if site is None else f"{site.file}:{site.line}"
+
+
+def _packed_limits(packed: PackedWeights) -> list[Limit]:
+    opaque, texts = "× packed weights, which are opaque to torch", []
+    if packed.objects:
+        texts.append(
+            f"{packed.objects:,} {opaque}: the about {packed.size_bytes:,} bytes ({packed.elements:,} elements) that "
+            "they hold are neither in the figures of memory nor among the parameters"
+        )
+    if packed.unknown:
+        texts.append(f"{packed.unknown:,} {opaque}: what they hold is not known and not counted")
+    return [Limit(text, kind="memory") for text in texts]
+
+
 def packed_weights(objects: Iterable[Any]) -> PackedWeights:
-    """What objects that operations were given hold; one that is given twice counts once.
+    """The weights in objects that operations got as arguments; an object that is there twice counts once.
 
     The tensors are those that ``torch.save`` would write, which are copies of what was packed: about as large.
 
@@ -112,33 +142,36 @@ def packed_weights(objects: Iterable[Any]) -> PackedWeights:
     >>> packed_weights([layer._packed_params._packed_params])
     PackedWeights(objects=1, size_bytes=48, elements=36, unknown=0)
     """
-    given = {hash(item): item for item in objects if isinstance(item, torch.ScriptObject)}
-    count = total = elements = unknown = 0
-    for item in given.values():
+    unique = {hash(item): item for item in objects if isinstance(item, torch.ScriptObject)}
+    count = size_bytes = elements = unknown = 0
+    for item in unique.values():
         tensors = _tensors(item)
         if tensors is None:
-            unknown += "Params" in str(item._type())  # others, a process group say, are no weights
+            # others, a process group say, are no weights
+            unknown += "Params" in str(item._type())
         elif tensors:
             count += 1
-            total += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            size_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             elements += sum(tensor.numel() for tensor in tensors)
-    return PackedWeights(count, total, elements, unknown)
+    return PackedWeights(count, size_bytes, elements, unknown)
 
 
 def _tensors(item: Any) -> list[torch.Tensor] | None:
-    """The tensors inside an object and the objects inside it, each once; None where it cannot tell."""
-    found: dict[int, torch.Tensor] = {}
-    left = [item]
+    """The tensors inside an object and the objects inside it, each once; None where its class has no state."""
+    tensors: dict[int, torch.Tensor] = {}
+    stack = [item]
     try:
-        while left:
-            part = left.pop()
+        while stack:
+            part = stack.pop()
             if isinstance(part, torch.Tensor):
-                if part.is_quantized or part.is_floating_point():  # else it is sizes and strides
-                    found[part.data_ptr()] = part
+                # others are sizes and strides
+                if part.is_quantized or part.is_floating_point():
+                    tensors[part.data_ptr()] = part
             elif isinstance(part, torch.ScriptObject):
-                left.append(part.__getstate__())
+                stack.append(part.__getstate__())
             elif isinstance(part, (list, tuple)):
-                left += part
-    except (RuntimeError, AttributeError):  # a class without a state; NotImplementedError is a RuntimeError
+                stack += part
+    # NotImplementedError is a RuntimeError
+    except (RuntimeError, AttributeError):
         return None
-    return list(found.values())
+    return list(tensors.values())

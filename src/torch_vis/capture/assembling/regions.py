@@ -14,7 +14,8 @@ import numpy as np
 from torch_vis.graph.types import Ints
 
 Addresses = Ints
-Range = tuple[int, int, int]  # first, last, step
+# first, last, step
+Range = tuple[int, int, int]
 Box = tuple[Range, ...]
 ENUMERATE_BYTES = 1 << 18
 
@@ -55,37 +56,37 @@ def region(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], itemsiz
 
 
 def radices(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The place values of a buffer's byte addresses, largest first.
+    """The values of the digits of a buffer's byte addresses, largest first: its strides in bytes.
 
     >>> radices((2, 3), (3, 1), 4)
     (12, 4, 1)
     """
-    found = [1]
+    digits = [1]
     for step in sorted(
         {s * itemsize for s, size in zip(stride, shape, strict=True) if size > 1 and s} | {itemsize}
     ):
-        if step > found[-1] and step % found[-1] == 0:
-            found.append(step)
-    return tuple(reversed(found))
+        if step > digits[-1] and step % digits[-1] == 0:
+            digits.append(step)
+    return tuple(reversed(digits))
 
 
-def box_of(area: Region, places: tuple[int, ...]) -> Box | None:
-    """The region as a range per digit, None where it is no box in these place values.
+def box_of(area: Region, radices: tuple[int, ...]) -> Box | None:
+    """The region as a range per digit, None where it is no box in these digits.
 
     >>> box_of(region(0, (2, 2), (3, 1), 4), (12, 4, 1))
     ((0, 1, 1), (0, 1, 1), (0, 3, 1))
     """
-    ratios = [1 << 62] + [places[i - 1] // places[i] for i in range(1, len(places))]
-    digits = [area.start // place % ratio for place, ratio in zip(places, ratios, strict=True)]
+    ratios = [1 << 62] + [radices[i - 1] // radices[i] for i in range(1, len(radices))]
+    digits = [area.start // radix % ratio for radix, ratio in zip(radices, ratios, strict=True)]
     ranges: list[Range] = [(digit, digit, 1) for digit in digits]
-    open_ = [True] * len(places)
+    open_ = [True] * len(radices)
     for step, count in area.dims:
         if count == 1:
             continue
-        i = next(i for i, place in enumerate(places) if place <= step)
-        if step % places[i] or not open_[i]:
+        i = next(i for i, radix in enumerate(radices) if radix <= step)
+        if step % radices[i] or not open_[i]:
             return None
-        stride = step // places[i]
+        stride = step // radices[i]
         if stride > 1:
             last = digits[i] + (count - 1) * stride
             if last >= ratios[i]:
@@ -119,7 +120,8 @@ def ranges_meet(a: Range, b: Range) -> bool:
         return True
     if a[2] < b[2]:
         a, b = b, a
-    first = a[0] + -(-(low - a[0]) // a[2]) * a[2]  # the first of the sparser one that is in reach
+    # the first of the sparser one that is in reach
+    first = a[0] + -(-(low - a[0]) // a[2]) * a[2]
     tries = range(first, high + 1, a[2])[: b[2]]
     return any((number - b[0]) % b[2] == 0 for number in tries)
 
@@ -142,7 +144,7 @@ def box_holds(a: Box, b: Box) -> bool:
 
 
 def regions_meet(a: Region, b: Region) -> bool:
-    """Whether two regions of any form share a byte; True when that is too costly to tell."""
+    """Whether two regions of any form share a byte; True where it would be too costly to find out."""
     if a.start >= b.stop or b.start >= a.stop:
         return False
     left, right = _bytes(a), _bytes(b)
@@ -164,10 +166,10 @@ def every_byte(area: Region) -> Addresses:
     >>> every_byte(Region(4, ((1, 2), (8, 2)))).tolist()
     [4, 12, 5, 13]
     """
-    found = np.array([area.start], dtype=np.int64)
+    addresses = np.array([area.start], dtype=np.int64)
     for step, count in area.dims:
-        found = (found[:, None] + np.arange(count, dtype=np.int64) * step).reshape(-1)
-    return found
+        addresses = (addresses[:, None] + np.arange(count, dtype=np.int64) * step).reshape(-1)
+    return addresses
 
 
 def bytes_of(area: Region) -> slice | Addresses:

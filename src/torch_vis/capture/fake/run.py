@@ -10,19 +10,19 @@ import torch
 from torch_vis.capture.compilers.interpreter import ProgramRun
 from torch_vis.capture.compilers.program import Subgraph
 from torch_vis.capture.fake.tensors import FakeTensors
-from torch_vis.capture.session import Capture, name_inputs
+from torch_vis.capture.session import Capture, CapturedRun, name_inputs
 from torch_vis.errors import CaptureFailed, UsageError
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.record import Limit
 from torch_vis.ops.higher_order import TABLE
 
-FAKE_LIMIT = (
+FAKE_LIMIT = Limit(
     "shapes only: no numbers were computed, the times are those of working out shapes, and a program that looks at "
-    "values before it decides (a mask of ones that is left out) may go another way than it would with them"
+    "values before it decides (a mask of ones that is left out) may go another way than it would with them",
+    kind="shapes",
 )
-SUBGRAPH_LIMIT = (
-    "a subgraph of a captured program, worked out on shapes: no numbers were computed, "
-    "and the times mean nothing"
+SUBGRAPH_LIMIT = Limit(
+    "a subgraph of a captured program, worked out on shapes: no numbers were computed, and the times mean nothing",
+    kind="shapes",
 )
 
 
@@ -35,24 +35,22 @@ def fake_run(
     *,
     functions: bool = False,
     partial: bool = False,
-) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any], Any, BaseException | None]:
-    """Run a model without numbers: the graph, metrics, limits, circumstances, output, and what ended it early."""
+) -> CapturedRun:
+    """Run a model without numbers."""
     with FakeTensors() as fake:
         modules = [model] if isinstance(model, torch.nn.Module) else []
         capture = Capture(*modules, keep=False, functions=functions, substitutes=fake.above)
         capture.inputs = name_inputs(model, args, kwargs)
-        error = capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
-        graph, metrics, _, limits, meta = capture.finish()
-    meta.update(backward=backward or loss is not None, fake=True)
-    limits = (*limits, *fake.limits, FAKE_LIMIT)
-    return graph, metrics, limits, meta, capture.output, error
+        capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
+        captured = capture.finish()
+    run = captured.run
+    run.meta.update(backward=backward or loss is not None, fake=True)
+    run.limits += (*fake.limits, FAKE_LIMIT)
+    return captured
 
 
-def run_subgraph(subgraph: Subgraph) -> tuple[Graph, Metrics, tuple[str, ...], dict[str, Any], Any]:
-    """Run a subgraph by itself: what a branch that was not taken would do.
-
-    The graph, metrics, limits, circumstances and output.
-    """
+def run_subgraph(subgraph: Subgraph) -> CapturedRun:
+    """Run a subgraph by itself: what a branch that was not taken would do."""
     module = subgraph.module
     assert module is not None
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
@@ -63,12 +61,14 @@ def run_subgraph(subgraph: Subgraph) -> tuple[Graph, Metrics, tuple[str, ...], d
             capture.has_output = True
             with capture:
                 capture.output = ProgramRun(capture, on_shapes=True).interpret(module, *subgraph.inputs)
-            graph, metrics, _, limits, meta = capture.finish()
+            captured = capture.finish()
     except CaptureFailed as error:
         raise UsageError(
             f"{subgraph.name} goes its way by numbers, and a subgraph is worked out on shapes, which have none"
         ) from error
-    meta.update(fake=True, model=subgraph.name)
+    run = captured.run
+    run.meta.update(fake=True, model=subgraph.name)
     called = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
     undecided = [row.without_numbers for name, row in TABLE.items() if row.without_numbers and name in called]
-    return graph, metrics, (*limits, SUBGRAPH_LIMIT, *undecided), meta, capture.output
+    run.limits += (SUBGRAPH_LIMIT, *(Limit(text, kind="shapes") for text in undecided))
+    return captured

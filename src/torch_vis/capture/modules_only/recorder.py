@@ -13,14 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from torch_vis.capture.assembling.assemble import RunFacts
+from torch_vis.capture.assembling.assemble import NamedTensor, RunFacts, RunResult
 from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.capture.recording.recorder import Recorder, clock
-from torch_vis.capture.session import Capture
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.schema import Role
+from torch_vis.capture.session import Capture, CapturedRun
+from torch_vis.graph.record import Limit
 
 Shape = tuple[int, ...] | None  # None: a tensor without one shape, such as a nested one
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -171,36 +168,38 @@ class LayerCapture(Capture):
             self.boundary.fixed = {address for address, _ in _blocks(known)}
 
     def __enter__(self) -> LayerCapture:
-        self._following.__enter__()
+        self.module_calls.__enter__()
         self.recorder.scopes[0][2] = clock()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.ended = clock()
         self.recorder.closed = True
-        self._following.__exit__()
+        self.module_calls.__exit__()
         self.boundary.close()
 
-    def _named(self) -> list[tuple[str, torch.Tensor, Role]]:
+    def _named(self) -> list[NamedTensor]:
         return []  # there is no value that could have a name
 
-    def _results(self, facts: RunFacts) -> list[tuple[str, str, torch.Tensor]]:
+    def _results(self, facts: RunFacts) -> list[RunResult]:
         return []
 
-    def finish(self) -> tuple[Graph, Metrics, KeptTensors, tuple[str, ...], dict[str, Any]]:
+    def finish(self) -> CapturedRun:
         """A graph of calls without operations, and in ``boundary`` what passed between them."""
         rec = self.recorder
         rec.python_escapes.clear()  # they are about operations
-        graph, metrics, held, limits, meta = super().finish()
-        limits += ("operations were not followed: only calls of modules and optimizers are in the graph",)
+        captured = super().finish()
+        text = "operations were not followed: only calls of modules and optimizers are in the graph"
+        limits = [Limit(text, kind="missing")]
         unknown = sum(self.boundary.unknown.values())
         if unknown:
-            limits += (f"{unknown:,} × tensors that a layer took and that no other layer had returned",)
+            text = f"{unknown:,} × tensors that a layer took and that no other layer had returned"
+            limits.append(Limit(text, kind="dataflow"))
         if self.boundary.memory:
-            limits += (
-                "the memory of a layer is that of its results; what it frees again inside is not seen",
-            )
-        return graph, metrics, held, limits, meta
+            text = "the memory of a layer is that of its results; what it frees again inside is not seen"
+            limits.append(Limit(text, kind="memory"))
+        captured.run.limits += tuple(limits)
+        return captured
 
 
 def shape_of(tensor: torch.Tensor) -> Shape:

@@ -1,4 +1,4 @@
-"""Which source line an operation came from: the first Python frame that is not torch's or ours."""
+"""The source line of an operation: that of the first Python frame that is not torch's or ours."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ AUTOGRAD = os.path.join(TORCH, "autograd", "__init__.py")
 
 
 class CodeKind(NamedTuple):
-    """What a code object is to us: worked out once, whoever records."""
+    """Whose code a code object is: worked out once, whoever records."""
 
-    code: CodeType  # held, so that its id stays its own
+    # kept alive, so that its id stays its own
+    code: CodeType
     user: bool
+    # Inductor's output
     compiled: bool
+    # makes the first gradients of a backward pass
     seeding: bool
+    # the autograd.Function whose forward it is
     function: type | None
 
 
@@ -34,7 +38,7 @@ _kinds: dict[int, CodeKind] = {}
 
 
 def kind_of(code: CodeType) -> CodeKind:
-    """The user's, torch's, a compiler's output, or the forward of an autograd.Function."""
+    """Whose code it is: the user's, torch's, a compiler's output, or the forward of an autograd.Function."""
     kind = _kinds.get(id(code))
     if kind is None:
         file = code.co_filename
@@ -108,7 +112,7 @@ def line_of(code: CodeType, instruction: int) -> int:
 
 
 def resolve(code: CodeType | Site, instruction: int) -> Site:
-    """The site of an instruction, for the table of sites; a program that was captured knows its sites itself."""
+    """The source line of an instruction; a program that was captured has its lines already."""
     if isinstance(code, Site):
         return code
     name = resumed(getattr(code, "co_qualname", code.co_name))
@@ -121,5 +125,5 @@ def resumed(name: str) -> str:
     >>> resumed("torch_dynamo_resume_in_forward_at_8"), resumed("forward")
     ('forward', 'forward')
     """
-    found = RESUMED.search(name)
-    return name[: found.start()] + found[1] if found else name
+    match = RESUMED.search(name)
+    return name[: match.start()] + match[1] if match else name

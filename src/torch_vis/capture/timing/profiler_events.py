@@ -205,14 +205,14 @@ class _ThreadEvents:
             matched = np.flatnonzero(events >= 0)
             if not len(matched):
                 break
-            drift = int(np.median(self.start[events[matched]] - rows.begun[matched]))
+            drift = int(np.median(self.start[events[matched]] - rows.start[matched]))
         return events, drift
 
     def _match(self, rows: OpRows, wanted: Ints, drift: int, apart: int) -> Ints:
         starts, stops = self.start.tolist(), self.stop.tolist()
         events = np.full(len(wanted), -1, dtype=np.int64)
         free = 0  # events before this one are taken, or lie within one that is
-        begun, ended = (rows.begun + drift).tolist(), (rows.ended + drift).tolist()
+        begun, ended = (rows.start + drift).tolist(), (rows.stop + drift).tolist()
         for row, (name, begin, end) in enumerate(zip(wanted.tolist(), begun, ended)):
             candidates = self.by_name.get(name)
             if candidates is None:
@@ -232,8 +232,8 @@ class _ThreadEvents:
 def _own(owner: Ints, own: Ints, rows: OpRows, events: Ints, thread: _ThreadEvents, drift: int) -> None:
     """Give each operation the events inside its own, or those that ran while it ran where it has none."""
     named = events >= 0
-    low = np.where(named, events, np.searchsorted(thread.start, rows.begun + drift))
-    until = np.where(named, thread.stop[np.maximum(events, 0)], rows.ended + drift)
+    low = np.where(named, events, np.searchsorted(thread.start, rows.start + drift))
+    until = np.where(named, thread.stop[np.maximum(events, 0)], rows.stop + drift)
     high = np.searchsorted(thread.start, until)
     for node, first, last in zip(own.tolist(), low.tolist(), np.maximum(high, low + named).tolist()):
         part = owner[thread.first + first : thread.first + last]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.log import OpRows, rows_of, table
+from torch_vis.capture.assembling.log import OpRows, read_operations, table
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
 from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number
@@ -100,7 +100,7 @@ class Repeats:
     ) -> tuple[Metrics, tuple[str, ...], dict[str, Any]]:
         """Run again and again: the metrics with medians in their place, limits, and what is to be added to ``meta``."""
         self.graph, self.kept = graph, kept
-        rows = rows_of(self.capture.recorder)
+        rows = read_operations(self.capture.recorder)
         self._rows = OpRows(*(column[self._seen_nodes()] for column in rows))
         self._aligned: tuple[Any, Ints] | None = None
         self.kernels = DeviceKernels(graph) if _uses_cuda(graph) else None
@@ -304,14 +304,14 @@ class Repeats:
         capture = Capture(*modules, keep=False, memory=False, functions=self.functions)
         with profiling(cuda=self.kernels is not None) as profile, capture:
             self._go()
-        rec, rows = capture.recorder, rows_of(capture.recorder)
+        rec, rows = capture.recorder, read_operations(capture.recorder)
         ops, names = [info.call.op for info in rec.calls], [call.op for call in self.graph.calls]
         if [ops[call] for call in rows.call] != [names[call] for call in self._rows.call]:
             self.skipped += 1
             return
         timeline = profile.timeline
         matched = match(rows, [op.partition(".")[0] for op in ops], timeline)
-        spent, has = rows.ended - rows.begun, matched.event >= 0
+        spent, has = rows.stop - rows.start, matched.event >= 0
         spent[has] = (timeline.stop - timeline.start)[matched.event[has]]
         self.recorded.append(spent)
         if self.kernels is not None:

@@ -34,7 +34,7 @@ class Stretch:
 
     def end(self) -> None:
         """Up to here."""
-        above = _take_off(self.capture._mode)
+        above = _take_off(self.capture.mode)
         self.capture.__exit__()
         _put_on(above)
         if above:
@@ -58,12 +58,11 @@ class Stretch:
         if root is not None:
             self.capture.roots = [("", root)]
         else:
-            found = self.capture._found_roots()
+            found = self.capture.outermost_modules()
             models = [module for _, module in found if next(module.parameters(), None) is not None]
             if len(models) == 1:
                 self.capture.roots = [("", models[0])]
-        graph, metrics, _, limits, meta = self.capture.finish()
-        return Trace(graph, metrics, limits, meta, error=error)
+        return Trace.of(self.capture.finish().run, error=error)
 
     # ---------------------------------------------------------------- where it stands
 

@@ -20,6 +20,7 @@ from torch_vis.capture.compilers.program import Program
 from torch_vis.capture.session import Capture
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.graph import Column, Graph
+from torch_vis.graph.record import Limit
 from torch_vis.interfaces.backtrace.export import (
     Contract,
     bind,
@@ -84,11 +85,12 @@ def trace_of(
     with torch.no_grad(), capture:
         outputs = ProgramRun(capture).interpret(program.graph_module, *flat)
         capture.output = export_outputs(program, model, outputs)
-    graph, metrics, _, unseen, meta = capture.finish()
-    meta["program"] = Program("export", [program.graph_module], program).to_plain()
+    run = capture.finish().run
+    run.meta["program"] = Program("export", [program.graph_module], program).to_plain()
     names = [node.name for node in program.graph_module.graph.nodes if node.op not in PASSIVE]
-    metrics = metrics.with_column(_column(graph, names, relevance))
-    return Trace(graph, metrics, (*unseen, *limits), meta, output=capture.output)
+    run.metrics = run.metrics.with_column(_column(run.graph, names, relevance))
+    run.limits += tuple(Limit(text, kind="program") for text in limits)
+    return Trace.of(run, output=capture.output)
 
 
 def _column(graph: Graph, names: list[str], relevance: Mapping[str, float]) -> Column:

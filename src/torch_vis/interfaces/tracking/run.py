@@ -57,7 +57,7 @@ class Session:
         if get_ident() != self.thread:
             raise UsageError("stop_tracking() belongs on the thread that called start_tracking()")
         self.is_open = False
-        lifted = _lift(self.capture._mode) if self.operations else []
+        lifted = _lift(self.capture.mode) if self.operations else []
         try:
             self.capture.__exit__(None, None, None)
         finally:
@@ -72,11 +72,12 @@ class Session:
 
     def finish(self, *, whole: bool = False, backward: bool = False) -> Record:
         """What was recorded; no tensor is held any more. ``whole``: it was one run of the model."""
-        graph, metrics, _, limits, meta = self.capture.finish()
+        run = self.capture.finish().run
+        meta = run.meta
         if not self.timing:
             meta.update(wall_ns=None, overhead_ns=None)
         if self.operations and not self.memory:
-            limits += (NOT_METERED,)
+            run.limits += (NOT_METERED,)
         rec = self.capture.recorder
         facts, states = _facts(rec)
         parameters = self.capture.parameters()
@@ -89,7 +90,7 @@ class Session:
             (begun - start, ended - begun if ended else None) for begun, ended in self.boundary.backwards
         ]
         return Record(
-            trace=Trace(graph, metrics, limits, meta),
+            trace=Trace.of(run),
             operations=self.operations,
             whole=whole,
             backward=backward,
