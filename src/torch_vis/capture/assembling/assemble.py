@@ -18,6 +18,7 @@ from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.graph import Graph, GraphBuilder
+from torch_vis.graph.lifetimes import block_births
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role
 from torch_vis.graph.tree import Tree
