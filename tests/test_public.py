@@ -160,22 +160,22 @@ def test_old_names_work_and_say_the_new_one(name: str) -> None:
 
 def test_the_stub_has_every_name() -> None:
     stub = Path(tv.__file__).with_suffix(".pyi").read_text()
-    given = set(re.findall(r"^from .* as (\w+)$|^(\w+): ", stub, re.M))
-    names = {first or second for first, second in given}
+    names = {first or second for first, second in re.findall(r" as (\w+)|^(\w+): ", stub, re.M)}
     assert names == {*NAMES, *DOCUMENTED, *NAMES_BEFORE, "interfaces"}
 
 
 def test_the_tables_lead_somewhere() -> None:
-    from torch_vis._trace import EXPLORE, FULL_REPORT, REPORTS, resolved
+    from torch_vis._reports import EXPLORE, FULL_REPORT, REPORTS, resolved
     from torch_vis.cli.commands.table import COMMANDS
     from torch_vis.formats import FORMATS, RENDERERS
 
-    for target in (*REPORTS.values(), EXPLORE, FULL_REPORT, *RENDERERS.values()):
+    for target in (*(row.target for row in REPORTS.values()), EXPLORE, FULL_REPORT, *RENDERERS.values()):
         assert callable(resolved(target)), target
     for target in (*(row.target for row in FORMATS.values()), *(row.module for row in COMMANDS.values())):
         importlib.import_module(target.partition(":")[0])
-    for name in REPORTS:
-        assert callable(getattr(tv.Trace, name)), "a report has a method of its name"
+    for name, question in REPORTS.items():
+        taken = tuple(inspect.signature(getattr(tv.Trace, name)).parameters)[1:]
+        assert taken == question.options, "a report has a method of its name, with its options"
 
 
 @pytest.mark.parametrize("first", ["tv.load", "tv.Trace", "tv.record", "tv.errors", "tv.advise"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch_vis._reports import EXPLORE, FULL_REPORT, REPORTS, resolved
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
@@ -34,34 +34,12 @@ if TYPE_CHECKING:
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
     from torch_vis.replay.check import Report
-    from torch_vis.replay.inputs import Entry
-    from torch_vis.replay.intervene import Rerun
+    from torch_vis.replay.live_run import Entry
+    from torch_vis.replay.rerun import Rerun
     from torch_vis.views.terminal.config import ExplorerConfig
     from torch_vis.views.text.breaks import Breaks
 
-# The one look upwards: what answers a question about a run, by the name of the method that asks it. The command
-# line offers the same names (`torch-vis report memory run.tvz`). Each is made of the run and the question's options.
-REPORTS: dict[str, str] = {
-    "summary": "torch_vis.analysis.summary:Summary",
-    "memory": "torch_vis.analysis.memory.report:MemoryReport",
-    "time": "torch_vis.analysis.time.report:TimeReport",
-    "gradients": "torch_vis.analysis.gradients.report:GradientFlow",
-    "fusion": "torch_vis.analysis.fusion.report:FusionReport",
-    "partition": "torch_vis.analysis.partition.report:PartitionReport",
-    "roofline": "torch_vis.analysis.machine.roofline:RooflineReport",
-    "latency": "torch_vis.analysis.machine.latency:LatencyReport",
-}
-NEED_NUMBERS = frozenset({"time", "gradients", "roofline"})
-"""The reports that a run on shapes alone cannot give."""
-EXPLORE = "torch_vis.interfaces.explorer.explorer:explore"
-FULL_REPORT = "torch_vis.analysis.full_report:write_report"
 COSTS = ("flops", "macs", "moved_bytes")
-
-
-def resolved(target: str) -> Any:
-    """What a ``module:name`` of the tables above names."""
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
 
 
 class Trace(LiveRun):
@@ -179,7 +157,6 @@ class Trace(LiveRun):
         ['sin', 'cos']
         """
         from torch_vis.capture.fake.run import run_subgraph
-        from torch_vis.errors import UsageError, no_match
 
         program = self.program
         if program is None and self.meta.get("program"):
@@ -377,12 +354,12 @@ class Trace(LiveRun):
         return self._report("latency", hardware=hardware, calibration=calibration)
 
     def _report(self, name: str, **options: Any) -> Any:
-        if name in NEED_NUMBERS and self.meta.get("fake"):
+        if REPORTS[name].needs_numbers and self.meta.get("fake"):
             raise UsageError(
                 f"{name}() needs a run with numbers, and this one followed shapes alone (fake=True); "
                 "latency(hardware=…) predicts its time, memory() its memory"
             )
-        return resolved(REPORTS[name])(self, **options)
+        return resolved(REPORTS[name].target)(self, **options)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write all that can be found out to one file: Markdown to read (``.md``), or data to go on with (``.json``).

@@ -195,7 +195,7 @@ def trace(
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it"
         )
         run.limits += (Limit(text, kind="missing"),)
-    from torch_vis.replay.inputs import Entry
+    from torch_vis.replay.live_run import Entry
 
     return Trace(
         run.graph,

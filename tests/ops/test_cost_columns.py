@@ -20,9 +20,9 @@ from tests.kit.graphs import empty_graph, linear_chain, one_node_graph, syntheti
 from tests.kit.proving import cost_of, formula, tensor, traced
 from torch_vis.errors import UsageError
 from torch_vis.graph import Call, Graph, Metrics, Slot, TensorType
+from torch_vis.ops.call_groups import classes
 from torch_vis.ops.cost import UNKNOWN_BYTES, Cost, Operation, cost, costs, covered, registry, uncovered
 from torch_vis.ops.cost.compute import why_uncovered
-from torch_vis.ops.cost.grouping import classes
 
 NAMES = ("flops", "macs", "moved_bytes")
 
@@ -115,7 +115,7 @@ import sys
 sys.modules["torch"] = None  # any import of torch now raises
 from torch_vis.graph.io.tvz import load
 from torch_vis.ops.cost import costs, uncovered
-graph = load({str(path)!r})[0]
+graph = load({str(path)!r}).graph
 print(costs(graph)["macs"].total(), uncovered(graph))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ import torch
 from tests.kit.counting import Array, Number, counting, dot, floats, flops, numbers, sqrt
 from tests.kit.proving import assert_values, cost_of, double, traced
 from tests.ops.test_cost_linalg import SIZES, check, dominant, substituted
-from torch_vis.ops.cost.spectral import (
+from torch_vis.ops.cost.linalg import (
     BULGE_OF_THREE,
     BULGE_OF_TWO,
     TURNED,

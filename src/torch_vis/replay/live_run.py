@@ -2,18 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import TensorsMissing
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_vis.errors import TensorsMissing, UsageError
+from torch_vis.graph.graph import Graph
 from torch_vis.graph.record import Run
+from torch_vis.graph.schema import Role
 
 if TYPE_CHECKING:
     from torch_vis.capture.compilers.program import Program
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
-    from torch_vis.replay.inputs import Entry
+
+
+Named = list[tuple[str, torch.Tensor]]
+Flatten = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Named]
+
+
+class Entry:
+    """How a run was called: the names of its inputs, and the literals among them. It holds no tensor and no model."""
+
+    def __init__(
+        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], flatten: Flatten
+    ) -> None:
+        self._flatten = flatten
+        self._target = _like(target)
+        named = flatten(self._target, args, kwargs)
+        self.names = [name for name, _ in named]
+        self.given = {name: (tensor.dtype, _shape(tensor), tensor.device) for name, tensor in named}
+        self._literals = _literals(args, kwargs)
+        leaves, self.spec = pytree.tree_flatten((args, dict(kwargs)))
+        by_tensor = {
+            id(tensor): name for name, tensor in reversed(named)
+        }  # one given twice has its first name
+        self.leaves = [by_tensor.get(id(leaf)) for leaf in leaves]
+        """The leaves of the arguments: the name of each that is a tensor, None for what is not."""
+        first: dict[int, str] = {}
+        self.same = {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """New inputs under the names of the recorded ones, of the same structure."""
+        found = dict(self._flatten(self._target, args, kwargs))
+        missing = [name for name in self.names if name not in found]
+        extra = [name for name in found if name not in self.given]
+        if missing or extra:
+            told = " and ".join(
+                f"{word} {', '.join(map(repr, names[:5]))}"
+                for word, names in (("lack", missing), ("have", extra))
+                if names
+            )
+            raise UsageError(
+                f"these inputs {told}; the recorded run took {', '.join(map(repr, self.names)) or 'none'}"
+            )
+        if _literals(args, kwargs) != self._literals:
+            raise UsageError(
+                f"the run was recorded with {self._literals} beside its tensors; another value may be another program, "
+                "so trace again"
+            )
+        for name, tensor in found.items():
+            if found[self.same[name]] is not tensor:
+                raise UsageError(
+                    f"inputs {self.same[name]!r} and {name!r} were one tensor in the recorded run"
+                )
+            dtype, _, device = self.given[name]
+            if tensor.dtype != dtype:
+                raise UsageError(f"input {name!r} is {tensor.dtype} and was {dtype} in the recorded run")
+            if tensor.device != device:
+                raise UsageError(
+                    f"input {name!r} is on {tensor.device} and was on {device}; move it with .to({str(device)!r})"
+                )
+        return found
+
+    def reshaped(self, found: Mapping[str, torch.Tensor]) -> list[str]:
+        """The inputs that have other sizes than recorded, in words."""
+        return [
+            f"{name!r} is {list(_shape(tensor))} and was {list(self.given[name][1])}"
+            for name, tensor in found.items()
+            if _shape(tensor) != self.given[name][1]
+        ]
+
+
+def _like(target: Callable[..., Any]) -> Callable[..., Any]:
+    """Something with the signature of the target that does not keep the target alive."""
+
+    def stand_in() -> None: ...
+
+    try:
+        called = target.forward if isinstance(target, torch.nn.Module) else target
+        stand_in.__signature__ = inspect.signature(called)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        stand_in.__signature__ = None  # type: ignore[attr-defined]
+    return stand_in
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tuple(tensor.shape)
+
+
+def _literals(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    leaves = pytree.tree_leaves((args, [kwargs[name] for name in sorted(kwargs)]))
+    return [leaf for leaf in leaves if isinstance(leaf, (bool, int, float, str))]
+
+
+def input_values(graph: Graph, names: Sequence[str]) -> dict[str, int]:
+    """The value of each input that the run took; one that it never touched has none."""
+    wanted = set(names)
+    found: dict[str, int] = {}
+    for value in graph.inputs:
+        if graph.value_role[value.index] == Role.INPUT and value.name in wanted:
+            found.setdefault(str(value.name), value.index)
+    return found
+
+
+def refused_sizes(
+    graph: Graph, inputs: Mapping[str, torch.Tensor], bounds: Mapping[str, tuple[int | None, int | None]]
+) -> str | None:
+    """Why a program whose sizes are open in these bounds cannot take some inputs; None if it can."""
+    sizes: dict[str, int] = {}
+    for name, value in input_values(graph, list(inputs)).items():
+        row, shape = graph.types[graph.value_type[value]], _shape(inputs[name])
+        if len(shape) != len(row.shape):
+            return f"{name!r} has {len(shape)} dimensions, not {len(row.shape)}"
+        for dim, (size, was) in enumerate(zip(shape, row.shape)):
+            symbol = row.symbols[dim] if row.symbols else ""
+            if not symbol and size != was:
+                return f"size {dim} of {name!r} is fixed at {was}"
+            least, most = bounds.get(symbol, (None, None))
+            if (least is not None and size < least) or (most is not None and size > most):
+                return f"size {dim} of {name!r} is {size}"
+            if symbol.isidentifier() and sizes.setdefault(symbol, size) != size:
+                return f"{symbol} is {sizes[symbol]} elsewhere and {size} in size {dim} of {name!r}"
+    return None
 
 
 class LiveRun(Run):

@@ -14,9 +14,9 @@ import torch
 import torch_vis as tv
 from tests.kit import fusing
 from tests.kit.traced import traced
-from torch_vis.analysis.fusion import grow as merging
+from torch_vis.analysis.fusion import groups as merging
 from torch_vis.analysis.fusion.dependences import Rel
-from torch_vis.analysis.partition import reasons
+from torch_vis.analysis.partition import parts as reasons
 from torch_vis.analysis.partition.cuts import FULL, touched
 from torch_vis.analysis.partition.parts import Parts
 from torch_vis.analysis.partition.report import PartitionReport

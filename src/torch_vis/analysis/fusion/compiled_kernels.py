@@ -13,10 +13,16 @@ import torch
 from torch_vis._trace import Trace
 from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.fusion.kernel_attribution import Placing
-from torch_vis.analysis.fusion.predicted_vs_compiled import ExpectedChain, chains_chart
-from torch_vis.analysis.fusion.report import NAMES, chained, common_path, module_paths
-from torch_vis.analysis.fusion.saved_bytes import FusedBytes
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.fusion.report import (
+    BARS,
+    NAMES,
+    chained,
+    common_path,
+    ends,
+    module_paths,
+    shared_path,
+)
+from torch_vis.analysis.report import Report, most
 from torch_vis.api import trace
 from torch_vis.capture.compilers.diagnose import own_error, quiet
 from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, compiled
@@ -24,11 +30,127 @@ from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.graph.text import count, size
 from torch_vis.ops.loops import Kind
-from torch_vis.views.charts.chart import Chart
+from torch_vis.views.charts.chart import COLORS, PALE, Axis, Chart, Series
+from torch_vis.views.charts.labels import family
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
+    from torch_vis.analysis.fusion import Fusion
+    from torch_vis.analysis.fusion.dependences import Bools, Ints
     from torch_vis.graph.graph import Graph
+
+
+class FusedBytes:
+    """The bytes that compiled kernels save: ``of_chains`` has those of each chain, ``beyond`` what no chain expected.
+
+    ``kernels`` has for each operation the kernels that it is in; one that is computed where it is used is in several.
+    """
+
+    def __init__(self, found: Fusion, kernels: Mapping[int, set[int]]) -> None:
+        graph = found.graph
+        self._found = found
+        self.rows, self.root, self._size = found.reads
+        self._reader = graph.in_node[self.rows]
+        self._maker = graph.value_producer[self.root]
+        pairs = zip(self._maker.tolist(), self._reader.tolist())
+        none: set[int] = set()
+        fused = [bool(kernels.get(a, none) & kernels.get(b, none)) for a, b in pairs]
+        self.fused: Bools = np.array(fused, dtype=bool)
+        first = [min(kernels.get(node, none), default=-1) for node in self._reader.tolist()]
+        self._kernel = np.array(first, dtype=np.int64)
+        read, again, unwritten = self._passed(), self._again(), self._unwritten()
+        self.of_chains: Ints = read[0] + again[0] + unwritten[0]
+        self.beyond = read[1] + again[1] + unwritten[1]
+
+    @property
+    def _chain(self) -> Ints:
+        """Of each read the chain that has both sides, or the reader's where nobody in the run made it; -1 for none."""
+        of = self._found.of
+        return np.where(of[self._maker] == of[self._reader], of[self._reader], -1)
+
+    def _split(self, chain: Ints, size: Ints) -> tuple[Ints, int]:
+        found = np.zeros(self._found.count, dtype=np.int64)
+        inside = chain >= 0
+        np.add.at(found, chain[inside], size[inside])
+        return found, int(size[~inside].sum())
+
+    def _passed(self) -> tuple[Ints, int]:
+        """Reads of what the reader's own kernel made."""
+        return self._split(self._chain[self.fused], self._size[self.fused])
+
+    def _again(self) -> tuple[Ints, int]:
+        """Further reads of bytes that the same kernel reads already."""
+        chain = self._found.of[self._reader]
+        counted = (
+            ~self.fused & (self._kernel >= 0) & (chain >= 0)
+        )  # of operations in no chain, nothing was expected
+        owner = self._kernel * max(self._found.count, 1) + chain
+        more = self._found.again(counted, owner)
+        return self._split(chain[counted], more[counted])
+
+    def _unwritten(self) -> tuple[Ints, int]:
+        """Tensors that only their own kernel reads."""
+        found, count = self._found, len(self._found.graph.value_type)
+        inside = np.bincount(self.root[self.fused], minlength=count)
+        everywhere = np.bincount(self.root, minlength=count)
+        gone = np.flatnonzero((inside > 0) & (inside == everywhere) & ~found.results)
+        maker = found.graph.value_producer[gone]
+        return self._split(np.where(found.vanishing[gone], found.of[maker], -1), found.written[gone])
+
+
+WORDS = {"yes": "fused", "no": "not fused", "partly": "partly fused", "unknown": "not compiled"}
+
+
+class ExpectedChain(NamedTuple):
+    """A chain that could be one kernel, whether it is (``"yes"``, ``"partly"``, ``"no"``, ``"unknown"``), and bytes.
+
+    ``could_save`` is what it would save as one kernel, ``saved_bytes`` what the kernels made save of that.
+    """
+
+    operations: tuple[int, ...]
+    names: tuple[str, ...]
+    modules: tuple[str, ...]
+    kind: str
+    fused: str
+    could_save: int
+    saved_bytes: int
+
+    @property
+    def missing_bytes(self) -> int:
+        """What could be saved and is not."""
+        return self.could_save - self.saved_bytes
+
+
+def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> dict[str, Chart]:
+    """Of the chains that could save most, what the kernels made save and what not; alike ones are one bar.
+
+    ``beyond`` are bytes that kernels save and that no chain expected: a bar of its own.
+    """
+    alike: dict[str, list[ExpectedChain]] = {}
+    for chain in chains:
+        place = family(shared_path(chain.modules))
+        name = f"{ends(chain.names)}{f' in {place}' if place else ''}: {WORDS[chain.fused]}"
+        alike.setdefault(name, []).append(chain)
+    sums = {
+        f"{len(some):,} × {name}" if len(some) > 1 else name: (
+            sum(chain.saved_bytes for chain in some),
+            sum(chain.missing_bytes for chain in some),
+        )
+        for name, some in alike.items()
+    }
+    shown = dict(sorted(sums.items(), key=lambda item: -sum(item[1]))[:BARS])
+    if beyond:
+        shown["not expected, and fused"] = (beyond, 0)
+    series = [
+        Series(name, [*shown], [row[place] for row in shown.values()], color=color)
+        for place, (name, color) in enumerate((("saved", COLORS[2]), ("could be saved, and is not", PALE)))
+        if any(row[place] for row in shown.values())
+    ]
+    if not series:
+        return {}
+    title = f"Bytes that expected chains save as compiled{most(min(BARS, len(sums)), len(sums))}"
+    axes = Axis("chain"), Axis("bytes that need not move", "bytes")
+    return {"chains": Chart("bars", title, *axes, series)}
 
 
 NAMED = 3  # reasons that a note is made of

@@ -14,7 +14,7 @@ from torch_vis.graph.flow import inputs_by_slot, outputs_by_slot, roots
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.cost.grouping import classes
+from torch_vis.ops.call_groups import classes
 from torch_vis.ops.cost.operation import touched
 from torch_vis.ops.loops import SPACES, Kind, Loop, Pattern, kept, loop_of, pattern
 

@@ -12,7 +12,7 @@ from torch_vis.graph import Call, Column, Graph, TensorType
 from torch_vis.graph.call import short_name
 from torch_vis.graph.flow import inputs_by_slot
 from torch_vis.graph.types import Floats, Ints
-from torch_vis.ops.cost.grouping import classes
+from torch_vis.ops.call_groups import classes
 from torch_vis.ops.families import KINDS, dtypes, kinds
 
 SIZES = 8

@@ -3,15 +3,261 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.partition.cuts import Cut, touched
-from torch_vis.analysis.partition.reasons import REASONS, Reasons
+from torch_vis.analysis.fusion.dependences import Rel
+from torch_vis.analysis.partition.cuts import DEVICE, FULL, MODULE, PHASE, PYTHON, Budget, Cut, touched
 from torch_vis.graph import Column, Graph
+from torch_vis.graph.schema import Flag, Role
 from torch_vis.graph.schema import Kind as Read
-from torch_vis.graph.schema import Role
 from torch_vis.graph.types import Bools, Ints
+from torch_vis.ops.loops import Kind
+
+LAYOUT, REDUCTION, SIZE = "view of another layout", "reduction", "loop of another size"
+MEMORY, RANDOM, PRODUCT = "memory written in place", "order of random numbers", "another matrix product"
+CYCLE, BETWEEN, ALONG = (
+    "cycle through other parts",
+    "other parts between them",
+    "others must come along",
+)
+# The first that holds for a tensor that one part hands to another is the reason why the two are two.
+REASONS = (
+    PHASE, DEVICE, PYTHON, "custom operator", "code that cannot be seen", MODULE, "operand of a matrix product",
+    "kernel of a library", "reads at other places", LAYOUT, REDUCTION, SIZE, MEMORY, RANDOM, PRODUCT,
+    *FULL.values(), CYCLE, BETWEEN, ALONG,
+)  # fmt: skip
+OPEN = len(REASONS)  # none found yet
+STEPS = 100_000  # that looking for cycles may take; where they are not enough, only what is between is named
+
+
+class Groups(NamedTuple):
+    """What decides if groups go into one kernel, as columns: those of fusion's traits."""
+
+    numel: Ints
+    pattern: Ints
+    heavy: Bools
+    draws: Bools
+    turned: Bools
+
+    def at(self, group: Ints) -> Groups:
+        """The rows of some groups."""
+        return Groups(
+            self.numel[group], self.pattern[group], self.heavy[group], self.draws[group], self.turned[group]
+        )
+
+
+class Reasons:
+    """The reasons of the cuts of one graph, by their places in ``REASONS``."""
+
+    def __init__(self, cut: Cut, flops: Column) -> None:
+        self.cut, self._flops = cut, flops
+        self.graph, self.flow = cut.fused.graph, cut.fused.flow
+        self.part, self.count = cut.part, len(cut.begins)
+
+    def of(self, rows: Ints, maker: Ints, reader: Ints) -> Ints:
+        """For reads, by rows of ``in_value``, of what an operation of another part made, the reason."""
+        if self.cut.is_packed:
+            return self._of_stretches(self.part[maker], self.part[reader])
+        found = self._of_kernels(rows, maker, reader)
+        self._from_others_of_the_pair(found, self.part[maker], self.part[reader])
+        left = np.flatnonzero(found == OPEN)
+        found[left] = self._by_order(self.part[maker[left]], self.part[reader[left]])
+        return found
+
+    # ------------------------------------------------------------ kernels
+
+    def _of_kernels(self, rows: Ints, maker: Ints, reader: Ints) -> Ints:
+        graph, flow = self.graph, self.flow
+        flags, kind, rel = graph.node_flags, flow.kind, flow.row_rel[rows]
+        own = np.array([call.op.startswith(("aten::", "prims::")) for call in graph.calls] or [True])
+        custom = ~own[graph.node_call] & ((flags & Flag.OPAQUE) == 0)
+        escapes = (flags & Flag.ESCAPE) != 0
+        stretch = np.cumsum(escapes) - escapes
+        owner, elsewhere = self.cut.owner, flow.crosses_device & (flow.device >= 0)
+        merged = self.cut.fused.merged
+        a, b = self._groups.at(merged[maker]), self._groups.at(merged[reader])
+        fits = self._fits(a, b, rows, graph.in_value[rows])
+        sums = (a.pattern >= 0) | (b.pattern >= 0)
+        other_axes = (a.pattern >= 0) & (b.pattern >= 0) & (a.pattern != b.pattern)
+        turned = (rel == Rel.TURNED) | (a.turned & (a.pattern >= 0)) | (b.turned & sums)
+        in_place = (rel == Rel.ORDER) | (kind[maker] == Kind.FREE) | (kind[reader] == Kind.FREE)
+        tests = (
+            graph.node_phase[maker] != graph.node_phase[reader],
+            ((flow.device[maker] != flow.device[reader]) & (flow.device[reader] >= 0)) | elsewhere[reader],
+            escapes[reader] | (stretch[maker] != stretch[reader]),
+            custom[maker] | custom[reader],
+            ((flags[maker] | flags[reader]) & Flag.OPAQUE) != 0,
+            owner[maker] != owner[reader] if owner is not None else np.zeros(len(rows), dtype=bool),
+            (kind[reader] == Kind.HEAVY) & (rel != Rel.ORDER),
+            (kind[reader] == Kind.OTHER) | (kind[maker] == Kind.OTHER),
+            (kind[reader] == Kind.GATHER) & (rel != Rel.ORDER),
+            (rel == Rel.WINDOW) | (turned & ~fits & ~in_place),
+            other_axes | (sums & (a.heavy | b.heavy)) | (sums & ~fits & ~in_place),
+            ~fits & ~in_place,
+            in_place,
+            a.draws & b.draws,
+            a.heavy & b.heavy,
+        )
+        return np.select(tests, np.arange(len(tests)), OPEN)
+
+    @cached_property
+    def _groups(self) -> Groups:
+        none = (0, -1, False, False, False)
+        rows = [
+            none if one is None else (one.numel, one.pattern, one.heavy, one.draws, one.turned)
+            for one in self.cut.fused.traits
+        ]
+        numel, pattern, *marks = zip(*rows) if rows else ((),) * 5
+        return Groups(
+            np.array(numel, dtype=np.int64),
+            np.array(pattern, dtype=np.int64),
+            *(np.array(mark, dtype=bool) for mark in marks),
+        )
+
+    def _fits(self, a: Groups, b: Groups, rows: Ints, value: Ints) -> Bools:
+        """Whether a group can take what it reads of another in one loop with it: as in ``merging``, all at once."""
+        flow = self.flow
+        rel, spread = flow.row_rel[rows], flow.row_spread[rows]
+        size = flow.numel_of_type[self.graph.value_type[flow.root[value]]]
+        kept = np.array([*flow.kept, -1], dtype=np.int64)  # the last is of no pattern
+        one, same = kept[a.pattern], (size == a.numel) & (a.numel == b.numel)
+        before = (b.pattern >= 0) & (a.pattern < 0) & (size == a.numel) & (a.numel == kept[b.pattern])
+        after = (size == one) & ((a.pattern == b.pattern) | (b.numel == size))
+        fits = (rel == Rel.SAME) & (same | before | after)
+        fits |= (rel == Rel.TURNED) & same & (a.pattern < 0) & ~a.heavy
+        fits |= (rel == Rel.SPREAD) & (size == one) & (one > 1) & (spread == a.pattern) & (a.numel == b.numel)
+        fits &= ~(a.turned & (a.pattern >= 0))
+        return fits & ~(b.turned & ((a.pattern >= 0) | (b.pattern >= 0)))
+
+    def _from_others_of_the_pair(self, found: Ints, a: Ints, b: Ints) -> None:
+        """Where nothing speaks against a tensor, what speaks against another one between the same two parts."""
+        if not (found == OPEN).any():
+            return
+        edges, random = self.flow.edges, (self.graph.node_flags & Flag.RANDOM) != 0
+        ordered = (edges.rel == Rel.ORDER) & ~(random[edges.source] & random[edges.target])
+        after = self.part[edges.source[ordered]] * self.count + self.part[edges.target[ordered]]
+        pair = a * self.count + b
+        found[(found == OPEN) & np.isin(pair, after)] = REASONS.index(MEMORY)
+        pairs, place = np.unique(pair, return_inverse=True)
+        least = np.full(len(pairs), OPEN, dtype=np.int64)
+        np.minimum.at(least, place.reshape(-1), found)
+        np.minimum(found, least[place.reshape(-1)], out=found)
+
+    def _by_order(self, a: Ints, b: Ints) -> Ints:
+        """Of pairs of parts that could be one kernel by themselves, what the others have against it."""
+        start, users = self._users
+        last = np.full(self.count, -1, dtype=np.int64)  # the latest part that each waits for
+        np.maximum.at(last, users, np.repeat(np.arange(self.count), np.diff(start)))
+        first = np.full(self.count, self.count, dtype=np.int64)  # the first that waits for each
+        has = np.flatnonzero(np.diff(start))
+        first[has] = users[start[has]]
+        between = (last[b] > a) & (first[a] < b)
+        found = np.where(between, REASONS.index(BETWEEN), REASONS.index(ALONG))
+        wanted: dict[int, list[int]] = {}
+        for place in np.flatnonzero(between).tolist():
+            wanted.setdefault(int(a[place]), []).append(place)
+        begin, listed, left = start.tolist(), users.tolist(), STEPS
+        for source, places in sorted(wanted.items()):
+            ends = b[places]
+            reached, left = _reached(source, int(ends.max()), begin, listed, left)
+            found[[place for place, end in zip(places, ends.tolist()) if end in reached]] = REASONS.index(
+                CYCLE
+            )
+            if left <= 0:
+                break
+        return found
+
+    @cached_property
+    def _users(self) -> tuple[Ints, Ints]:
+        """The parts that wait for each part, in order: where each one's begin, and all on end."""
+        edges = self.flow.edges
+        source, target = self.part[edges.source], self.part[edges.target]
+        pairs = np.unique((source * self.count + target)[source != target])
+        source, target = np.divmod(pairs, max(self.count, 1))
+        return np.searchsorted(source, np.arange(self.count + 1)), target
+
+    # ------------------------------------------------------------ stretches
+
+    def _of_stretches(self, a: Ints, b: Ints) -> Ints:
+        """What ends the stretch between neighbours; of others, a home of their own, the budget, or what is between."""
+        pairs, place = np.unique(a * self.count + b, return_inverse=True)
+        a, b = np.divmod(pairs, max(self.count, 1))
+        begins = np.array([REASONS.index(name) if name in REASONS else OPEN for name in self.cut.begins])
+        found = np.where(b == a + 1, begins[b], OPEN)
+        for name, column in (self.cut.homes or {}).items():
+            differs = column[a] != column[b]
+            if name == DEVICE:
+                differs &= (column[a] >= 0) & (column[b] >= 0)
+            found[(found == OPEN) & differs] = REASONS.index(name)
+        for name, limit in zip(Budget._fields, self.cut.budget):
+            left = np.flatnonzero(found == OPEN)
+            if limit is not None and len(left):
+                over = self._together(name, a[left], b[left]) > limit
+                found[left[over]] = REASONS.index(FULL[name])
+        found[found == OPEN] = REASONS.index(BETWEEN)
+        return found[place.reshape(-1)]
+
+    def _together(self, name: str, a: Ints, b: Ints) -> Ints:
+        """What pairs of parts have together of what a budget counts."""
+        if name == "bytes":
+            return self._bytes[a] + self._bytes[b] - self._shared(a, b)
+        chosen = self.cut.fused.is_kernel if name == "operations" else np.ones(len(self.part), dtype=bool)
+        each = chosen if name == "operations" else self._flops.values
+        total = np.bincount(self.part[chosen], weights=each[chosen], minlength=self.count)
+        return total[a] + total[b]
+
+    @cached_property
+    def _touched(self) -> tuple[Ints, Ints, Ints]:
+        """Every part with every value that it touches: the part, the two as one number, and the bytes."""
+        rows, width = touched(self.cut.fused), max(len(self.graph.value_type), 1)
+        code = np.unique(self.part[rows.node] * width + rows.value)
+        part, value = np.divmod(code, width)
+        return part, code, self.flow.bytes_of_type[self.graph.value_type[value]]
+
+    @cached_property
+    def _bytes(self) -> Ints:
+        found = np.zeros(self.count, dtype=np.int64)
+        part, _, size = self._touched
+        np.add.at(found, part, size)
+        return found
+
+    def _shared(self, a: Ints, b: Ints) -> Ints:
+        """The bytes of values that both parts of each pair touch, looked up from the part that has fewer."""
+        part, code, size = self._touched
+        width = max(len(self.graph.value_type), 1)
+        start = np.searchsorted(part, np.arange(self.count + 1))
+        length = np.diff(start)
+        fewer, more = np.where(length[a] <= length[b], a, b), np.where(length[a] <= length[b], b, a)
+        pair = np.repeat(np.arange(len(a)), length[fewer])
+        at = np.arange(len(pair)) - np.repeat(np.cumsum(length[fewer]) - length[fewer], length[fewer])
+        at += start[fewer][pair]
+        looked_for = more[pair] * width + code[at] % width
+        near = np.minimum(np.searchsorted(code, looked_for), max(len(code) - 1, 0))
+        found = np.zeros(len(a), dtype=np.int64)
+        both = code[near] == looked_for if len(code) else np.zeros(0, dtype=bool)
+        np.add.at(found, pair[both], size[at[both]])
+        return found
+
+
+def _reached(source: int, end: int, start: list[int], users: list[int], steps: int) -> tuple[set[int], int]:
+    """The parts up to one of them that a path leads to through at least one other, and the steps that are left."""
+    found: set[int] = set()
+    waiting = [user for user in users[start[source] : start[source + 1]] if user < end]
+    seen = set(waiting)
+    while waiting and steps > 0:
+        part = waiting.pop()
+        for user in users[start[part] : start[part + 1]]:
+            steps -= 1
+            if user > end:
+                break  # they are in order
+            found.add(user)
+            if user < end and user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return found, steps
+
 
 WEIGHTS = (Role.PARAMETER, Role.BUFFER)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.models import model_spec
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 
@@ -19,14 +19,14 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser)
-    models.add_trace_options(parser, via=False)
+    model_spec.add_model_options(parser)
+    model_spec.add_trace_options(parser, via=False)
 
 
 def run(options: Any, out: Output) -> int:
     """Compile, and print the breaks."""
-    found = models.subject(options)
-    trace = models.traced(found, options, keep=False, via="dynamo")
+    found = model_spec.subject(options)
+    trace = model_spec.traced(found, options, keep=False, via="dynamo")
     rows = [dict(vars(row)) for row in trace.breaks]
     out.give({"model": found.label, "breaks": rows}, _text(found.label, rows))
     return int(bool(rows))

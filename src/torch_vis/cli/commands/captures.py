@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.cli.models import model_spec as models
-from torch_vis.cli.models.user_errors import users_code
+from torch_vis.cli.models import model_spec
+from torch_vis.cli.models.import_path import users_code
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 
@@ -24,7 +24,7 @@ CAPTURES = ("eager", "fx", "export", "dynamo", "aot", "onnx", "stablehlo")
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser)
+    model_spec.add_model_options(parser)
     parser.add_argument(
         "--capture", action="append", choices=CAPTURES, help="only this one; may be given several times"
     )
@@ -34,7 +34,7 @@ def run(options: Any, out: Output) -> int:
     """Capture in every way, and print the comparison."""
     import torch_vis as tv
 
-    found = models.subject(options)
+    found = model_spec.subject(options)
     with users_code(f"{found.label} failed on {found.given}"):
         which = options.capture or CAPTURES
         compared = tv.compare_captures(found.model, *found.args, kwargs=found.kwargs, captures=which)

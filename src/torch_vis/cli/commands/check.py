@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.cli.models import files
-from torch_vis.cli.models import model_spec as models
-from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.models import model_spec, targets
+from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import CheckFailed, GraphError, UsageError
@@ -23,8 +22,8 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser, positional="FILE|MODEL")
-    models.add_trace_options(parser)
+    model_spec.add_model_options(parser, positional="FILE|MODEL")
+    model_spec.add_trace_options(parser)
     parser.add_argument("--inputs", action="store_true", help="perturb each input as well")
     parser.add_argument("--shuffles", type=int, default=2, help="how many random orders (default: 2)")
 
@@ -33,7 +32,7 @@ def run(options: Any, out: Output) -> int:
     """Check, and say what was proved."""
     if options.fake:
         raise UsageError("a model of shapes only (--fake) has no results to compare")
-    is_file = files.is_trace(options.target)
+    is_file = targets.is_trace(options.target)
     trace = trace_of(options, "check", keep=True)
     try:
         if is_file:

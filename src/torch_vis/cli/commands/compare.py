@@ -13,9 +13,8 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.cli.models import files, weights
-from torch_vis.cli.models import model_spec as models
-from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.models import model_spec, targets
+from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
@@ -40,9 +39,9 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser, positional="FILE|MODEL", many=True)
-    models.add_trace_options(parser)
-    weights.add_trust_option(parser)
+    model_spec.add_model_options(parser, positional="FILE|MODEL", many=True)
+    model_spec.add_trace_options(parser)
+    targets.add_trust_option(parser)
     group = parser.add_argument_group("numbers")
     which = group.add_mutually_exclusive_group()
     which.add_argument(
@@ -71,14 +70,14 @@ def run(options: Any, out: Output) -> int:
         _has_numbers(options)
     elif options.tolerance is not None:
         raise UsageError("--tolerance is for numbers: add --numbers or --only-numbers")
-    if all(map(weights.is_weights, options.target)):
+    if all(map(targets.is_weights, options.target)):
         return _weights(options, out)
     before, after = (trace_of(options, "compare", keep=with_numbers, word=word) for word in options.target)
     found = tv.compare(before, after)
     if with_numbers:
         return _numbers(found, options, out)
     out.give(found.to_plain(), str(found))
-    if found.same and not options.fake and not any(map(files.is_trace, options.target)):
+    if found.same and not options.fake and not any(map(targets.is_trace, options.target)):
         out.say("both do the same; --numbers tells whether they compute the same as well")
     return int(not found.same)
 
@@ -107,12 +106,12 @@ def _has_numbers(options: Any) -> None:
     if options.fake:
         raise UsageError(f"--fake computes no numbers that {option} could compare")
     for word in options.target:
-        if weights.is_weights(word):
+        if targets.is_weights(word):
             raise UsageError(
                 f"{option} needs two models to run, and {word} holds weights alone; two files of weights are compared "
                 f"by their elements without {option}"
             )
-        if files.is_trace(word):
+        if targets.is_trace(word):
             raise UsageError(
                 f"{option} needs two models to run, and {word} is a file, which holds no tensors: name the models, as "
                 f"in net.py:make_model"
@@ -132,7 +131,7 @@ def _tolerance(text: str) -> float:
 
 def _weights(options: Any, out: Output) -> int:
     """Compare two files of weights."""
-    before, after = (weights.opened(word, trust=options.trust) for word in options.target)
+    before, after = (targets.opened(word, trust=options.trust) for word in options.target)
     before.title, after.title = options.target
     from torch_vis.interfaces.explorer.compare import compare_weights
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from torch_vis.cli.commands.table import PROGRAM
-from torch_vis.cli.models import files
+from torch_vis.cli.models import targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 
@@ -45,7 +45,7 @@ def run(options: Any, out: Output) -> int:
     proof = str(trace.check())
     os.makedirs(options.folder, exist_ok=True)
     paths = [os.path.join(options.folder, f"demo{ending}") for ending in (".tvz", ".html", ".svg", ".md")]
-    files.write(trace, paths, None, out)
+    targets.write(trace, paths, None, out)
     closing = f"{trace.table()}\n\nproof: {proof}\n\ngo on with\n  {PROGRAM} summary {paths[0]} --depth all"
-    out.give({**files.facts(trace), "proof": proof, "files": paths}, closing)
+    out.give({**targets.facts(trace), "proof": proof, "files": paths}, closing)
     return 0

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.cli.commands import summary
 from torch_vis.cli.commands.table import PROGRAM
-from torch_vis.cli.models import files, weights
-from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.models import model_spec, targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
@@ -25,10 +24,10 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser, positional="FILE|MODEL")
-    models.add_trace_options(parser)
+    model_spec.add_model_options(parser, positional="FILE|MODEL")
+    model_spec.add_trace_options(parser)
     parser.add_argument("--against", metavar="FILE|MODEL", help="a second one, to compare with")
-    weights.add_trust_option(parser)
+    targets.add_trust_option(parser)
 
 
 def run(options: Any, out: Output) -> int:
@@ -51,15 +50,15 @@ def run(options: Any, out: Output) -> int:
 
 def _opened(word: str | None, options: Any) -> Subject:
     """What the explorer shows: what is in a file, or a model, with its run if one was asked for."""
-    if weights.is_weights(word):
-        return weights.opened(str(word), trust=options.trust)
-    if files.is_trace(word):
+    if targets.is_weights(word):
+        return targets.opened(str(word), trust=options.trust)
+    if targets.is_trace(word):
         from torch_vis.interfaces.explorer.trace_source import TraceSubject
 
-        return TraceSubject(files.load(str(word)))
-    found = models.subject(options, word, needs_inputs=False)
+        return TraceSubject(targets.load(str(word)))
+    found = model_spec.subject(options, word, needs_inputs=False)
     asked = options.input or options.backward or options.loss or options.via
-    trace = models.traced(found, options) if asked else None
+    trace = model_spec.traced(found, options) if asked else None
     from torch_vis.interfaces.explorer.explorer import subject_of
 
     subject = subject_of(found.model, trace=trace)

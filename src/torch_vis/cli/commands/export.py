@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.cli.models import files
-from torch_vis.cli.models import model_spec as models
-from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.models import model_spec, targets
+from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
@@ -19,16 +18,16 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser, positional="FILE|MODEL")
-    models.add_trace_options(parser)
-    files.add_output_option(parser)
+    model_spec.add_model_options(parser, positional="FILE|MODEL")
+    model_spec.add_trace_options(parser)
+    targets.add_output_option(parser)
 
 
 def run(options: Any, out: Output) -> int:
     """Load or trace, then write."""
     if not options.output:
         raise UsageError("where to? name a file: -o model.onnx")
-    files.can_write(options.output, options.format)
-    written = files.write(trace_of(options, "export"), options.output, options.format, out)
+    targets.can_write(options.output, options.format)
+    written = targets.write(trace_of(options, "export"), options.output, options.format, out)
     out.give({"files": written}, "")
     return 0

@@ -5,13 +5,11 @@ The reports are those of a trace in Python: `torch-vis report memory net.tvz` pr
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from torch_vis._trace import REPORTS, Trace
-from torch_vis.cli.models import files
-from torch_vis.cli.models import model_spec as models
-from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis._reports import REPORTS
+from torch_vis.cli.models import model_spec, targets
+from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError, no_match
@@ -19,7 +17,6 @@ from torch_vis.errors import UsageError, no_match
 EXAMPLES = (
     ("where the memory of a saved run goes", "torch-vis report memory net.tvz"),
     ("how long it would take on another machine", "torch-vis report latency net.tvz --hardware 'H100 SXM'"),
-    ("all that can be found out, in one file", "torch-vis export net.tvz -o net.md"),
     (
         "gradients of a model, as data for another program",
         "torch-vis report gradients net.py:make_model --input 2x8 --backward --json",
@@ -32,8 +29,8 @@ TEXTS = frozenset({"by", "hardware"})
 def add_options(parser: Parser) -> None:
     """Its options: the report, what it is about, and the options of all reports."""
     parser.add_argument("report", metavar="REPORT", help=f"one of {', '.join(REPORTS)}")
-    models.add_model_options(parser, positional="FILE|MODEL")
-    models.add_trace_options(parser)
+    model_spec.add_model_options(parser, positional="FILE|MODEL")
+    model_spec.add_trace_options(parser)
     group = parser.add_argument_group("options of a report, as its method in Python has them")
     for option, reports in _options().items():
         group.add_argument(f"--{option.replace('_', '-')}", metavar="X", help=f"of {' and '.join(reports)}")
@@ -45,7 +42,7 @@ def run(options: Any, out: Output) -> int:
     if options.report not in REPORTS:
         raise no_match("report", options.report, REPORTS)
     chosen = _chosen(options)
-    if options.report in NEED_TENSORS and files.is_trace(options.target):
+    if options.report in NEED_TENSORS and targets.is_trace(options.target):
         raise UsageError(
             f"{options.report} looks at tensors, and a file holds none: name the model, with --input and --backward"
         )
@@ -60,8 +57,8 @@ def run(options: Any, out: Output) -> int:
 def _options() -> dict[str, list[str]]:
     """The options that reports take, and which reports take each."""
     options: dict[str, list[str]] = {}
-    for name in REPORTS:
-        for option in list(inspect.signature(getattr(Trace, name)).parameters)[1:]:
+    for name, question in REPORTS.items():
+        for option in question.options:
             options.setdefault(option, []).append(name)
     return options
 

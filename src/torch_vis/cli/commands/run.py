@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.cli.commands.table import PROGRAM
 from torch_vis.cli.main import ScriptRaised
-from torch_vis.cli.models import files
+from torch_vis.cli.models import targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
-from torch_vis.cli.script.script import Script, prepare, show_as_its_own
-from torch_vis.cli.script.torch_import import when_torch_is_loaded
+from torch_vis.cli.script.script import Script, prepare, show_as_its_own, when_torch_is_loaded
 from torch_vis.errors import TorchVisError, UsageError, no_match
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def add_options(parser: Parser) -> None:
         "with --step, the N-th",
     )
     which.add_argument("--stop", action="store_true", help="end the script when the trace is written")
-    files.add_output_option(parser)
+    targets.add_output_option(parser)
     parser.add_argument(
         "-m",
         dest="module_name",
@@ -111,7 +110,7 @@ def run(options: Any, out: Output) -> int:
     """Run the script to its end; what it raises is carried out as it was."""
     script: Script = options.script
     session = Session(options, out)
-    files.can_write(session.paths, options.format)
+    targets.can_write(session.paths, options.format)
     go = prepare(script)
     if os.environ.get("RANK", "0") in ("", "0"):
         out.say(f"{script.name}: waiting for {session.words}")
@@ -187,7 +186,7 @@ class Session:
         took = duration(trace.meta["wall_ns"])
         self.out.say(f"{found.label}: {many(len(trace.graph), 'operation')} in {took}")
         try:
-            written = files.write(trace, self.paths, self.options.format, self.out)
+            written = targets.write(trace, self.paths, self.options.format, self.out)
         except (TorchVisError, OSError) as error:
             self.failed = f"the trace could not be written: {error}"
             self.out.say(self.failed)
@@ -195,7 +194,7 @@ class Session:
         self.document = {
             "script": self.options.script.name,
             "traced": found.label,
-            **files.facts(trace),
+            **targets.facts(trace),
             "files": written,
         }
         if self.options.stop and sys.exc_info()[0] is None:
@@ -229,10 +228,10 @@ class Session:
 
     def _instead(self) -> str:
         """What the script did in the place of what was waited for."""
-        from torch_vis.cli.script import module_calls as calls
+        from torch_vis.cli.script import module_calls
 
         assert self.watch is not None
-        name, seen = self.options.module, sorted(calls.names)
+        name, seen = self.options.module, sorted(module_calls.names)
         if name and seen and not self.watch.calls:
             return f": {no_match('module', name, seen)}"
         if self.watch.steps and not name:

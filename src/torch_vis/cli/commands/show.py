@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torch_vis.cli.models import files
-from torch_vis.cli.models import model_spec as models
-from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.models import model_spec, targets
+from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import FileError
@@ -23,8 +22,8 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser, positional="FILE|MODEL")
-    models.add_trace_options(parser)
+    model_spec.add_model_options(parser, positional="FILE|MODEL")
+    model_spec.add_trace_options(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where the page is written (default: a temporary folder)"
     )
@@ -42,7 +41,7 @@ def run(options: Any, out: Output) -> int:
         path = os.path.abspath(word)
     else:
         path = os.path.abspath(options.output or _temporary(word))
-        files.can_write([path], None)
+        targets.can_write([path], None)
         trace_of(options, "show").save(path)
     opened = not options.no_browser and _open(path)
     out.give(

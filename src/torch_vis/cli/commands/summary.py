@@ -8,9 +8,8 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import Any
 
-from torch_vis.cli.models import files, weights
-from torch_vis.cli.models import model_spec as models
-from torch_vis.cli.models.trace_or_model import trace_of
+from torch_vis.cli.models import model_spec, targets
+from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 
@@ -23,10 +22,10 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser, positional="FILE|MODEL")
-    models.add_trace_options(parser)
+    model_spec.add_model_options(parser, positional="FILE|MODEL")
+    model_spec.add_trace_options(parser)
     add_table_options(parser)
-    weights.add_trust_option(parser)
+    targets.add_trust_option(parser)
 
 
 def add_table_options(parser: Parser) -> None:
@@ -47,21 +46,21 @@ def _depth(text: str) -> int | str | None:
 
 def run(options: Any, out: Output) -> int:
     """Print the tree."""
-    if weights.is_weights(options.target):
-        return weights.give(weights.opened(options.target, trust=options.trust), options, out)
-    if not files.is_trace(options.target):
-        found = models.subject(options, needs_inputs=False)
+    if targets.is_weights(options.target):
+        return targets.give(targets.opened(options.target, trust=options.trust), options, out)
+    if not targets.is_trace(options.target):
+        found = model_spec.subject(options, needs_inputs=False)
         if not found.can_run:
             return _without_run(found, out)
-        trace = models.traced(found, options, keep=False)
+        trace = model_spec.traced(found, options, keep=False)
     else:
         trace = trace_of(options, "summary")
-    document = {**files.facts(trace), "modules": _modules(trace)} if options.json else None
+    document = {**targets.facts(trace), "modules": _modules(trace)} if options.json else None
     out.give(document, "" if options.json else trace.table(depth=options.depth, width=options.width))
     return 0
 
 
-def _without_run(found: models.Subject, out: Output) -> int:
+def _without_run(found: model_spec.Subject, out: Output) -> int:
     """The tree of a model that cannot run for want of inputs."""
     import json
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_vis.cli.commands.summary import add_table_options
-from torch_vis.cli.models import files
-from torch_vis.cli.models import model_spec as models
+from torch_vis.cli.models import model_spec, targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 
@@ -25,18 +24,18 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    models.add_model_options(parser)
-    models.add_trace_options(parser)
+    model_spec.add_model_options(parser)
+    model_spec.add_trace_options(parser)
     add_table_options(parser)
-    files.add_output_option(parser)
+    targets.add_output_option(parser)
 
 
 def run(options: Any, out: Output) -> int:
     """Trace, print and save."""
-    files.can_write(options.output, options.format)
-    found = models.subject(options)
-    trace = models.traced(found, options, keep=False)
-    written = files.write(trace, options.output, options.format, out)
-    document = {**files.facts(trace), "files": written}
+    targets.can_write(options.output, options.format)
+    found = model_spec.subject(options)
+    trace = model_spec.traced(found, options, keep=False)
+    written = targets.write(trace, options.output, options.format, out)
+    document = {**targets.facts(trace), "files": written}
     out.give(document, "" if options.quiet else trace.table(depth=options.depth, width=options.width))
     return 0

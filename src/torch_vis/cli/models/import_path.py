@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module, util
 from typing import Any
 
-from torch_vis.cli.models.user_errors import users_code
-from torch_vis.errors import NoMatch, UsageError, no_match
-from torch_vis.graph.text import and_more
+from torch_vis.errors import NoMatch, TorchVisError, UsageError, no_match
 
 MOST = 24  # names that a line lists
 
@@ -22,6 +22,8 @@ def find(target: str, kind: str) -> Any:
     module = _file(place) if place.endswith(".py") else _module(place, target)
     if not attribute:
         names = candidates(module)
+        from torch_vis.graph.text import and_more
+
         there = f"; there are {and_more(names, MOST)}" if names else ""
         raise UsageError(f"{target!r} names no {kind}: write {place}:NAME{there}")
     found: Any = module
@@ -75,3 +77,37 @@ def _module(name: str, target: str) -> Any:
         if name == error.name or name.startswith(f"{error.name}."):
             raise NoMatch(f"there is no module {error.name!r} (looked for {target!r})") from error
         raise UsageError(f"{name} cannot be imported: {error}") from error
+
+
+class UsersCodeFailed(UsageError):
+    """The user's model, factory or loss raised; ``__cause__`` is what it raised."""
+
+
+@contextmanager
+def users_code(what: str, *, leave: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    """Turn an exception from inside into ``what: its class: its first line (file:line)``."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (TorchVisError, *leave)):
+            raise
+        text = str(error).strip().split("\n", 1)[0]
+        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise UsersCodeFailed(f"{what}: {said}{_where(error)}; --traceback shows more") from error
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line that belongs neither to an installed package nor to us."""
+    found = ""
+    step = error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        if (
+            not file.startswith((ours, "<"))
+            and "site-packages" not in file
+            and f"{os.sep}lib{os.sep}python" not in file
+        ):
+            found = f" ({os.path.relpath(file) if os.path.isabs(file) else file}:{step.tb_lineno})"
+        step = step.tb_next
+    return found

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import inspect
 from argparse import ArgumentTypeError
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch_vis.cli.models import import_path as named
 from torch_vis.cli.models import inputs, libraries
-from torch_vis.cli.models.user_errors import users_code
+from torch_vis.cli.models.import_path import UsersCodeFailed, users_code
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
     from torch_vis._trace import Trace
+
 
 SEEDS = 2**64  # that torch tells apart
 VIA = ("fx", "export", "dynamo", "aot")
@@ -163,9 +167,7 @@ def _world(options: Any, fake: bool) -> AbstractContextManager[Any]:
 def _made(world: Any, maker: Callable[[], Any]) -> Any:
     if isinstance(world, nullcontext):
         return maker()
-    from torch_vis.cli.models import fake
-
-    return fake.make(world, maker)
+    return make(world, maker)
 
 
 def _make(options: Any, target: str | None, label: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -305,3 +307,42 @@ def _loss(name: str | None) -> Callable[[Any], Any] | None:
         return getattr(floating[0], name)()
 
     return reduced
+
+
+Made = TypeVar("Made")
+
+
+def make(world: FakeTensorMode, maker: Callable[[], Made]) -> Made:
+    """Make a model in the fake world.
+
+    A constructor that reads numbers (timm's take drop rates from a ``linspace``) cannot run there. It is run with real
+    tensors, and each parameter becomes a fake one as soon as it is registered, before anything is written to it.
+    """
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+
+    try:
+        with world:
+            return maker()
+    except UsersCodeFailed as error:
+        if not isinstance(error.__cause__, DataDependentOutputException):
+            raise
+    with _registered_as_fake(world):
+        return maker()
+
+
+@contextmanager
+def _registered_as_fake(world: FakeTensorMode) -> Iterator[None]:
+    import torch
+
+    before = torch.nn.Module.register_parameter
+
+    def register(self: torch.nn.Module, name: str, param: Any) -> None:
+        if isinstance(param, torch.nn.Parameter) and not isinstance(param, torch.nn.UninitializedParameter):
+            param = torch.nn.Parameter(world.from_tensor(param.detach()), requires_grad=param.requires_grad)
+        before(self, name, param)
+
+    torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = before  # type: ignore[method-assign]

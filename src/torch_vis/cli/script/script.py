@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from torch_vis.errors import FileError, NoMatch
-
-OURS = os.path.dirname(os.path.abspath(__file__))
 
 
 class Script(NamedTuple):
@@ -151,3 +149,42 @@ def script_part(trace: TracebackType | None) -> TracebackType | None:
     if last is None:
         return trace
     return last.tb_next
+
+
+def when_torch_is_loaded(action: Callable[[], None]) -> None:
+    """Do something as soon as torch is there: at once, or when it is imported."""
+    if "torch" in sys.modules:
+        action()
+    else:
+        sys.meta_path.insert(0, _Waiting(action))
+
+
+class _Waiting:
+    """A finder that finds torch as usual, and notes when its module has been run."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Torch as the path has it, with an end to its loading."""
+        if name != "torch":
+            return None
+        self.forget()
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        load = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module  # what remains is the loader as it was
+            load(module)
+            self.action()
+
+        loader.exec_module = exec_module
+        return spec
+
+    def forget(self) -> None:
+        """Look for nothing any more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)

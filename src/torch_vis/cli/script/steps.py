@@ -1,33 +1,23 @@
-"""The steps of a script that knows nothing of us: counted as they pass, and the ones that are wanted recorded.
-
-A training step is what happens from the end of one ``optimizer.step()`` to the end of the next; with several
-optimizers, of the one that stepped first. The first step begins with the first call of a model: of a module that has
-parameters or buffers. Where no optimizer steps, a step is one outermost call of a model. Which of the two a script does
-shows only later, so a call is recorded as well and kept until a training step takes its place.
-
-Calls of one module by name are followed by their backward: the recording goes on to the end of the step, and
-is then cut to what ran in them.
-
-While nothing is recorded, there is one hook that runs once for each ``optimizer.step()``, and until the wanted call has
-passed a wrapper around ``Module.__call__``. Afterwards there is nothing at all.
-"""
+"""The steps of a training in a script: where each begins and ends, and the recording of the one that is asked for."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
+from torch.optim import optimizer
+from torch.utils import _python_dispatch as dispatch
 
 from torch_vis._trace import Trace
 from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.session import name_inputs
-from torch_vis.cli.script import module_calls as calls
-from torch_vis.cli.script.optimizer_hook import hook_last
-from torch_vis.cli.script.recording import Stretch
+from torch_vis.capture.recording.recorder import FORWARD
+from torch_vis.capture.session import Capture, name_inputs
+from torch_vis.cli.script import module_calls
 from torch_vis.graph.subset import calls_alone
 
 PATIENCE = (
@@ -84,14 +74,14 @@ class Watch:
     def install(self) -> None:
         """Begin to watch."""
         self._hook = hook_last(self._stepped)
-        calls.wrap(self._called)
+        module_calls.wrap(self._called)
         os.register_at_fork(after_in_child=self._in_child)
 
     def remove(self) -> None:
         """Leave nothing behind."""
         self.done = True
         self._stop()
-        calls.unwrap()
+        module_calls.unwrap()
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -124,16 +114,16 @@ class Watch:
         if self.steps or self.wanted.module is not None or self.wanted.steps.first == 1:
             self.say(f"recording {label} …")  # and not of a call that is recorded in case nothing else comes
         self._label = label
-        calls.unwrap()
+        module_calls.unwrap()
         self._stretch = Stretch()
         self._stretch.begin()
         if self.wanted.module is not None or not self.steps:
-            calls.wrap(self._called)  # around the recorder's own, so that ours is the last to be left
+            module_calls.wrap(self._called)  # around the recorder's own, so that ours is the last to be left
 
     def _stop(self) -> Stretch | None:
         stretch, self._stretch = self._stretch, None
         if stretch is not None:
-            calls.unwrap()
+            module_calls.unwrap()
             stretch.end()
         return stretch
 
@@ -156,7 +146,7 @@ class Watch:
         steps = self.wanted.steps
         if self._optimizer is None:
             self._optimizer = optimizer
-            calls.unwrap()
+            module_calls.unwrap()
             if self._stretch is not None and steps.first > 1:
                 self._stop()  # a call that was half-way: this is a training
         if optimizer is not self._optimizer:
@@ -176,7 +166,7 @@ class Watch:
         if self.done or threading.get_ident() != self.thread or not self._counts(module, depth):
             if self._owed is not None and depth == 0 and has_state(module):
                 self._model_called_again()
-            return calls.go_on(module, args, kwargs)
+            return module_calls.go_on(module, args, kwargs)
         self.calls += 1
         span = self.wanted.calls
         if self.calls == span.first and self._stretch is None:
@@ -184,7 +174,7 @@ class Watch:
         ending = self.calls == span.last and self._stretch is not None
         before = self._stretch.scopes if self._stretch is not None else 0
         try:
-            made = calls.go_on(module, args, kwargs)
+            made = module_calls.go_on(module, args, kwargs)
         except Exception as error:
             if ending and self._stretch is not None:
                 self._after(module, args, kwargs, None, error)
@@ -206,7 +196,7 @@ class Watch:
     def _counts(self, module: torch.nn.Module, depth: int) -> bool:
         """Whether a call is one of those that are counted."""
         if self.wanted.module is not None:
-            return calls.is_named(module, self.wanted.module, depth)
+            return module_calls.is_named(module, self.wanted.module, depth)
         return depth == 0 and not self.steps and has_state(module)
 
     def _after(
@@ -279,3 +269,114 @@ def _may_train(module: torch.nn.Module) -> bool:
 def has_state(module: torch.nn.Module) -> bool:
     """Whether a module has parameters or buffers; a transform of images has neither."""
     return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+
+
+class Table(OrderedDict[int, Callable[..., Any]]):
+    """Hooks by number; one of them is always the last to be called."""
+
+    last: int | None = None
+
+    def values(self) -> Any:
+        """The hooks as they are now, in a list of its own."""
+        found = [hook for number, hook in self.items() if number != self.last]
+        return found if self.last is None or self.last not in self else [*found, self[self.last]]
+
+
+def hook_last(hook: Callable[..., Any]) -> Any:
+    """Register a hook for all optimizers; what comes back has a ``remove``."""
+    table = optimizer._global_optimizer_post_hooks
+    if not isinstance(table, Table):
+        if table:  # someone holds on to it: put ours beside theirs, in the order in which they came
+            return optimizer.register_optimizer_step_post_hook(hook)
+        table = optimizer._global_optimizer_post_hooks = Table()
+    handle = optimizer.register_optimizer_step_post_hook(hook)
+    table.last = handle.id
+    return handle
+
+
+BACKWARD = 6  # the place in a row of the log that says whether it was one of backward
+FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode")
+
+
+class Stretch:
+    """One recording that begins and ends inside calls of the script's, not nested with its ``with`` blocks."""
+
+    def __init__(self) -> None:
+        self.capture = Capture(keep=False)
+        self._has_outcome = False
+
+    def begin(self) -> None:
+        """Record from here on.
+
+        Modes are a stack, and a mode of the script's that is there now may end before we do: it has to find itself on
+        top. So ours goes below it.
+        """
+        above = _take_off(None)
+        self.capture.__enter__()
+        _put_on(above)
+
+    def end(self) -> None:
+        """Up to here."""
+        above = _take_off(self.capture.mode)
+        self.capture.__exit__()
+        _put_on(above)
+        if above:
+            return
+        for flag in FLAGS:  # where modes ended out of order, torch remembers one that is gone
+            if getattr(dispatch, flag, False) and not dispatch._get_current_dispatch_mode_stack():
+                setattr(dispatch, flag, False)
+
+    def abandon(self) -> None:
+        """Note nothing more, in a process that has only inherited this."""
+        self.capture.recorder.closed = True
+
+    def of_call(self, inputs: list[tuple[str, torch.Tensor]], output: Any) -> None:
+        """It was one call of a model, with these inputs and this output."""
+        self.capture.inputs = inputs
+        self.capture.output = output
+        self.capture.has_output = True
+
+    def finish(self, error: BaseException | None = None, *, root: torch.nn.Module | None = None) -> Trace:
+        """What was recorded, named from ``root``; or from the one model among modules without state (a loss)."""
+        if root is not None:
+            self.capture.roots = [("", root)]
+        else:
+            found = self.capture.outermost_modules()
+            models = [module for _, module in found if next(module.parameters(), None) is not None]
+            if len(models) == 1:
+                self.capture.roots = [("", models[0])]
+        return Trace.of(self.capture.finish().run, error=error)
+
+    # ---------------------------------------------------------------- where it stands
+
+    @property
+    def scopes(self) -> int:
+        """How many calls have been recorded so far."""
+        return len(self.capture.recorder.scopes)
+
+    def call_of(self, module: torch.nn.Module, since: int) -> int | None:
+        """The first call of a module among those from a number on."""
+        rec = self.capture.recorder
+        number = rec.module_numbers.get(id(module))
+        return next((at for at in range(since, len(rec.scopes)) if rec.scopes[at][0] == number), None)
+
+    def has_backward(self) -> bool:
+        """Whether an operation of a backward pass has been recorded."""
+        rec = self.capture.recorder
+        return any(rec.log[place + BACKWARD] != FORWARD for place in rec.row_starts())
+
+
+def _take_off(down_to: Any) -> list[Any]:
+    """Pop the plain modes of the stack, all or those above one; a mode that torch keeps apart (a fake mode) stays."""
+    taken = []
+    while torch._C._len_torch_dispatch_stack():
+        top = dispatch._get_current_dispatch_mode()
+        if top is None or top is down_to or getattr(top, "_mode_key", None) is not None:
+            break
+        taken.append(dispatch._pop_mode())
+    return taken[::-1]
+
+
+def _put_on(modes: list[Any]) -> None:
+    for mode in modes:
+        dispatch._push_mode(mode)

@@ -21,7 +21,7 @@ from torch_vis.exporters.python_code.containers import LITERALS, plan_of
 from torch_vis.graph.call import Slot, Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase, Role
-from torch_vis.replay.inputs import Entry
+from torch_vis.replay.live_run import Entry
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import needed_nodes
 

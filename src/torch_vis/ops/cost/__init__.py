@@ -19,13 +19,13 @@ Fourier transforms      5 n log2 n for n complex numbers, half of it for real on
 what numbers decide     nothing is skipped: repeated indices, padding rows, labels left out and sequences that are
                         shorter than the tensor count like all others.
 sparse, nested tensors  by the elements that they store, which the run notes; attention pads nested ones to their box.
-singular, eigenvalues   an estimate: the textbook's direct steps, and two sweeps for each value: see ``spectral``. The
+singular, eigenvalues   an estimate: the textbook's direct steps, and two sweeps for each value: see ``linalg``. The
                         exponential of a matrix is one too.
 ``moved_bytes``         the least that must pass between kernel and memory: each byte that is needed read once, each
                         byte that is made written once. Views move none; an expanded tensor has the bytes under it; a
                         lookup reads the rows that it returns; an operation in place reads and writes. A tensor that
                         is given twice (``x * x``, ``x.t() @ x``) is read once, and so is memory that two views share,
-                        unless they cross in two dimensions: see ``reading``. What ``beta=0`` tells ``addmm`` to
+                        unless they cross in two dimensions: see ``shared_reads``. What ``beta=0`` tells ``addmm`` to
                         ignore is not read. Fusion and partition count in the same way, of many operations as of one.
 ======================= ==============================================================================================
 
@@ -39,7 +39,6 @@ from torch_vis.ops.cost import (  # noqa: F401  (importing a file registers its 
     attention,
     convolution,
     data_movement,
-    einsum,
     elementwise,
     fourier,
     indexing,
@@ -52,10 +51,7 @@ from torch_vis.ops.cost import (  # noqa: F401  (importing a file registers its 
     quantization,
     recurrent,
     reduction,
-    resampling,
     sparse,
-    spectral,
-    transformer,
 )
 from torch_vis.ops.cost.compute import costs, uncovered
 from torch_vis.ops.cost.operation import UNKNOWN_BYTES, Cost, Operation

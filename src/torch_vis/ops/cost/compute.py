@@ -12,8 +12,7 @@ import numpy as np
 from torch_vis.graph import Call, Column, Graph, Slot, TensorType
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.cost.grouping import classes
-from torch_vis.ops.cost.nested_sizes import with_nested_sizes
+from torch_vis.ops.call_groups import classes
 from torch_vis.ops.cost.operation import (
     UNKNOWN_BYTES,
     Cost,
@@ -24,7 +23,7 @@ from torch_vis.ops.cost.operation import (
 )
 from torch_vis.ops.cost.registry import Entry, formula_of
 from torch_vis.ops.cost.shared_reads import is_unread, read_bytes
-from torch_vis.ops.cost.sparse_sizes import with_sparse_sizes
+from torch_vis.ops.cost.sparse import with_nested_sizes, with_sparse_sizes
 
 LARGEST = 2**63 - 1
 BY_TYPE = -2  # in a table of bytes: to be taken from the types

@@ -1,0 +1,44 @@
+"""The table of reports: for each question about a run the class that answers it, and the options that it takes.
+
+``Trace`` has a method of each name, and the command line a report (``torch-vis report memory run.tvz``). This is the
+one look upwards from the trace to the analyses; nothing is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class Question(NamedTuple):
+    """What answers it (``module:class``, made of the run and the options), and the options' names."""
+
+    target: str
+    options: tuple[str, ...] = ()
+    needs_numbers: bool = False
+    """Whether a run on shapes alone cannot answer it."""
+
+
+REPORTS: dict[str, Question] = {
+    "summary": Question("torch_vis.analysis.summary:Summary"),
+    "memory": Question("torch_vis.analysis.memory.report:MemoryReport"),
+    "time": Question("torch_vis.analysis.time.report:TimeReport", needs_numbers=True),
+    "gradients": Question("torch_vis.analysis.gradients.report:GradientFlow", needs_numbers=True),
+    "fusion": Question("torch_vis.analysis.fusion.report:FusionReport"),
+    "partition": Question(
+        "torch_vis.analysis.partition.report:PartitionReport",
+        ("by", "depth", "max_operations", "max_flops", "max_bytes"),
+    ),
+    "roofline": Question(
+        "torch_vis.analysis.machine.roofline:RooflineReport", ("hardware",), needs_numbers=True
+    ),
+    "latency": Question("torch_vis.analysis.machine.latency:LatencyReport", ("hardware", "calibration")),
+}
+FULL_REPORT = "torch_vis.analysis.full_report:write_report"
+EXPLORE = "torch_vis.interfaces.explorer.explorer:explore"
+
+
+def resolved(target: str) -> Any:
+    """What a ``module:name`` of the tables above names."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
