@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.analysis.report import Report, most
 from torch_vis.graph.lifetimes import peak_memory
-from torch_vis.graph.module_table import Outline
+from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, size
 from torch_vis.ops.cost.compute import why_uncovered
@@ -85,7 +85,7 @@ class Summary(Report):
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._outline = Outline(trace.graph, trace.metrics)
+        self._outline = ModuleTable(trace.graph, trace.metrics)
         self.model: str | None = trace.meta.get("model")
         self.operations = {
             Phase(phase).name.lower(): number

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.errors import no_match
-from torch_vis.graph.types import Array, Bools
+from torch_vis.graph.types import Array, Bools, Ints
 
 
 class Column:
@@ -36,6 +36,27 @@ class Column:
         """The sum over the rows that are known; None if none is."""
         values = self.values if self.known is None else self.values[self.known]
         return values.sum().item() if len(values) or not len(self.values) else None
+
+    def sums(self, group: Ints, count: int, rows: Ints | None = None) -> tuple[list[Any], Bools]:
+        """The sum over each of ``count`` groups of rows, and which of the sums are too low.
+
+        ``group`` says which group a row is in, of all rows or of the chosen ones. A group of which no row is known has
+        None for a sum; one of which some are not known has a sum that is too low.
+
+        >>> column = Column("flops", np.array([6, 4, 0]), known=np.array([True, True, False]))
+        >>> column.sums(np.array([0, 1, 1]), 3)
+        ([6, 4, 0], array([False,  True, False]))
+        """
+        values = self.values if rows is None else self.values[rows]
+        sums = np.zeros(count, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
+        if self.known is None:
+            np.add.at(sums, group, values)
+            return sums.tolist(), np.zeros(count, dtype=bool)
+        known = self.known if rows is None else self.known[rows]
+        np.add.at(sums, group[known], values[known])
+        some, gaps = (np.bincount(group[mask], minlength=count) > 0 for mask in (known, ~known))
+        cells = [None if gap and not any_ else cell for cell, any_, gap in zip(sums.tolist(), some, gaps)]
+        return cells, gaps
 
     def filled(self, other: Column) -> Column:
         """This column, with the rows of another where it knows none.

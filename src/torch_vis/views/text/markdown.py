@@ -14,7 +14,7 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
-from torch_vis.graph.module_table import Outline
+from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, size
@@ -40,7 +40,7 @@ def save(path: PathLike, run: Run) -> None:
 def report(run: Run) -> str:
     """The report as text."""
     graph, metrics, limits, meta = run.graph, run.metrics, run.limits, run.meta
-    outline = Outline(graph, metrics)
+    outline = ModuleTable(graph, metrics)
     lines = [f"# {escaped(str(meta.get('model') or 'Run'))}", "", escaped(title_of(graph, meta)), ""]
     lines += [
         f"- **{name}**: {escaped(fact)}" for name, fact in totals(graph, metrics, meta, outline).items()
@@ -72,7 +72,7 @@ def _breaks(meta: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _modules(outline: Outline) -> list[str]:
+def _modules(outline: ModuleTable) -> list[str]:
     _, rows, hidden = tree_rows(outline, "auto")
     numbers = number_columns(rows)
     titles = [("backward " if name.startswith("backward") else "") + _title(name) for name in numbers]

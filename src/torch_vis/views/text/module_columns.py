@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch_vis.graph.module_totals import Sums
+from torch_vis.graph.module_table import Totals
 from torch_vis.graph.text import count, duration, size
 
 
@@ -57,7 +57,7 @@ class Row:
     """One row of the table: a module's has a number of calls, one of bare operations has none."""
 
     name: str
-    figures: Sums
+    figures: Totals
     type: str = ""
     output: str = ""
     calls: str = ""
@@ -192,7 +192,7 @@ def _share(wanted: Mapping[str, int], room: int) -> dict[str, int]:
     return widths
 
 
-def _figure(figure: Figure, sums: Sums) -> str:
+def _figure(figure: Figure, sums: Totals) -> str:
     number = getattr(sums, figure.name)
     if number is None:
         return ""

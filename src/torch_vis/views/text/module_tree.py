@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics, TensorType
 from torch_vis.graph.lifetimes import Peak, peak_memory
-from torch_vis.graph.module_table import Line, Outline
-from torch_vis.graph.module_totals import Block, Sums
+from torch_vis.graph.module_table import ModuleNode, ModuleRow, ModuleTable, Totals
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, many, size
@@ -51,7 +50,7 @@ def table(
     if depth is not None and depth != "auto" and (type(depth) is not int or depth < 1):
         raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")
     graph, metrics, meta = run.graph, run.metrics, run.meta
-    outline = Outline(graph, metrics)
+    outline = ModuleTable(graph, metrics)
     width = max(48, width or min(WIDEST, shutil.get_terminal_size((110, 24)).columns))
     levels, rows, hidden = tree_rows(outline, depth)
     title = title_of(graph, meta)
@@ -75,14 +74,14 @@ def table(
 class Item(NamedTuple):
     """A place in the tree: a module's line or, where that is None, a row that sums up its parent's own operations."""
 
-    line: Line | None
+    line: ModuleRow | None
     row: Row | None
     depth: int
     stem: str  # the box characters before it
     below: str  # and before what is inside it
 
 
-def tree_rows(outline: Outline, depth: int | Literal["auto"] | None) -> tuple[int | None, list[Row], int]:
+def tree_rows(outline: ModuleTable, depth: int | Literal["auto"] | None) -> tuple[int | None, list[Row], int]:
     """How many levels are shown, their rows, and how many rows are not shown."""
     items = list(_walk(outline))
     levels = max((item.depth for item in items), default=0) + 1
@@ -101,7 +100,7 @@ def tree_rows(outline: Outline, depth: int | Literal["auto"] | None) -> tuple[in
     return (None if cut else levels), rows, len(items) - len(shown)
 
 
-def _walk(outline: Outline) -> Iterator[Item]:
+def _walk(outline: ModuleTable) -> Iterator[Item]:
     """Everything that the tree could show, in reading order."""
     stack = _inside(outline, None, "")[::-1]
     while stack:
@@ -111,7 +110,7 @@ def _walk(outline: Outline) -> Iterator[Item]:
             stack.extend(reversed(_inside(outline, item.line, item.below)))
 
 
-def _inside(outline: Outline, line: Line | None, stem: str) -> list[Item]:
+def _inside(outline: ModuleTable, line: ModuleRow | None, stem: str) -> list[Item]:
     """A line's modules, then one row for the operations that are its own."""
     lines = outline.children(line)
     depth = 0 if line is None else line.depth + 1
@@ -123,7 +122,7 @@ def _inside(outline: Outline, line: Line | None, stem: str) -> list[Item]:
         rows = (
             _own_rows(run, run.own, 1) if lines else [Row(name, sums) for name, sums in outline.by_operator()]
         )
-    entries: list[tuple[Line | None, Row | None]] = [(child, None) for child in lines] + [
+    entries: list[tuple[ModuleRow | None, Row | None]] = [(child, None) for child in lines] + [
         (None, row) for row in rows
     ]
     last = len(entries) - 1
@@ -134,12 +133,12 @@ def _inside(outline: Outline, line: Line | None, stem: str) -> list[Item]:
     return found
 
 
-def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
+def _row(outline: ModuleTable, item: Item, *, folded: bool) -> Row:
     if item.row is not None:
         return replace(item.row, name=item.stem + item.row.name)
     line = item.line
     assert line is not None
-    more = f" {AGAIN}" if line.block.again else ""
+    more = f" {AGAIN}" if line.block.recomputed else ""
     more += " ▸" if folded and line.block.children else ""
     numel = sum(outline.parameters[number].type.numel for number in line.parameters)
     return Row(
@@ -152,7 +151,7 @@ def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
     )
 
 
-def _own_rows(block: Block, own: Sums, times: int) -> list[Row]:
+def _own_rows(block: ModuleNode, own: Totals, times: int) -> list[Row]:
     """A row that names a block's own operations: ``· add ×2, relu``."""
     ops = block.own_ops or block.own_backward_ops
     named = (name if number * times == 1 else f"{name} ×{number * times:,}" for name, number in ops.items())
@@ -195,7 +194,7 @@ def title_of(graph: Graph, meta: Mapping[str, Any]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> dict[str, str]:
+def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: ModuleTable) -> dict[str, str]:
     """What the run comes to, by name."""
     facts = {
         "operations": _operations(graph),
@@ -253,7 +252,7 @@ def _computed_again(graph: Graph, metrics: Metrics) -> str:
     return f"{', '.join(parts)}: what was checkpointed, in the backward columns of its modules ({AGAIN})"
 
 
-def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:
+def _parameters(outline: ModuleTable, meta: Mapping[str, Any]) -> str:
     numel = sum(parameter.type.numel for parameter in outline.parameters)
     nbytes = [parameter.type.nbytes for parameter in outline.parameters]
     known = sum(number for number in nbytes if number is not None)
