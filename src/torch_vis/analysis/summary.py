@@ -6,7 +6,7 @@ from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_vis.analysis.report import Report, most
+from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.schema import Phase
@@ -197,16 +197,22 @@ class Summary(Report):
         """Which sums leave operations out, and what the rest stands for."""
         return gaps(self._trace.metrics) + remarks(self._trace.graph, self._trace.meta)
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """The time of each module's own operations, where it was measured."""
+        return Charts(time=self._time_chart) if self._timed else Charts()
+
+    @cached_property
+    def _timed(self) -> list[tuple[str, int, int, str]]:
+        """Every module with the time of its own operations, forward and backward, and its class."""
         timed = [
             (block.path or block.type, block.own.time_ns or 0, block.own.backward_ns or 0, block.type)
             for block in self._outline.blocks
             if block.kind != "run" and (block.own.time_ns or block.own.backward_ns)
         ]
-        rows = sorted(timed, key=lambda row: -row[1] - row[2])[:BARS]
-        if not rows:
-            return {}
+        return sorted(timed, key=lambda row: -row[1] - row[2])
+
+    def _time_chart(self) -> Chart:
+        rows = self._timed[:BARS]
         names, forward, backward, types = zip(*rows, strict=True)
         stepping = any(row.phase == "optimizer" for row in self.phases)
         own = "forward and optimizer operations" if stepping else "forward operations"
@@ -214,8 +220,8 @@ class Summary(Report):
         if any(backward):
             # in the colour that it has where time() shows Python between the two
             series.append(Series("backward operations", names, backward, types, color=COLORS[2]))
-        title = f"Time by module, without the modules inside it{most(len(rows), len(timed))}"
-        return {"time": Chart("bars", title, Axis("module"), Axis("time", "ns"), series)}
+        title = f"Time by module, without the modules inside it{most(len(rows), len(self._timed))}"
+        return Chart("bars", title, Axis("module"), Axis("time", "ns"), series)
 
     def table(self, *, width: int = 120) -> str:
         """As ``print`` shows the trace."""

@@ -27,7 +27,7 @@ from torch_vis.analysis.gradients.tensor_stats import (
     outside_faults,
     parameter_norms,
 )
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Node
 from torch_vis.graph.lifetimes import gradients
@@ -297,12 +297,13 @@ class GradientFlow(Report):
             )
         return found
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """Gradients along the layers; of a deep stack of blocks, a line for each kind of layer in them."""
+        shown = [index for index, row in enumerate(self.layers) if row.rms and np.isfinite(row.rms)]
+        return Charts(layers=lambda: self._layers_chart(shown)) if shown else Charts()
+
+    def _layers_chart(self, shown: list[int]) -> Chart:
         names = self._labels()
-        shown = [place for place, row in enumerate(self.layers) if row.rms and np.isfinite(row.rms)]
-        if not shown:
-            return {}
         kinds = families(names, most=KINDS)
         groups: dict[str, list[int]] = {}
         for place in shown:
@@ -324,7 +325,7 @@ class GradientFlow(Report):
         along = Axis(f"layer of {inside}, first to last" if inside else "layer, first to last", names=names)
         title = "Gradient flow: how large the elements of each layer's gradient are"
         height = Axis("root mean square of the gradient", log=True)
-        return {"layers": Chart("lines", title, along, height, series, self._bounds(shown))}
+        return Chart("lines", title, along, height, series, self._bounds(shown))
 
     def _bounds(self, shown: list[int]) -> list[Series]:
         """Lines from which layers vanish or explode, along those that they hold for.

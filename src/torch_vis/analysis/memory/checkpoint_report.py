@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.memory.checkpointing import Checkpointing
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, Report
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.charts.chart import Axis, Chart, Series, stages_of
 from torch_vis.views.text.table import Field, Listing
@@ -83,10 +83,11 @@ class Checkpointed(Report):
         rows = [(row.path or "(root)", *row[1:]) for row in self.modules]
         return [Listing("Computed again", AGAIN, rows, heading="Computed again in backward")]
 
-    def charts(self) -> dict[str, Chart]:
-        """The bytes alive along the run, now and then."""
-        if not len(self.graph):
-            return {}
+    def charts(self) -> Charts:
+        """The bytes alive along the run, now and with checkpoints."""
+        return Charts(timeline=self._timeline_chart) if len(self.graph) else Charts()
+
+    def _timeline_chart(self) -> Chart:
         lines: list[Series] = []
         for name, live in (("now", self._before), ("with checkpoints", self.live)):
             x, chosen = thinned(live)
@@ -96,7 +97,7 @@ class Checkpointed(Report):
         peak = Series(f"new peak: {size(self.peak_bytes)}", [0, len(self.graph) - 1], [self.peak_bytes] * 2)
         along = Axis("operation, in the order of the run", "count")
         title, held = "Memory with checkpoints", Axis("held by tensors", "bytes")
-        return {"timeline": Chart("lines", title, along, held, lines, [peak], stages_of(self.graph))}
+        return Chart("lines", title, along, held, lines, [peak], stages_of(self.graph))
 
     def notes(self) -> list[str]:
         """What the figures are and are not."""

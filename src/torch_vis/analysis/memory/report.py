@@ -15,7 +15,7 @@ from torch_vis.analysis.memory.checkpointing import Checkpoint, Checkpointing, p
 from torch_vis.analysis.memory.kernel_workspace import scratch_bytes as scratch_of
 from torch_vis.analysis.memory.live_tensors import Alive
 from torch_vis.analysis.memory.untraced_run import plain_live
-from torch_vis.analysis.report import Report, most
+from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Node
 from torch_vis.graph.lifetimes import Lifetimes, Tensor, Use
@@ -271,10 +271,12 @@ class MemoryReport(Report):
             listings.append(Listing(title, CHECKPOINTS, calls, heading=heading))
         return listings
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """The timeline by use, and the modules at the peak."""
-        if not len(self.graph):
-            return {}
+        some = len(self.graph) > 0
+        return Charts(timeline=self._timeline_chart, modules=self._modules_chart) if some else Charts()
+
+    def _timeline_chart(self) -> Chart:
         x, chosen = thinned(self.blocks.live)
         names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
         series = [
@@ -285,18 +287,18 @@ class MemoryReport(Report):
         title = "Predicted memory by use" if self.predicted else "Memory by use"
         node = self.peak_node
         title += f", {size(self.peak_bytes)} at the peak" + (f" (operation {node.index:,})" if node else "")
-        peak = Series(
-            "peak", [x[0], x[-1]], [self.peak_bytes] * 2, color=INK
-        )  # often of one operation, hardly seen
+        # often of one operation, hardly seen
+        peak = Series("peak", [x[0], x[-1]], [self.peak_bytes] * 2, color=INK)
         along = Axis("operation, in the order of the run", "count")
         held = Axis("held by tensors", "bytes")
-        timeline = Chart("areas", title, along, held, series, [peak], stages_of(self.graph))
+        return Chart("areas", title, along, held, series, [peak], stages_of(self.graph))
+
+    def _modules_chart(self) -> Chart:
         shares = self.by_module[:BARS]
         labels, heights = [self._label(row.name) for row in shares], [row.size_bytes for row in shares]
         bars = [Series("at the peak", labels, heights)]
         title = f"Memory at the peak by module{most(len(shares), len(self.by_module))}"
-        modules = Chart("bars", title, Axis("module"), Axis("held by tensors", "bytes"), bars)
-        return {"timeline": timeline, "modules": modules}
+        return Chart("bars", title, Axis("module"), Axis("held by tensors", "bytes"), bars)
 
     def _label(self, path: str) -> str:
         """What a module is called; one that has but a number is told with its class."""

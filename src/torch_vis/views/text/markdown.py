@@ -80,7 +80,7 @@ def _modules(outline: ModuleTable) -> list[str]:
         ["module", "class", "output", *titles],
         (
             [
-                _indented(row.name),
+                "· " * row.depth + escaped(row.label),  # Markdown swallows spaces
                 escaped(row.type),
                 escaped(row.output),
                 *(column[place] for column in numbers.values()),
@@ -94,13 +94,6 @@ def _modules(outline: ModuleTable) -> list[str]:
 
 def _title(name: str) -> str:
     return FIGURES[name].title if name in FIGURES else name
-
-
-def _indented(name: str) -> str:
-    """A row's name with its place in the tree as leading dots, which Markdown does not swallow."""
-    stem = re.match(r"[│├└─ ]*", name)
-    depth = len(stem[0]) // 3 if stem else 0
-    return "· " * depth + escaped(name[len(stem[0]) if stem else 0 :])
 
 
 def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
@@ -141,11 +134,8 @@ def _sums(metrics: Metrics, name: str, group: Any, groups: int) -> list[int | No
     """A metric summed over each group; None for one of which nothing is known."""
     if name not in metrics:
         return [None] * groups
-    column = metrics[name]
-    known = np.ones(len(column), dtype=bool) if column.known is None else column.known
-    totals = np.bincount(group[known], weights=column.values[known], minlength=groups)
-    some = np.bincount(group[known], minlength=groups) > 0
-    return [round(total) if any_ else None for total, any_ in zip(totals.tolist(), some.tolist())]
+    sums, _ = metrics[name].sums(group, groups)
+    return sums
 
 
 def _cell(amount: int | None, show: Any) -> str:

@@ -56,12 +56,20 @@ GAP = "  "
 class Row:
     """One row of the table: a module's has a number of calls, one of bare operations has none."""
 
-    name: str
+    label: str
     figures: Totals
+    stem: str = ""
+    """The lines of the tree before the label."""
+    depth: int = 0
     type: str = ""
     output: str = ""
     calls: str = ""
     parameters: str = ""
+
+    @property
+    def name(self) -> str:
+        """The label with the lines of the tree before it."""
+        return self.stem + self.label
 
 
 def layout(rows: Sequence[Row], width: int) -> tuple[list[str], str]:

@@ -135,15 +135,17 @@ def _inside(outline: ModuleTable, line: ModuleRow | None, stem: str) -> list[Ite
 
 def _row(outline: ModuleTable, item: Item, *, folded: bool) -> Row:
     if item.row is not None:
-        return replace(item.row, name=item.stem + item.row.name)
+        return replace(item.row, stem=item.stem, depth=item.depth)
     line = item.line
     assert line is not None
     more = f" {AGAIN}" if line.block.recomputed else ""
     more += " ▸" if folded and line.block.children else ""
     numel = sum(outline.parameters[number].type.numel for number in line.parameters)
     return Row(
-        name=f"{item.stem}{line.label}{more}",
+        label=f"{line.label}{more}",
         figures=line.sums,
+        stem=item.stem,
+        depth=item.depth,
         type=line.block.type if item.depth or line.label != line.block.type else "",
         output=_shape(list(line.block.outputs)) if line.block.kind != "optimizer" else "",
         calls=f"{line.block.calls:,}",
