@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import torch
 
     from torch_vis.analysis.fusion.report import FusionReport
-    from torch_vis.analysis.gradients.report import GradientFlow
+    from torch_vis.analysis.gradients.report import GradientsReport
     from torch_vis.analysis.machine.latency import LatencyReport
     from torch_vis.analysis.machine.roofline import RooflineReport
     from torch_vis.analysis.memory.report import MemoryReport
     from torch_vis.analysis.partition.report import PartitionReport
-    from torch_vis.analysis.summary import Summary
+    from torch_vis.analysis.summary import SummaryReport
     from torch_vis.analysis.time.report import TimeReport
     from torch_vis.capture.compilers.program import Program
     from torch_vis.capture.kept_tensors import KeptTensors
@@ -231,7 +231,7 @@ class Trace(LiveRun):
 
     # ---------------------------------------------------------------- ask it
 
-    def summary(self) -> Summary:
+    def summary(self) -> SummaryReport:
         """What ``print`` shows, as data: totals, the module tree, operators without a cost formula.
 
         >>> import torch, torch_vis as tv
@@ -267,7 +267,7 @@ class Trace(LiveRun):
         """
         return self._report("time")
 
-    def gradients(self) -> GradientFlow:
+    def gradients(self) -> GradientsReport:
         """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
 
         The run is repeated from the tensors that the trace holds and looked at on the way. ``columns`` of the report

@@ -74,7 +74,7 @@ class PhaseSummary(NamedTuple):
 SUMMED = PhaseSummary._fields[2:-1]
 
 
-class Summary(Report):
+class SummaryReport(Report):
     """The totals and the module tree of a trace.
 
     >>> import torch, torch_vis as tv

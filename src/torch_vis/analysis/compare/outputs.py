@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from torch_vis.analysis.compare.wiring import Wiring, module_paths, renamed, without_compile_prefix
-from torch_vis.analysis.gradients.accumulated import accumulated
+from torch_vis.analysis.gradients.accumulation import accumulated
 from torch_vis.graph import Graph
 from torch_vis.graph.lifetimes import ENDING, gradients
 from torch_vis.graph.types import Ints

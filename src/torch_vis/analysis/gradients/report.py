@@ -20,7 +20,6 @@ from torch_vis.analysis.gradients.by_layer import (
     places_of,
 )
 from torch_vis.analysis.gradients.nan_origin import Origins, first_with, origins
-from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.gradients.tensor_stats import (
     contents_and_norms,
     frozen_parameters,
@@ -75,7 +74,7 @@ class Rectifier(NamedTuple):
     saturated_units: Numbers = Numbers()
 
 
-class GradientFlow(Report):
+class GradientsReport(Report):
     """Gradients layer by layer, in the order in which the layers ran forward.
 
     >>> import torch, torch_vis as tv
@@ -160,7 +159,7 @@ class GradientFlow(Report):
         rows = []
         for number, found in self._stuck.items():
             node = self.graph.nodes[number]
-            site, dead, saturated = line_to_mend(node), Numbers(found.dead), Numbers(found.saturated)
+            site, dead, saturated = node.user_line, Numbers(found.dead), Numbers(found.saturated)
             row = Rectifier(
                 *(node.path, number, found.units, len(dead), node.name, None if site is None else site.short),
                 *(dead, len(saturated), saturated),
@@ -367,7 +366,7 @@ def _place(node: Node) -> str:
     where = f" in {node.path}" if node.path else ""
     of = node.link if node.phase == "backward" else None
     phase = node.phase if of is None else f"backward of {of.name}"
-    site = line_to_mend(node)
+    site = node.user_line
     return f"at {node.name} ({phase}){where}" + (f", {site.short}" if site else "")
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
-from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
@@ -29,12 +28,6 @@ from torch_vis.views.text.table import cell
 
 COSTLIEST = 12
 NESTED = "Each dot is a level deeper. A row without a class has the operations that the module above it runs itself."
-
-
-def save(path: PathLike, run: Run) -> None:
-    """Write the report."""
-    with replacing(path) as file:
-        file.write(report(run).encode())
 
 
 def report(run: Run) -> str:

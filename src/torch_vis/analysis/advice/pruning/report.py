@@ -15,7 +15,7 @@ from torch_vis.analysis.advice.pruning.dependency import Group
 from torch_vis.analysis.advice.pruning.surgery import Change, Settings, correct_settings
 from torch_vis.analysis.advice.pruning.trial import HIDDEN, MIXED, OTHER, RESHAPED, UNSTEADY, Bench, Trial
 from torch_vis.analysis.compare.numeric.side_by_side import Gap
-from torch_vis.analysis.gradients.nonfinite import warning
+from torch_vis.analysis.gradients.nan_origin import warning
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.lower_bound import LowerBound, least, summed
 from torch_vis.analysis.report import Report

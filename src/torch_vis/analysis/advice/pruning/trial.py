@@ -29,7 +29,7 @@ from torch_vis.analysis.advice.pruning.surgery import (
     zeroed,
 )
 from torch_vis.analysis.compare.numeric.side_by_side import Gap, gap_of
-from torch_vis.analysis.gradients.nonfinite import left_out
+from torch_vis.analysis.gradients.nan_origin import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
 from torch_vis.capture.state import modes_kept

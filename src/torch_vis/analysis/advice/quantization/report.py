@@ -29,7 +29,7 @@ from torch_vis.analysis.advice.quantization.sensitivity import (
     uses,
     whole_in,
 )
-from torch_vis.analysis.gradients.nonfinite import left_out, warning
+from torch_vis.analysis.gradients.nan_origin import left_out, warning
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace

@@ -18,7 +18,6 @@ from torch_vis.analysis.compare.numeric.side_by_side import Gaps, gaps
 from torch_vis.analysis.compare.numeric.tensor_distance import Gap
 from torch_vis.analysis.compare.outputs import MatchedResults, RunResult, match_results
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
-from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import Call, Slot
@@ -297,7 +296,7 @@ class Differences(Report):
         compared = int(self.gaps.known.sum())
         found = {"in short": in_short(self)}
         if self.first is not None:
-            site = line_to_mend(self.first.a)
+            site = self.first.a.user_line
             line = f", {site.short}" if site else ""
             found["first"] = f"{named(self.first.a)}: {told(self.first)}{line}"
         if self.given:
@@ -389,7 +388,7 @@ class Differences(Report):
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:
-    site = line_to_mend(row.a)
+    site = row.a.user_line
     line = site.short if site else None
     return named(row.a), line, row.relative, row.largest, row.came_in, row.reads or None
 
