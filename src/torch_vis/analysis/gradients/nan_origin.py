@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis._trace import Trace
 from torch_vis.analysis.gradients.tensor_stats import outside_faults
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.metrics import Column
@@ -87,16 +87,16 @@ def _known(column: Column) -> Bools:
     return np.ones(len(column), dtype=bool) if column.known is None else column.known
 
 
-def left_out(found: Trace, spoilt: int, elements: int, so: str) -> dict[str, int]:
+def left_out(graph: Graph, kept: KeptTensors | None, spoilt: int, elements: int, so: str) -> dict[str, int]:
     """How many elements are NaN or infinite: of what came in, by name, and ``spoilt`` of those of the output.
 
     An infinite input or buffer that does no harm is a mask. Where nothing of the output is left it raises, and ``so``
     says what that means.
     """
-    roles = {value.name: value.role for value in found.graph.values if value.producer is None}
+    roles = {value.name: value.role for value in graph.values if value.producer is None}
     given = {
         name: nans + infs if roles.get(name) == "parameter" else nans
-        for name, (nans, infs) in outside_faults(found.graph, found.kept).items()
+        for name, (nans, infs) in outside_faults(graph, kept).items()
     }
     given = {name: number for name, number in given.items() if number}
     if spoilt and spoilt == elements:

@@ -322,7 +322,7 @@ class Bench:
             return {}
         with unfused(), torch.no_grad():
             found = trace(self.model, *self.args, kwargs=self.kwargs)
-        return left_out(found, self.own.spoilt, self.own.elements, BLIND)
+        return left_out(found.graph, found.kept, self.own.spoilt, self.own.elements, BLIND)
 
     # ---------------------------------------------------------------- cutting
 

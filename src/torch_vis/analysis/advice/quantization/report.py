@@ -283,7 +283,7 @@ def analyze_quantization(
     saved = {} if machine is None else time_saved(found, multiplied, narrow, machine)
     exact = trial.outputs() if effect else []
     spoilt = sum(int((~torch.isfinite(tensor)).sum()) for tensor in exact)
-    spoilt_in = left_out(found, spoilt, sum(tensor.numel() for tensor in exact), BLIND)
+    spoilt_in = left_out(found.graph, found.kept, spoilt, sum(tensor.numel() for tensor in exact), BLIND)
     reached = {}
     for weight, form in progress(list(narrow) if exact else [], "rounding"):
         rounded = uses([one for one in multiplied if one.weight == weight], {first[weight].name: form})
