@@ -9,6 +9,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from torch_vis.capture.compilers.interpreter import op_name
+
 
 class Amount(NamedTuple):
     """Relevance of one tensor by element: the total, and the net where evidence for and against is followed apart."""
@@ -188,13 +190,3 @@ class OpCall:
             position: torch.zeros_like(moved[position]) if gradient is None else gradient
             for position, gradient in zip(inputs, gradients)
         }
-
-
-def op_name(node: fx.Node) -> str:
-    """An operator's name without namespace and overload."""
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target._schema.name.split("::")[1])
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return str(target.name())
-    return str(getattr(target, "__name__", target))
