@@ -1,6 +1,6 @@
 """One row per module with its figures: calls from one place merged, sums carried up, repeated modules folded.
 
-A *module node* stands for all calls of one module from one place; a *module row* is what a view shows: one node, or
+A *module node* stands for all calls of one module from one place; a *module line* is what a view shows: one node, or
 several neighbours that do the same (``0-11 × 12``), with the sums over all of them. What a checkpointed module
 computes again during backward belongs to the node of its first call, and is part of what backward costs it.
 """
@@ -89,7 +89,7 @@ class ModuleNode:
 
 
 @dataclass(slots=True)
-class ModuleRow:
+class ModuleLine:
     """One block, or neighbours that do the same, as a view shows them."""
 
     members: list[ModuleNode]
@@ -146,7 +146,7 @@ class ModuleTable:
         """The whole run: what is above all lines, or itself the only one where it was one call of a module."""
         return self.blocks[0]
 
-    def children(self, line: ModuleRow | None) -> list[ModuleRow]:
+    def children(self, line: ModuleLine | None) -> list[ModuleLine]:
         """The lines inside a line, or for None the outermost ones."""
         blocks = self.blocks
         if line is None and self.run.kind != "run":  # the whole run was one call of a module
@@ -398,15 +398,15 @@ def _sign(blocks: Sequence[ModuleNode]) -> None:
         block.signature = known.setdefault(key, len(known))
 
 
-def _line(members: list[ModuleNode], label: str, depth: int) -> ModuleRow:
+def _line(members: list[ModuleNode], label: str, depth: int) -> ModuleLine:
     if len(members) == 1:
-        return ModuleRow(members, label, depth, members[0].sums, members[0].own, members[0].parameters)
+        return ModuleLine(members, label, depth, members[0].sums, members[0].own, members[0].parameters)
     sums, own, parameters = Totals(), Totals(), set[int]()
     for member in members:
         sums.add(member.sums)
         own.add(member.own)
         parameters |= member.parameters
-    return ModuleRow(members, label, depth, sums, own, parameters)
+    return ModuleLine(members, label, depth, sums, own, parameters)
 
 
 def _label(block: ModuleNode, above: str) -> str:
