@@ -29,7 +29,7 @@ from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, compiled
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.graph.text import count, size
-from torch_vis.ops.loops import Kind
+from torch_vis.ops.op_table import LoopKind
 from torch_vis.views.charts.chart import COLORS, PALE, Axis, Chart, Series
 from torch_vis.views.charts.labels import family
 from torch_vis.views.text.table import Field, Listing
@@ -288,7 +288,7 @@ class CompiledKernels(Report):
         Inductor calls a library for products on the CPU, and by default on a GPU, and can then add nothing to them.
         """
         _, maker, reader, fused = self._pairs
-        kept = np.ones(len(maker), dtype=bool) if products else self.found.flow.kind[maker] != Kind.HEAVY
+        kept = np.ones(len(maker), dtype=bool) if products else self.found.flow.kind[maker] != LoopKind.HEAVY
         pairs: dict[tuple[int, int], bool] = {}
         for a, b, both in zip(maker[kept].tolist(), reader[kept].tolist(), fused[kept].tolist()):
             pairs[a, b] = both

@@ -22,7 +22,7 @@ from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.compute import costs
 from torch_vis.ops.cost.shared_reads import fresh_bytes, is_unread, read_bytes
-from torch_vis.ops.loops import Kind
+from torch_vis.ops.op_table import LoopKind
 
 NO, YES, INLINE = 0, 1, 2
 
@@ -51,13 +51,15 @@ class Merger:
         self.kept = flow.kept
         self.of: Ints = np.arange(len(flow.kind), dtype=np.int64)
         self.level = self.of
-        joins = np.isin(flow.kind, (Kind.POINT, Kind.ROWS, Kind.GATHER, Kind.JOIN, Kind.HEAVY))
+        joins = np.isin(
+            flow.kind, (LoopKind.POINT, LoopKind.ROWS, LoopKind.GATHER, LoopKind.JOIN, LoopKind.HEAVY)
+        )
         draws = (flow.graph.node_flags & Flag.RANDOM) != 0
         columns = (
             home,
             flow.numel,
             flow.pattern,
-            flow.kind == Kind.HEAVY,
+            flow.kind == LoopKind.HEAVY,
             draws,
             np.zeros_like(draws),
             is_result,
@@ -65,7 +67,7 @@ class Merger:
         rows = zip(*(column.tolist() for column in columns), strict=True)
         self.traits = [Traits(*row) if ok else None for ok, row in zip(joins.tolist(), rows, strict=True)]
         self.is_view = flow.is_view.tolist()
-        self.is_silent = (flow.is_view | (flow.kind == Kind.FREE)).tolist()
+        self.is_silent = (flow.is_view | (flow.kind == LoopKind.FREE)).tolist()
 
     def sweep(self, *, forward: bool, heavy: bool) -> None:
         """Let every group join its neighbours on one side; with ``heavy``, matrix products and what follows too."""
@@ -313,7 +315,7 @@ def _homes(flow: Flow, apart: Ints | None) -> Ints:
 def _join_siblings(flow: Flow, merger: Merger) -> None:
     """Join groups that read one tensor over the same loop, where nothing passes between them."""
     graph = flow.graph
-    rows = np.flatnonzero(flow.reads & np.isin(flow.kind[graph.in_node], (Kind.POINT, Kind.ROWS)))
+    rows = np.flatnonzero(flow.reads & np.isin(flow.kind[graph.in_node], (LoopKind.POINT, LoopKind.ROWS)))
     if not len(rows):
         return
     value, node = graph.in_value[rows], graph.in_node[rows]
@@ -350,14 +352,14 @@ class Fusion:
     @cached_property
     def is_kernel(self) -> Bools:
         """For each operation, whether it runs a kernel: it is no view and does more than to give out memory."""
-        return (self.flow.kind != Kind.VIEW) & (self.flow.kind != Kind.FREE)
+        return (self.flow.kind != LoopKind.VIEW) & (self.flow.kind != LoopKind.FREE)
 
     @cached_property
     def of(self) -> Ints:
         """The group of every operation, -1 for none."""
         count = np.bincount(self.merged[self.is_kernel], minlength=int(self.merged.max(initial=-1)) + 1)
         group = np.where(count[self.merged] > 1, self.merged, -1) if len(self.merged) else self.merged
-        group[(self.flow.kind == Kind.FREE)] = -1
+        group[(self.flow.kind == LoopKind.FREE)] = -1
         loose = self.flow.is_view & (group >= 0) & ~self._inner_views(group)
         group[loose] = -1
         chosen = group[group >= 0]
@@ -409,7 +411,7 @@ class Fusion:
         linked = np.zeros(self.count, dtype=bool)
         linked[self.of[inner]] = True
         found[~linked] = KINDS.index("horizontal")
-        for kind, name in ((Kind.ROWS, "reduction"), (Kind.HEAVY, "epilogue")):
+        for kind, name in ((LoopKind.ROWS, "reduction"), (LoopKind.HEAVY, "epilogue")):
             having = self.of[(self.flow.kind == kind) & (self.of >= 0)]
             found[having[linked[having]]] = KINDS.index(name)
         return found

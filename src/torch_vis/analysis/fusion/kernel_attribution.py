@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, InductorKernel, call_nodes
-from torch_vis.ops.loops import TABLE, Kind
+from torch_vis.ops.loops import TABLE
 from torch_vis.ops.names import plain_name
+from torch_vis.ops.op_table import LoopKind
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
@@ -121,7 +122,7 @@ class Placing:
         alike: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for origin in sorted(origins.values(), key=lambda origin: origin.position):
             op = _plain(origin.op)
-            if TABLE.get(op) != Kind.FREE:
+            if TABLE.get(op) != LoopKind.FREE:
                 alike[origin.source, op].append(origin)
         found: dict[str, list[int]] = {}
         for (source, op), nodes in alike.items():

@@ -13,7 +13,7 @@ from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag, Role
 from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.loops import Kind
+from torch_vis.ops.op_table import LoopKind
 
 LAYOUT, REDUCTION, SIZE = "view of another layout", "reduction", "loop of another size"
 MEMORY, RANDOM, PRODUCT = "memory written in place", "order of random numbers", "another matrix product"
@@ -82,7 +82,7 @@ class Reasons:
         sums = (a.pattern >= 0) | (b.pattern >= 0)
         other_axes = (a.pattern >= 0) & (b.pattern >= 0) & (a.pattern != b.pattern)
         turned = (rel == Rel.TURNED) | (a.turned & (a.pattern >= 0)) | (b.turned & sums)
-        in_place = (rel == Rel.ORDER) | (kind[maker] == Kind.FREE) | (kind[reader] == Kind.FREE)
+        in_place = (rel == Rel.ORDER) | (kind[maker] == LoopKind.FREE) | (kind[reader] == LoopKind.FREE)
         tests = (
             graph.node_phase[maker] != graph.node_phase[reader],
             ((flow.device[maker] != flow.device[reader]) & (flow.device[reader] >= 0)) | elsewhere[reader],
@@ -90,9 +90,9 @@ class Reasons:
             custom[maker] | custom[reader],
             ((flags[maker] | flags[reader]) & Flag.OPAQUE) != 0,
             owner[maker] != owner[reader] if owner is not None else np.zeros(len(rows), dtype=bool),
-            (kind[reader] == Kind.HEAVY) & (rel != Rel.ORDER),
-            (kind[reader] == Kind.OTHER) | (kind[maker] == Kind.OTHER),
-            (kind[reader] == Kind.GATHER) & (rel != Rel.ORDER),
+            (kind[reader] == LoopKind.HEAVY) & (rel != Rel.ORDER),
+            (kind[reader] == LoopKind.OTHER) | (kind[maker] == LoopKind.OTHER),
+            (kind[reader] == LoopKind.GATHER) & (rel != Rel.ORDER),
             (rel == Rel.WINDOW) | (turned & ~fits & ~in_place),
             other_axes | (sums & (a.heavy | b.heavy)) | (sums & ~fits & ~in_place),
             ~fits & ~in_place,

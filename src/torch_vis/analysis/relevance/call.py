@@ -9,6 +9,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from torch_vis.ops.schemas import operator_name, schema_arguments
+
 
 class Amount(NamedTuple):
     """Relevance of one tensor by element: the total, and the net where evidence for and against is followed apart."""
@@ -130,8 +132,7 @@ class OpCall:
         self.outs: list[Any] = list(self.out) if isinstance(self.out, (tuple, list)) else [self.out]
 
     def _names(self) -> list[str]:
-        schema = getattr(self.target, "_schema", None)
-        known = [argument.name for argument in schema.arguments] if schema is not None else []
+        known = [argument.name for argument in schema_arguments(self.target)]
         names: list[str] = []
         for position, value in enumerate(self.node.args):
             name = known[position] if position < len(known) else f"arg{position}"
@@ -192,9 +193,4 @@ class OpCall:
 
 def op_name(node: fx.Node) -> str:
     """An operator's name without namespace and overload."""
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target._schema.name.split("::")[1])
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return str(target.name())
-    return str(getattr(target, "__name__", target))
+    return operator_name(node.target)

@@ -21,6 +21,7 @@ from torch_vis.exporters.python_code.containers import LITERALS, plan_of
 from torch_vis.graph.call import Slot, Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase, Role
+from torch_vis.ops.schemas import resolve
 from torch_vis.replay.live_run import Entry
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import needed_nodes
@@ -197,8 +198,6 @@ def _operator(name: str) -> str:
 
 def _returns_many(name: str) -> bool:
     """Whether an operator gives a tuple or list, even of one."""
-    operator: Any = torch.ops
-    for part in _operator(name).split(".")[2:]:
-        operator = getattr(operator, part)
+    operator: Any = resolve(name)
     returns = operator._schema.returns
     return len(returns) != 1 or str(returns[0].type) != "Tensor"

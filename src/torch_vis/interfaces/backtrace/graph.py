@@ -13,6 +13,7 @@ from torch.fx.node import map_arg
 
 from torch_vis.analysis.relevance.graph_run import Values
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
+from torch_vis.ops.schemas import operator_name, schema_arguments
 
 if TYPE_CHECKING:
     import networkx
@@ -48,7 +49,7 @@ def facts(program: Any, state: dict[fx.Node, Any]) -> dict[str, NodeFacts]:
         path, kind = module_of(node)
         data = tuple(source.name for source in read_by(node) if source not in state)
         shape, dtype = _tensor(node)
-        op = _op_name(node)
+        op = operator_name(node.target)
         given = _hyperparameters(node, state) if node.op == "call_function" else {}
         found[node.name] = NodeFacts(
             node.name, node.op, op, node.target, path, kind, data, given, shape, dtype
@@ -75,20 +76,12 @@ def module_of(node: fx.Node) -> tuple[str, str]:
     return PATH.sub("", path), name.rpartition(".")[2]
 
 
-def _op_name(node: fx.Node) -> str:
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target._schema.name.split("::")[1])
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
-
-
 def _hyperparameters(node: fx.Node, state: dict[fx.Node, Any]) -> dict[str, Any]:
     """What a node is given beside the outputs of others, by the names of the operator's schema.
 
     An argument that another node computes while the graph runs (an open size) stands as that node's name.
     """
-    target: Any = node.target
-    schema = target._schema.arguments if isinstance(target, torch._ops.OpOverload) else ()
+    schema = schema_arguments(node.target)
     names = [argument.name for argument in schema]
     given: dict[str, Any] = {
         argument.name: argument.default_value for argument in schema if argument.has_default_value()

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from torch_vis.errors import UsageError, no_match
 from torch_vis.ops.cost.operation import Cost, Operation
 from torch_vis.ops.names import out_of_place
+from torch_vis.ops.op_table import KINDS
 
 Formula = Callable[[Operation], "Cost | None"]
 FormulaType = TypeVar("FormulaType", bound=Formula)
@@ -65,6 +66,8 @@ def cost(*ops: str, any_layout: bool = False, family: str = "other") -> Callable
     ...     print(str(error)[:46])
     'mylib::scaled_sin' already has a cost formula
     """
+    if family not in KINDS:
+        raise no_match("family of operators", family, KINDS)
     if not ops or not all(isinstance(op, str) for op in ops):
         raise UsageError('cost takes the names of operators: @cost("aten::mm")')
     for op in ops:

@@ -27,7 +27,7 @@ from torch_vis.graph.graph import Node, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
-from torch_vis.replay.live_args import operator
+from torch_vis.ops.schemas import named_arguments
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import placed
 from torch_vis.views.text.table import Field, Listing
@@ -449,17 +449,7 @@ def called_otherwise(one: Call, two: Call) -> str:
 
 
 def _by_name(call: Call) -> dict[str, Any]:
-    names: list[str] = []
-    try:
-        schema: Any = operator(call.op)
-        names = [argument.name for argument in schema._schema.arguments]
-    except AttributeError:  # an operator that is not registered here, or has no schema
-        pass
-    args = {
-        names[place] if place < len(names) else f"argument {place}": arg
-        for place, arg in enumerate(call.args)
-    }
-    return {**args, **dict(call.kwargs)}
+    return dict(named_arguments(call, unnamed="argument {}"))
 
 
 def _shown(item: Any) -> str:
