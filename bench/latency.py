@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 import torch
 
+import torch_vis as tv
 from bench import child
 from bench.latency_models import MODELS, Known
 from bench.quiet import Quiet, Taken
 from bench.row import Row, for_information, within
-from torch_vis import load_calibration, predict_latency, trace
 from torch_vis.analysis.machine.probes.clocks import Burst, wall
 
 LIMIT_PERCENT = 10.0
@@ -45,30 +45,30 @@ def run(quick: bool) -> list[Row]:
         if on_gpu:
             child.call("bench.latency:settle", threads=threads)
         seconds, *pace = child.call("bench.latency:calibrate_to", threads=threads, path=path)
-        found, *later = child.call(
-            "bench.latency:compare", threads=threads, path=path, quick=quick, pace=pace
-        )
+        runs, *later = child.call("bench.latency:compare", threads=threads, path=path, quick=quick, pace=pace)
     where = torch.cuda.get_device_name() if on_gpu else "this CPU"
-    off = 100 * sum(abs(row["predicted_ns"] / row["plain_ns"] - 1) for row in found) / len(found)
+    off = 100 * sum(abs(row["predicted_ns"] / row["plain_ns"] - 1) for row in runs) / len(runs)
     # without an upper end, some of the work is not known
-    ends = [(row["low_ns"], row["plain_ns"], row["high_ns"]) for row in found]
-    share = 100 * sum(high is not None and low <= took <= high for low, took, high in ends) / len(found)
-    note = f"{len(found)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
+    ends = [(row["low_ns"], row["plain_ns"], row["high_ns"]) for row in runs]
+    share = (
+        100 * sum(high is not None and low <= plain_ns <= high for low, plain_ns, high in ends) / len(runs)
+    )
+    note = f"{len(runs)} runs, {share:.0f} % within the range, calibrated in {seconds:.0f} s"
     rows = [within(f"predicted time on {where}, mean error", off, LIMIT_PERCENT, "%", note)]
     if on_gpu:
-        off = 100 * sum(abs(row["at_pace_ns"] / row["plain_ns"] - 1) for row in found) / len(found)
+        off = 100 * sum(abs(row["at_pace_ns"] / row["plain_ns"] - 1) for row in runs) / len(runs)
         slow = [usual / later[0] for usual in (pace[1], later[1])]
         note = "small operations took {:.2f} and {:.2f} × their best, calibrating and running".format(*slow)
         known = "… if the host's pace around each run is known"
         rows.append(for_information(within(known, off, LIMIT_PERCENT, "%", note)))
     else:
         rows = [for_information(row) for row in rows]
-    return [*rows, *_by_model(found)]
+    return [*rows, *_by_model(runs)]
 
 
-def _by_model(found: list[dict[str, Any]]) -> Iterator[Row]:
+def _by_model(rows: list[dict[str, Any]]) -> Iterator[Row]:
     """The same for each model, for information."""
-    for model, group in groupby(found, key=lambda row: row["model"]):
+    for model, group in groupby(rows, key=lambda row: row["model"]):
         errors = [100 * (row["predicted_ns"] / row["plain_ns"] - 1) for row in group]
         note = f"{len(errors)} runs, {min(errors):+.0f} % to {max(errors):+.0f} %"
         off = sum(map(abs, errors)) / len(errors)
@@ -97,21 +97,21 @@ def compare(
     path: str, quick: bool, models: dict[str, Known] | None = None, pace: Sequence[float] = ()
 ) -> list[Any]:
     """For each run what it took plain, and what was predicted of it; then the host's pace. One model at a time."""
-    calibration = load_calibration(path)
+    calibration = tv.hardware.load(path)
     quiet = Quiet("cuda", *pace[:1]) if torch.cuda.is_available() else None
-    found = []
+    rows = []
     for (model, dtype), group in groupby(cases(quick, models), key=lambda case: case[:2]):
         ready = list(group)
-        for case, (took, unit) in zip(ready, plain_times(ready, quiet)):
-            traced = trace(case.call, keep=False)
-            made = predict_latency(traced, calibration=calibration)
+        for case, (plain_ns, unit) in zip(ready, plain_times(ready, quiet)):
+            traced = tv.trace(case.call, keep=False)
+            report = traced.latency(calibration=calibration)
             row: dict[str, Any] = {"model": model, "dtype": dtype, "batch": case.batch, "mode": case.mode}
-            times = {"predicted_ns": made.total_ns, "low_ns": made.low_ns, "high_ns": made.high_ns}
+            times = {"predicted_ns": report.total_ns, "low_ns": report.low_ns, "high_ns": report.high_ns}
             at_pace = None
             if unit is not None:
-                at_pace = predict_latency(traced, calibration=calibration.at_pace(unit)).total_ns
-            found.append({**row, "plain_ns": took, "unit_ns": unit, "at_pace_ns": at_pace, **times})
-    return [found, *(quiet.pace() if quiet else ())]
+                at_pace = traced.latency(calibration=calibration.at_pace(unit)).total_ns
+            rows.append({**row, "plain_ns": plain_ns, "unit_ns": unit, "at_pace_ns": at_pace, **times})
+    return [rows, *(quiet.pace() if quiet else ())]
 
 
 def plain_times(ready: list[Case], quiet: Quiet | None) -> list[Taken]:
@@ -122,8 +122,8 @@ def plain_times(ready: list[Case], quiet: Quiet | None) -> list[Taken]:
         return [Taken(median(wall(case.call, "cpu", 2)), None) for case in ready]
     taken: list[list[Burst]] = [[] for _ in ready]
     for _ in range(ROUNDS):
-        for place, case in enumerate(ready):
-            taken[place].append(quiet.burst(case.call, quiet.device, TIMES))
+        for index, case in enumerate(ready):
+            taken[index].append(quiet.burst(case.call, quiet.device, TIMES))
     return [quiet.taken(bursts) for bursts in taken]
 
 
@@ -155,9 +155,9 @@ def _calls(module: torch.nn.Module, optimizer: Any, data: torch.Tensor) -> dict[
         if not module.training:
             module.train()
         optimizer.zero_grad()
-        made = module(data)
-        made = made if isinstance(made, torch.Tensor) else made[0]
-        made.float().square().mean().backward()
+        output = module(data)
+        output = output if isinstance(output, torch.Tensor) else output[0]
+        output.float().square().mean().backward()
         optimizer.step()
 
     return {"forward": forward, "training": step}

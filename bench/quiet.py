@@ -55,18 +55,18 @@ class Quiet:
         """Some runs in a row; if something disturbed them, the next will be on another core."""
         if self.core is not None:
             self._stay_on(self.core)
-        found = burst(call, device, count)
-        if found.pace_ns > USUAL * self.best:
+        result = burst(call, device, count)
+        if result.pace_ns > USUAL * self.best:
             self._move()
         self._stay_on(*self.cores)
-        self.paces.append(found.pace_ns)
-        return found
+        self.paces.append(result.pace_ns)
+        return result
 
     def taken(self, bursts: list[Burst]) -> Taken:
         """What the runs took that nothing disturbed, or those that were disturbed least."""
         chosen = undisturbed(bursts, self.best)
-        times = [time_ns for one in chosen for time_ns in one.times]
-        return Taken(median(times), median(one.pace_ns for one in chosen))
+        times = [time_ns for run_ in chosen for time_ns in run_.times]
+        return Taken(median(times), median(run_.pace_ns for run_ in chosen))
 
     def pace(self) -> Pace:
         """How quiet it was."""

@@ -14,7 +14,8 @@ import torch
 
 import torch_vis as tv
 from tests import zoo
-from tests.capture import test_cuda, test_time_cuda
+from tests.capture import test_cuda
+from tests.capture.timing import test_time_cuda
 
 
 def attempt(name: str, run: Callable[[], object]) -> bool:

@@ -26,7 +26,9 @@ NAMES: dict[str, str] = {
 
 ATTRIBUTES: dict[str, dict[str, str]] = {
     # the class: its old attributes and the new ones
+    "LatencyReport": {"found": "prediction"},
     "Report": {"to_plain": "to_dict"},
+    "RooflineReport": {"found": "roofline"},
 }
 
 

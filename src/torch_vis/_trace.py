@@ -335,7 +335,7 @@ class Trace(LiveRun):
     def roofline(self, hardware: Any = None) -> RooflineReport:
         """How near operations come to what the machine can do, and if compute, memory or overhead holds them back.
 
-        ``hardware`` is a name (see ``known_hardware``), a ``Hardware`` or a calibration; without it, this machine as
+        ``hardware`` is a name (see ``tv.hardware.known``), a ``Hardware`` or a calibration; without it, this machine as
         ``calibrate`` measured it before. The columns ``bound`` (1 compute, 2 memory, 3 overhead, 0 a view) and
         ``peak_share`` go into a file or page that is saved from ``t.with_metrics(report)``.
 
@@ -347,10 +347,14 @@ class Trace(LiveRun):
         return self._report("roofline", hardware=hardware)
 
     def latency(self, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
-        """How long this run takes on a machine that may not be here, with a range: see ``predict_latency``.
+        """How long this run takes on a machine that may not be here, with a range.
+
+        ``hardware`` is a name (see ``tv.hardware.known``) or a ``Hardware``: a device of which the datasheet is known.
+        ``calibration`` is what ``tv.measure.calibrate`` measured, here or elsewhere (``tv.hardware.load``): far closer.
+        Without either it is this machine, as it was calibrated before.
 
         >>> import torch, torch_vis as tv
-        >>> print(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="a100").found.machine)
+        >>> print(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="a100").prediction.machine)
         A100 80GB SXM
         """
         return self._report("latency", hardware=hardware, calibration=calibration)

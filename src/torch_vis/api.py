@@ -163,10 +163,10 @@ def trace(
         captured = prepare(via, model, args, named, capture, options, partial=partial)
     repeats: Repeats | None = None
     if repeat:
-        from torch_vis.capture.timing.repeat import RepeatedCall, Repeats
+        from torch_vis.capture.timing.repeat import Repeats, RepeatTarget
 
         repeats = Repeats(
-            RepeatedCall(model, args, named, backward, loss), repeat, capture, functions=functions
+            RepeatTarget(model, args, named, backward, loss), repeat, capture, functions=functions
         )
     try:
         capture.run(

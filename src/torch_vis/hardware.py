@@ -5,10 +5,7 @@
 True
 """
 
-from torch_vis.analysis.machine.calibration import Calibration
-from torch_vis.analysis.machine.calibration import load_calibration as load
-from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.analysis.machine.hardware import known_hardware as known
-from torch_vis.analysis.machine.hardware import register_hardware as register
+from torch_vis.analysis.machine.calibration import Calibration, load
+from torch_vis.analysis.machine.hardware import Hardware, known, register
 
 __all__ = ["Calibration", "Hardware", "known", "load", "register"]

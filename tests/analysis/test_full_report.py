@@ -37,7 +37,7 @@ def test_markdown_has_every_part(tmp_path):
     text = (tmp_path / "run.md").read_text()
     for title in ("Modules", "Memory", "Time", "Fusion", "Gradient flow", "Not in this report"):
         assert f"## {title}" in text, title
-    assert "tv.calibrate()" in text or "## Roofline" in text
+    assert "tv.measure.calibrate()" in text or "## Roofline" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(
         line.count("|") == before.count("|") for before, line in pairwise(rows) if line.startswith("|--")
@@ -137,7 +137,7 @@ def test_latency_is_in_it_where_this_machine_was_calibrated(tmp_path, monkeypatc
     t = small()
     t.report(tmp_path / "run.md")
     left_out = (tmp_path / "run.md").read_text().partition("## Not in this report")[2]
-    assert "- **latency**: this machine has not been calibrated: run tv.calibrate()" in left_out
+    assert "- **latency**: this machine has not been calibrated: run tv.measure.calibrate()" in left_out
     monkeypatch.setattr(resolve, "cached", lambda device=None: made_up("cpu"))
     t.report(tmp_path / "run.md")
     text = (tmp_path / "run.md").read_text()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_vis as tv
-from tests.capture.test_via import OTHERWISE
+from tests.kit.frontends import OTHERWISE
 from tests.zoo import ZOO, close_process_group, same_bits, tensors
 from torch_vis.errors import CaptureFailed, TensorsMissing, UsageError
 from torch_vis.interfaces.dynamo.extractor import save_graph_to_file

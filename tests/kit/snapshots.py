@@ -199,7 +199,7 @@ def nan_in_loss() -> tv.Trace:
 
 def pruned(model: torch.nn.Module, batch: torch.Tensor) -> Any:
     """What pruning half of a model comes to, with the time that it measures replaced."""
-    report = tv.analyze_pruning(model, batch, ratio=0.5, hardware="a100")
+    report = tv.advise.pruning(model, batch, ratio=0.5, hardware="a100")
     report.before["time_ns"], report.after["time_ns"] = 30_000, 20_000
     return report
 
@@ -231,10 +231,10 @@ PAIRS: dict[str, Callable[[], tuple[tv.Trace, tv.Trace]]] = {
     "compare_checkpoints": lambda: (zoo("checkpoint_nonreentrant"), zoo("checkpoint_reentrant")),
 }
 ANALYSES: dict[str, Callable[[], Any]] = {
-    "batch_size": lambda: tv.analyze_batch_size(
+    "batch_size": lambda: tv.advise.batch_size(
         Exact(), exact_batch(), memory="64 KiB", backward=True, measure=False
     ),
-    "quantization": lambda: tv.analyze_quantization(Exact(largest=11), exact_batch(), hardware="a100"),
+    "quantization": lambda: tv.advise.quantization(Exact(largest=11), exact_batch(), hardware="a100"),
     "pruning": lambda: pruned(Exact(), exact_batch()),
 }
 

@@ -17,7 +17,7 @@ NUMBER = re.compile(
 )
 
 
-def amount_bytes(given: Any, what: str, *, hardware: bool = True) -> int:
+def amount_bytes(amount: Any, what: str, *, hardware: bool = True) -> int:
     """A number of bytes from what was passed as the argument ``what``; ``hardware`` lets it be the name of a device.
 
     >>> amount_bytes("1.5 GiB", "memory"), amount_bytes("80GB", "memory"), amount_bytes(1024, "memory")
@@ -25,18 +25,18 @@ def amount_bytes(given: Any, what: str, *, hardware: bool = True) -> int:
     >>> amount_bytes("T4", "memory")
     16000000000
     """
-    if isinstance(given, str):
-        found = NUMBER.fullmatch(given)
-        if not found:
-            return _of_hardware(given, what) if hardware else _refuse(given, what, hardware)
-        amount = float(found[1]) * UNITS[found[2].lower()]
-    elif isinstance(given, Real) and not isinstance(given, bool):
-        amount = float(given) if not isinstance(given, int) else given
+    if isinstance(amount, str):
+        match = NUMBER.fullmatch(amount)
+        if not match:
+            return _of_hardware(amount, what) if hardware else _refuse(amount, what, hardware)
+        size_bytes = float(match[1]) * UNITS[match[2].lower()]
+    elif isinstance(amount, Real) and not isinstance(amount, bool):
+        size_bytes = float(amount) if not isinstance(amount, int) else amount
     else:
-        return _refuse(given, what, hardware)
-    if not math.isfinite(amount) or amount < 1:
-        raise UsageError(f"{what}={given!r}: a number of bytes is finite and at least 1")
-    return int(amount)
+        return _refuse(amount, what, hardware)
+    if not math.isfinite(size_bytes) or size_bytes < 1:
+        raise UsageError(f"{what}={amount!r}: a number of bytes is finite and at least 1")
+    return int(size_bytes)
 
 
 def _of_hardware(name: str, what: str) -> int:
@@ -46,8 +46,8 @@ def _of_hardware(name: str, what: str) -> int:
         raise UsageError(f"{_wanted(what, True)}, not {name!r} ({error})") from error
 
 
-def _refuse(given: Any, what: str, hardware: bool) -> int:
-    raise UsageError(f"{_wanted(what, hardware)}, not {given!r}")
+def _refuse(amount: Any, what: str, hardware: bool) -> int:
+    raise UsageError(f"{_wanted(what, hardware)}, not {amount!r}")
 
 
 def _wanted(what: str, hardware: bool) -> str:

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import torch_vis as tv
 from tests.kit.labels import written
-from torch_vis.analysis.advice.batch_size.report import BatchSize
-from torch_vis.analysis.advice.batch_size.search import Fit
+from torch_vis.analysis.advice.batch_size.report import BatchSizeReport
+from torch_vis.analysis.advice.batch_size.search import BatchMemory
 from torch_vis.errors import UsageError
 
 
@@ -37,7 +37,7 @@ def peak(model: nn.Module, batch: int) -> int:
 @pytest.mark.parametrize("memory", [1 << 20, 5_000_000, "16 MiB"])
 def test_the_largest_batch_fits_and_one_more_does_not(memory):
     model = network()
-    found = tv.analyze_batch_size(
+    found = tv.advise.batch_size(
         model, torch.randn(4, 3, 16, 16), memory=memory, backward=True, measure=False
     )
     assert peak(model, found.largest) <= found.budget < peak(model, found.largest + 1)
@@ -46,7 +46,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(memory):
 def test_it_is_proved_by_running_and_the_model_is_left_alone():
     model, x = network(), torch.randn(4, 3, 16, 16)
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    found = tv.analyze_batch_size(model, x, memory="2 MiB", backward=True)
+    found = tv.advise.batch_size(model, x, memory="2 MiB", backward=True)
     row = next(row for row in found.rows if row.batch == found.largest)
     assert row.measured_bytes == row.tensor_bytes <= row.predicted_bytes
     timed = [row.batch for row in found.rows if row.per_second]
@@ -68,16 +68,14 @@ def test_keyword_inputs_and_what_has_no_batch():
             return self.inner(x) * mask * scale
 
     mask, scale = torch.ones(3, 8), torch.tensor(2.0)
-    found = tv.analyze_batch_size(
+    found = tv.advise.batch_size(
         Masked(), torch.ones(3, 8), kwargs={"mask": mask, "scale": scale}, memory=10_000, measure=False
     )
     assert found.largest > 3 and found.per_sample_bytes > 0
 
 
 def test_a_memory_that_never_fills_ends_at_the_largest():
-    found = tv.analyze_batch_size(
-        nn.Linear(2, 2), torch.ones(1, 2), memory="1 GiB", measure=False, largest=64
-    )
+    found = tv.advise.batch_size(nn.Linear(2, 2), torch.ones(1, 2), memory="1 GiB", measure=False, largest=64)
     assert found.largest == 64
 
 
@@ -93,7 +91,7 @@ def test_a_callable_is_not_run():
         optimizer.step()
 
     weight = model.weight.detach().clone()
-    found = tv.analyze_batch_size(step, torch.ones(2, 4), memory=3000)
+    found = tv.advise.batch_size(step, torch.ones(2, 4), memory=3000)
     assert found.largest and found.knee is None and "may change things" in str(found)
     assert torch.equal(weight, model.weight) and not optimizer.state
 
@@ -123,7 +121,7 @@ class TakesMore(nn.Module):
 
 def test_a_run_over_the_memory_proves_nothing_and_a_smaller_batch_is_found():
     model = TakesMore()
-    found = tv.analyze_batch_size(model, torch.randn(4, 64), memory="1 MiB")
+    found = tv.advise.batch_size(model, torch.randn(4, 64), memory="1 MiB")
     row = next(row for row in found.rows if row.batch == found.largest)
     assert [over.measured_bytes > found.budget for over in found.over].count(True) >= 1
     assert found.largest < found.over[0].batch and row.measured_bytes <= row.needed_bytes <= found.budget
@@ -151,8 +149,8 @@ class TakesLess(nn.Module):
 
 def test_where_a_run_takes_less_than_predicted_the_largest_is_still_the_largest():
     model = TakesLess()
-    found = tv.analyze_batch_size(model, torch.randn(4, 64), memory="1 MiB")
-    predicted = tv.analyze_batch_size(model, torch.randn(4, 64), memory="1 MiB", measure=False)
+    found = tv.advise.batch_size(model, torch.randn(4, 64), memory="1 MiB")
+    predicted = tv.advise.batch_size(model, torch.randn(4, 64), memory="1 MiB", measure=False)
     assert found.largest > predicted.largest and not found.over
     for batch, fits in ((found.largest, True), (found.largest + 1, False)):
         held = tv.trace(model, torch.randn(batch, 64), keep=False).memory().peak_bytes
@@ -165,14 +163,14 @@ def test_where_a_run_takes_less_than_predicted_the_largest_is_still_the_largest(
 
 def test_larger_batches_that_could_not_be_run_are_not_called_the_largest(monkeypatch):
     monkeypatch.setattr("torch_vis.analysis.advice.batch_size.search.TRIES", 1)
-    found = tv.analyze_batch_size(TakesLess(), torch.randn(4, 64), memory="1 MiB")
+    found = tv.advise.batch_size(TakesLess(), torch.randn(4, 64), memory="1 MiB")
     row = next(row for row in found.rows if row.batch == found.largest)
     assert row.measured_bytes is not None
     assert "may fit by what ran" in str(found) and "perhaps" in str(found)
 
 
 def test_where_no_run_stays_within_the_memory_none_is_the_largest():
-    found = tv.analyze_batch_size(TakesMore(), torch.randn(1, 64), memory=17_800)
+    found = tv.advise.batch_size(TakesMore(), torch.randn(1, 64), memory=17_800)
     assert found.largest is None and found.over
     assert "proved" not in found.facts() and "none is known to fit" in str(found)
 
@@ -181,7 +179,7 @@ def test_where_no_run_stays_within_the_memory_none_is_the_largest():
 def test_an_lstm_is_proved(steps_first):
     x = torch.randn(20, 6, 16) if steps_first else torch.randn(6, 20, 16)
     model = Tagger(batch_first=not steps_first)
-    found = tv.analyze_batch_size(model, x, memory="8 MiB", backward=True)
+    found = tv.advise.batch_size(model, x, memory="8 MiB", backward=True)
     row = next(row for row in found.rows if row.batch == found.largest)
     assert row.measured_bytes == row.tensor_bytes and not found.over
     assert (found.sample, found.dim) == (6, int(steps_first))
@@ -196,79 +194,79 @@ def test_an_lstm_is_proved(steps_first):
 def test_the_dimension_of_the_batch_is_told_from_what_reads_it():
     embedded = nn.Sequential(nn.Embedding(10, 8), nn.TransformerEncoderLayer(8, 2, 16))
     ids = torch.randint(0, 10, (7, 3))
-    found = tv.analyze_batch_size(embedded, ids, memory="1 MiB", measure=False)
+    found = tv.advise.batch_size(embedded, ids, memory="1 MiB", measure=False)
     assert (found.dim, found.sample) == (1, 3)
-    found = tv.analyze_batch_size(embedded, ids, memory="1 MiB", measure=False, dim=0)
+    found = tv.advise.batch_size(embedded, ids, memory="1 MiB", measure=False, dim=0)
     assert (found.dim, found.sample) == (0, 7)
     attention = nn.MultiheadAttention(8, 2)
     x, mask = torch.randn(7, 3, 8), torch.zeros(3, 7, dtype=torch.bool)
     inputs = {"query": x, "key": x, "value": x, "key_padding_mask": mask}
-    found = tv.analyze_batch_size(attention, kwargs=inputs, memory="1 MiB", measure=False)
+    found = tv.advise.batch_size(attention, kwargs=inputs, memory="1 MiB", measure=False)
     assert (found.dim, found.sample) == (1, 3) and found.largest > 3
 
 
 def test_a_model_that_cannot_take_one_sample_starts_at_two():
     model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Linear(32, 2))
-    found = tv.analyze_batch_size(model, torch.randn(8, 8), memory="64 KiB", backward=True)
+    found = tv.advise.batch_size(model, torch.randn(8, 8), memory="64 KiB", backward=True)
     assert found.rows[0].batch == 2 and found.largest > 8
     assert "from 2 on: of 1 the model says ValueError: Expected more than 1 value" in str(found)
     with pytest.raises(UsageError, match="a batch of 2 takes"):
-        tv.analyze_batch_size(model, torch.randn(8, 8), memory="1 KiB", backward=True)
+        tv.advise.batch_size(model, torch.randn(8, 8), memory="1 KiB", backward=True)
 
 
 def test_a_model_that_takes_whole_samples_only():
     def groups(x):
         return x.view(4, -1, 8).sum(1)
 
-    found = tv.analyze_batch_size(groups, torch.randn(4, 8), memory="64 KiB")
+    found = tv.advise.batch_size(groups, torch.randn(4, 8), memory="64 KiB")
     assert found.largest % 4 == 0 and all(row.batch % 4 == 0 for row in found.rows)
     assert "only multiples of the sample's 4" in str(found)
     model, x, labels = nn.Linear(4, 2), torch.ones(5, 4), torch.zeros(5, 2)
     for loss in (lambda y: (y - labels).sum(), lambda y: (y.T @ labels).sum()):
         with pytest.raises(UsageError, match=r"a batch of 5 runs, others do not: of . the model says"):
-            tv.analyze_batch_size(model, x, memory="1 MiB", loss=loss)
+            tv.advise.batch_size(model, x, memory="1 MiB", loss=loss)
     with pytest.raises(UsageError, match="a batch of 1 runs, others do not: of 2"):
-        tv.analyze_batch_size(lambda x: x.view(1, 8), torch.ones(1, 8), memory="1 MiB")
+        tv.advise.batch_size(lambda x: x.view(1, 8), torch.ones(1, 8), memory="1 MiB")
     with pytest.raises(ZeroDivisionError):
-        tv.analyze_batch_size(lambda x: 1 / 0, torch.ones(5, 4), memory="1 MiB")
+        tv.advise.batch_size(lambda x: 1 / 0, torch.ones(5, 4), memory="1 MiB")
 
 
 def test_bad_input():
     x = torch.ones(2, 256)
     with pytest.raises(UsageError, match="nothing fits in 1000 B: a batch of 1 takes"):
-        tv.analyze_batch_size(nn.Linear(256, 256), x, memory=1000)
+        tv.advise.batch_size(nn.Linear(256, 256), x, memory=1000)
     with pytest.raises(UsageError, match="name of hardware, not 'much'"):
-        tv.analyze_batch_size(nn.Linear(256, 256), x, memory="much")
+        tv.advise.batch_size(nn.Linear(256, 256), x, memory="much")
     for largest in (0, -3, True, 2.5):
         with pytest.raises(UsageError, match=f"largest={largest}: .* whole number, at least 1"):
-            tv.analyze_batch_size(nn.Linear(256, 256), x, largest=largest)
+            tv.advise.batch_size(nn.Linear(256, 256), x, largest=largest)
     with pytest.raises(UsageError, match="takes batches from 2 on"):
-        tv.analyze_batch_size(nn.BatchNorm1d(8), torch.ones(4, 8), largest=1)
+        tv.advise.batch_size(nn.BatchNorm1d(8), torch.ones(4, 8), largest=1)
     with pytest.raises(UsageError, match="counted from the front"):
-        tv.analyze_batch_size(nn.Linear(256, 256), x, dim=-1)
+        tv.advise.batch_size(nn.Linear(256, 256), x, dim=-1)
     with pytest.raises(UsageError, match="with a dimension 2 for the batch"):
-        tv.analyze_batch_size(nn.Linear(256, 256), x, dim=2)
+        tv.advise.batch_size(nn.Linear(256, 256), x, dim=2)
     with pytest.raises(UsageError, match="none of the inputs"):
-        tv.analyze_batch_size(nn.Linear(256, 256), memory="1 GiB")
+        tv.advise.batch_size(nn.Linear(256, 256), memory="1 GiB")
 
 
 def test_memory_that_grows_with_the_square_is_closed_in_on():
-    found = tv.analyze_batch_size(lambda x: (x @ x.T).sum(), torch.ones(4, 16), memory="256 KiB")
+    found = tv.advise.batch_size(lambda x: (x @ x.T).sum(), torch.ones(4, 16), memory="256 KiB")
     assert len(found.rows) < 30 and found.per_sample_bytes > 4 * found.largest
 
 
 def test_sizes_far_beyond_the_memory_are_not_looked_at():
     model, x = nn.LSTM(32, 64, batch_first=True), torch.randn(4, 20, 32)
-    found = tv.analyze_batch_size(model, x, memory="16 MiB", backward=True, measure=False)
+    found = tv.advise.batch_size(model, x, memory="16 MiB", backward=True, measure=False)
     assert max(row.batch for row in found.rows) <= 8 * found.largest
 
 
-def rounded() -> BatchSize:
+def rounded() -> BatchSizeReport:
     """A search as it ends where a kernel rounds up right after the largest batch."""
     needs = {1: 100_000, 2: 152_000, 500: 26_048_000, 1233: 64_164_000, 1234: 65_000_000, 4932: 257_000_000}
-    rows = [Fit(batch, amount, amount) for batch, amount in needs.items()]
+    rows = [BatchMemory(batch, amount, amount) for batch, amount in needs.items()]
     rows[3] = rows[3]._replace(measured_bytes=64_164_000)
-    return BatchSize(rows, 64_500_000, 16, 1 << 20, [])
+    return BatchSizeReport(rows, 64_500_000, 16, 1 << 20, [])
 
 
 def test_what_a_sample_takes_is_not_what_one_step_was_rounded_up_to():
@@ -289,7 +287,7 @@ def test_the_picture_has_the_budget_and_the_largest_batch_and_ends_near_it():
     assert line.x[-1] == 1234 and (largest.x, largest.y) == ([1233], [64_164_000]) and "1,233" in largest.name
     assert [list(guide.y) for guide in chart.guides] == [[64_500_000] * 2]
     assert len(rounded().figure("matplotlib").axes) == 1
-    unbound = BatchSize(rounded().rows, None, 16, 1 << 20, [])
+    unbound = BatchSizeReport(rounded().rows, None, 16, 1 << 20, [])
     assert unbound.charts()["memory"].series[0].x[-1] == 4932 and "over" not in str(unbound)
 
 
@@ -297,7 +295,7 @@ def test_the_picture_has_the_budget_and_the_largest_batch_and_ends_near_it():
 def test_numbers_that_are_no_amount_of_memory_are_refused_as_numbers(memory):
     told = f"={memory!r}: a number of bytes is finite and at least 1"
     with pytest.raises(UsageError, match=re.escape(f"memory{told}")):
-        tv.analyze_batch_size(nn.Linear(4, 4), torch.ones(2, 4), memory=memory)
+        tv.advise.batch_size(nn.Linear(4, 4), torch.ones(2, 4), memory=memory)
     with pytest.raises(UsageError, match=re.escape(f"max_bytes{told}")):
         tv.trace(nn.Linear(4, 4), torch.ones(2, 4)).partition(max_bytes=memory)
 
@@ -307,7 +305,7 @@ def test_what_is_no_number_is_answered_with_what_the_argument_takes(given):
     with pytest.raises(
         UsageError, match=f"memory is a number of bytes, .*hardware, not {re.escape(repr(given))}"
     ):
-        tv.analyze_batch_size(nn.Linear(4, 4), torch.ones(2, 4), memory=given)
+        tv.advise.batch_size(nn.Linear(4, 4), torch.ones(2, 4), memory=given)
     wanted = f"max_bytes is a number of bytes or a text like '16 GiB', not {given!r}"
     with pytest.raises(UsageError, match=f"^{re.escape(wanted)}$"):  # a part is no device
         tv.trace(nn.Linear(4, 4), torch.ones(2, 4)).partition(max_bytes=given)
@@ -315,31 +313,31 @@ def test_what_is_no_number_is_answered_with_what_the_argument_takes(given):
 
 def test_without_a_memory_a_sample_has_its_bytes_or_they_are_not_known():
     model, x = nn.Linear(256, 256), torch.ones(4, 256)
-    found = tv.analyze_batch_size(model, x, measure=False)
+    found = tv.advise.batch_size(model, x, measure=False)
     assert found.per_sample_bytes == 2048 and found.grows_evenly and found.largest is None
-    found = tv.analyze_batch_size(model, x, largest=1)
+    found = tv.advise.batch_size(model, x, largest=1)
     assert found.per_sample_bytes is None and found.grows_evenly is None
     facts = found.facts()
     assert facts["per sample"].startswith("not known") and facts["knee"].startswith("not known")
     assert [row.batch for row in found.rows] == [1]
-    timed = tv.analyze_batch_size(model, x, largest=6)
+    timed = tv.advise.batch_size(model, x, largest=6)
     assert max(row.batch for row in timed.rows) <= 6
 
 
 def test_memory_that_does_not_grow_evenly_is_said_to_do_so():
-    found = tv.analyze_batch_size(lambda x: x @ x.T, torch.ones(4, 16), memory="256 KiB")
+    found = tv.advise.batch_size(lambda x: x @ x.T, torch.ones(4, 16), memory="256 KiB")
     assert found.grows_evenly is False
     told = found.facts()["per sample"]
     assert "memory does not grow evenly" in told and f"to {found.largest:,}" in told
     half = found.largest // 2  # a square grows by the sum of the two sides for each row more
     assert found.per_sample_bytes == pytest.approx(4 * (found.largest + half) + 64, rel=0.02)
-    even = tv.analyze_batch_size(network(), torch.randn(4, 3, 16, 16), memory="2 MiB", measure=False)
+    even = tv.advise.batch_size(network(), torch.randn(4, 3, 16, 16), memory="2 MiB", measure=False)
     assert even.grows_evenly and "evenly" not in str(even)
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
 def test_large_throughputs_are_written_as_small_ones_are(renderer):
     paces = [1500.0, 5200.0, 8400.0, 13600.0]
-    rows = [Fit(2**power, 10_000, 9_000, None, 1_000, pace) for power, pace in enumerate(paces)]
-    figure = BatchSize(rows, None, 4, 1 << 20, []).figure(renderer, chart="throughput")
+    rows = [BatchMemory(2**power, 10_000, 9_000, None, 1_000, pace) for power, pace in enumerate(paces)]
+    figure = BatchSizeReport(rows, None, 4, 1 << 20, []).figure(renderer, chart="throughput")
     assert written(figure, "y") == ["0", "5,000", "10,000"]

@@ -14,9 +14,9 @@ import torch_vis as tv
 from tests.kit.traced import NAMES, traced
 from tests.kit.unknown import opaque
 from tests.zoo_models.torchvision_ops import declare_torchvision_ops
-from torch_vis.analysis.advice.pruning.dependency import Coupling
+from torch_vis.analysis.advice.pruning.dependency import Dependencies
 from torch_vis.analysis.advice.pruning.surgery import without
-from torch_vis.analysis.advice.pruning.trial import OTHER, Bench
+from torch_vis.analysis.advice.pruning.trial import OTHER, PruningTrials
 from torch_vis.analysis.compare.numeric.side_by_side import gap_of
 from torch_vis.errors import UsageError
 
@@ -82,16 +82,16 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_cutting_what_is_zero_changes_nothing(name):
-    """The proof of the coupling: units that are zero wherever they live can go, and the output does not notice."""
+    """The proof of the dependencies: units that are zero wherever they live can go, and the output does not notice."""
     torch.manual_seed(0)
     make, shape = CASES[name]
     model, x = make().eval(), torch.randn(*shape)
     with torch.no_grad():
-        coupling = Coupling(tv.trace(model, x, keep=False).graph)
-        groups = [group for group in coupling.groups if not group.locked and len(group.units) > 1]
+        dependencies = Dependencies(tv.trace(model, x, keep=False).graph)
+        groups = [group for group in dependencies.groups if not group.locked and len(group.units) > 1]
         assert groups
         dead = np.concatenate([group.units[:: max(2, len(group.units) // 3)] for group in groups])
-        kept = coupling.kept(dead)
+        kept = dependencies.kept(dead)
         for path, parameter in model.named_parameters():
             for number, mask in enumerate(kept.get(path, ())):
                 parameter.index_fill_(number, torch.as_tensor(np.flatnonzero(~mask)), 0.0)
@@ -105,7 +105,7 @@ def test_cutting_what_is_zero_changes_nothing(name):
 def test_every_cut_is_what_zeroing_gives(name):
     torch.manual_seed(0)
     make, shape = CASES[name]
-    found = tv.analyze_pruning(make(), torch.randn(*shape))
+    found = tv.advise.pruning(make(), torch.randn(*shape))
     assert found.groups and not any(cut.problem for cut in found.groups)
     assert all(cut.error is not None and cut.error < 1e-5 for cut in found.groups)
     assert found.facts()["checked"].startswith(f"{len(found.groups)} of {len(found.groups)} ")
@@ -114,7 +114,7 @@ def test_every_cut_is_what_zeroing_gives(name):
 def test_the_smaller_model_runs_trains_and_tells_its_sizes():
     torch.manual_seed(0)
     model, x = UNet(), torch.randn(2, 3, 8, 8)
-    found = tv.analyze_pruning(model, x, ratio=0.5)
+    found = tv.advise.pruning(model, x, ratio=0.5)
     assert found.model.training and found.after["parameters"] < 0.6 * found.before["parameters"]
     assert found.after["flops"] < 0.6 * found.before["flops"]
     assert found.model.a.out_channels == found.model.a.weight.shape[0] == 4
@@ -132,7 +132,7 @@ def test_the_lightest_units_go():
             model[0].weight[unit] = scale
             model[0].bias[unit] = scale
             model[2].weight[:, unit] = scale
-    found = tv.analyze_pruning(model, torch.ones(1, 4), ratio=0.5)
+    found = tv.advise.pruning(model, torch.ones(1, 4), ratio=0.5)
     assert torch.equal(found.model[0].bias, torch.tensor([5.0, 3.0, 4.0]))
     assert found.groups[0].share < 1e-4 and found.output.relative < 0.01
 
@@ -146,7 +146,7 @@ def test_what_takes_its_size_for_granted_is_left_whole():
         def forward(self, x):
             return self.c(F.relu(self.b(F.relu(self.a(x).reshape(-1, 6)))))
 
-    found = tv.analyze_pruning(Stubborn(), torch.ones(2, 4))
+    found = tv.advise.pruning(Stubborn(), torch.ones(2, 4))
     problems = {cut.name: cut.problem for cut in found.groups}
     assert "shape" in problems["a.weight"] and not problems["b.weight"]
     assert found.model.a.out_features == 6 and found.model.b.out_features < 8
@@ -154,7 +154,7 @@ def test_what_takes_its_size_for_granted_is_left_whole():
 
 def test_heads_and_outputs_are_locked_with_reasons():
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-    found = tv.analyze_pruning(nn.Sequential(layer, nn.Linear(16, 5)).train(), torch.randn(2, 3, 16))
+    found = tv.advise.pruning(nn.Sequential(layer, nn.Linear(16, 5)).train(), torch.randn(2, 3, 16))
     reasons = {group.locked for group in found.locked}
     assert "it is the run's output" in reasons
     assert any(cut.name == "0.linear1.weight" and not cut.problem for cut in found.groups)
@@ -171,7 +171,7 @@ def test_tied_weights_stay_tied():
         def forward(self, ids):
             return self.head(torch.tanh(self.embedding(ids)))
 
-    found = tv.analyze_pruning(Tied(), torch.tensor([[1, 2]]), ratio=0.5)
+    found = tv.advise.pruning(Tied(), torch.tensor([[1, 2]]), ratio=0.5)
     assert found.model.head.weight is found.model.embedding.weight
     assert found.model.head.weight.shape == (20, 4) and found.model.head.in_features == 4
 
@@ -179,7 +179,7 @@ def test_tied_weights_stay_tied():
 def test_the_model_is_left_alone():
     model, x = UNet(), torch.randn(2, 3, 8, 8)
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    found = tv.analyze_pruning(model, x)
+    found = tv.advise.pruning(model, x)
     assert model.training and torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert len(found.figure().data) == 1 and len(found.to_pandas()) == len(found.groups)
@@ -190,12 +190,12 @@ def test_the_figure_names_groups_and_of_many_those_that_matter_most():
     model = nn.Sequential(
         *[part for _ in range(44) for part in (nn.Linear(6, 6), nn.ReLU())], nn.Linear(6, 2)
     )
-    found = tv.analyze_pruning(nn.Sequential(*model[:6], model[-1]), torch.randn(2, 6), ratio=0.5)
+    found = tv.advise.pruning(nn.Sequential(*model[:6], model[-1]), torch.randn(2, 6), ratio=0.5)
     assert len(found.groups) == 3
     shown = found.figure()
     assert [name.split(",")[0] for name in shown.layout.yaxis.ticktext] == [cut.name for cut in found.groups]
     assert [*shown.data[0].x] == [cut.output.relative for cut in found.groups]
-    many = tv.analyze_pruning(model, torch.randn(2, 6), ratio=0.5, each=False)
+    many = tv.advise.pruning(model, torch.randn(2, 6), ratio=0.5, each=False)
     chart = many.charts()["groups"]
     assert len(many.groups) == 44 and len(chart.series[0].x) == 40 and "40 of 44" in chart.title
     most = sorted((cut.parameters for cut in many.groups), reverse=True)[:40]
@@ -204,21 +204,21 @@ def test_the_figure_names_groups_and_of_many_those_that_matter_most():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_coupling_is_found_zoo_wide(name):
-    coupling = Coupling(traced(name).graph)
-    for group in coupling.groups:
-        assert len(group.units) and all(coupling.ids[parameter] for parameter, _ in group.places)
+    dependencies = Dependencies(traced(name).graph)
+    for group in dependencies.groups:
+        assert len(group.units) and all(dependencies.ids[parameter] for parameter, _ in group.places)
 
 
 def test_bad_input():
     x = torch.ones(1, 4)
     with pytest.raises(UsageError, match="between 0 and 1, not 2"):
-        tv.analyze_pruning(nn.Linear(4, 4), x, ratio=2)
+        tv.advise.pruning(nn.Linear(4, 4), x, ratio=2)
     with pytest.raises(UsageError, match="it has no parameters"):
-        tv.analyze_pruning(nn.ReLU(), x)
+        tv.advise.pruning(nn.ReLU(), x)
     with pytest.raises(UsageError, match="takes a module, not function"):
-        tv.analyze_pruning(lambda x: x, x)
+        tv.advise.pruning(lambda x: x, x)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        tv.analyze_pruning(nn.Linear(4, 4), torch.ones(1, 5))
+        tv.advise.pruning(nn.Linear(4, 4), torch.ones(1, 5))
 
 
 def test_figures_that_leave_out_unknown_work_are_lower_bounds_without_a_ratio():
@@ -230,7 +230,7 @@ def test_figures_that_leave_out_unknown_work_are_lower_bounds_without_a_ratio():
         def forward(self, x):
             return self.last(self.first(opaque(x)).relu())
 
-    found = tv.analyze_pruning(Net(), torch.randn(64, 8), ratio=0.5, hardware="T4")
+    found = tv.advise.pruning(Net(), torch.randn(64, 8), ratio=0.5, hardware="T4")
     for name in ("time, predicted", "FLOPs"):
         told = found.facts()[name]
         assert told.count("≥") == 2 and "%" not in told
@@ -239,14 +239,14 @@ def test_figures_that_leave_out_unknown_work_are_lower_bounds_without_a_ratio():
 
 def test_time_is_predicted_for_hardware_that_is_named():
     model = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 512))
-    found = tv.analyze_pruning(model, torch.randn(64, 512), ratio=0.5, hardware="T4")
+    found = tv.advise.pruning(model, torch.randn(64, 512), ratio=0.5, hardware="T4")
     assert found.after["predicted_ns"] < found.before["predicted_ns"] and "time, predicted" in str(found)
 
 
 def test_what_a_predicted_time_waits_for_is_told_beside_what_kernels_take():
     def pruned(width, batch):
         model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 8))
-        return tv.analyze_pruning(model, torch.randn(batch, width), ratio=0.5, hardware="A100")
+        return tv.advise.pruning(model, torch.randn(batch, width), ratio=0.5, hardware="A100")
 
     small, large = pruned(64, 4), pruned(2048, 8192)
     assert small.facts()["time, predicted"].endswith("waiting for the host")
@@ -260,11 +260,11 @@ def test_what_a_predicted_time_waits_for_is_told_beside_what_kernels_take():
 
 def test_what_is_not_checked_is_named_with_the_reason():
     model = nn.Sequential(nn.Linear(4, 12), nn.LayerNorm(12), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
-    found = tv.analyze_pruning(model, torch.randn(3, 4))
+    found = tv.advise.pruning(model, torch.randn(3, 4))
     assert found.facts()["checked"].startswith("1 of 2 ")
     (note,) = (note for note in found.notes() if "not checked" in note)
     assert "0.weight" in note and "2.weight" not in note and "normalised together" in note
-    untried = tv.analyze_pruning(model, torch.randn(3, 4), each=False)
+    untried = tv.advise.pruning(model, torch.randn(3, 4), each=False)
     assert any("each=False" in note for note in untried.notes())
     assert found.facts()["groups"].startswith("2 can be cut, 2 must stay whole")
     assert "must stay whole, for 2 reasons: see 'Not to be cut'" in found.facts()["groups"]
@@ -309,7 +309,7 @@ def test_what_the_weights_hide_is_checked_with_others(name):
     make, shape, checked, hidden = HIDING[name]
     model, x = make(), torch.randn(*shape)
     state = copy.deepcopy(model.state_dict())
-    found = tv.analyze_pruning(model, x, ratio=0.5)
+    found = tv.advise.pruning(model, x, ratio=0.5)
     cuts = [cut for cut in found.groups if not cut.problem]
     assert len(cuts) == checked and all(cut.error is not None and not cut.unchecked for cut in cuts)
     assert {cut.name for cut in cuts if cut.by} == (hidden or {cut.name for cut in cuts})
@@ -327,12 +327,12 @@ def test_what_the_weights_hide_is_checked_with_others(name):
 def test_a_wrong_cut_is_seen_behind_a_layer_of_zeros():
     """The check can fail: columns of other units than the rows, in a model whose output is zero whatever is cut."""
     torch.manual_seed(0)
-    bench = Bench(blank(), (torch.randn(4, 6),), {}, None)
-    group = next(group for group in bench.coupling.groups if ("0.weight", 0) in group.places)
+    bench = PruningTrials(blank(), (torch.randn(4, 6),), {}, None)
+    group = next(group for group in bench.dependencies.groups if ("0.weight", 0) in group.places)
     units = bench.lightest(group, 0.5)
     assert not bench.cut_group(group, units).problem
-    columns = bench.coupling.ids["2.weight"][1]
-    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 1)
+    columns = bench.dependencies.ids["2.weight"][1]
+    bench.dependencies.unit[columns] = np.roll(bench.dependencies.unit[columns], 1)
     assert bench.cut_group(group, units).problem == OTHER
 
 
@@ -346,7 +346,7 @@ def test_units_that_no_output_depends_on_are_not_checked():
             self.reader(F.relu(self.side(x)))
             return self.last(x)
 
-    found = tv.analyze_pruning(Unread(), torch.randn(4, 6))
+    found = tv.advise.pruning(Unread(), torch.randn(4, 6))
     side, reader = found.groups  # of one, a module inside has something to say; the other is read by nobody
     assert side.name == "side.weight" and side.error < 1e-6 and "modules give on the way" in side.by
     assert reader.error is None and "does not depend on them" in reader.unchecked
@@ -364,13 +364,13 @@ def test_scores_are_checked_where_the_output_is_what_they_chose():
             return self.layers(x).argmax(-1)
 
     torch.manual_seed(0)
-    bench = Bench(Chosen(), (torch.randn(4, 6),), {}, None)
-    (group,) = (group for group in bench.coupling.groups if ("layers.0.weight", 0) in group.places)
+    bench = PruningTrials(Chosen(), (torch.randn(4, 6),), {}, None)
+    (group,) = (group for group in bench.dependencies.groups if ("layers.0.weight", 0) in group.places)
     units = bench.lightest(group, 0.2)
     tried = bench.cut_group(group, units)
     assert tried.by == "what modules give on the way" and tried.error < 1e-6
-    columns = bench.coupling.ids["layers.2.weight"][1]
-    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 1)
+    columns = bench.dependencies.ids["layers.2.weight"][1]
+    bench.dependencies.unit[columns] = np.roll(bench.dependencies.unit[columns], 1)
     assert bench.cut_group(group, units).problem == OTHER
 
 
@@ -383,10 +383,10 @@ def test_an_operation_without_a_rule_keeps_what_touches_it_whole():
         def forward(self, x):
             return self.last(F.relu(self.second(self.first(x).sort(-1).values)))
 
-    found = tv.analyze_pruning(Sorted(), torch.randn(4, 6))
+    found = tv.advise.pruning(Sorted(), torch.randn(4, 6))
     assert [cut.name for cut in found.groups] == ["second.weight"]
     assert "sort has no rule" in str(found)
-    alone = tv.analyze_pruning(nn.Sequential(nn.Linear(6, 16)), torch.randn(4, 6))
+    alone = tv.advise.pruning(nn.Sequential(nn.Linear(6, 16)), torch.randn(4, 6))
     assert not alone.groups and alone.after["parameters"] == alone.before["parameters"]
     assert "0 can be cut" in alone.facts()["groups"] and "it is the run's output" in str(alone)
     assert [*alone.facts()] == ["groups"] and any(
@@ -396,9 +396,9 @@ def test_an_operation_without_a_rule_keeps_what_touches_it_whole():
 
 def test_a_group_too_small_for_the_ratio_is_remarked():
     model = nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 10), nn.ReLU(), nn.Linear(10, 2))
-    (note,) = (n for n in tv.analyze_pruning(model, torch.randn(3, 4), ratio=0.3).notes() if "ratio" in n)
+    (note,) = (n for n in tv.advise.pruning(model, torch.randn(3, 4), ratio=0.3).notes() if "ratio" in n)
     assert "ratio of 0.3" in note and "1 of 2 units of 0.weight" in note and "2.weight" not in note
-    even = tv.analyze_pruning(model, torch.randn(3, 4), ratio=0.5)
+    even = tv.advise.pruning(model, torch.randn(3, 4), ratio=0.5)
     assert not any("ratio" in note for note in even.notes())
 
 
@@ -424,7 +424,7 @@ class Flat(nn.Module):
 
 def test_memory_that_several_weights_lie_in_is_none_of_them() -> None:
     torch.manual_seed(0)
-    found = tv.analyze_pruning(Flat(), torch.randn(3, 4))
+    found = tv.advise.pruning(Flat(), torch.randn(3, 4))
     assert [group.places for group in found.groups] == [
         (("one.bias", 0), ("one.weight", 0), ("two.weight", 1))
     ]

@@ -20,7 +20,7 @@ CORRECTED = {
 def test_a_configuration_whose_numbers_are_plain_is_corrected(name, tmp_path):
     model, args = made(name)
     before = dict(vars(model.config))
-    found = tv.analyze_pruning(model, *args, ratio=0.5)
+    found = tv.advise.pruning(model, *args, ratio=0.5)
     (settings,) = found.settings
     assert {change.attribute: change.after for change in settings.changes} == CORRECTED[name]
     assert any("the configuration was corrected" in note for note in found.notes())
@@ -56,7 +56,7 @@ def llama(width):
 def test_sizes_that_were_the_same_and_are_cut_by_different_amounts_are_told_apart(tmp_path):
     """The width of the model and that of all heads together: 64 both, and then 45 and 48."""
     model, ids = llama(64)
-    found = tv.analyze_pruning(model, ids, ratio=0.3)
+    found = tv.advise.pruning(model, ids, ratio=0.3)
     (settings,) = found.settings
     assert {change.attribute: change.after for change in settings.changes} == {
         "hidden_size": 45,
@@ -72,7 +72,7 @@ def test_sizes_that_were_the_same_and_are_cut_by_different_amounts_are_told_apar
 
 def test_numbers_that_a_configuration_refuses_do_not_correct_it():
     model, ids = llama(32)  # 22 of 32 are left, which three heads do not divide
-    (settings,) = tv.analyze_pruning(model, ids, ratio=0.3).settings
+    (settings,) = tv.advise.pruning(model, ids, ratio=0.3).settings
     assert not settings.changes and "config.hidden_size 32" in settings.wrong
 
 
@@ -80,7 +80,7 @@ def test_numbers_that_a_configuration_refuses_do_not_correct_it():
 def test_a_configuration_that_cannot_say_it_is_told_to_be_wrong(name, tmp_path):
     """Fewer heads of the same width: these derive the width of a head from the width of the model."""
     model, args = made(name)
-    found = tv.analyze_pruning(model, *args, ratio=0.5)
+    found = tv.advise.pruning(model, *args, ratio=0.5)
     (settings,) = found.settings
     assert not settings.changes
     assert {"config.num_attention_heads 4", "config.hidden_size 32"} <= {*settings.wrong}
@@ -103,7 +103,7 @@ def test_a_model_inside_another_is_corrected_where_it_is():
             return self.last(self.inner(ids).last_hidden_state)
 
     model, args = made("gpt2")
-    found = tv.analyze_pruning(Around(model.transformer), *args, ratio=0.5)
+    found = tv.advise.pruning(Around(model.transformer), *args, ratio=0.5)
     (settings,) = found.settings
     assert settings.path == "inner" and found.model.inner.config.n_embd == 16
     assert isinstance(found.model.inner, type(model.transformer)) and found.model.last.in_features == 16
@@ -111,5 +111,5 @@ def test_a_model_inside_another_is_corrected_where_it_is():
 
 def test_a_model_without_a_configuration_has_nothing_to_tell():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    found = tv.analyze_pruning(model, torch.ones(1, 4))
+    found = tv.advise.pruning(model, torch.ones(1, 4))
     assert not found.settings and not any("config" in note for note in found.notes())

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import torch_vis as tv
 from tests.zoo import ZOO, declare_torchvision_ops
-from torch_vis.analysis.advice.pruning.trial import MIXED, OTHER, Bench
+from torch_vis.analysis.advice.pruning.trial import MIXED, OTHER, PruningTrials
 from torch_vis.analysis.compare.numeric.side_by_side import gap_of
 
 declare_torchvision_ops()
@@ -57,7 +57,7 @@ class Shared(nn.Module):
 
     def __init__(self):
         super().__init__()
-        config = type("Settings", (), {})()
+        config = type("ConfigCorrection", (), {})()
         config.heads = 4
         self.a, self.b = Summed(config), Summed(config)
 
@@ -215,8 +215,8 @@ def tensors(output):
 def test_a_model_without_heads_is_the_model_with_their_columns_at_zero(name):
     _, projection, dimension, word, columns, changed = FAMILIES[name]
     model, args = made(name)
-    bench = Bench(model, args, {}, None)
-    groups = [group for group in bench.coupling.groups if group.heads]
+    bench = PruningTrials(model, args, {}, None)
+    groups = [group for group in bench.dependencies.groups if group.heads]
     projections = [path for path, _ in model.named_parameters() if re.search(projection + r"\.weight$", path)]
     assert len(groups) == len(projections) > 0 and not any(group.locked for group in groups)
     for group, path in zip(groups, projections):
@@ -240,7 +240,7 @@ def test_a_model_without_heads_is_the_model_with_their_columns_at_zero(name):
 
 def test_names_in_the_table_and_the_figure():
     model, args = made("llama")
-    found = tv.analyze_pruning(model, *args, ratio=0.5)
+    found = tv.advise.pruning(model, *args, ratio=0.5)
     names = {head.name for head in found.heads}
     assert names == {
         f"model.layers.{layer}.self_attn, key/value head {head}" for layer in (0, 1) for head in (0, 1)
@@ -266,7 +266,7 @@ def test_the_lightest_heads_go_and_the_rest_is_trained_on():
             for part in range(3):
                 block.attn.qkv.weight[part * 32 + 16 : part * 32 + 24] *= 0.01
             block.attn.proj.weight[:, 16:24] *= 0.01
-    found = tv.analyze_pruning(model, *args, ratio=0.25)
+    found = tv.advise.pruning(model, *args, ratio=0.25)
     assert [head.name for head in found.heads if head.cut] == [
         "blocks.0.attn, head 2",
         "blocks.1.attn, head 2",
@@ -280,7 +280,7 @@ def test_the_lightest_heads_go_and_the_rest_is_trained_on():
 def test_numbers_are_changed_in_the_copy_and_nowhere_else():
     model, args = made("settings")
     state = copy.deepcopy(model.state_dict())
-    found = tv.analyze_pruning(model, *args, ratio=0.5)
+    found = tv.advise.pruning(model, *args, ratio=0.5)
     assert model.a.config is model.b.config and model.a.config.heads == 4
     assert found.model.a.config.heads == found.model.b.config.heads == 2
     assert [str(change) for cut in found.groups for change in cut.changes] == [
@@ -301,7 +301,7 @@ def test_what_runs_but_is_wrong_is_not_taken():
             return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     torch.manual_seed(0)
-    found = tv.analyze_pruning(
+    found = tv.advise.pruning(
         nn.Sequential(Literal(), nn.Linear(24, 6), nn.Linear(6, 2)), torch.randn(2, 5, 24)
     )
     heads = [cut for cut in found.groups if cut.heads]
@@ -312,7 +312,7 @@ def test_what_runs_but_is_wrong_is_not_taken():
 
 def test_heads_of_a_program_that_fixes_its_width_are_told_with_the_reason():
     model, args, kwargs = ZOO["swin"].make()
-    found = tv.analyze_pruning(model, *args, kwargs=kwargs, ratio=0.5)
+    found = tv.advise.pruning(model, *args, kwargs=kwargs, ratio=0.5)
     problems = {cut.problem for cut in found.groups if cut.heads}
     assert problems and all("is invalid for input of size" in problem for problem in problems)
 
@@ -324,7 +324,7 @@ def test_heads_that_are_normalised_together_are_left_whole():
             self.norm = nn.LayerNorm(32)
             self.to_out = nn.Sequential(self.norm, self.to_out)
 
-    found = tv.analyze_pruning(
+    found = tv.advise.pruning(
         nn.Sequential(Normed(), nn.Linear(24, 6), nn.Linear(6, 2)), torch.randn(2, 5, 24)
     )
     assert [cut.problem for cut in found.groups if cut.heads] == [MIXED]
@@ -337,7 +337,7 @@ def test_weights_that_are_looked_at_lock_heads():
             weights = (q @ k.transpose(-1, -2)).softmax(-1)
             return self.to_out((weights @ v).transpose(1, 2).flatten(2)), weights
 
-    found = tv.analyze_pruning(Shown(), torch.randn(*X))
+    found = tv.advise.pruning(Shown(), torch.randn(*X))
     assert not found.heads and "it is the run's output" in {group.locked for group in found.locked}
 
 
@@ -353,7 +353,7 @@ def test_what_is_kept_by_the_module_around_is_not_shared_out():
 
     torch.manual_seed(0)
     model = nn.Sequential(Around(), nn.Linear(24, 6), nn.Linear(6, 2))
-    found = tv.analyze_pruning(model, torch.randn(*X), ratio=0.5)
+    found = tv.advise.pruning(model, torch.randn(*X), ratio=0.5)
     problems = [cut.problem for cut in found.groups if cut.heads]
     assert len(problems) == 2 and all(problems)  # one number for both: neither can go alone
     assert found.model[0].heads == 4 and found.model[1].out_features == 3
@@ -370,23 +370,25 @@ def test_groups_that_do_not_go_together():
                 raise ValueError("too thin")
             return self.c(F.relu(self.b(F.relu(self.a(x)))))
 
-    found = tv.analyze_pruning(Picky(), torch.ones(2, 4))
+    found = tv.advise.pruning(Picky(), torch.ones(2, 4))
     assert [cut.problem for cut in found.groups] == ["", "not together with the others: ValueError: too thin"]
     assert found.model.a.out_features == 4 and found.model.b.out_features == 8
 
 
 def test_heads_are_tried_even_where_groups_are_not():
     model, args = made("gpt2")
-    found = tv.analyze_pruning(model, *args, ratio=0.5, each=False)
+    found = tv.advise.pruning(model, *args, ratio=0.5, each=False)
     assert found.model.transformer.h[0].attn.split_size == 16 and found.facts()["heads"] == "4 of 8 cut"
 
 
 def test_a_column_that_is_left_out_is_seen():
-    """The check can fail: a coupling that forgets a place gives a model that is not the one with zeroed columns."""
+    """The check can fail: a dependency that is forgotten gives a model that is not the one with zeroed columns."""
     model, args = made("kept")
-    bench = Bench(model, args, {}, None)
-    group = next(group for group in bench.coupling.groups if group.heads)
-    rows, columns = bench.coupling.ids["0.to_qkv.weight"][0], bench.coupling.ids["0.to_out.weight"][1]
-    bench.coupling.unit[columns] = np.roll(bench.coupling.unit[columns], 8)  # heads read by their neighbours
+    bench = PruningTrials(model, args, {}, None)
+    group = next(group for group in bench.dependencies.groups if group.heads)
+    rows, columns = bench.dependencies.ids["0.to_qkv.weight"][0], bench.dependencies.ids["0.to_out.weight"][1]
+    bench.dependencies.unit[columns] = np.roll(
+        bench.dependencies.unit[columns], 8
+    )  # heads read by their neighbours
     assert len(rows) == 96
     assert bench.cut_group(group, group.units[:1]).problem == OTHER

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import torch_vis as tv
-from torch_vis.analysis.advice.pruning.dependency import Coupling
+from torch_vis.analysis.advice.pruning.dependency import Dependencies
 
 IDS = torch.tensor([[3, 1], [4, 1], [5, 9], [2, 6], [5, 3]])
 READ = ("output", "hidden", "cell", "packed")
@@ -70,7 +70,8 @@ def groups(model, ids=IDS, mode=torch.no_grad):
     with mode():
         graph = tv.trace(model, ids, keep=False).graph
     found = {
-        (group.places, len(group.units), group.exact, not group.locked) for group in Coupling(graph).groups
+        (group.places, len(group.units), group.exact, not group.locked)
+        for group in Dependencies(graph).groups
     }
     names = {node.name for node in graph.nodes}
     return found, {name for name in names if any(part in name for part in ("lstm", "gru", "rnn"))}
@@ -79,7 +80,7 @@ def groups(model, ids=IDS, mode=torch.no_grad):
 @pytest.mark.parametrize(("kind", "name", "read"), CASES)
 def test_units_of_a_recurrent_layer_are_cut(kind, name, read):
     model = made(kind, name, read)
-    found = tv.analyze_pruning(model, IDS, ratio=0.4)
+    found = tv.advise.pruning(model, IDS, ratio=0.4)
     assert len(found.groups) == (3 if "projected" in name else 2)
     assert not any(cut.problem for cut in found.groups)
     assert all(cut.error is not None and cut.error < 1e-5 for cut in found.groups)
@@ -94,7 +95,7 @@ def test_units_of_a_recurrent_layer_are_cut(kind, name, read):
 
 def test_what_is_left_is_the_model_with_the_units_at_zero():
     model = made("LSTM", "both directions", "output")
-    found = tv.analyze_pruning(model, IDS, ratio=0.4)
+    found = tv.advise.pruning(model, IDS, ratio=0.4)
     (cut,) = (cut for cut in found.groups if cut.name.startswith("layer."))
     assert len({place for place in cut.places if place[0].startswith("layer.")}) == 4 * 5 + 2
     zero = copy.deepcopy(model)
@@ -196,14 +197,14 @@ def test_cells_alone(kind):
 
     torch.manual_seed(0)
     model, x = Steps(), torch.randn(3, 2, 4)
-    found = tv.analyze_pruning(model, x, ratio=0.4)
+    found = tv.advise.pruning(model, x, ratio=0.4)
     assert [cut.error is not None and not cut.problem for cut in found.groups] == [True, True]
     assert (found.model.cell.input_size, found.model.cell.hidden_size) == (5, 6)
     assert groups(model.eval(), x)[0] == groups(model.eval(), x, torch.inference_mode)[0]
 
 
 def test_the_smaller_layer_trains_and_is_copied():
-    found = tv.analyze_pruning(made("LSTM", "two layers", "output").train(), IDS, ratio=0.4)
+    found = tv.advise.pruning(made("LSTM", "two layers", "output").train(), IDS, ratio=0.4)
     copied = copy.deepcopy(found.model)
     assert torch.equal(copied.eval()(IDS), found.model.eval()(IDS))
     found.model.train()(IDS).sum().backward()
@@ -221,14 +222,14 @@ def test_states_that_are_given_keep_a_layer_whole():
         def forward(self, ids, hidden, cell):
             return self.head(self.layer(self.words(ids), (hidden, cell))[0])
 
-    found = tv.analyze_pruning(Given(), IDS, torch.zeros(1, 2, 10), torch.zeros(1, 2, 10))
+    found = tv.advise.pruning(Given(), IDS, torch.zeros(1, 2, 10), torch.zeros(1, 2, 10))
     assert [cut.name for cut in found.groups] == ["words.weight"] and found.model.layer.hidden_size == 10
     assert any("joins it with an input" in group.locked for group in found.locked)
 
 
 def test_a_projection_that_would_not_be_smaller_is_told():
     model = made("LSTM", "projected", "output")
-    found = tv.analyze_pruning(model, IDS, ratio=0.7)  # three units left, and a projection to three features
+    found = tv.advise.pruning(model, IDS, ratio=0.7)  # three units left, and a projection to three features
     problems = {cut.name: cut.problem for cut in found.groups}
     assert "3 hidden units and a projection to 3, which has to be smaller" in problems["layer.weight_hh_l0"]
     assert not problems["words.weight"] and not problems["layer.weight_hr_l0"]
@@ -243,7 +244,7 @@ def test_halves_of_a_gate_go_together(dim):
         if dim == -1
         else nn.Sequential(nn.Conv1d(6, 16, 3), nn.GLU(1), nn.Conv1d(8, 3, 1))
     )
-    found = tv.analyze_pruning(model, torch.randn(2, 6) if dim == -1 else torch.randn(2, 6, 5), ratio=0.5)
+    found = tv.advise.pruning(model, torch.randn(2, 6) if dim == -1 else torch.randn(2, 6, 5), ratio=0.5)
     (cut,) = found.groups
     assert (cut.units, cut.cut, cut.problem) == (8, 4, "") and cut.error < 1e-6
     assert found.model[0].weight.shape[0] == 8 and found.model[2].weight.shape[1] == 4

@@ -45,7 +45,7 @@ UNCHECKED = {
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_units_that_count_for_nothing_at_zero_are_checked_by_their_weights(name: str) -> None:
-    found = tv.analyze_pruning(Two(CHECKED[name]), torch.randn(3, 16))
+    found = tv.advise.pruning(Two(CHECKED[name]), torch.randn(3, 16))
     (cut,) = found.groups
     assert not cut.problem and not cut.unchecked
     assert cut.error is not None and cut.error < 1e-5
@@ -59,14 +59,14 @@ class Running(nn.Module):
 
 def test_a_running_sum_is_checked() -> None:
     model = nn.Sequential(nn.Linear(16, 32), Running(), nn.Linear(32, 4))
-    (cut,) = tv.analyze_pruning(model, torch.randn(3, 16)).groups
+    (cut,) = tv.advise.pruning(model, torch.randn(3, 16)).groups
     assert cut.error is not None and cut.error < 1e-5 and not cut.unchecked
 
 
 @pytest.mark.parametrize("name", UNCHECKED)
 def test_what_cannot_be_checked_is_not_put_on_a_norm_that_is_not_there(name: str) -> None:
     joined, why = UNCHECKED[name]
-    (cut,) = tv.analyze_pruning(Two(joined), torch.randn(3, 16)).groups
+    (cut,) = tv.advise.pruning(Two(joined), torch.randn(3, 16)).groups
     assert not cut.problem and cut.error is None and why in cut.unchecked
     assert ("normalised" in cut.unchecked) == (name == "softmax")
 
@@ -80,10 +80,10 @@ def test_nan_in_the_batch_is_named_and_left_out() -> None:
     model, x = network(), torch.randn(4, 8)
     spoilt = x.clone()
     spoilt[0, 0] = math.nan
-    found = tv.analyze_pruning(model, spoilt)
+    found = tv.advise.pruning(model, spoilt)
     assert found.left_out == {"input": 1, "the output": 2}
     assert "input (1), the output (2)" in found.facts()["warning"]
-    clean = tv.analyze_pruning(model, x[1:])
+    clean = tv.advise.pruning(model, x[1:])
     assert found.output is not None and clean.output is not None
     assert found.output.relative == pytest.approx(clean.output.relative, rel=1e-5)
     assert found.groups[0].error is not None and found.groups[0].error < 1e-5
@@ -94,13 +94,13 @@ def test_nan_in_a_weight_is_named() -> None:
     model = network()
     with torch.no_grad():
         model[2].weight[0, 0] = math.nan
-    found = tv.analyze_pruning(model, torch.randn(4, 8))
+    found = tv.advise.pruning(model, torch.randn(4, 8))
     assert found.left_out == {"2.weight": 1, "the output": 4}
     assert math.isfinite(found.groups[0].share) and not found.groups[0].problem
     with torch.no_grad():
         model[0].weight[0, 0] = math.nan
     with pytest.raises(UsageError, match=r"all of the output is NaN .*came in with 0.weight"):
-        tv.analyze_pruning(model, torch.randn(4, 8))
+        tv.advise.pruning(model, torch.randn(4, 8))
 
 
 def test_nan_does_not_hide_a_wrong_cut() -> None:
@@ -110,16 +110,16 @@ def test_nan_does_not_hide_a_wrong_cut() -> None:
 
     model, x = nn.Sequential(nn.Linear(8, 16), Counted(), nn.Linear(16, 2)), torch.randn(4, 8)
     x[0, 0] = math.nan
-    assert [cut.problem for cut in tv.analyze_pruning(model, x).groups] == [OTHER]
+    assert [cut.problem for cut in tv.advise.pruning(model, x).groups] == [OTHER]
 
 
 def test_an_empty_batch_is_said_to_be_empty() -> None:
     with pytest.raises(UsageError, match="the batch is empty"):
-        tv.analyze_pruning(network(), torch.ones(0, 8))
+        tv.advise.pruning(network(), torch.ones(0, 8))
     with pytest.raises(UsageError, match="the batch is empty"):
-        tv.analyze_batch_size(network(), torch.ones(0, 8), memory="1 MiB")
+        tv.advise.batch_size(network(), torch.ones(0, 8), memory="1 MiB")
     with pytest.raises(UsageError, match="none of the inputs is a tensor with a dimension 0"):
-        tv.analyze_batch_size(network(), 3, memory="1 MiB")
+        tv.advise.batch_size(network(), 3, memory="1 MiB")
 
 
 def test_an_output_without_elements_is_not_blamed_on_the_batch() -> None:
@@ -127,7 +127,7 @@ def test_an_output_without_elements_is_not_blamed_on_the_batch() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x[:0]
 
-    found = tv.analyze_pruning(nn.Sequential(*network(), Chosen()), torch.randn(4, 8))
+    found = tv.advise.pruning(nn.Sequential(*network(), Chosen()), torch.randn(4, 8))
     assert "no elements" in found.groups[0].unchecked
 
 
@@ -150,7 +150,7 @@ def test_what_does_not_run_is_told_from_what_gives_something_else() -> None:
         nn.ReLU(),
         nn.Linear(6, 2),
     ]
-    found = tv.analyze_pruning(nn.Sequential(*parts), torch.randn(5, 8))
+    found = tv.advise.pruning(nn.Sequential(*parts), torch.randn(5, 8))
     told = found.facts()["groups"]
     assert told.startswith("1 can be cut, 2 cannot: 1 does not run, 1 gives something else")
 
@@ -165,9 +165,9 @@ def test_several_outputs_are_said_to_be_taken_together() -> None:
             x = self.body(x).relu()
             return self.one(x), self.two(x)
 
-    notes = tv.analyze_pruning(Both(), torch.randn(3, 8)).notes()
+    notes = tv.advise.pruning(Both(), torch.randn(3, 8)).notes()
     assert any("all of its 2 tensors in one norm" in note for note in notes)
-    assert not any("in one norm" in note for note in tv.analyze_pruning(network(), torch.ones(1, 8)).notes())
+    assert not any("in one norm" in note for note in tv.advise.pruning(network(), torch.ones(1, 8)).notes())
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
@@ -178,12 +178,12 @@ def test_heads_that_cannot_be_cut_are_shown_as_such(renderer: str) -> None:
             self.to_out = nn.Sequential(nn.LayerNorm(32), self.to_out)
 
     model = nn.Sequential(Normed(), nn.Linear(24, 6), nn.Linear(6, 2))
-    found = tv.analyze_pruning(model, torch.randn(2, 5, 24))
+    found = tv.advise.pruning(model, torch.randn(2, 5, 24))
     assert found.heads and all(head.problem and not head.cut for head in found.heads)
     chart = found.charts()["heads"]
     assert [series.name for series in chart.series] == ["cannot be cut"] and "none can be cut" in chart.title
     assert len(written(found.figure(renderer, chart="heads"), "y")) == 4
-    free = tv.analyze_pruning(nn.Sequential(Kept(), nn.Linear(24, 2)), torch.randn(2, 5, 24), ratio=0.5)
+    free = tv.advise.pruning(nn.Sequential(Kept(), nn.Linear(24, 2)), torch.randn(2, 5, 24), ratio=0.5)
     assert [series.name for series in free.charts()["heads"].series] == ["cut", "stays"]
 
 
@@ -212,7 +212,7 @@ def test_a_default_device_does_not_matter_to_units_that_the_output_hides() -> No
     model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(4, 8)
     nn.init.zeros_(model[2].weight)
     with torch.device("meta"):
-        found = tv.analyze_pruning(model, x)
+        found = tv.advise.pruning(model, x)
     assert found.model[0].out_features < 16
 
 
@@ -242,19 +242,19 @@ BY_NUMBER = {
 
 @pytest.mark.parametrize("told", BY_NUMBER.values(), ids=BY_NUMBER)
 def test_what_is_given_by_number_keeps_all_its_numbers(told: Callable[[torch.Tensor], object]) -> None:
-    found = tv.analyze_pruning(Classes(told), torch.randn(8, 8))
+    found = tv.advise.pruning(Classes(told), torch.randn(8, 8))
     assert found.model.b.out_features == 4 and found.model.a.out_features < 16
     assert any(("b.weight", 0) in group.places for group in found.locked)
 
 
 def test_the_largest_without_its_number_may_be_of_fewer() -> None:
-    found = tv.analyze_pruning(Classes(lambda y: y.max(-1).values), torch.randn(8, 8))
+    found = tv.advise.pruning(Classes(lambda y: y.max(-1).values), torch.randn(8, 8))
     assert found.model.b.out_features == 3
 
 
 def test_a_model_that_gives_nothing_is_not_told_that_it_gives_zeros() -> None:
-    found = tv.analyze_pruning(Classes(lambda y: None), torch.randn(8, 8))
+    found = tv.advise.pruning(Classes(lambda y: None), torch.randn(8, 8))
     assert "has no tensor" in found.facts()["output"] and "zero" not in found.facts()["output"]
     assert any("the output has no tensor" in note for note in found.notes())
-    empty = tv.analyze_pruning(Classes(lambda y: y[:0]), torch.randn(8, 8))
+    empty = tv.advise.pruning(Classes(lambda y: y[:0]), torch.randn(8, 8))
     assert "output" not in empty.facts()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.zoo import ZOO, close_process_group, declare_torchvision_ops
-from torch_vis.analysis.advice.pruning.trial import Bench
+from torch_vis.analysis.advice.pruning.trial import PruningTrials
 
 declare_torchvision_ops()
 
@@ -50,8 +50,8 @@ def test_every_cut_in_the_zoo_is_what_zeroing_gives(name):
     model, args, kwargs = ZOO[name].make()
     try:
         with torch.random.fork_rng():
-            bench = Bench(model, args, kwargs, None)
-            free = [group for group in bench.coupling.groups if not group.locked and len(group.units) > 1]
+            bench = PruningTrials(model, args, kwargs, None)
+            free = [group for group in bench.dependencies.groups if not group.locked and len(group.units) > 1]
             tried = [bench.cut_group(group, bench.lightest(group, 0.5)) for group in free]
             mixed = [group for group in free if not group.exact]
             assert (len(free), sum(bool(g.heads) for g in free), len(mixed)) == ZOO_GROUPS[name]

@@ -51,7 +51,7 @@ def test_int4_takes_at_most_fifteen_steps_in_each_group():
 def test_the_scales_that_are_counted_are_those_that_the_error_is_of():
     torch.manual_seed(0)
     layer = nn.Linear(256, 8, bias=False)
-    (row,) = tv.analyze_quantization(layer, torch.randn(2, 256), formats="int4", effect=False).rows
+    (row,) = tv.advise.quantization(layer, torch.randn(2, 256), formats="int4", effect=False).rows
     assert row.bytes_after == 8 * 256 // 2 + 2 * 8 * 2  # float16 scales, one for each 128
     groups = layer.weight.detach().reshape(-1, 128)
     scale = (groups.abs().amax(1, keepdim=True) / 7).half().float()
@@ -75,7 +75,7 @@ def test_zeros_and_constants_stay(form):
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_effect_is_that_of_a_model_with_that_weight(form):
     model = network()
-    found = tv.analyze_quantization(model, X, formats=[form])
+    found = tv.advise.quantization(model, X, formats=[form])
     for row in found.rows:
         rounded = copy.deepcopy(model)
         parameter = rounded.get_parameter(row.weight)
@@ -93,7 +93,7 @@ def test_the_effect_is_that_of_a_model_with_that_weight(form):
 
 
 def test_more_bits_are_better_and_advice_follows_the_floor():
-    found = tv.analyze_quantization(network(), X, floor_db=25.0)
+    found = tv.advise.quantization(network(), X, floor_db=25.0)
     by = {(row.weight, row.format): row for row in found.rows}
     for weight in ("0.weight", "3.weight"):
         assert by[weight, "int8"].output_db > by[weight, "int4"].output_db
@@ -102,7 +102,7 @@ def test_more_bits_are_better_and_advice_follows_the_floor():
         )
         above = [form for form in ("int4", "int8", "fp8") if by[weight, form].output_db >= 25]
         assert found.advice[weight] == above[0]
-    assert set(tv.analyze_quantization(network(), X, floor_db=1e9).advice.values()) == {None}
+    assert set(tv.advise.quantization(network(), X, floor_db=1e9).advice.values()) == {None}
 
 
 def test_recurrent_layers_tied_weights_and_embeddings():
@@ -116,7 +116,7 @@ def test_recurrent_layers_tied_weights_and_embeddings():
         def forward(self, ids):
             return self.head(self.rnn(self.embedding(ids))[0])
 
-    found = tv.analyze_quantization(Tied(), torch.randint(0, 20, (2, 5)), formats=["int8"])
+    found = tv.advise.quantization(Tied(), torch.randint(0, 20, (2, 5)), formats=["int8"])
     assert {row.weight for row in found.rows} == {"embedding.weight", "rnn.weight_ih_l0", "rnn.weight_hh_l0"}
     assert all(math.isfinite(row.output_db) for row in found.rows)
 
@@ -124,7 +124,7 @@ def test_recurrent_layers_tied_weights_and_embeddings():
 def test_the_model_is_left_alone():
     model = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(0.5), network()).train()
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    found = tv.analyze_quantization(model, X, effect=False)
+    found = tv.advise.quantization(model, X, effect=False)
     assert all(row.output_db is None for row in found.rows) and "effect=False" in str(found)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert torch.equal(state, torch.get_rng_state())
@@ -132,7 +132,7 @@ def test_the_model_is_left_alone():
 
 
 def test_it_draws_and_lists():
-    found = tv.analyze_quantization(network(), X)
+    found = tv.advise.quantization(network(), X)
     assert len(found.figure().data) == 4 and len(found.figure("matplotlib").axes) == 1
     assert len(found.to_pandas()) == 6 and found.to_plain()["facts"]["int8"]
 
@@ -220,7 +220,7 @@ def test_scales_are_those_of_output_channels(name, form):
         seen += int(mine.sum())
         rounded[mine] = FORMATS[form].weight(exact[mine][None])[0]
     assert seen == exact.numel()
-    (row,) = tv.analyze_quantization(layer, x, formats=form).rows
+    (row,) = tv.advise.quantization(layer, x, formats=form).rows
     assert row.weight_db == pytest.approx(sqnr(exact, rounded), abs=1e-3)
     scales = 4 * len(totals) if form != "int4" else 2 * len(totals)
     assert row.bytes_after == -(-exact.numel() * FORMATS[form].bits // 8) + scales
@@ -239,7 +239,7 @@ def test_weights_of_look_ups_and_fused_kernels_have_their_outputs_first(form):
         (fast, (x,)),
     ]
     for model, args in cases:
-        rows = tv.analyze_quantization(model, *args, formats=form).rows
+        rows = tv.advise.quantization(model, *args, formats=form).rows
         assert {row.weight for row in rows} == {n for n, p in model.named_parameters() if p.dim() > 1}
         for row in rows:
             exact = model.get_parameter(row.weight).detach()
@@ -258,7 +258,7 @@ def test_a_weight_that_is_read_both_ways_has_one_scale():
             return x @ self.weight @ self.weight.T
 
     model = Both()
-    (row,) = tv.analyze_quantization(model, torch.randn(2, 6), formats="int8").rows
+    (row,) = tv.advise.quantization(model, torch.randn(2, 6), formats="int8").rows
     exact = model.weight.detach()
     assert row.weight_db == pytest.approx(
         sqnr(exact, FORMATS["int8"].weight(exact.reshape(1, -1)).view(6, 6))
@@ -269,8 +269,8 @@ def test_a_weight_that_is_read_both_ways_has_one_scale():
 def test_nan_in_the_batch_is_left_out_and_said():
     model, spoilt = network(), X.clone()
     spoilt[1, 0, 3, 3] = math.nan
-    found = tv.analyze_quantization(model, spoilt)
-    clean = tv.analyze_quantization(model, X[[0, 2, 3]])
+    found = tv.advise.quantization(model, spoilt)
+    clean = tv.advise.quantization(model, X[[0, 2, 3]])
     assert found.left_out == {"input": 1, "the output": 10}
     assert "input (1), the output (10)" in found.facts()["warning"] and "warning" not in clean.facts()
     for row, other in zip(found.rows, clean.rows):
@@ -283,20 +283,20 @@ def test_nan_in_the_batch_is_left_out_and_said():
 def test_a_batch_of_nothing_but_nan_and_an_empty_one_are_refused_in_a_sentence():
     model = nn.Sequential(nn.Linear(8, 4))
     with pytest.raises(UsageError, match=r"all of the output is NaN .*came in with input.*effect=False"):
-        tv.analyze_quantization(model, torch.full((2, 8), math.nan))
-    found = tv.analyze_quantization(model, torch.full((2, 8), math.nan), effect=False)
+        tv.advise.quantization(model, torch.full((2, 8), math.nan))
+    found = tv.advise.quantization(model, torch.full((2, 8), math.nan), effect=False)
     assert found.rows[0].activation_db is None and found.left_out == {"input": 16}
     assert "fused" not in str(found)
     for batch in (torch.ones(0, 8), torch.ones(3, 0, 8)):
         with pytest.raises(UsageError, match="the batch is empty"):
-            tv.analyze_quantization(model, batch)
+            tv.advise.quantization(model, batch)
 
 
 def test_infinite_weights_are_counted_and_masks_are_not_warned_of():
     model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4))
     with torch.no_grad():
         model[1].weight[2, 1] = math.inf
-    found = tv.analyze_quantization(model, torch.randn(3, 8), formats="int8")
+    found = tv.advise.quantization(model, torch.randn(3, 8), formats="int8")
     assert found.left_out == {"1.weight": 1, "the output": 3}
     assert all(math.isfinite(row.weight_db) and math.isfinite(row.output_db) for row in found.rows)
 
@@ -309,7 +309,7 @@ def test_infinite_weights_are_counted_and_masks_are_not_warned_of():
         def forward(self, x):
             return (self.inner(x) + self.mask).softmax(-1)
 
-    assert not tv.analyze_quantization(Masked(), torch.randn(3, 4)).left_out
+    assert not tv.advise.quantization(Masked(), torch.randn(3, 4)).left_out
 
 
 def test_an_expert_that_no_sample_goes_to_is_no_empty_batch():
@@ -321,43 +321,43 @@ def test_an_expert_that_no_sample_goes_to_is_no_empty_batch():
         def forward(self, x):
             return torch.cat([self.one(x), self.two(x[:0])])
 
-    found = tv.analyze_quantization(Routed(), torch.randn(3, 4))
+    found = tv.advise.quantization(Routed(), torch.randn(3, 4))
     assert {row.weight for row in found.rows} == {"one.weight", "two.weight"}
 
 
 def test_an_output_without_decimals_is_not_blamed_on_an_option():
     model = nn.Linear(4, 4)
-    found = tv.analyze_quantization(lambda x: model(x).argmax(-1), torch.randn(3, 4))
+    found = tv.advise.quantization(lambda x: model(x).argmax(-1), torch.randn(3, 4))
     assert "no output has floating-point elements" in str(found) and "effect=False" not in str(found)
 
 
 def test_one_format_can_be_named_by_itself():
-    rows = tv.analyze_quantization(network(), X, formats="fp8").rows
-    assert rows == tv.analyze_quantization(network(), X, formats=["fp8", "fp8"]).rows
+    rows = tv.advise.quantization(network(), X, formats="fp8").rows
+    assert rows == tv.advise.quantization(network(), X, formats=["fp8", "fp8"]).rows
     assert {row.format for row in rows} == {"fp8"}
 
 
 def test_bad_input():
     with pytest.raises(UsageError, match="formats is empty: name one or more of 'int8', 'fp8', 'int4'"):
-        tv.analyze_quantization(network(), X, formats=())
+        tv.advise.quantization(network(), X, formats=())
     with pytest.raises(NoMatch, match="no format 'int9'; did you mean 'int8'"):
-        tv.analyze_quantization(network(), X, formats="int9")
+        tv.advise.quantization(network(), X, formats="int9")
     for floor in (math.nan, "30", None, True):
         with pytest.raises(UsageError, match=f"floor_db={floor!r}: .* number of decibels"):
-            tv.analyze_quantization(network(), X, floor_db=floor)
+            tv.advise.quantization(network(), X, floor_db=floor)
     with pytest.raises(NoMatch, match="int8"):
-        tv.analyze_quantization(network(), X, formats=["int9"])
+        tv.advise.quantization(network(), X, formats=["int9"])
     with pytest.raises(UsageError, match="nothing to quantize"):
-        tv.analyze_quantization(nn.ReLU(), X)
+        tv.advise.quantization(nn.ReLU(), X)
     with pytest.raises(UsageError, match="not a trace"):
-        tv.analyze_quantization(tv.trace(network(), X))
+        tv.advise.quantization(tv.trace(network(), X))
     with pytest.raises(RuntimeError, match="channels"):
-        tv.analyze_quantization(network(), torch.randn(2, 5, 8, 8))
+        tv.advise.quantization(network(), torch.randn(2, 5, 8, 8))
 
 
 def test_time_saved_on_hardware_that_is_named():
     model, x = nn.Sequential(nn.Linear(4096, 4096)), torch.randn(1, 4096)
-    found = tv.analyze_quantization(model, x, hardware="A100", effect=False)
+    found = tv.advise.quantization(model, x, hardware="A100", effect=False)
     by = {row.format: row for row in found.rows}
     # one row of activations: the weights are what takes time, and int8 is a quarter of them
     least = 4096 * 4096 * 4 / 2039e9
@@ -365,7 +365,7 @@ def test_time_saved_on_hardware_that_is_named():
     assert by["int4"].time_saved_ns > by["int8"].time_saved_ns
     assert "saved (predicted)" in found.facts()["int8"]
     with pytest.raises(NoMatch, match="A100"):
-        tv.analyze_quantization(model, x, hardware="A1000")
+        tv.advise.quantization(model, x, hardware="A1000")
 
 
 def test_time_saved_is_by_the_model_that_latency_has():
@@ -373,15 +373,15 @@ def test_time_saved_is_by_the_model_that_latency_has():
     wide, narrow = (nn.Linear(1024, 1024, bias=False) for _ in range(2))
     x = torch.randn(4096, 1024)
     with torch.no_grad():
-        before = tv.trace(wide, x).latency(hardware="A100").found.device_ns.sum()
-        after = tv.trace(narrow.bfloat16(), x.bfloat16()).latency(hardware="A100").found.device_ns.sum()
-    found = tv.analyze_quantization(wide, x, formats=["fp8"], hardware="A100", effect=False)
+        before = tv.trace(wide, x).latency(hardware="A100").prediction.device_ns.sum()
+        after = tv.trace(narrow.bfloat16(), x.bfloat16()).latency(hardware="A100").prediction.device_ns.sum()
+    found = tv.advise.quantization(wide, x, formats=["fp8"], hardware="A100", effect=False)
     assert found.rows[0].time_saved_ns == pytest.approx(before - after, rel=0.01)
 
 
 def test_formats_that_the_hardware_has_no_units_for_are_named():
     def notes(hardware):
-        return str(tv.analyze_quantization(network(), X, hardware=hardware, effect=False))
+        return str(tv.advise.quantization(network(), X, hardware=hardware, effect=False))
 
     assert "A100 80GB SXM has no fp8: computed as bfloat16" in notes("A100")
     assert "has no int8" not in notes("A100") and "has no" not in notes("H100 SXM")
@@ -391,30 +391,30 @@ def test_formats_that_the_hardware_has_no_units_for_are_named():
 def test_an_operation_with_several_weights_saves_its_time_once():
     layer, x = nn.LSTM(64, 256, batch_first=True), torch.randn(2, 50, 64)
     with torch.no_grad():
-        taken = tv.trace(layer, x).latency(hardware="A100").found.device_ns.sum()
-    whole = tv.analyze_quantization(layer, x, formats=["int8"], hardware="A100", effect=False).whole[0]
+        taken = tv.trace(layer, x).latency(hardware="A100").prediction.device_ns.sum()
+    whole = tv.advise.quantization(layer, x, formats=["int8"], hardware="A100", effect=False).whole[0]
     assert 0 < whole.time_saved_ns < taken
 
 
 def test_an_embedding_saves_no_more_than_the_bytes_that_it_reads():
     layer, ids = nn.Embedding(50_000, 64), torch.randint(0, 50_000, (1, 8192))
     with torch.no_grad():
-        taken = tv.trace(layer, ids).latency(hardware="A100").found.device_ns.sum()
-    found = tv.analyze_quantization(layer, ids, formats=["int8"], hardware="A100", effect=False)
+        taken = tv.trace(layer, ids).latency(hardware="A100").prediction.device_ns.sum()
+    found = tv.advise.quantization(layer, ids, formats=["int8"], hardware="A100", effect=False)
     assert 0 < found.rows[0].time_saved_ns < taken / 2  # it still writes what it wrote
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
 def test_figures_name_the_parameters(renderer):
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
-    figure = tv.analyze_quantization(model, torch.randn(4, 8)).figure(renderer)
+    figure = tv.advise.quantization(model, torch.randn(4, 8)).figure(renderer)
     assert written(figure, "y") == ["0.weight", "2.weight"]
 
 
 def test_of_many_parameters_the_worst_are_named_and_all_shown_along_the_run():
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(110)]
-    found = tv.analyze_quantization(nn.Sequential(*blocks), torch.randn(2, 4), formats=["int4"], effect=False)
+    found = tv.advise.quantization(nn.Sequential(*blocks), torch.randn(2, 4), formats=["int4"], effect=False)
     worst = written(found.figure(), "y")
     assert len(worst) == 40 and worst[0] == found.sensitive[0].weight
     assert "the 40 of 110" in found.figure().layout.title.text
@@ -433,7 +433,7 @@ def test_activations_that_cannot_be_seen_are_said_to_be_so():
         def forward(self, x):
             return self.lstm(self.first(x))[0]
 
-    found = tv.analyze_quantization(Reads().eval(), torch.randn(5, 2, 8), formats=("int8", "int4"))
+    found = tv.advise.quantization(Reads().eval(), torch.randn(5, 2, 8), formats=("int8", "int4"))
     unseen = {row.weight for row in found.rows if row.format == "int8" and row.activation_db is None}
     assert unseen == {"lstm.weight_hh_l0"}
     (note,) = [note for note in found.notes() if "activation dB" in note]
@@ -443,7 +443,7 @@ def test_activations_that_cannot_be_seen_are_said_to_be_so():
     words = " ".join(found.notes())
     for word in ("asymmetric", "largest elements stay", "counted once", "output dB of int8:"):
         assert word in words
-    plain = tv.analyze_quantization(network(), X, formats=("int4",)).notes()
+    plain = tv.advise.quantization(network(), X, formats=("int4",)).notes()
     assert not any("activation dB" in note or "output dB" in note for note in plain)
 
 
@@ -457,31 +457,31 @@ def test_tied_weights_are_counted_once():
         def forward(self, x):
             return self.head(self.embed(x))
 
-    found = tv.analyze_quantization(Tied().eval(), torch.randint(0, 20, (3, 4)), formats=("int8",))
+    found = tv.advise.quantization(Tied().eval(), torch.randint(0, 20, (3, 4)), formats=("int8",))
     assert len(found.rows) == 1 and found.whole[0].bytes_before == 20 * 8 * 4
 
 
 def test_a_training_step_is_refused_in_a_sentence():
     layer = nn.Linear(4, 4)
     with pytest.raises(UsageError, match="not a training step"):
-        tv.analyze_quantization(lambda x: layer(x).sum().backward(), torch.randn(2, 4))
+        tv.advise.quantization(lambda x: layer(x).sum().backward(), torch.randn(2, 4))
 
     def broken(x):
         raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
-        tv.analyze_quantization(broken, torch.randn(2, 4))
+        tv.advise.quantization(broken, torch.randn(2, 4))
 
 
 def test_weights_that_lie_in_one_piece_of_memory_are_told_apart():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
-    apart = tv.analyze_quantization(model, torch.randn(3, 4))
+    apart = tv.advise.quantization(model, torch.randn(3, 4))
     memory = torch.cat([layer.weight.detach().view(-1) for layer in (model[0], model[2])])
     for layer, part in zip((model[0], model[2]), memory.split([24, 12])):
         layer.weight = nn.Parameter(part.view_as(layer.weight))
     torch.manual_seed(0)
-    together = tv.analyze_quantization(model, torch.randn(3, 4))
+    together = tv.advise.quantization(model, torch.randn(3, 4))
     assert sorted(together.advice) == ["0.weight", "2.weight"]
     assert [(row.weight, row.weight_db) for row in together.rows] == [
         (row.weight, row.weight_db) for row in apart.rows

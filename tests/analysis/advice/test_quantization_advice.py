@@ -63,7 +63,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
     ids=["head", "branch", "next to nothing", "adapter"],
 )
 def test_what_the_output_does_not_show_gets_no_advice(model: nn.Module, hidden: set[str]) -> None:
-    found = tv.analyze_quantization(model, X, floor_db=20.0)
+    found = tv.advise.quantization(model, X, floor_db=20.0)
     assert found.hidden.keys() == hidden
     for row in found.rows:
         assert (row.output_db is None) == (row.weight in hidden)
@@ -81,14 +81,14 @@ def test_what_the_output_does_not_show_gets_no_advice(model: nn.Module, hidden: 
 
 @pytest.mark.parametrize("gate", [1.0, 0.05])
 def test_a_branch_that_is_let_in_is_shown(gate: float) -> None:
-    assert tv.analyze_quantization(Branch(gate), X).hidden == {}
+    assert tv.advise.quantization(Branch(gate), X).hidden == {}
 
 
 def test_a_weight_that_a_format_holds_exactly_is_exact_where_the_output_depends_on_it() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(8, 4, bias=False)
     layer.weight.data = 7 * layer.weight.data.sign()
-    found = tv.analyze_quantization(layer, X, formats="int4")
+    found = tv.advise.quantization(layer, X, formats="int4")
     assert found.rows[0].output_db == math.inf and not found.hidden
     assert found.advice == {"weight": "int4"}
 
@@ -108,7 +108,7 @@ class Deep(nn.Module):
 def test_advice_holds_when_all_of_it_is_followed() -> None:
     """Each layer alone is above the floor in int4; together they are not."""
     model, x = Deep(), torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
-    found = tv.analyze_quantization(model, x, formats="int4")
+    found = tv.advise.quantization(model, x, formats="int4")
     assert set(found.alone.values()) == {"int4"}
     assert found.whole[0].output_db is not None and found.whole[0].output_db < found.floor_db
     taken_back = [name for name, form in found.advice.items() if form is None]
@@ -131,7 +131,7 @@ def test_advice_holds_when_all_of_it_is_followed() -> None:
 
 def test_one_step_less_taken_back_would_not_do() -> None:
     model, x = Deep(), torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
-    found = tv.analyze_quantization(model, x, formats="int4")
+    found = tv.advise.quantization(model, x, formats="int4")
     taken_back = [row.weight for row in found.sensitive if found.advice[row.weight] is None]
     followed = copy.deepcopy(model)
     for name in {*found.advice} - {*taken_back[:-1]}:
@@ -144,7 +144,7 @@ def test_one_step_less_taken_back_would_not_do() -> None:
 
 def test_the_bytes_of_a_mixed_advice_are_those_of_its_formats() -> None:
     model, x = Deep(), torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
-    found = tv.analyze_quantization(model, x)
+    found = tv.advise.quantization(model, x)
     assert set(found.advice.values()) == {"int4", "int8"}
     after = {(row.weight, row.format): row.bytes_after for row in found.rows}
     assert found.advised is not None
@@ -153,7 +153,7 @@ def test_the_bytes_of_a_mixed_advice_are_those_of_its_formats() -> None:
 
 
 def test_nothing_is_advised_together_where_nothing_is_advised() -> None:
-    found = tv.analyze_quantization(Deep(), torch.randn(2, 64), floor_db=1e9)
+    found = tv.advise.quantization(Deep(), torch.randn(2, 64), floor_db=1e9)
     assert set(found.advice.values()) == {None}
     assert "advised" not in found.facts()
 
@@ -162,7 +162,7 @@ def test_a_default_device_does_not_matter_to_a_weight_that_the_output_hides() ->
     model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(4, 8)
     nn.init.zeros_(model[2].weight)
     with torch.device("meta"):
-        found = tv.analyze_quantization(model, x)
+        found = tv.advise.quantization(model, x)
     assert set(found.hidden) == {"0.weight", "2.weight"}
 
 
@@ -185,13 +185,13 @@ def test_the_model_is_not_changed_by_a_run_that_is_interrupted(rows: int) -> Non
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), Counting())
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(KeyboardInterrupt) if rows == 5 else contextlib.nullcontext():
-        tv.analyze_quantization(model, torch.randn(rows, 8), effect=False)
+        tv.advise.quantization(model, torch.randn(rows, 8), effect=False)
     after = model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 def test_no_floor_is_so_low_that_what_is_hidden_gets_advice() -> None:
-    found = tv.analyze_quantization(head_of_zeros(), X, floor_db=-math.inf)
+    found = tv.advise.quantization(head_of_zeros(), X, floor_db=-math.inf)
     assert found.advice == {"0.weight": None, "2.weight": None}
 
 
@@ -208,7 +208,7 @@ class Chosen(Deep):
 def test_nothing_is_said_of_formats_together_where_nothing_was_run_together(
     model: nn.Module, effect: bool
 ) -> None:
-    found = tv.analyze_quantization(model, torch.randn(2, 64), effect=effect, floor_db=20.0)
+    found = tv.advise.quantization(model, torch.randn(2, 64), effect=effect, floor_db=20.0)
     assert any(found.advice.values()) and found.advice == found.alone
     assert found.advised is None and "advised" not in found.facts()
     assert {title for row in found.listings()[1].to_plain() for title in row} == {"weight", "format"}

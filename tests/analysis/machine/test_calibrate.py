@@ -36,18 +36,18 @@ from torch_vis.ops.families import KINDS
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tv.Trace]:
     """A file with a calibration of this CPU that was given very little time, and something to predict with it."""
     path = tmp_path_factory.mktemp("cache") / "machine.json"
-    tv.calibrate(device="cpu", path=path, seconds=4)
+    tv.measure.calibrate(device="cpu", path=path, seconds=4)
     return path, tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
 
 
 def test_it_measures_this_machine(measured: tuple[Path, tv.Trace]) -> None:
     path, trace = measured
-    machine = tv.load_calibration(path)
+    machine = tv.hardware.load(path)
     assert machine.class_ == "cpu" and machine.circumstances["torch"] == torch.__version__
     assert 1e8 < machine.peaks["float32"] < 1e14 and machine.bandwidth > 1e8
     assert 100 < machine.host.unit_ns < 1e7
     assert len(machine.samples.op) > 5 and (machine.samples.time_ns > 0).all()
-    found = tv.predict_latency(trace, calibration=machine)
+    found = tv.Trace.latency(trace, calibration=machine)
     assert 0 < found.low_ns < found.total_ns < found.high_ns
 
 
@@ -56,8 +56,8 @@ def test_what_was_measured_is_found_again(
 ) -> None:
     path, _ = measured
     monkeypatch.setattr(calibrating, "_measure", lambda *a: pytest.fail("measured again"))
-    again = tv.calibrate(device="cpu", path=path)
-    assert len(again.samples.op) == len(tv.load_calibration(path).samples.op)
+    again = tv.measure.calibrate(device="cpu", path=path)
+    assert len(again.samples.op) == len(tv.hardware.load(path).samples.op)
 
 
 @pytest.mark.parametrize("change", ["other threads", "damaged", "asked for"])
@@ -67,13 +67,13 @@ def test_it_is_measured_anew_when_it_must(
     path = tmp_path / "machine.json"
     content = measured[0].read_bytes()
     path.write_bytes(content[: len(content) // 2] if change == "damaged" else content)
-    fresh = tv.load_calibration(measured[0])
+    fresh = tv.hardware.load(measured[0])
     monkeypatch.setattr(calibrating, "_measure", lambda *given: replace(fresh, device="measured anew"))
     if change == "other threads":
         key = {**resolve.circumstances("cpu"), "threads": -1}
         monkeypatch.setattr(calibrating, "circumstances", lambda device: key)
-    made = tv.calibrate(device="cpu", path=path, again=change == "asked for")
-    assert made.device == tv.load_calibration(path).device == "measured anew"
+    made = tv.measure.calibrate(device="cpu", path=path, again=change == "asked for")
+    assert made.device == tv.hardware.load(path).device == "measured anew"
 
 
 def test_the_cache_is_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_trace_finds_this_machines_calibration(
     place = resolve.cache_path(resolve.circumstances("cpu"))
     place.parent.mkdir(parents=True)
     place.write_bytes(path.read_bytes())
-    assert trace.roofline().hardware.name == trace.latency().found.machine == resolve.processor_name()
+    assert trace.roofline().hardware.name == trace.latency().prediction.machine == resolve.processor_name()
 
 
 @pytest.mark.parametrize("stage", ["_programs", "_samples"])
@@ -105,20 +105,20 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(calibrating, stage, interrupt)
     before = torch.random.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
-        tv.calibrate(device="cpu", path=tmp_path / "machine.json", seconds=1)
+        tv.measure.calibrate(device="cpu", path=tmp_path / "machine.json", seconds=1)
     assert os.listdir(tmp_path) == []
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_devices_that_cannot_be_calibrated_are_refused() -> None:
     with pytest.raises(NoMatch, match="cpu"):
-        tv.calibrate(device="tpu")
+        tv.measure.calibrate(device="tpu")
     for wrong in (0, -1.0, float("nan"), float("inf"), "a minute"):
         with pytest.raises(UsageError, match="above 0"):
-            tv.calibrate(device="cpu", seconds=wrong)  # type: ignore[arg-type]
+            tv.measure.calibrate(device="cpu", seconds=wrong)  # type: ignore[arg-type]
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="no CUDA device"):
-            tv.calibrate(device="cuda")
+            tv.measure.calibrate(device="cuda")
 
 
 def test_any_beginning_of_the_probes_has_every_kind() -> None:

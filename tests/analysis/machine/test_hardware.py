@@ -13,7 +13,7 @@ from torch_vis.analysis.machine.hardware import (
     Hardware,
     cpu,
     find_hardware,
-    known_hardware,
+    known,
     read_table,
 )
 from torch_vis.errors import NoMatch, UsageError
@@ -44,7 +44,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         find_hardware(7)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", known_hardware())
+@pytest.mark.parametrize("name", known())
 def test_no_profile_contradicts_itself(name: str) -> None:
     profile = find_hardware(name)
     assert profile.source and profile.class_ in ("gpu", "cpu", "accelerator")
@@ -70,10 +70,10 @@ def test_processors_follow_cores_and_clock() -> None:
 
 def test_users_add_their_own_once() -> None:
     mine = Hardware("Test board 1", "gpu", {"float32": 1e12}, 1e11, 10**10, "measured", aliases=("tb-one",))
-    tv.register_hardware(mine)
+    tv.hardware.register(mine)
     assert find_hardware("tb one") is mine
     with pytest.raises(UsageError, match="already"):
-        tv.register_hardware(mine)
+        tv.hardware.register(mine)
     with pytest.raises(NoMatch, match="float32"):
         Hardware("x", "gpu", {"floats32": 1e12}, 1e11, 10**10, "")
     for bandwidth in (0, -1.0, float("nan"), float("inf")):

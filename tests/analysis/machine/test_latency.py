@@ -117,7 +117,7 @@ def test_reading_a_value_back_makes_the_host_wait() -> None:
 def test_what_has_no_formula_is_listed() -> None:
     sparse = torch.eye(3).to_sparse()
     report = tv.trace(torch.mm, sparse, sparse).latency(hardware="h100")
-    assert report.found.unknown == [("aten::mm", 1)]
+    assert report.prediction.unknown == [("aten::mm", 1)]
     assert any("no cost formula" in note for note in report.notes())
 
 
@@ -126,7 +126,9 @@ def test_work_that_is_not_known_is_not_taken_for_small() -> None:
     model, x = WithUnknown(), torch.ones(8, 64)
     trace = tv.trace(model, x)
     for report in (trace.latency(hardware="a100"), trace.latency(calibration=made_up("cpu"))):
-        assert report.high_ns is None and report.unknown_operations == 1 and report.found.waits_for is None
+        assert (
+            report.high_ns is None and report.unknown_operations == 1 and report.prediction.waits_for is None
+        )
         facts = report.facts()
         assert facts["time"].startswith("at least") and "nine times" not in facts["time"]
         assert f"1 of {len(trace.graph)} operations is not known" in facts["time"]
@@ -254,12 +256,12 @@ def test_a_slower_host_slows_what_waits_for_it() -> None:
 
 def test_what_is_like_nothing_that_was_timed_has_no_upper_end() -> None:
     trace = tv.trace(lambda x: (x @ x).sort()[0], torch.rand(64, 64))
-    report = tv.predict_latency(trace, calibration=made_up())  # which timed matrix products only
+    report = tv.Trace.latency(trace, calibration=made_up())  # which timed matrix products only
     assert report.high_ns is None and report.unknown_operations == 1 and report.total_ns > 0
-    assert report.found.unknown == [("aten::sort", 1)]
+    assert report.prediction.unknown == [("aten::sort", 1)]
     assert any("timed nothing of the kind of 1 operation" in note for note in report.notes())
     assert not any("no cost formula" in note for note in report.notes())
-    assert tv.predict_latency(trace, hardware="A100").high_ns is not None
+    assert tv.Trace.latency(trace, hardware="A100").high_ns is not None
 
 
 def test_a_busy_machine_says_so() -> None:
@@ -267,7 +269,7 @@ def test_a_busy_machine_says_so() -> None:
     for noise, busy in ((0.2, False), (0.9, True)):
         machine = replace(made_up(), noise=noise)
         assert ("again=True" in str(machine)) == busy
-        assert any("busy" in note for note in tv.predict_latency(trace, calibration=machine).notes()) == busy
+        assert any("busy" in note for note in tv.Trace.latency(trace, calibration=machine).notes()) == busy
 
 
 def test_an_optimizer_that_would_run_in_another_form_is_told() -> None:
@@ -281,7 +283,7 @@ def test_an_optimizer_that_would_run_in_another_form_is_told() -> None:
             optimizer.step()
 
         trace = tv.trace(step)
-        return any("foreach=True" in note for note in tv.predict_latency(trace, hardware=hardware).notes())
+        return any("foreach=True" in note for note in tv.Trace.latency(trace, hardware=hardware).notes())
 
     assert told(False, "A100") and not told(True, "A100") and not told(False, "EPYC 9654")
 
@@ -290,7 +292,7 @@ def test_a_run_that_does_not_fit_says_so() -> None:
     with torch.device("meta"):
         model = torch.nn.Linear(60_000, 80_000)  # 19 GB of weights
     trace = tv.trace(model, torch.ones(1, 60_000, device="meta"))
-    small, large = (tv.predict_latency(trace, hardware=name).notes() for name in ("T4", "A100"))
+    small, large = (tv.Trace.latency(trace, hardware=name).notes() for name in ("T4", "A100"))
     assert any("T4 has 14.9 GiB: it does not fit" in note for note in small)
     assert not any("does not fit" in note for note in large)
 
@@ -378,16 +380,16 @@ def test_single_measurements_are_followed_and_far_from_them_it_is_unsure() -> No
 
 def test_more_powerful_machines_are_predicted_faster() -> None:
     trace = tv.trace(lambda x: x @ x @ x, torch.zeros(2048, 2048))
-    times = [tv.predict_latency(trace, hardware=name).total_ns for name in ("t4", "a100", "h100")]
+    times = [tv.Trace.latency(trace, hardware=name).total_ns for name in ("t4", "a100", "h100")]
     assert times == sorted(times, reverse=True)
 
 
 def test_a_calibration_travels_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     made_up().save(path)
-    read = tv.load_calibration(path)
+    read = tv.hardware.load(path)
     trace = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64))
-    here, there = (tv.predict_latency(trace, calibration=one).total_ns for one in (made_up(), read))
+    here, there = (tv.Trace.latency(trace, calibration=one).total_ns for one in (made_up(), read))
     assert there == pytest.approx(here, rel=1e-3)
     assert read.hardware.peak("float32") == 1e13 and read.bandwidth == 1e11
 
@@ -403,19 +405,19 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
     ):
         path.write_text(content)
         with pytest.raises(error):
-            tv.load_calibration(path)
+            tv.hardware.load(path)
     plain = made_up().to_plain()
     plain["samples"]["time_ns"].pop()
     path.write_text(json.dumps(plain))
     with pytest.raises(CorruptFile, match="length"):
-        tv.load_calibration(path)
+        tv.hardware.load(path)
 
 
 def test_what_cannot_be_predicted_is_said() -> None:
     trace = tv.trace(torch.relu, torch.ones(2))
     with pytest.raises(UsageError, match="not both"):
         trace.latency(hardware="h100", calibration=made_up())
-    with pytest.raises(UsageError, match="load_calibration"):
+    with pytest.raises(UsageError, match=r"hardware\.load"):
         trace.latency(calibration="machine.json")
     with pytest.raises(UsageError, match="no operations"):
         LatencyReport(Run(empty_graph(), Metrics()), calibration=made_up())
@@ -459,24 +461,24 @@ def test_an_element_type_that_was_not_timed_goes_by_its_peak_and_is_less_sure() 
     with_peak = replace(measured, peaks={**measured.peaks, "float64": 0.25e13})
     plain = predict_on(product(torch.float32), measured)
     by_peak, unknown = (predict_on(product(torch.float64), machine) for machine in (with_peak, measured))
-    assert by_peak.found.device_ns.sum() == pytest.approx(4 * plain.found.device_ns.sum(), rel=0.1)
+    assert by_peak.prediction.device_ns.sum() == pytest.approx(4 * plain.prediction.device_ns.sum(), rel=0.1)
     widths = [
         found.high_ns / found.low_ns for found in (plain, by_peak, unknown) if found.high_ns is not None
     ]
     assert widths == sorted(widths) and widths[1] > 1.5 * widths[0] and widths[2] > 3 * widths[1]
-    assert not plain.found.taken_for and not any("calibration timed" in note for note in plain.notes())
+    assert not plain.prediction.taken_for and not any("calibration timed" in note for note in plain.notes())
     assert "in float64 the calibration timed a single product" in by_peak.notes()[0]
     assert "in float64 the calibration timed nothing" in unknown.notes()[0]
 
 
 def test_what_arithmetic_does_not_bound_needs_no_figure() -> None:
     found = predict_on(tv.trace(torch.exp, torch.ones(64, dtype=torch.float64)), made_up("cpu"))
-    assert found.high_ns is not None and not found.found.taken_for
+    assert found.high_ns is not None and not found.prediction.taken_for
 
 
 def test_a_datasheet_without_the_element_type_says_so() -> None:
     stands_in = predict_on(product(torch.bfloat16), find_hardware("v100"))
-    assert stands_in.found.taken_for == {"bfloat16": "float32"} and stands_in.high_ns is not None
+    assert stands_in.prediction.taken_for == {"bfloat16": "float32"} and stands_in.high_ns is not None
     assert "has no figure for bfloat16: it counts as float32" in " ".join(stands_in.notes())
     none = predict_on(product(torch.float64), find_hardware("tpu-v4"))
     assert (

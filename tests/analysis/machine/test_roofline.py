@@ -185,7 +185,7 @@ def test_without_a_name_it_takes_a_calibration_and_runs_nothing(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     trace = tv.trace(torch.relu, torch.ones(2))
-    with pytest.raises(UsageError, match=r"run tv.calibrate\(\).*or name hardware"):
+    with pytest.raises(UsageError, match=r"run tv.measure.calibrate\(\).*or name hardware"):
         trace.roofline()
     with pytest.raises(NoMatch, match="H100"):
         trace.roofline("h1000")

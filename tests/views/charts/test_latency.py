@@ -24,14 +24,14 @@ def heights(chart: Chart) -> dict[str, np.ndarray]:
 
 def test_where_the_run_waits_for_the_host_the_device_is_seen_to_idle() -> None:
     report = predicted("h100", wide=8)
-    assert report.found.waits_for == "host"
+    assert report.prediction.waits_for == "host"
     chart = report.charts()["timeline"]
     work, idle, host = heights(chart).values()
     assert [*heights(chart)] == [
         "device at work", "device idle, waiting for the host", "host at work, added up",
     ]  # fmt: skip
     assert "the run waits for the host" in chart.title and "busy" in chart.title
-    assert np.allclose(work + idle, report.found.end_ns) and idle[-1] > work[-1]
+    assert np.allclose(work + idle, report.prediction.end_ns) and idle[-1] > work[-1]
     # no two of what is drawn lie upon one another: the host's line runs along the top of the areas, which are filled
     tops = (work, work + idle)
     assert all(np.abs(one - two).max() > 0.2 * report.total_ns for one, two in itertools.pairwise(tops))
@@ -40,7 +40,7 @@ def test_where_the_run_waits_for_the_host_the_device_is_seen_to_idle() -> None:
 
 def test_where_the_run_waits_for_the_device_the_host_is_seen_ahead() -> None:
     report = predicted("t4", wide=4096)
-    assert report.found.waits_for == "device"
+    assert report.prediction.waits_for == "device"
     chart = report.charts()["timeline"]
     work, idle, host = heights(chart).values()
     assert "the run waits for the device" in chart.title
@@ -52,8 +52,8 @@ def test_on_a_processor_kernels_and_python_take_turns() -> None:
     chart = report.charts()["timeline"]
     kernels, python = heights(chart).values()
     assert "waits" not in chart.title and not chart.guides
-    assert np.allclose(kernels, np.cumsum(report.found.device_ns))
-    assert np.allclose(python, np.cumsum(report.found.host_ns))
+    assert np.allclose(kernels, np.cumsum(report.prediction.device_ns))
+    assert np.allclose(python, np.cumsum(report.prediction.host_ns))
     shares = [int(word.strip("%,")) for word in chart.title.split() if word.strip(",").endswith("%")]
     assert sum(shares) in (99, 100, 101) and shares[0] == round(100 * kernels[-1] / report.total_ns)
 

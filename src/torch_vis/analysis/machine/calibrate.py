@@ -18,9 +18,8 @@ from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit
 from torch_vis.analysis.machine.kernel_model import COPY, VIEW, Samples
 from torch_vis.analysis.machine.probes import clocks
-from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime
+from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime, copies, memory_bytes, peaks
 from torch_vis.analysis.machine.probes.operations import all_probes
-from torch_vis.analysis.machine.probes.peaks import copies, memory_bytes, peaks
 from torch_vis.analysis.machine.probes.probe import Probe, ProbeSampler
 from torch_vis.analysis.machine.probes.programs import all_programs, runs
 from torch_vis.analysis.machine.resolve import (
@@ -62,13 +61,13 @@ def calibrate(
     time is the host's. ``device`` is ``"cuda"`` where there is one, or else ``"cpu"``. What was measured before with
     the same device, torch, threads and precision settings is taken as it is; ``again=True`` measures anew. The file is
     in the user's cache folder, or at ``path``. Nothing is written if it is interrupted. On a GPU, do it in a process of
-    its own (``python -c "import torch_vis; torch_vis.calibrate()"``): torch's profiler, once used, slows every launch
-    that comes after it. What is measured is meant to be a quiet machine, one that has been up for a few minutes: of
-    programs the times that something else disturbed are left out, and where everything was disturbed the printed
+    its own (``python -c "import torch_vis as tv; tv.measure.calibrate()"``): torch's profiler, once used, slows every
+    launch that comes after it. What is measured is meant to be a quiet machine, one that has been up for a few minutes:
+    of programs the times that something else disturbed are left out, and where everything was disturbed the printed
     calibration says so.
 
     >>> import torch_vis as tv
-    >>> machine = tv.calibrate()  # doctest: +SKIP
+    >>> machine = tv.measure.calibrate()  # doctest: +SKIP
     >>> print(machine)  # doctest: +SKIP
     NVIDIA H200: float32 51.7 TFLOP/s, …
     """

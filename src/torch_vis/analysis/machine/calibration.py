@@ -95,7 +95,7 @@ class Calibration:
         Where the host itself computes, its kernels change by other factors than its small operations: calibrate again.
 
         >>> import torch_vis as tv
-        >>> machine = tv.load_calibration("h200.json")  # doctest: +SKIP
+        >>> machine = tv.hardware.load("h200.json")  # doctest: +SKIP
         >>> busy = machine.at_pace(1.5 * machine.host.unit_ns)  # doctest: +SKIP
         >>> t.latency(calibration=busy)  # doctest: +SKIP
         """
@@ -112,7 +112,7 @@ class Calibration:
         return replace(self, samples=samples, host=self.host._replace(unit_ns=unit_ns, terms=terms))
 
     def save(self, path: PathLike) -> None:
-        """Write it, to be read by ``load_calibration`` here or on another machine."""
+        """Write it, to be read by ``tv.hardware.load`` here or on another machine."""
         with replacing(path) as file:
             file.write(json.dumps(self.to_plain(), separators=(",", ":")).encode())
 
@@ -150,12 +150,12 @@ class Calibration:
         return made + ("; the machine was busy: " + BUSY if self.is_disturbed else "")
 
 
-def load_calibration(path: PathLike) -> Calibration:
+def load(path: PathLike) -> Calibration:
     """Read a calibration that ``save`` wrote, here or on another machine.
 
     >>> import torch_vis as tv
     >>> try:
-    ...     tv.load_calibration("no such file")
+    ...     tv.hardware.load("no such file")
     ... except tv.errors.FileError as error:
     ...     print(error)
     cannot read no such file: there is no such file

@@ -204,28 +204,28 @@ for _profile in _DEVICES:
 # ---------------------------------------------------------------- looking up
 
 
-def known_hardware() -> tuple[str, ...]:
+def known() -> tuple[str, ...]:
     """The names that have a profile.
 
     >>> import torch_vis as tv
-    >>> "H200" in tv.known_hardware()
+    >>> "H200" in tv.hardware.known()
     True
     """
     return tuple(profile.name for profile in _KNOWN.values())
 
 
-def register_hardware(profile: Hardware) -> Hardware:
+def register(profile: Hardware) -> Hardware:
     """Make a machine of one's own known by its name; a profile that is there already is not replaced.
 
     >>> import torch_vis as tv
-    >>> card = tv.Hardware("My card 7", "gpu", {"float32": 10e12}, 500e9, 16 * 10**9, "measured")
-    >>> if "My card 7" not in tv.known_hardware():
-    ...     _ = tv.register_hardware(card)
-    >>> "My card 7" in tv.known_hardware()
+    >>> card = tv.hardware.Hardware("My card 7", "gpu", {"float32": 10e12}, 500e9, 16 * 10**9, "measured")
+    >>> if "My card 7" not in tv.hardware.known():
+    ...     _ = tv.hardware.register(card)
+    >>> "My card 7" in tv.hardware.known()
     True
     """
     if not isinstance(profile, Hardware):
-        raise UsageError(f"register_hardware takes a Hardware, not {type(profile).__name__}")
+        raise UsageError(f"hardware.register() takes a Hardware, not {type(profile).__name__}")
     if _key(profile.name) in _KNOWN:
         raise UsageError(f"there is a profile {_KNOWN[_key(profile.name)].name!r} already; use another name")
     _add(profile)
@@ -290,5 +290,5 @@ def _unknown(name: str) -> Exception:
     near = difflib.get_close_matches(_key(name), titles, n=6, cutoff=0.55)
     names = list(dict.fromkeys(titles[key] for key in near))[:3]
     if not names:
-        return no_match("hardware", name, known_hardware())
+        return no_match("hardware", name, known())
     return NoMatch(f"no hardware {name!r}; did you mean {' or '.join(map(repr, names))}?")

@@ -26,10 +26,7 @@ LENGTH = 10.0
 # how far the factor's logarithm spreads
 SIGMA = 0.8
 # how far one measurement is off: a host has caches, neighbours and a clock of its own
-NOISE = {
-    "gpu": 0.1,
-    "cpu": 0.25,
-}
+NOISE = {"gpu": 0.1, "cpu": 0.25}
 # kinds whose operators take much the same time
 ALIKE = frozenset({"matmul", "elementwise", "copy", "optimizer"})
 # kinds that peaks can bound
@@ -37,16 +34,11 @@ ARITHMETIC = frozenset({"matmul", "convolution", "attention", "recurrent", "fact
 # of them, those where each step waits for the one before
 STEPWISE = frozenset({"recurrent", "factorization"})
 # more spread for an element type of which only the peak, or nothing at all, was measured
-UNTIMED, UNKNOWN = (
-    0.35,
-    1.0,
-)
+UNTIMED, UNKNOWN = 0.35, 1.0
 # of the peak, by the largest operations of every kind but the stepwise
 REACHED = 0.3
 CHUNK = 512
 VIEW, RECURRENT, COPY = KINDS.index("view"), KINDS.index("recurrent"), KINDS.index("copy")
-
-
 FIGURES = ("flops", "moved", "time_ns", "kernels", "host_ns")
 
 
@@ -78,21 +70,12 @@ class Samples(NamedTuple):
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Samples:
         """The inverse of ``to_plain``."""
-        codes = {name: np.array(plain[name], dtype=np.int8) for name in ("kind", "dtype")}
-        figures = {name: np.array(plain[name], dtype=np.float64) for name in FIGURES}
-        figures["host_ns"][figures["host_ns"] == 0] = np.nan
+        columns: dict[str, Any] = {"op": [str(op) for op in plain["op"]]}
+        columns |= {name: np.array(plain[name], dtype=np.int8) for name in ("kind", "dtype")}
+        columns |= {name: np.array(plain[name], dtype=np.float64) for name in FIGURES}
+        columns["host_ns"][columns["host_ns"] == 0] = np.nan
         sizes = np.array(plain["sizes"], dtype=np.float64).reshape(-1, SIZES)
-        samples = cls(
-            [str(op) for op in plain["op"]],
-            codes["kind"],
-            codes["dtype"],
-            figures["flops"],
-            figures["moved"],
-            sizes,
-            figures["time_ns"],
-            figures["kernels"],
-            figures["host_ns"],
-        )
+        samples = cls(**columns, sizes=sizes)
         if len({len(column) for column in samples}) != 1:
             raise ValueError("the columns differ in length")
         return samples
@@ -111,7 +94,7 @@ class KernelEstimate(NamedTuple):
 
 
 class FittedKind(NamedTuple):
-    """What the samples of one kind say: which they are, the inverse of how alike they are, means, and weights."""
+    """The Gaussian process of one kind: its samples, the inverse of their covariance, means, and weights."""
 
     rows: Ints
     inverse: Floats
@@ -120,7 +103,7 @@ class FittedKind(NamedTuple):
 
 
 class KernelModel:
-    """The estimator: samples of one device, with its roofs.
+    """The estimator of kernel times: samples of one device, with its roofs.
 
     ``bias_apart`` is whether a kernel of its own adds the bias of a convolution.
     """
@@ -145,7 +128,7 @@ class KernelModel:
         self.roofs = self._roofs()
         self.base = self._base(samples)
         self.ops = np.array([plain_name(op) for op in samples.op])
-        self._known: dict[tuple[int, bool], FittedKind] = {}
+        self._fits: dict[tuple[int, bool], FittedKind] = {}
 
     def _roofs(self) -> Floats:
         """FLOP per ns that any sample of a kind and element type reached; infinite where there is none.
@@ -208,12 +191,12 @@ class KernelModel:
             rows = np.flatnonzero(work.kind == kind)
             if kind == VIEW or not (self.samples.kind == kind).any():
                 continue
-            known = self._of(int(kind), whole=False)
-            goals[rows], spread[rows] = self._followed(known, work, base, rows)
+            known = self._fitted(int(kind), whole=False)
+            goals[rows], spread[rows] = self._posterior(known, work, base, rows)
             if kind == RECURRENT:
-                known = self._of(int(kind), whole=True)
+                known = self._fitted(int(kind), whole=True)
                 if len(known.rows):
-                    logs, _ = self._followed(known, work, base, rows)
+                    logs, _ = self._posterior(known, work, base, rows)
                     host[rows] = np.exp(logs[:, 0]) * self._issue(_steps(work)[rows])
         more = np.where([name in self.peaks for name in REAL_DTYPES], UNTIMED, UNKNOWN)[work.dtype]
         spread = np.where(self.untimed(work.kind, work.dtype), np.hypot(spread, more), spread)
@@ -230,9 +213,9 @@ class KernelModel:
         """About what it takes to issue so many steps; what was measured is a factor to this."""
         return np.asarray(self.floor_ns * (100.0 + 10.0 * steps))
 
-    def _of(self, kind: int, *, whole: bool) -> FittedKind:
+    def _fitted(self, kind: int, *, whole: bool) -> FittedKind:
         """What the samples of a kind say of time and kernels, or as a ``whole`` of the time to issue them."""
-        if (kind, whole) not in self._known:
+        if (kind, whole) not in self._fits:
             samples = self.samples
             chosen = samples.kind == kind
             if whole:
@@ -245,49 +228,46 @@ class KernelModel:
                 missed = np.maximum(samples.time_ns[rows], 1.0) / self.base[rows]
                 goals = np.log(np.stack([missed, np.maximum(samples.kernels[rows], 1.0) / steps], axis=1))
             if len(rows):
-                self._known[kind, whole] = self._solved(rows, goals)
+                self._fits[kind, whole] = self._fit(rows, goals)
             else:
-                self._known[kind, whole] = FittedKind(rows, np.zeros((0, 0)), np.zeros(1), goals)
-        return self._known[kind, whole]
+                self._fits[kind, whole] = FittedKind(rows, np.zeros((0, 0)), np.zeros(1), goals)
+        return self._fits[kind, whole]
 
-    def _solved(self, rows: Ints, goals: Floats) -> FittedKind:
-        alike = self._alike(self.samples, self.ops[rows], self.base[rows], rows, rows)
-        inverse = np.asarray(np.linalg.inv(alike + self.noise**2 * np.eye(len(rows))), dtype=np.float64)
+    def _fit(self, rows: Ints, goals: Floats) -> FittedKind:
+        covariance = self._covariance(self.samples, self.ops[rows], self.base[rows], rows, rows)
+        inverse = np.asarray(np.linalg.inv(covariance + self.noise**2 * np.eye(len(rows))), dtype=np.float64)
         means = (inverse @ goals).sum(axis=0) / inverse.sum()
         return FittedKind(rows, inverse, means, inverse @ (goals - means))
 
-    def _followed(self, known: FittedKind, work: Workload, base: Floats, rows: Ints) -> tuple[Floats, Floats]:
+    def _posterior(
+        self, known: FittedKind, work: Workload, base: Floats, rows: Ints
+    ) -> tuple[Floats, Floats]:
         """The goals for some classes of one kind, and how far they may be off."""
         names = np.array([plain_name(work.op[row]) for row in rows])
         means, spread = np.empty((len(rows), len(known.means))), np.empty(len(rows))
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
-            alike = self._alike(work, names[part], base[rows[part]], rows[part], known.rows)
-            means[part] = known.means + alike @ known.weights
-            left = SIGMA**2 - np.einsum("ij,jk,ik->i", alike, known.inverse, alike, optimize=True)
+            covariance = self._covariance(work, names[part], base[rows[part]], rows[part], known.rows)
+            means[part] = known.means + covariance @ known.weights
+            left = SIGMA**2 - np.einsum("ij,jk,ik->i", covariance, known.inverse, covariance, optimize=True)
             spread[part] = np.sqrt(np.maximum(left, 0.0) + self.noise**2)
         return means, spread
 
-    def _alike(
-        self,
-        work: Samples | Workload,
-        names: Array,
-        base: Floats,
-        rows: Ints,
-        near: Ints,
+    def _covariance(
+        self, work: Samples | Workload, names: Array, base: Floats, rows: Ints, near: Ints
     ) -> Floats:
-        """How much the factors of some operations say of one another: less with the distance of their descriptions."""
+        """How much the factors of some operations say of one another: less with the distance of their features."""
         samples = self.samples
-        apart = BASE_WEIGHT * (np.log2(base)[:, None] - np.log2(self.base[near])) ** 2
+        squared = BASE_WEIGHT * (np.log2(base)[:, None] - np.log2(self.base[near])) ** 2
         for column_index in range(SIZES):
             nearby = samples.sizes[near, column_index]
             if nearby.any() or work.sizes[rows, column_index].any():
-                apart += (work.sizes[rows, column_index][:, None] - nearby) ** 2
+                squared += (work.sizes[rows, column_index][:, None] - nearby) ** 2
         other = SIMILAR_OP if KINDS[samples.kind[near[0]]] in ALIKE else OTHER_OP
-        apart += np.where(names[:, None] != self.ops[near], other, 0.0)
-        apart += np.where(work.dtype[rows][:, None] != samples.dtype[near], OTHER_DTYPE, 0.0)
-        far = np.sqrt(3.0 * apart) / LENGTH
-        return np.asarray(SIGMA**2 * (1.0 + far) * np.exp(-far))
+        squared += np.where(names[:, None] != self.ops[near], other, 0.0)
+        squared += np.where(work.dtype[rows][:, None] != samples.dtype[near], OTHER_DTYPE, 0.0)
+        distance = np.sqrt(3.0 * squared) / LENGTH
+        return np.asarray(SIGMA**2 * (1.0 + distance) * np.exp(-distance))
 
 
 def _steps(work: Samples | Workload) -> Floats:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis._deprecated import Renamed
 from torch_vis.analysis.machine import host_model as host_time
 from torch_vis.analysis.machine.calibration import BUSY, Calibration
 from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel, usual_host
@@ -258,31 +259,20 @@ BARS = 20
 POINTS = 1000
 
 
-def predict_latency(trace: Run, *, hardware: Any = None, calibration: Any = None) -> LatencyReport:
-    """Predict how long a traced run takes, on a device that need not be here.
-
-    ``hardware`` is a name (``"H100 SXM"``, see ``known_hardware``) or a ``Hardware``: a device of which the datasheet
-    is known, with a wide range. ``calibration`` is what ``calibrate`` measured on a machine, here or elsewhere
-    (``load_calibration``): far closer. Without either it is this machine, as it was calibrated before.
-
-    >>> import torch, torch_vis as tv
-    >>> found = tv.predict_latency(tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)), hardware="A100")
-    >>> found.low_ns < found.total_ns < found.high_ns
-    True
-    """
-    return LatencyReport(trace, hardware=hardware, calibration=calibration)
-
-
-class LatencyReport(Report):
+class LatencyReport(Report, Renamed):
     """A prediction: ``total_ns`` with ``low_ns`` and ``high_ns``, phases, kinds, modules and operations.
+
+    ``hardware`` is a name (``"H100 SXM"``, see ``tv.hardware.known``) or a ``Hardware``: a device of which the
+    datasheet is known, with a wide range. ``calibration`` is what ``tv.measure.calibrate`` measured on a machine, here
+    or elsewhere (``tv.hardware.load``): far closer. Without either it is this machine, as it was calibrated before.
 
     Where the work of some operations is not known (``unknown_operations``: compiled code, operators without a cost
     formula), ``total_ns`` and all other times are lower bounds, and ``high_ns`` is None.
 
     >>> import torch, torch_vis as tv
-    >>> found = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="A100")
-    >>> [row[0] for row in found.kinds]
-    ['matmul', 'view']
+    >>> report = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).latency(hardware="A100")
+    >>> report.low_ns < report.total_ns < report.high_ns, [row[0] for row in report.kinds]
+    (True, ['matmul', 'view'])
     """
 
     title = "Predicted latency"
@@ -293,34 +283,34 @@ class LatencyReport(Report):
             raise UsageError("this trace has no operations, so there is no time to predict")
         self.graph = graph
         self.machine = machine(hardware, calibration, devices=run.meta.get("devices", ()))
-        self.found = predict(graph, metrics, self.machine)
+        self.prediction = predict(graph, metrics, self.machine)
         live = metrics.get("live_bytes")
         self.held = None if live is None else int(live.values.max())
 
     @property
     def total_ns(self) -> float:
         """What is expected; at least this where there are ``unknown_operations``."""
-        return self.found.total_ns
+        return self.prediction.total_ns
 
     @property
     def low_ns(self) -> float:
         """Less than this is expected one time in twenty."""
-        return self.found.low_ns
+        return self.prediction.low_ns
 
     @property
     def high_ns(self) -> float | None:
         """More than this is expected one time in twenty; None where the work of some operations is not known."""
-        return self.found.high_ns
+        return self.prediction.high_ns
 
     @property
     def unknown_operations(self) -> int:
         """How many operations have work that is not known."""
-        return int(self.found.missing.sum())
+        return int(self.prediction.missing.sum())
 
     @property
     def phases(self) -> dict[str, float]:
         """Nanoseconds that pass in each phase."""
-        return self.found.phases
+        return self.prediction.phases
 
     @cached_property
     def kinds(self) -> list[tuple[Any, ...]]:
@@ -337,7 +327,7 @@ class LatencyReport(Report):
     @cached_property
     def operations(self) -> list[tuple[Any, ...]]:
         """The operations of the most device time: name, module, phase, device time, host time, number."""
-        prediction, graph = self.found, self.graph
+        prediction, graph = self.prediction, self.graph
         rows = []
         for node in np.argsort(-prediction.device_ns, kind="stable")[:SLOWEST].tolist():
             missing = bool(prediction.missing[node])
@@ -350,7 +340,7 @@ class LatencyReport(Report):
 
     def facts(self) -> Mapping[str, str]:
         """The total with its range, the two streams, the phases."""
-        prediction = self.found
+        prediction = self.prediction
         device, host = duration(int(prediction.device_ns.sum())), duration(int(prediction.host_ns.sum()))
         how = "side by side" if prediction.overlaps else "in turns"
         basis = "from its datasheet"
@@ -415,7 +405,7 @@ class LatencyReport(Report):
                 self.operations,
                 heading="The operations of the most predicted device time",
             ),
-            Listing("unknown", unknown, self.found.unknown, heading="Operators whose time is not known"),
+            Listing("unknown", unknown, self.prediction.unknown, heading="Operators whose time is not known"),
         )
 
     def charts(self) -> Mapping[str, Chart]:
@@ -428,7 +418,7 @@ class LatencyReport(Report):
         ]
         missing = self.unknown_operations
         left_out = f": at least, without the work of {missing:,} of {len(self.graph):,} operations"
-        on = f"redicted on {self.found.machine}{left_out if missing else ''}"
+        on = f"redicted on {self.prediction.machine}{left_out if missing else ''}"
         kinds = f"Device and host time by kind of operation, p{on}"
         return {
             # beside one another: device and host work at the same time, and the two add up to nothing
@@ -438,7 +428,7 @@ class LatencyReport(Report):
 
     def _timeline(self, on: str) -> Chart:
         """The time that passes, as what the device does with it: what reaches the top is what the run waits for."""
-        prediction = self.found
+        prediction = self.prediction
         worked, passed = np.cumsum(prediction.device_ns), prediction.end_ns
         idle = np.maximum(passed - worked, 0.0)
         rows = np.unique(np.linspace(0, len(passed) - 1, min(len(passed), POINTS)).astype(np.int64))
@@ -464,7 +454,7 @@ class LatencyReport(Report):
     def notes(self) -> Sequence[str]:
         """What the prediction rests on and leaves out."""
         notes = []
-        unlike, without = int(self.found.unlike.sum()), int(self.found.without.sum())
+        unlike, without = int(self.prediction.unlike.sum()), int(self.prediction.without.sum())
         missing = self.unknown_operations - unlike - without
         if missing:
             notes.append(
@@ -482,7 +472,7 @@ class LatencyReport(Report):
                 notes.append(f"the machine was busy with something else while it was measured: {BUSY}")
         else:
             notes += self._of_a_datasheet(self.machine)
-        if self.found.overlaps:
+        if self.prediction.overlaps:
             notes.append(
                 f"the time ends when the host has noticed that the device is done, {duration(int(SETTLE_NS))} after it"
             )
@@ -491,7 +481,7 @@ class LatencyReport(Report):
                     "the optimizer goes tensor by tensor, as it does on a CPU; on a GPU torch takes them together, "
                     "which a trace with foreach=True predicts"
                 )
-        if self.found.overlaps and self.found.waits_for == "host":
+        if self.prediction.overlaps and self.prediction.waits_for == "host":
             notes.append(
                 "Python between operations counts as in plain torch modules; libraries may take more"
             )
@@ -499,14 +489,14 @@ class LatencyReport(Report):
 
     def _of_element_types(self, without: int) -> Iterator[str]:
         """What was counted as another element type, or has no figure."""
-        taken_for = self.found.taken_for
+        taken_for = self.prediction.taken_for
         if without:
             names, available = (
                 " and ".join(name for name, stand_in in taken_for.items() if stand_in is None),
                 ", ".join(self.machine.peaks),
             )
             yield (
-                f"{self.found.machine} has no figure for {names} (it has {available}): the time of "
+                f"{self.prediction.machine} has no figure for {names} (it has {available}): the time of "
                 f"{many(without, 'operation')} is not known, and counts as at the lowest of its peaks; trace a run in "
                 "a type that it has"
             )
@@ -521,7 +511,7 @@ class LatencyReport(Report):
                 )
                 yield f"in {name} the calibration timed {how}: the range is wider for that"
             else:
-                yield f"{self.found.machine} has no figure for {name}: it counts as {stand_in}"
+                yield f"{self.prediction.machine} has no figure for {name}: it counts as {stand_in}"
 
     def _is_one_by_one(self) -> bool:
         """Whether a run on a CPU has an optimizer that would run in another form on a GPU."""
@@ -551,7 +541,7 @@ class LatencyReport(Report):
         return {**totals, **super().to_plain()}
 
     def _rows(self, key: np.ndarray[Any, Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
-        prediction, size = self.found, len(names)
+        prediction, size = self.prediction, len(names)
         number = np.bincount(key, minlength=size)
         device = np.bincount(key, weights=prediction.device_ns, minlength=size)
         host = np.bincount(key, weights=prediction.host_ns, minlength=size)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from torch_vis.analysis.machine.calibration import Calibration, load_calibration
+from torch_vis.analysis.machine.calibration import Calibration, load
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.errors import FileError, UsageError, no_match
 
@@ -27,7 +27,7 @@ def machine(
         return calibration
     if calibration is not None:
         raise UsageError(
-            f"calibration is what calibrate() or load_calibration() gave, not {type(calibration).__name__}"
+            f"calibration is what measure.calibrate() or hardware.load() gave, not {type(calibration).__name__}"
         )
     if hardware is not None:
         return hardware if isinstance(hardware, (Calibration, Hardware)) else find_hardware(hardware)
@@ -46,7 +46,7 @@ def this_machine(devices: Iterable[str] = ()) -> Calibration:
     calibration = cached(device)
     if calibration is None:
         raise UsageError(
-            "this machine has not been calibrated: run tv.calibrate() once (under a minute), "
+            "this machine has not been calibrated: run tv.measure.calibrate() once (under a minute), "
             "or name hardware, e.g. hardware='H100 SXM'"
         )
     return calibration
@@ -78,7 +78,7 @@ def kept_calibration(path: Path, key: dict[str, Any]) -> Calibration | None:
     if not path.exists():
         return None
     try:
-        calibration = load_calibration(path)
+        calibration = load(path)
     except FileError:
         # damaged or of another version: it is measured anew
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis._deprecated import Renamed
 from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.datasheet_efficiency import roof_times
 from torch_vis.analysis.machine.hardware import Hardware
@@ -204,7 +205,7 @@ VIEWS, UNKNOWN = "views and the like", "not known"
 Cells = tuple[Any, ...]
 
 
-class RooflineReport(Report):
+class RooflineReport(Report, Renamed):
     """Every operation against a machine's roofs; ``operations``, ``modules`` and ``kinds`` are the rows.
 
     >>> import torch, torch_vis as tv
@@ -221,16 +222,16 @@ class RooflineReport(Report):
             raise UsageError("this trace has no operations, so there is nothing to set against a roofline")
         self.graph = graph
         self.hardware = profile(machine(hardware, devices=run.meta.get("devices", ())))
-        self.found = roofline(graph, metrics, self.hardware)
+        self.roofline = roofline(graph, metrics, self.hardware)
 
     def columns(self) -> tuple[Column, Column]:
         """``bound`` (a place in ``BOUND``) and ``peak_share``, one row per operation."""
-        return self.found.columns()
+        return self.roofline.columns()
 
     @cached_property
     def total(self) -> RooflineTotals:
         """All operations together."""
-        return grouped(self.found, np.zeros(len(self.graph), dtype=np.int64), 1)[0]
+        return grouped(self.roofline, np.zeros(len(self.graph), dtype=np.int64), 1)[0]
 
     @cached_property
     def by_bound(self) -> dict[str, float]:
@@ -241,7 +242,7 @@ class RooflineReport(Report):
     @cached_property
     def kinds(self) -> list[Cells]:
         """One row per kind of operation, the one of the most time first."""
-        groups = grouped(self.found, self.found.kind.astype(np.int64), len(KINDS))
+        groups = grouped(self.roofline, self.roofline.kind.astype(np.int64), len(KINDS))
         return _by_time(
             [(KINDS[code], *_cells(group)) for code, group in enumerate(groups) if group.operations]
         )
@@ -251,7 +252,7 @@ class RooflineReport(Report):
         """One row per module for the operations that ran in it, not those of modules inside."""
         graph = self.graph
         key = graph.scope_module[graph.node_scope].astype(np.int64)
-        groups = grouped(self.found, key, len(graph.modules))
+        groups = grouped(self.roofline, key, len(graph.modules))
         rows = [
             (module.path or f"({module.type})", *_cells(group))
             for module, group in zip(graph.modules, groups)
@@ -262,7 +263,7 @@ class RooflineReport(Report):
     @cached_property
     def operations(self) -> list[Cells]:
         """The operations of the most time, each with module, element type, what bounds it and its share of the peak."""
-        roofline, graph = self.found, self.graph
+        roofline, graph = self.roofline, self.graph
         time_ns = np.nan_to_num(roofline.time_ns)
         chosen = np.argsort(-time_ns, kind="stable")
         chosen = chosen[(roofline.kind != KINDS.index("view"))[chosen]][:SLOWEST]
@@ -297,7 +298,7 @@ class RooflineReport(Report):
         rates = ", ".join(f"{name} {peak / 1e12:,.4g}" for name, peak in self.hardware.peaks.items())
         return {
             "machine": f"{self.hardware.name}: {rates} TFLOP/s, {self.hardware.bandwidth / 1e9:.4g} GB/s",
-            "time": f"{duration(int(time_ns))} in {count(self.total.operations)} operations ({self.found.measured})",
+            "time": f"{duration(int(time_ns))} in {count(self.total.operations)} operations ({self.roofline.measured})",
             "bound by": shares or "nothing was timed",
             "share of the peak": "not known"
             if share is None
@@ -363,7 +364,7 @@ class RooflineReport(Report):
                 return []
             return [
                 f"shares are of what all of {self.hardware.name} can do, with every core; "
-                "tv.calibrate() measures what the machine here does with the threads that there are"
+                "tv.measure.calibrate() measures what the machine here does with the threads that there are"
             ]
         return [
             f"measured on {', '.join(sorted(on))}, not on {self.hardware.name}: shares of its peak and what bounds the "
@@ -373,18 +374,18 @@ class RooflineReport(Report):
     def notes(self) -> Sequence[str]:
         """Where the time is from, and what has no figure."""
         notes = self._elsewhere()
-        without = int(self.found.without.sum())
-        missing = int((~self.found.known).sum()) - without
+        without = int(self.roofline.without.sum())
+        missing = int((~self.roofline.known).sum()) - without
         notes += self._of_element_types(without)
         if missing:
             notes.append(
                 f"{many(missing, 'operation')} {'has' if missing == 1 else 'have'} no cost formula (compiled code, an "
                 "operator of one's own): what is done there and what bounds it is not known; sums with ≥ leave it out"
             )
-        if self.found.measured == "time_ns" and self.hardware.class_ != "cpu":
+        if self.roofline.measured == "time_ns" and self.hardware.class_ != "cpu":
             notes.append("times are of operations on the host, not of kernels: see time() for these")
-        above = self.found.peak_share > 1.05
-        computing = self.found.bound == BOUND.index("compute")
+        above = self.roofline.peak_share > 1.05
+        computing = self.roofline.bound == BOUND.index("compute")
         reasons = (
             ("memory allows: their data came from a cache", above & ~computing),
             ("arithmetic allows: its peak was measured while something else ran", above & computing),
@@ -398,7 +399,7 @@ class RooflineReport(Report):
 
     def _of_element_types(self, without: int) -> Iterator[str]:
         """The element types that have no figure of their own, and what stands in for them."""
-        roofline, hardware = self.found, self.hardware
+        roofline, hardware = self.roofline, self.hardware
         arithmetic = np.isin(roofline.kind, [KINDS.index(name) for name in ARITHMETIC])
         used = [dtype_name(code) for code in np.unique(roofline.dtype[arithmetic]).tolist()]
         without_figure = [name for name in used if hardware.figure_for(name) is None]
@@ -414,7 +415,7 @@ class RooflineReport(Report):
 
     def _points(self) -> list[Series]:
         """By element type; not of one that does next to nothing, as a counter in a model of floats does."""
-        roofline = self.found
+        roofline = self.roofline
         time_ns = np.nan_to_num(roofline.time_ns)
         usable = (time_ns > 0) & (roofline.flops > 0) & (roofline.moved > 0)
         chosen = np.argsort(-np.where(usable, time_ns, 0), kind="stable")[:POINTS]
@@ -452,14 +453,14 @@ class RooflineReport(Report):
         graph = self.graph
         op = short_name(graph.calls[int(graph.node_call[node])].op)
         path = graph.scope_paths[int(graph.node_scope[node])]
-        return f"{op} in {path}, {duration(int(self.found.time_ns[node]))}"
+        return f"{op} in {path}, {duration(int(self.roofline.time_ns[node]))}"
 
     def _roofs(self, points: Sequence[Series]) -> list[Series]:
         """The roof of each element type that is drawn, in its colour."""
         hardware = self.hardware
         used = {series.name: series.color for series in points}
         figures = {name: hardware.figure_for(name) for name in used}
-        across = np.array(self.found.intensity)
+        across = np.array(self.roofline.intensity)
         across = across[np.isfinite(across) & (across > 0)]
         low = float(across.min()) / 2 if len(across) else 0.1
         roofs = []

@@ -9,7 +9,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.ops.schemas import operator_name, schema_arguments
+from torch_vis.capture.compilers.interpreter import op_name
+from torch_vis.ops.schemas import schema_arguments
 
 
 class Amount(NamedTuple):
@@ -189,8 +190,3 @@ class OpCall:
             position: torch.zeros_like(moved[position]) if gradient is None else gradient
             for position, gradient in zip(inputs, gradients)
         }
-
-
-def op_name(node: fx.Node) -> str:
-    """An operator's name without namespace and overload."""
-    return operator_name(node.target)

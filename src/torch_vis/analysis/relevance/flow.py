@@ -18,13 +18,13 @@ from torch_vis.analysis.relevance.call import (
     OpCall,
     Shares,
     magnitude,
-    op_name,
     signed,
     wide,
 )
 from torch_vis.analysis.relevance.graph_run import Values, run_graph
 from torch_vis.analysis.relevance.result import NodeRelevance, Relevance
 from torch_vis.analysis.relevance.rules import is_pointwise, pointwise
+from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.errors import UsageError, no_match
 from torch_vis.ops.higher_order import TRANSPARENT
 from torch_vis.ops.names import out_of_place

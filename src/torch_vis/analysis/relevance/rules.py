@@ -15,13 +15,13 @@ from torch_vis.analysis.relevance.call import (
     Shares,
     lifted,
     magnitude,
-    op_name,
     ratio,
     rule,
     sign,
     signed,
     wide,
 )
+from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.ops.names import plain_name
 
 # ---------------------------------------------------------------- products with weights and of two activations

@@ -1,4 +1,4 @@
-"""When a front-end gives up: whose fault it was, where, why, and what to do instead."""
+"""Why a front-end could not capture a model: whose fault it was, at which line, and what to do instead."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_vis.capture.compilers.graph_breaks import parsed
 from torch_vis.capture.fake.tensors import FakeTensors
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, resolve, resumed
@@ -38,13 +39,11 @@ FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
     """The error for a program that a front-end cannot take; its parts are attributes as well."""
-    from torch_vis.capture.compilers.graph_breaks import parsed
-
     text = str(error).strip()
-    site = place_of(error)
-    told = parsed(text, None)
+    site = site_of(error)
+    report = parsed(text, None)
     advice = next((better for words, better in ADVICE.items() if words in text), advice)
-    first = told.reason if told.id else text.split("\n", 1)[0]
+    first = report.reason if report.id else text.split("\n", 1)[0]
     if first.startswith(VIOLATED):  # which, and by what, is in the lines below
         below = [row.removeprefix("  - ").rstrip(" .") for row in text.split("\n") if row.startswith("  - ")]
         first = f"{VIOLATED}: {'; '.join(below)}" if below else first
@@ -52,20 +51,21 @@ def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
     if isinstance(inner, BaseException):
         first = " ".join(f"{type(inner).__name__}: {inner}".strip().split("\n", 1)[0].split())
     where = "" if site is None else f" at {site}"
-    page = f" [{told.id}]" if told.id else ""
+    page = f" [{report.id}]" if report.id else ""
     lines = [f"{via} cannot capture this model{where}: {type(error).__name__}: {first}{page}; {advice}"]
-    lines += [f"  {told.explanation}"] if told.explanation else []
-    lines += [f"  → {hint}" for hint in told.hints]
-    found = CaptureFailed("\n".join(lines))
-    found.reason, found.explanation, found.hints, found.id = first, told.explanation, told.hints, told.id
+    lines += [f"  {report.explanation}"] if report.explanation else []
+    lines += [f"  → {hint}" for hint in report.hints]
+    failure = CaptureFailed("\n".join(lines))
+    failure.reason, failure.explanation = first, report.explanation
+    failure.hints, failure.id = report.hints, report.id
     if site is not None:
-        found.file, found.line, found.function = site
-    return found
+        failure.file, failure.line, failure.function = site
+    return failure
 
 
-def place_of(error: BaseException) -> Site | None:
+def site_of(error: BaseException) -> Site | None:
     """The user's line that an error is about: what torch says in words, or else the innermost of the traceback."""
-    said = [Site(file, int(line), resumed(name)) for file, line, name in FILE.findall(str(error))]
+    named = [Site(file, int(line), resumed(name)) for file, line, name in FILE.findall(str(error))]
     stack = [
         Site(row.filename, int(row.lineno or 0), resumed(row.name))
         for row in getattr(error, "real_stack", None) or ()
@@ -76,14 +76,14 @@ def place_of(error: BaseException) -> Site | None:
         if kind_of(step.tb_frame.f_code).user:
             passed.append(resolve(step.tb_frame.f_code, step.tb_lasti))
         step = step.tb_next
-    for rows in (said, stack, passed):
-        theirs = [row for row in rows if _is_theirs(row)]
-        if theirs:
-            return theirs[-1]
+    for rows in (named, stack, passed):
+        of_user = [row for row in rows if _is_user_line(row)]
+        if of_user:
+            return of_user[-1]
     return None
 
 
-def _is_theirs(site: Site) -> bool:
+def _is_user_line(site: Site) -> bool:
     if site.file.startswith((TORCH, OURS, "<eval_with_key>")) or site.file.endswith("/inspect.py"):
         return False
     return not (site.file == "<string>" and site.function in ("<lambda>", "__init__"))
@@ -124,7 +124,7 @@ def as_far_as_it_goes(
 
 
 def blaming(
-    play: Callable[[], Any],
+    target: Callable[[], Any],
     via: str,
     model: Callable[..., Any],
     args: tuple[Any, ...],
@@ -135,7 +135,7 @@ def blaming(
 
     def run() -> Any:
         try:
-            return play()
+            return target()
         except TorchVisError:
             raise
         except Exception as error:
@@ -156,17 +156,18 @@ def blamed(
     rec: Recorder,
 ) -> Exception:
     """What to raise for an error of a captured run: the model's own, or else that the capture failed."""
-    compilers = isinstance(error, torch._dynamo.exc.TorchDynamoException)
+    by_compiler = isinstance(error, torch._dynamo.exc.TorchDynamoException)
     broken = isinstance(error, torch._dynamo.exc.Unsupported)
-    if not compilers and not isinstance(model, torch.nn.Module):
+    if not by_compiler and not isinstance(model, torch.nn.Module):
         return error  # most likely the program's own, and another callable is not run again to see
-    before, rec.closed = rec.closed, True  # a run to find out whose fault it is would not be the traced one
+    # A run to find out whose fault it is is not the traced one.
+    before, rec.closed = rec.closed, True
     try:
         own = None if broken and not is_raised(error) else own_error(model, args, kwargs)
     finally:
         rec.closed = before
     if own is not None:
-        return own if compilers else error
+        return own if by_compiler else error
     return failed(via, error, "without fullgraph=True the breaks are listed in t.breaks" if broken else ANY)
 
 
@@ -197,7 +198,7 @@ def _error_on_shapes(
 # ---------------------------------------------------------------- less noise
 
 
-class _Passing:
+class _FilteredStream:
     """Standard error without the graphs that export prints before it raises."""
 
     def __init__(self, stream: Any) -> None:
@@ -205,9 +206,8 @@ class _Passing:
 
     def write(self, text: str) -> int:
         """Write what does not come from export itself."""
-        if sys._getframe(1).f_code.co_filename.endswith(
-            ("/torch/export/_trace.py", "\\torch\\export\\_trace.py")
-        ):
+        file = sys._getframe(1).f_code.co_filename
+        if file.endswith(("/torch/export/_trace.py", "\\torch\\export\\_trace.py")):
             return len(text)
         return int(self._stream.write(text) or 0)
 
@@ -230,7 +230,7 @@ def quiet() -> Iterator[None]:
     for handler in handlers:
         handler.addFilter(passes)
     try:
-        with redirect_stderr(_Passing(sys.stderr)):
+        with redirect_stderr(_FilteredStream(sys.stderr)):
             yield
     finally:
         for handler in handlers:

@@ -1,4 +1,4 @@
-"""What Dynamo remembers, put back to what it was: compiled code of ours dropped, the user's left, sizes forgotten."""
+"""Dynamo's cache, left as it was: code compiled for a capture is dropped, the user's stays, noted sizes come back."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def _drop(code: CodeType, before: set[int]) -> None:
     from torch._dynamo.eval_frame import reset_code
     from torch._dynamo.guards import DeletedGuardManagerWrapper
 
-    found = _entries(code)
-    ours = [entry for entry in found if id(entry.code) not in before]
-    if len(ours) == len(found):
+    entries = _entries(code)
+    ours = [entry for entry in entries if id(entry.code) not in before]
+    if len(ours) == len(entries):
         if ours:
             reset_code(code)
         return

@@ -30,14 +30,15 @@ from torch_vis.capture.recording.source_lines import OURS, TORCH, resumed
 from torch_vis.capture.session import Capture
 from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import INTERPRETED, TABLE
+from torch_vis.ops.schemas import operator_name
 
 LINE = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 CALL, SCOPE, SITE = 2, 3, 4  # positions in a row of the log
 PASSIVE = frozenset({"placeholder", "get_attr", "output"})
 
 
-class ScopeOwner:
-    """Stands for a module or node of a captured program in the recorder's table, which goes by identity."""
+class ProgramPart:
+    """Stands for a module, node or subgraph of a captured program in the recorder's table, which goes by identity."""
 
 
 class ProgramRun:
@@ -48,7 +49,7 @@ class ProgramRun:
         self.recorder = capture.recorder
         self.on_shapes = on_shapes
         """Whether there are no numbers, so that no branch can be chosen."""
-        self.owners: dict[Any, ScopeOwner] = {}
+        self.owners: dict[Any, ProgramPart] = {}
         self.symbols: dict[int, tuple[str, ...]] = {}
         """By value: the names of its open sizes."""
         self.subgraphs: dict[Any, Subgraph] = {}
@@ -64,7 +65,7 @@ class ProgramRun:
 
     def owner_number(self, key: Any, path: str, type_: str, kind: str) -> int:
         """The recorder's number of what a scope is a call of."""
-        return self.recorder.module_number(self.owners.setdefault(key, ScopeOwner()), path, type_, kind)
+        return self.recorder.module_number(self.owners.setdefault(key, ProgramPart()), path, type_, kind)
 
 
 class FxInterpreter(fx.Interpreter):
@@ -428,3 +429,8 @@ def target_name(node: fx.Node) -> str:
     module = (getattr(target, "__module__", None) or "torch").removeprefix("_")
     module = module.replace("torch._C._nn", "torch.nn.functional").replace("torch._C", "torch")
     return f"{module}.{getattr(target, '__name__', target)}"
+
+
+def op_name(node: fx.Node) -> str:
+    """An operator's name without namespace and overload."""
+    return operator_name(node.target)

@@ -1,7 +1,6 @@
-"""What CPU kernels give back, where torch's own rules for shapes say otherwise.
+"""What CPU kernels return, where torch's own rules for shapes say otherwise.
 
-Each rule was found by running the kernel over random shapes and looking at what came out: `tests/analysis/
-test_memory_fake_rules.py` does so again.
+Each rule was found by running the kernel over random shapes; `tests/capture/fake/test_kernel_shapes.py` does so again.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Passing(NamedTuple):
     shape: Shape
 
 
-class _Made(weakref.ref):  # type: ignore[type-arg]
+class _Result(weakref.ref):  # type: ignore[type-arg]
     """A weak reference to a tensor that knows which call returned it."""
 
     __slots__ = ("scope",)
@@ -49,18 +49,20 @@ class ModuleBoundary:
         self.recorder = recorder
         self.follow = follow
         self.memory = memory
-        self.taken: dict[int, list[Shape]] = {}
-        self.given: dict[int, list[Shape]] = {}
+        self.input_shapes: dict[int, list[Shape]] = {}
+        self.output_shapes: dict[int, list[Shape]] = {}
         self.own_bytes: dict[int, int | None] = {}
-        self.made_bytes = 0  # the same over all calls, what one only passes on not counted again
+        self.result_bytes = 0
+        """The same over all calls, without what a call only passes on."""
         self.passed: list[Passing] = []
-        self.unknown: dict[int, int] = {}
+        self.unknown_inputs: dict[int, int] = {}
         """By call: how many of the tensors it took came from no other call, and were not handed down to it."""
         self.backwards: list[list[int]] = []
         """When backward reached the results of the outermost calls, and when it was done."""
-        self.fixed: set[int] = set()  # addresses of memory that no call makes: parameters and buffers
-        self._made: dict[int, _Made] = {}
-        self._handed: dict[int, dict[int, Any]] = {}  # by open call: what it took
+        self.fixed: set[int] = set()
+        """Addresses of memory that no call allocates: parameters and buffers."""
+        self._results: dict[int, _Result] = {}
+        self._handed: dict[int, dict[int, Any]] = {}  # by open call: its inputs
         self._addresses: dict[int, set[int]] = {}
         self._hooks: list[Any] = []
         self._pass = -1  # the number that the engine gave to the backward pass that was noticed last
@@ -69,7 +71,7 @@ class ModuleBoundary:
         """A call begins."""
         begun = self.recorder.clock()
         tensors = list(_tensors((*args, *kwargs.values())))
-        self.taken[scope] = [shape_of(tensor) for tensor in tensors]
+        self.input_shapes[scope] = [shape_of(tensor) for tensor in tensors]
         if self.follow:
             self._follow(scope, tensors)
         if self.memory:
@@ -81,7 +83,7 @@ class ModuleBoundary:
         begun = self.recorder.clock()
         tensors = list(_tensors((result,)))
         passed_on: list[torch.Tensor] = []
-        self.given[scope] = [shape_of(tensor) for tensor in tensors]
+        self.output_shapes[scope] = [shape_of(tensor) for tensor in tensors]
         if self.follow:
             self._handed.pop(scope, None)
             passed_on = [tensor for tensor in tensors if not self._is_new(tensor, scope)]
@@ -95,7 +97,7 @@ class ModuleBoundary:
             self.own_bytes[scope] = sum(own.values()) if 0 not in blocks else None
             for at, _ in _blocks(passed_on):
                 own.pop(at, None)
-            self.made_bytes += sum(own.values())
+            self.result_bytes += sum(own.values())
         self.recorder.overhead += self.recorder.clock() - begun
 
     def hand(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -107,7 +109,7 @@ class ModuleBoundary:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._made.clear()
+        self._results.clear()
         self._handed.clear()
         self._addresses.clear()
 
@@ -115,23 +117,23 @@ class ModuleBoundary:
         above = self._handed.get(self.recorder.scopes[scope][1], {})
         unknown = 0
         for tensor in tensors:
-            made = self._made.get(id(tensor))
-            if made is not None and made() is tensor:
-                self.passed.append(Passing(made.scope, scope, shape_of(tensor)))
+            result = self._results.get(id(tensor))
+            if result is not None and result() is tensor:
+                self.passed.append(Passing(result.scope, scope, shape_of(tensor)))
                 continue
             handed = above.get(id(tensor))
             if handed is None or handed() is not tensor:
                 unknown += 1
-        self.unknown[scope] = unknown
+        self.unknown_inputs[scope] = unknown
         self._handed[scope] = {id(tensor): weakref.ref(tensor) for tensor in tensors}
 
     def _is_new(self, tensor: torch.Tensor, scope: int) -> bool:
         """Note who returned a tensor; False if a call inside this one did."""
-        found = self._made.get(id(tensor))
-        if found is not None and found() is tensor and found.scope > scope:
+        known = self._results.get(id(tensor))
+        if known is not None and known() is tensor and known.scope > scope:
             return False
-        made = self._made[id(tensor)] = _Made(tensor)
-        made.scope = scope
+        result = self._results[id(tensor)] = _Result(tensor)
+        result.scope = scope
         return True
 
     def _await_backward(self, tensors: list[torch.Tensor]) -> None:
@@ -191,7 +193,7 @@ class LayerCapture(Capture):
         captured = super().finish()
         text = "operations were not followed: only calls of modules and optimizers are in the graph"
         limits = [Limit(text, kind="missing")]
-        unknown = sum(self.boundary.unknown.values())
+        unknown = sum(self.boundary.unknown_inputs.values())
         if unknown:
             text = f"{unknown:,} × tensors that a layer took and that no other layer had returned"
             limits.append(Limit(text, kind="dataflow"))
@@ -223,11 +225,11 @@ def _tensors(items: Iterable[Any]) -> Iterable[torch.Tensor]:
 
 def _blocks(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """Address and size of the memory of each tensor; address 0 where it has no plain memory."""
-    found = []
+    blocks = []
     for tensor in tensors:
         try:
             storage = tensor.untyped_storage()
-            found.append((storage._cdata, storage.nbytes()))
+            blocks.append((storage._cdata, storage.nbytes()))
         except (RuntimeError, NotImplementedError):
-            found.append((0, 0))
-    return found
+            blocks.append((0, 0))
+    return blocks

@@ -1,6 +1,6 @@
 """The calls of a model's modules, each with its time and with the tensors that went in and came out.
 
-No operation is looked at and no hook is set: calls are followed as ``capture/scopes.py`` does it. What is noted is
+No operation is looked at and no hook is set: calls are followed by ``ModuleCalls``. What is noted is
 numbers and words; no tensor is kept alive.
 """
 
@@ -72,7 +72,7 @@ class TensorFacts(ModuleBoundary):
             self.ins[scope] = tuple(self._fact(name, tensor) for name, tensor in named)
             self._mark(scope, named)
         except Exception as error:  # the user's forward goes on, whatever an argument of theirs does
-            self._failed(error)
+            self.note_failure(error)
         self.recorder.overhead += clock() - begun
 
     def give(self, scope: int, result: Any) -> None:
@@ -86,7 +86,7 @@ class TensorFacts(ModuleBoundary):
             if self.maps and named and not torch.jit.is_tracing():
                 self.pictures[scope] = tuple(maps_of(named[0][1]))
         except Exception as error:
-            self._failed(error)
+            self.note_failure(error)
         self.outs.setdefault(scope, ())
         self.recorder.overhead += clock() - begun
 
@@ -98,7 +98,7 @@ class TensorFacts(ModuleBoundary):
             if tensor.layout == torch.strided and shape is not None:
                 nbytes = int(tensor.numel()) * tensor.element_size()
         except CANNOT as error:
-            self._failed(error)
+            self.note_failure(error)
             dtype, device = "unknown", "unknown"
         return TensorFact(name, shape, dtype, device, nbytes, self._contents(tensor))
 
@@ -108,7 +108,7 @@ class TensorFacts(ModuleBoundary):
         try:
             return contents_of(tensor)
         except CANNOT as error:  # a batched tensor inside vmap, say, has no elements to look at
-            self._failed(error)
+            self.note_failure(error)
             return None
 
     def _mark(self, scope: int, named: list[tuple[str, torch.Tensor]]) -> None:
@@ -118,7 +118,8 @@ class TensorFacts(ModuleBoundary):
                 self.events[scope] = [_event(tensor.device)]
                 return
 
-    def _failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
+        """Count what could not be noted, by its error."""
         text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         self.failures[text] = self.failures.get(text, 0) + 1
 
@@ -132,15 +133,15 @@ class CallRecorder:
         self.recorder.operations = False
         self.facts = TensorFacts(self.recorder, contents=contents, maps=maps)
         self.recorder.call_observer = self.facts
-        self._following = ModuleCalls(self.recorder, frozenset(id(part) for part in model.modules()))
+        self._module_calls = ModuleCalls(self.recorder, frozenset(id(part) for part in model.modules()))
 
     def __enter__(self) -> CallRecorder:
-        self._following.__enter__()
+        self._module_calls.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.recorder.closed = True
-        self._following.__exit__()
+        self._module_calls.__exit__()
 
     def calls(self) -> list[CallStats]:
         """Every call of a module of the model, in the order in which they began."""
@@ -156,14 +157,14 @@ class CallRecorder:
                 inside[row[1]] += times[scope]
                 device_inside[row[1]] += on_device.get(scope, 0)
         counts: dict[int, int] = {}
-        found = []
+        calls = []
         for scope, (module, _, began, *_) in enumerate(rows):
             path = names[module]
             if path is None:
                 continue
             number = counts[module] = counts.get(module, -1) + 1
             device = on_device.get(scope)
-            found.append(
+            calls.append(
                 CallStats(
                     path,
                     number,
@@ -179,7 +180,7 @@ class CallRecorder:
                     facts.pictures.get(scope, ()),
                 )
             )
-        return found
+        return calls
 
     def _within_itself(self, scope: int) -> bool:
         rows = self.recorder.scopes
@@ -198,13 +199,13 @@ class CallRecorder:
             events[1].synchronize()
             return int(events[0].elapsed_time(events[1]) * 1e6)
         except RuntimeError as error:  # the queue was being captured into a graph
-            self.facts._failed(error)
+            self.facts.note_failure(error)
             return None
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[tuple[str, torch.Tensor]]:
-    for place, item in enumerate(args):
-        yield from named_tensors(item, str(place))
+    for position, item in enumerate(args):
+        yield from named_tensors(item, str(position))
     for name, item in kwargs.items():
         yield from named_tensors(item, name)
 

@@ -52,16 +52,16 @@ def highest(values: Iterable[Any], held: torch.Tensor | None) -> torch.Tensor | 
     block in use, so one tensor of the run, the highest, is kept. The heap stays mapped, and free for anybody, until the
     ``DLBacktrace`` is gone.
     """
-    found = {held.data_ptr(): held} if held is not None else {}
+    by_address = {held.data_ptr(): held} if held is not None else {}
     for value in values:
         if type(value) is torch.Tensor and value.device.type == "cpu":
-            found[value.data_ptr()] = value
-    if not found:
+            by_address[value.data_ptr()] = value
+    if not by_address:
         return None
-    addresses = sorted(found)
+    addresses = sorted(by_address)
     gaps = [(after - before, before) for before, after in itertools.pairwise(addresses)]
     gap, below = max(gaps, default=(0, addresses[-1]))
-    return found[below if gap > APART else addresses[-1]]
+    return by_address[below if gap > APART else addresses[-1]]
 
 
 # ---------------------------------------------------------------- trace_columns
@@ -115,9 +115,6 @@ def _column(graph: Graph, names: list[str], relevance: Mapping[str, float]) -> C
             values[node] = relevance[name]
             known[node] = True
     return Column("relevance", values, known=known)
-
-
-# ---------------------------------------------------------------- backtrace
 
 
 class DLBacktrace:
@@ -327,8 +324,8 @@ def _check_devices(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any
 ) -> None:
     """Refuse inputs that lie elsewhere than the model."""
-    here = next((t.device for t in [*model.parameters(), *model.buffers()]), None)
-    wanted = torch.device(device) if device is not None else here
+    own = next((t.device for t in [*model.parameters(), *model.buffers()]), None)
+    wanted = torch.device(device) if device is not None else own
     for name, leaf in named_leaves(model, args, kwargs):
         if isinstance(leaf, torch.Tensor) and wanted is not None and not same_device(leaf.device, wanted):
             raise UsageError(

@@ -25,7 +25,7 @@ ADVICE = (
 )
 
 
-class Exported(NamedTuple):
+class ExportResult(NamedTuple):
     """The exported program and what it could not be given."""
 
     program: Any
@@ -53,9 +53,9 @@ def check_model(model: Any, device: Any) -> None:
             )
 
 
-def same_device(one: torch.device, other: torch.device) -> bool:
+def same_device(a: torch.device, b: torch.device) -> bool:
     """Whether two devices are one; ``cuda`` stands for any of its kind."""
-    return one.type == other.type and (one.index is None or other.index is None or one.index == other.index)
+    return a.type == b.type and (a.index is None or b.index is None or a.index == b.index)
 
 
 def export(
@@ -64,29 +64,31 @@ def export(
     kwargs: dict[str, Any],
     dynamic_shapes: Any,
     fits: Callable[[Any], bool],
-) -> Exported:
+) -> ExportResult:
     """The model as a graph of operators that write nothing in place, with the sizes of batches and sequences open.
 
     ``fits`` says whether a program takes the inputs as they are, where it was exported for a larger batch.
     """
     with torch.random.fork_rng(devices=[]):
         if dynamic_shapes is not None:
-            return Exported(without_writes(_export(model, args, kwargs, dynamic_shapes)), ())
+            return ExportResult(without_writes(_export(model, args, kwargs, dynamic_shapes)), ())
         wide = _widened(args, kwargs)
         if wide is not None:
             try:
                 program = without_writes(_export(model, *wide, open_sizes(model, *wide)))
                 if fits(program) and _agrees(program, model, args, kwargs):
-                    return Exported(program, ())
+                    return ExportResult(program, ())
             except Exception:  # torch says no in many ways; a batch of one is then what the graph is for
                 pass
         try:
-            return Exported(without_writes(_export(model, args, kwargs, open_sizes(model, args, kwargs))), ())
+            return ExportResult(
+                without_writes(_export(model, args, kwargs, open_sizes(model, args, kwargs))), ()
+            )
         except CaptureFailed as error:
             program = without_writes(
                 _export(model, args, kwargs, None)
             )  # raises what is wrong, if it is not sizes
-            return Exported(program, (f"sizes are fixed to those of input_for_graph: {error}",))
+            return ExportResult(program, (f"sizes are fixed to those of input_for_graph: {error}",))
 
 
 def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> Any:
@@ -102,10 +104,10 @@ def _explained(
 ) -> CaptureFailed:
     """What went wrong, with the likeliest cause in words."""
     if shapes is not None and _is_about_sizes(error):
-        told = " ".join(str(error).split())[:300]
+        message = " ".join(str(error).split())[:300]
         return CaptureFailed(
-            f"dynamic_shapes does not fit the model or the inputs: {type(error).__name__}: {told}; it names sizes by "
-            "input and dimension, such as {'x': {0: torch.export.Dim('batch', min=1)}}, and the example lies within"
+            f"dynamic_shapes does not fit the model or the inputs: {type(error).__name__}: {message}; it names sizes "
+            "by input and dimension, such as {'x': {0: torch.export.Dim('batch', min=1)}}, and the example lies within"
         )
     types = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
     for name, leaf in named_leaves(model, args, kwargs):
@@ -125,10 +127,10 @@ def _explained(
 def _is_about_sizes(error: Exception) -> bool:
     """Whether an error is torch's word on the sizes that were declared open."""
     words = ("dynamic_shapes", "constraints violated", "dynamic shape", "specified as dynamic")
-    told = str(error).lower()
+    message = str(error).lower()
     by_kind = type(error).__name__ == "ConstraintViolationError"
-    by_place = isinstance(error, IndexError) and "list assignment" in told
-    return by_kind or by_place or any(word in told for word in words)
+    by_place = isinstance(error, IndexError) and "list assignment" in message
+    return by_kind or by_place or any(word in message for word in words)
 
 
 def describe(leaf: Any) -> str:
@@ -143,13 +145,13 @@ def named_leaves(
 ) -> list[tuple[str, Any]]:
     """The inputs, those by position first, with the names that the model's signature gives them."""
     names = list(inspect.signature(model.forward).parameters)
-    names += [f"input_{place}" for place in range(len(names), len(args))]
+    names += [f"input_{position}" for position in range(len(names), len(args))]
     leaves, _ = pytree.tree_flatten_with_path({**dict(zip(names, args)), **kwargs})
-    found = []
+    named = []
     for path, leaf in leaves:
         first: Any = path[0]
-        found.append((str(first.key) + "".join(str(key) for key in path[1:]), leaf))
-    return found
+        named.append((str(first.key) + "".join(str(key) for key in path[1:]), leaf))
+    return named
 
 
 def bind(
@@ -248,7 +250,7 @@ def _writes(target: Any) -> bool:
 def _twin(node: fx.Node) -> Any:
     """The operator that gives the same as a new tensor, where the write can be seen by this node's readers alone."""
     target: Any = node.target
-    written = [place for place, argument in enumerate(target._schema.arguments) if _is_write(argument)]
+    written = [position for position, argument in enumerate(target._schema.arguments) if _is_write(argument)]
     source = node.args[0] if node.args else None
     if written != [0] or not isinstance(source, fx.Node) or source.op != "call_function":
         return None
@@ -366,8 +368,8 @@ class Contract:
                 raise UsageError(
                     f"input {row.name!r} has shape {shape}; the graph was traced with {_shown(row.shape)}"
                 )
-            for place, (wanted, size) in enumerate(zip(row.shape, shape)):
-                where = f"size {place} of input {row.name!r}"
+            for dim, (wanted, size) in enumerate(zip(row.shape, shape)):
+                where = f"size {dim} of input {row.name!r}"
                 if isinstance(wanted, int):
                     if wanted != size:
                         raise UsageError(
@@ -423,8 +425,8 @@ def _guards(nodes: list[Any]) -> list[Any]:
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
             replaced = mode.shape_env.replacements
-            found = [guard.expr.xreplace(replaced) for guard in mode.shape_env.guards]
-            return [guard for guard in dict.fromkeys(found) if guard.free_symbols]
+            guards = [guard.expr.xreplace(replaced) for guard in mode.shape_env.guards]
+            return [guard for guard in dict.fromkeys(guards) if guard.free_symbols]
     return []
 
 

@@ -12,8 +12,9 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from torch_vis.analysis.relevance.graph_run import Values
+from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
-from torch_vis.ops.schemas import operator_name, schema_arguments
+from torch_vis.ops.schemas import schema_arguments
 
 if TYPE_CHECKING:
     import networkx
@@ -29,39 +30,45 @@ class NodeFacts(NamedTuple):
     """What is known of a node before anything has run."""
 
     name: str
-    type: str  # placeholder, call_function or output
-    op: str  # conv2d, linear …; for an input its name
-    target: Any  # the operator that is called
-    module: str  # the path of the module whose call made it
+    type: str
+    """``placeholder``, ``call_function`` or ``output``."""
+    op: str
+    """``conv2d``, ``linear`` …; for an input its name."""
+    target: Any
+    """The operator that is called."""
+    module: str
+    """The path of the module whose call the node is of."""
     module_type: str
-    inputs: tuple[str, ...]  # the nodes whose outputs it takes, in order
+    inputs: tuple[str, ...]
+    """The nodes whose outputs it takes, in order."""
     hyperparameters: dict[str, Any]
-    shape: tuple[Any, ...] | None  # of its output; an open size is a text such as "s0"
+    shape: tuple[Any, ...] | None
+    """That of its output; an open size is a text such as ``s0``."""
     dtype: str | None
 
 
 def facts(program: Any, state: dict[fx.Node, Any]) -> dict[str, NodeFacts]:
     """The nodes by name, in an order in which they can run; weights are hyperparameters of who takes them."""
-    found = {}
+    nodes = {}
     for node in program.graph.nodes:
         if node in state or node.op == "get_attr":
             continue
         path, kind = module_of(node)
         data = tuple(source.name for source in read_by(node) if source not in state)
         shape, dtype = _tensor(node)
-        op = operator_name(node.target)
+        op = op_name(node)
         given = _hyperparameters(node, state) if node.op == "call_function" else {}
-        found[node.name] = NodeFacts(
+        nodes[node.name] = NodeFacts(
             node.name, node.op, op, node.target, path, kind, data, given, shape, dtype
         )
-    return found
+    return nodes
 
 
 def read_by(node: fx.Node) -> list[fx.Node]:
     """The nodes among a node's arguments, as often and in the order as they stand there."""
-    found: list[fx.Node] = []
-    map_arg((node.args, node.kwargs), found.append)
-    return [source for source in found if source.op != "get_attr"]
+    sources: list[fx.Node] = []
+    map_arg((node.args, node.kwargs), sources.append)
+    return [source for source in sources if source.op != "get_attr"]
 
 
 def module_of(node: fx.Node) -> tuple[str, str]:
@@ -86,8 +93,8 @@ def _hyperparameters(node: fx.Node, state: dict[fx.Node, Any]) -> dict[str, Any]
     given: dict[str, Any] = {
         argument.name: argument.default_value for argument in schema if argument.has_default_value()
     }
-    for place, value in enumerate(node.args):
-        given[names[place] if place < len(names) else f"arg{place}"] = value
+    for position, value in enumerate(node.args):
+        given[names[position] if position < len(names) else f"arg{position}"] = value
     given.update(node.kwargs)
     return {
         name: _plain(value, state)
@@ -126,17 +133,17 @@ def to_networkx(nodes: dict[str, NodeFacts]) -> networkx.DiGraph[str]:
         import networkx as nx
     except ImportError as error:
         raise missing_extra("networkx") from error
-    made = nx.DiGraph()
+    graph = nx.DiGraph()
     for row in nodes.values():
-        made.add_node(row.name, **{key: value for key, value in row._asdict().items() if key != "name"})
+        graph.add_node(row.name, **{key: value for key, value in row._asdict().items() if key != "name"})
     for row in nodes.values():
-        for place, source in enumerate(row.inputs):
-            if source in made and not made.has_edge(source, row.name):
-                made.add_edge(source, row.name, place=place)
-    return made
+        for position, source in enumerate(row.inputs):
+            if source in graph and not graph.has_edge(source, row.name):
+                graph.add_edge(source, row.name, place=position)
+    return graph
 
 
-# ---------------------------------------------------------------- node_io
+# ---------------------------------------------------------------- one run
 
 
 class NodeIO(Mapping[str, dict[str, Any]]):
@@ -194,7 +201,7 @@ def selected(keep: Any, nodes: Mapping[str, NodeFacts]) -> frozenset[str] | None
     patterns = [keep] if isinstance(keep, str) else keep
     if not isinstance(patterns, Iterable):
         raise UsageError(f"keep is 'all', 'outputs', a name or a list of names, not {keep!r}")
-    found: set[str] = set(outputs)
+    names: set[str] = set(outputs)
     for pattern in patterns:
         chosen = {
             name
@@ -203,8 +210,8 @@ def selected(keep: Any, nodes: Mapping[str, NodeFacts]) -> frozenset[str] | None
         }
         if not chosen:
             raise no_match("node or module", str(pattern), {*nodes, *(row.module for row in nodes.values())})
-        found |= chosen
-    return frozenset(found)
+        names |= chosen
+    return frozenset(names)
 
 
 def needed(graph: fx.Graph, names: frozenset[str]) -> set[fx.Node]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.relevance.call import op_name
 from torch_vis.api import trace
 from torch_vis.capture.compilers.frontends import as_module
+from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
 from torch_vis.errors import CaptureFailed, MissingExtra, NotTraceable, UsageError, missing_extra, no_match
 from torch_vis.interfaces.backtrace.export import open_sizes
@@ -49,13 +49,17 @@ class CaptureRow(NamedTuple):
 
     capture: str
     succeeded: bool
-    reason: str | None  # why not, or what to know
-    seconds: float | None  # to capture; where compiling happens while it runs, with the run
-    nodes: int | None
-    operations: dict[str, int] | None
-    breaks: int | None
-    dynamic: tuple[str, ...] | None  # sizes that were left open: "2 ≤ s0"
-    difference: float | None  # the greatest, of all outputs, from the eager run
+    reason: str | None = None
+    """Why it failed, or what to know."""
+    seconds: float | None = None
+    """The time to capture; where compiling happens while it runs, with the run."""
+    nodes: int | None = None
+    operations: dict[str, int] | None = None
+    breaks: int | None = None
+    dynamic: tuple[str, ...] | None = None
+    """Sizes that were left open: ``2 ≤ s0``."""
+    difference: float | None = None
+    """The greatest difference from the eager run, over all outputs."""
 
 
 class Captures(Sequence[CaptureRow]):
@@ -66,10 +70,10 @@ class Captures(Sequence[CaptureRow]):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            found = {row.capture: row for row in self._rows}
-            if key not in found:
-                raise no_match("capture", key, found)
-            return found[key]
+            by_name = {row.capture: row for row in self._rows}
+            if key not in by_name:
+                raise no_match("capture", key, by_name)
+            return by_name[key]
         return self._rows[key]
 
     def __len__(self) -> int:
@@ -90,8 +94,8 @@ class Captures(Sequence[CaptureRow]):
         lines = table(Listing("", FIELDS, [_cells(row) for row in self._rows]))
         for row in self._rows:
             if row.reason:
-                told = f"{row.capture}: {row.reason}"
-                lines += ["", *wrap(told, WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
+                text = f"{row.capture}: {row.reason}"
+                lines += ["", *wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -102,8 +106,8 @@ class Captures(Sequence[CaptureRow]):
 def _cells(row: CaptureRow) -> tuple[Any, ...]:
     sizes = None if row.dynamic is None else ", ".join(row.dynamic) or "none"
     kinds = None if row.operations is None else len(row.operations)
-    took = "yes" if row.succeeded else "no"
-    return row.capture, took, row.seconds, row.nodes, kinds, row.breaks, sizes, row.difference
+    works = "yes" if row.succeeded else "no"
+    return row.capture, works, row.seconds, row.nodes, kinds, row.breaks, sizes, row.difference
 
 
 def compare_captures(
@@ -120,8 +124,9 @@ def compare_captures(
     ``stablehlo`` by jax in a process of its own; an extra that is missing is named in its row.
 
     >>> import torch, torch_vis as tv
-    >>> found = tv.compare_captures(torch.nn.Linear(3, 2).eval(), torch.ones(2, 3), captures=["eager", "fx", "export"])
-    >>> [(row.capture, row.nodes, row.difference) for row in found]
+    >>> model, x = torch.nn.Linear(3, 2).eval(), torch.ones(2, 3)
+    >>> captures = tv.compare_captures(model, x, captures=["eager", "fx", "export"])
+    >>> [(row.capture, row.nodes, row.difference) for row in captures]
     [('eager', 2, 0.0), ('fx', 1, 0.0), ('export', 1, 0.0)]
     """
     if not callable(model):
@@ -163,7 +168,7 @@ def _row(
         if not isinstance(error, (UsageError, MissingExtra)):
             text = f"{type(error).__name__}: {text}"
         seconds = None if isinstance(error, MissingExtra) else time.perf_counter() - started
-        return CaptureRow(name, False, _line(text), seconds, None, None, None, None, None)
+        return CaptureRow(name, False, _line(text), seconds)
 
 
 def _line(text: str) -> str:
@@ -177,34 +182,32 @@ def _traced(
     if name == "export":
         try:
             shapes = open_sizes(model, args, kwargs) if isinstance(model, torch.nn.Module) else None
-            found = trace(model, *args, kwargs=kwargs, keep=False, via=name, dynamic_shapes=shapes)
+            run = trace(model, *args, kwargs=kwargs, keep=False, via=name, dynamic_shapes=shapes)
         except CaptureFailed as error:
-            found = trace(model, *args, kwargs=kwargs, keep=False, via=name)
+            run = trace(model, *args, kwargs=kwargs, keep=False, via=name)
             reason = _line(f"sizes are fixed: {error}")
     else:
         started = time.perf_counter()
         asked = dynamic if name in ("dynamo", "aot") else None
-        found = trace(model, *args, kwargs=kwargs, keep=False, via=name, dynamic=asked)
+        run = trace(model, *args, kwargs=kwargs, keep=False, via=name, dynamic=asked)
         while_running = time.perf_counter() - started
-    program = found.program
+    program = run.program
+    difference = _difference(expected, run.output)
     if program is None:
-        counts = Counter(node.name for node in found.graph.nodes)
+        counts = Counter(node.name for node in run.graph.nodes)
         return CaptureRow(
             name,
             True,
-            None,
-            while_running,
-            len(found.graph),
-            dict(counts),
-            None,
-            None,
-            _off(expected, found.output),
+            seconds=while_running,
+            nodes=len(run.graph),
+            operations=dict(counts),
+            difference=difference,
         )
     nodes = [n for part in program.modules for n in part.graph.nodes if n.op.startswith("call_")]
     counts = Counter(_kind(node) for node in nodes)
     breaks = len(program.breaks) if name in ("dynamo", "aot") else 0
     seconds = while_running if name in ("dynamo", "aot") else program.compile_ns / 1e9
-    sizes = None if name == "fx" else tuple(program.ranges.values()) or _symbols(found)
+    sizes = None if name == "fx" else tuple(program.ranges.values()) or _symbols(run)
     return CaptureRow(
         name,
         True,
@@ -214,7 +217,7 @@ def _traced(
         dict(counts),
         breaks,
         sizes,
-        _off(expected, found.output),
+        difference,
     )
 
 
@@ -225,27 +228,27 @@ def _kind(node: torch.fx.Node) -> str:
     return op_name(node) if node.op == "call_function" else str(node.target)
 
 
-def _symbols(found: Any) -> tuple[str, ...]:
-    names = {str(name) for row in found.graph.types for name in getattr(row, "symbols", None) or ()}
+def _symbols(run: Any) -> tuple[str, ...]:
+    names = {str(name) for row in run.graph.types for name in getattr(row, "symbols", None) or ()}
     return tuple(sorted(name for name in names if name and not name.isdigit()))
 
 
-def _off(expected: Any, made: Any) -> float | None:
+def _difference(expected: Any, output: Any) -> float | None:
     """The greatest difference between two outputs; infinite where they do not have the same shape."""
-    pairs = list(zip(pytree.tree_leaves(expected), pytree.tree_leaves(made)))
-    return _apart([(a, b) for a, b in pairs if isinstance(a, torch.Tensor)])
+    pairs = list(zip(pytree.tree_leaves(expected), pytree.tree_leaves(output)))
+    return _greatest([(a, b) for a, b in pairs if isinstance(a, torch.Tensor)])
 
 
-def _apart(pairs: list[tuple[Any, Any]]) -> float | None:
-    worst = None
+def _greatest(pairs: list[tuple[Any, Any]]) -> float | None:
+    greatest = None
     for a, b in pairs:
         if not isinstance(b, torch.Tensor) or a.shape != b.shape:
             return float("inf")
         if not a.numel():
             continue
-        here = float((a.detach().double() - b.detach().double()).abs().nan_to_num(0.0).max())
-        worst = here if worst is None else max(worst, here)
-    return worst
+        difference = float((a.detach().double() - b.detach().double()).abs().nan_to_num(0.0).max())
+        greatest = difference if greatest is None else max(greatest, difference)
+    return greatest
 
 
 # ---------------------------------------------------------------- ONNX
@@ -276,7 +279,7 @@ def _onnx(
     seconds = time.perf_counter() - started
     assert program is not None  # dynamo=True gives one or raises
     counts = Counter(node.op_type for node in program.model.graph)
-    made = program(*args, **kwargs)
+    outputs = program(*args, **kwargs)
     tensors = [leaf for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
     return CaptureRow(
         name,
@@ -287,13 +290,13 @@ def _onnx(
         dict(counts),
         0,
         sizes,
-        _flat_off(tensors, list(made)),
+        _flat_difference(tensors, list(outputs)),
     )
 
 
-def _flat_off(expected: list[torch.Tensor], made: list[Any]) -> float | None:
-    """Against a flat list of outputs, which must be as many."""
-    return _apart(list(zip(expected, made))) if len(expected) == len(made) else float("inf")
+def _flat_difference(expected: list[torch.Tensor], outputs: list[Any]) -> float | None:
+    """The greatest difference from a flat list of outputs, which must be as many."""
+    return _greatest(list(zip(expected, outputs))) if len(expected) == len(outputs) else float("inf")
 
 
 # ---------------------------------------------------------------- StableHLO
@@ -317,13 +320,13 @@ class _Flat(torch.nn.Module):
         given = iter(tensors)
         leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        made = pytree.tree_leaves(self.model(*args, **kwargs))
-        return [leaf for leaf in made if isinstance(leaf, torch.Tensor)]
+        outputs = pytree.tree_leaves(self.model(*args, **kwargs))
+        return [leaf for leaf in outputs if isinstance(leaf, torch.Tensor)]
 
 
-def _raised(told: str) -> str:
+def _raised(output: str) -> str:
     """The exception that ended a process, out of all that it wrote; jax adds remarks of its own below it."""
-    lines = told.strip().splitlines() or ["the process ended without a word"]
+    lines = output.strip().splitlines() or ["the process ended without a word"]
     return next((line for line in reversed(lines) if RAISED.fullmatch(line)), lines[-1])
 
 
@@ -345,17 +348,17 @@ def _stablehlo(
         done = subprocess.run(command, capture_output=True, text=True, env=where, check=False)
         if done.returncode:
             raise CaptureFailed(_raised(done.stderr))
-        found = torch.load(paths[2])
-    counts = found["operations"]
+        result = torch.load(paths[2])
+    counts = result["operations"]
     outputs = [leaf for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
     return CaptureRow(
         name,
         True,
         None,
-        exporting + found["seconds"],
+        exporting + result["seconds"],
         sum(counts.values()),
         counts,
         0,
         (),
-        _flat_off(outputs, found["outputs"]),
+        _flat_difference(outputs, result["outputs"]),
     )

@@ -24,8 +24,8 @@ def import_torchax() -> Any:
 
     They are set before it is imported: it registers itself with torch half-way, and cannot be imported a second time.
     """
-    found = importlib.util.find_spec("torchax")
-    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+    spec = importlib.util.find_spec("torchax")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for path in Path(folder).rglob("*.py"):
             for op, overload in NAMED.findall(path.read_text(encoding="utf-8")):
                 packet = getattr(torch.ops.aten, op, None)

@@ -11,8 +11,7 @@ import torch
 from torch import fx
 
 from torch_vis.capture.compilers.interpreter import target_name
-from torch_vis.capture.compilers.program import is_state
-from torch_vis.interfaces.dynamo.memory import hint, nbytes
+from torch_vis.interfaces.dynamo.memory import hint, is_weight, nbytes, total
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
@@ -63,24 +62,23 @@ class SubgraphDescriptor:
 
 def describe_nodes(modules: Sequence[fx.GraphModule], trace: Trace | None) -> list[SubgraphDescriptor]:
     """One descriptor for each node that computes something, partition after partition."""
-    found = []
+    rows = []
     for number, module in enumerate(modules):
         nodes = computing(module)
         costs = node_costs(trace, number, nodes)
-        for node, cost in zip(nodes, costs):
-            found.append(_descriptor([node], number, node.name, cost))
-    return found
+        rows += [_descriptor([node], number, node.name, cost) for node, cost in zip(nodes, costs)]
+    return rows
 
 
 def describe_partitions(modules: Sequence[fx.GraphModule], trace: Trace | None) -> list[SubgraphDescriptor]:
     """One descriptor for each partition."""
-    found = []
+    rows = []
     for number, module in enumerate(modules):
         nodes = computing(module)
         costs = node_costs(trace, number, nodes)
-        total = tuple(_sum(cost[column] for cost in costs) for column in range(len(COSTS)))
-        found.append(_descriptor(nodes, number, f"partition {number}", total))
-    return found
+        whole = tuple(total(cost[column] for cost in costs) for column in range(len(COSTS)))
+        rows.append(_descriptor(nodes, number, f"partition {number}", whole))
+    return rows
 
 
 def computing(module: fx.GraphModule) -> list[fx.Node]:
@@ -94,10 +92,10 @@ def _descriptor(nodes: list[fx.Node], number: int, name: str, cost: tuple[Any, .
         source for node in nodes for source in node.all_input_nodes if source not in inside
     )
     leaving = [node for node in nodes if any(user not in inside for user in node.users) or not node.users]
-    weights = [source for source in sources if _is_weight(source)]
+    weights = [source for source in sources if is_weight(source)]
     return SubgraphDescriptor(
         operations=tuple(target_name(node) for node in nodes),
-        input_tensors=tuple(t for s in sources if not _is_weight(s) for t in tensors_of(s)),
+        input_tensors=tuple(t for s in sources if not is_weight(s) for t in tensors_of(s)),
         output_tensors=tuple(tensor for node in leaving for tensor in tensors_of(node)),
         weights=tuple(tensor for source in weights for tensor in tensors_of(source)),
         name=name,
@@ -106,10 +104,6 @@ def _descriptor(nodes: list[fx.Node], number: int, name: str, cost: tuple[Any, .
         macs=cost[1],
         moved_bytes=cost[2],
     )
-
-
-def _is_weight(node: fx.Node) -> bool:
-    return node.op == "get_attr" or (node.op == "placeholder" and is_state(node))
 
 
 def tensors_of(node: fx.Node) -> list[TensorDescriptor]:
@@ -134,18 +128,18 @@ def node_costs(trace: Trace | None, number: int, nodes: list[fx.Node]) -> list[t
     if trace is None:
         return unknown
     scopes = function_scopes(trace.graph, f"partition {number}")
-    places = _matched(trace.graph, scopes, nodes)
-    if places is None:
+    indices = _matched(trace.graph, scopes, nodes)
+    if indices is None:
         return unknown  # it never ran, or not node by node
-    owner = _owners(trace.graph, scopes, places)[trace.graph.node_scope]
+    owner = _owners(trace.graph, scopes, indices)[trace.graph.node_scope]
     sums = []
     for name in COSTS:
         column = trace.metrics[name]
         chosen = (owner >= 0) & (trace.graph.node_phase == 0)
         known = np.ones(len(column), dtype=bool) if column.known is None else column.known
-        total = np.bincount(owner[chosen & known], column.values[chosen & known], minlength=len(nodes))
+        amounts = np.bincount(owner[chosen & known], column.values[chosen & known], minlength=len(nodes))
         missing = np.bincount(owner[chosen & ~known], minlength=len(nodes))
-        sums.append([None if lost else int(amount) for amount, lost in zip(total, missing)])
+        sums.append([None if lost else int(amount) for amount, lost in zip(amounts, missing)])
     return list(zip(*sums))
 
 
@@ -154,40 +148,35 @@ def function_scopes(graph: Graph, partition: str) -> list[int]:
     kinds = [module.kind for module in graph.modules]
     started = -1
     inside: set[int] = set()
-    found = []
+    scopes = []
     for scope, (module, parent) in enumerate(zip(graph.scope_module.tolist(), graph.scope_parent.tolist())):
         if started < 0 and kinds[module] == "compiled" and graph.modules[module].path == partition:
             started = scope
             inside.add(scope)
         elif parent in inside:
             if kinds[module] == "function":
-                found.append(scope)  # what a node runs inside itself belongs to the node
+                scopes.append(scope)  # what a node runs inside itself belongs to the node
             else:
                 inside.add(scope)
-    return found
+    return scopes
 
 
 def _matched(graph: Graph, scopes: list[int], nodes: list[fx.Node]) -> list[int] | None:
-    """The node that each scope is of; a node that only makes views has none. None where they do not fit."""
+    """The index of each scope's node; a node that only makes views has no scope. None where they do not fit."""
     if not scopes:
         return None
-    found: list[int] = []
-    for place, node in enumerate(nodes):
-        if len(found) < len(scopes):
-            scope = graph.scopes[scopes[len(found)]]
+    indices: list[int] = []
+    for index, node in enumerate(nodes):
+        if len(indices) < len(scopes):
+            scope = graph.scopes[scopes[len(indices)]]
             if scope.type == target_name(node) and node.name.startswith(scope.path):
-                found.append(place)
-    return found if len(found) == len(scopes) else None
+                indices.append(index)
+    return indices if len(indices) == len(scopes) else None
 
 
-def _owners(graph: Graph, scopes: list[int], places: list[int]) -> Any:
-    """For every scope, the place that belongs to the one of the given scopes that it lies in, -1 for none."""
+def _owners(graph: Graph, scopes: list[int], indices: list[int]) -> Any:
+    """For every scope, the index that belongs to the one of the given scopes that it lies in, -1 for none."""
     owner = np.full(len(graph.scope_parent), -1, dtype=np.int64)
-    owner[scopes] = places
+    owner[scopes] = indices
     nearest = graph.tree.nearest(owner >= 0)
     return np.where(nearest >= 0, owner[nearest], -1)
-
-
-def _sum(parts: Any) -> int | None:
-    known = list(parts)
-    return None if any(part is None for part in known) else sum(known)

@@ -12,6 +12,7 @@ from torch import fx
 from torch_vis.capture.compilers.interpreter import target_name
 from torch_vis.capture.compilers.program import describe
 from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.text import many
 from torch_vis.graph.text import size as size_text
 from torch_vis.interfaces.dynamo.descriptors import (
     SubgraphDescriptor,
@@ -114,8 +115,8 @@ class DynamoGraphExtractor:
         >>> import torch
         >>> from torch_vis import trace_model_with_dynamo
         >>> extractor = trace_model_with_dynamo(torch.nn.Linear(3, 2), torch.ones(5, 3))
-        >>> one = extractor.descriptors()[0]
-        >>> one.operations, one.flops, [tensor.shape for tensor in one.weights]
+        >>> linear = extractor.descriptors()[0]
+        >>> linear.operations, linear.flops, [tensor.shape for tensor in linear.weights]
         (('torch.nn.functional.linear',), 70, [(2, 3), (2,)])
         """
         if by not in ("node", "partition"):
@@ -125,7 +126,7 @@ class DynamoGraphExtractor:
 
     def summary(self) -> list[PartitionSummary]:
         """The figures that ``print`` shows, partition by partition."""
-        found = []
+        rows = []
         for module in self.graph_modules:
             peak = weights = None
             if self.analyze_memory:
@@ -133,8 +134,8 @@ class DynamoGraphExtractor:
                 peak = None if None in sizes else max((size for size in sizes if size is not None), default=0)
                 weights = weight_bytes(module.graph)
             kinds = dict(Counter(node.op for node in module.graph.nodes))
-            found.append(PartitionSummary(kinds, _operations([module]), peak, weights))
-        return found
+            rows.append(PartitionSummary(kinds, _operations([module]), peak, weights))
+        return rows
 
     def _partition(self, number: int) -> fx.GraphModule:
         if not 0 <= number < len(self.graph_modules):
@@ -165,7 +166,7 @@ def trace_model_with_dynamo(
     >>> import torch
     >>> from torch_vis import trace_model_with_dynamo
     >>> extractor = trace_model_with_dynamo(lambda x: x + 1 if x.sum() > 0 else x, torch.ones(2))
-    >>> len(extractor.graph_modules), [found.reason for found in extractor.breaks]
+    >>> len(extractor.graph_modules), [row.reason for row in extractor.breaks]
     (2, ['Data-dependent branching'])
     """
     from torch_vis.api import trace
@@ -225,9 +226,8 @@ def save_graph_to_file(extractor: DynamoGraphExtractor | Trace, path: str | os.P
             f"save_graph_to_file() takes an extractor or a trace, not {type(extractor).__name__}"
         )
     program, run = extractor.program, _run_of(extractor)
-    whole_modules = (
-        program is not None and program.via == "fx"
-    )  # its graph calls modules, whose code is not in it
+    # A graph of fx calls modules, whose code is not in it.
+    whole_modules = program is not None and program.via == "fx"
     if program is not None and not (whole_modules and run is not None):
         save_program(path, modules=program.modules, program=program, output=extractor.output, run=run)
     elif run is not None:
@@ -241,13 +241,13 @@ def save_graph_to_file(extractor: DynamoGraphExtractor | Trace, path: str | os.P
 
 def _run_of(trace: Trace) -> Callable[[], Recorded] | None:
     """What writes the recorded run, where the trace still holds what that needs."""
-    held, entry = trace.kept, trace.entry
-    if held is None or entry is None or trace.error is not None:
+    kept, entry = trace.kept, trace.entry
+    if kept is None or entry is None or trace.error is not None:
         return None
     from torch_vis.exporters.python_code.recorded import recorded
     from torch_vis.replay.stepper import ready
 
-    return lambda: recorded(trace.graph, ready(trace.graph, held), entry, trace.output)
+    return lambda: recorded(trace.graph, ready(trace.graph, kept), entry, trace.output)
 
 
 def _operations(modules: Sequence[fx.GraphModule]) -> dict[str, int]:
@@ -255,8 +255,7 @@ def _operations(modules: Sequence[fx.GraphModule]) -> dict[str, int]:
 
 
 def _summary_lines(extractor: DynamoGraphExtractor) -> list[str]:
-    number = len(extractor.graph_modules)
-    lines = [f"{number} graph partition{'' if number == 1 else 's'}"]
+    lines = [many(len(extractor.graph_modules), "graph partition")]
     for number, part in enumerate(extractor.summary(), 1):
         title = f"Graph Partition {number}"
         lines += ["", title, "=" * len(title)]

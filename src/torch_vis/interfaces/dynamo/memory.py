@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ class MemoryPoint(NamedTuple):
     size_bytes: int | None
 
 
-class Block(NamedTuple):
+class MemoryBlock(NamedTuple):
     """A block of memory that a node's value lies in."""
 
     key: object
@@ -53,22 +53,22 @@ def analyze_memory_timeline(graph: fx.Graph) -> list[MemoryPoint]:
     if not isinstance(graph, fx.Graph):
         raise UsageError(f"analyze_memory_timeline() takes a torch.fx.Graph, not {type(graph).__name__}")
     nodes = list(graph.nodes)
-    place = {node: number for number, node in enumerate(nodes)}
+    number_of = {node: number for number, node in enumerate(nodes)}
     blocks = _blocks(nodes)
-    weights = {block.key for node in nodes if _is_weight(node) for block in blocks[node]}
-    born: dict[object, int] = {}
-    dies: dict[object, int] = {}
+    weights = {block.key for node in nodes if is_weight(node) for block in blocks[node]}
+    first: dict[object, int] = {}
+    last: dict[object, int] = {}
     size: dict[object, int | None] = {}
     for number, node in enumerate(nodes):
-        last = max([number, *(place[user] for user in node.users)])
+        end = max([number, *(number_of[user] for user in node.users)])
         if node.op == "placeholder":
-            last = len(nodes) - 1
+            end = len(nodes) - 1
         for block in blocks[node]:
             if block.key not in weights:
-                born.setdefault(block.key, number)
-                dies[block.key] = max(dies.get(block.key, 0), last)
+                first.setdefault(block.key, number)
+                last[block.key] = max(last.get(block.key, 0), end)
                 size.setdefault(block.key, block.size_bytes)
-    return _timeline(nodes, born, dies, size)
+    return _timeline(nodes, first, last, size)
 
 
 def is_last_use(node: fx.Node, graph: fx.Graph, user: fx.Node) -> bool:
@@ -81,8 +81,8 @@ def is_last_use(node: fx.Node, graph: fx.Graph, user: fx.Node) -> bool:
     >>> is_last_use(plus, graph, times), is_last_use(x, graph, plus)
     (True, False)
     """
-    place = {found: number for number, found in enumerate(graph.nodes)}
-    return user in node.users and all(place[other] <= place[user] for other in node.users)
+    number_of = {other: number for number, other in enumerate(graph.nodes)}
+    return user in node.users and all(number_of[other] <= number_of[user] for other in node.users)
 
 
 def get_tensor_size(tensor: Any) -> int | None:
@@ -100,17 +100,17 @@ def weight_bytes(graph: fx.Graph) -> int | None:
     """The bytes of the parameters, buffers and constants that a graph uses; None if one is not known."""
     nodes = list(graph.nodes)
     blocks = _blocks(nodes)
-    sizes = dict(block for node in nodes if _is_weight(node) for block in blocks[node])
-    return _total(sizes.values())
+    sizes = dict(block for node in nodes if is_weight(node) for block in blocks[node])
+    return total(sizes.values())
 
 
-def _timeline(nodes: list[fx.Node], born: Any, dies: Any, size: Any) -> list[MemoryPoint]:
+def _timeline(nodes: list[fx.Node], first: Any, last: Any, size: Any) -> list[MemoryPoint]:
     change = np.zeros(len(nodes) + 1, dtype=np.int64)
     unknown = np.zeros(len(nodes) + 1, dtype=np.int64)
-    for key, first in born.items():
+    for key, start in first.items():
         column, amount = (unknown, 1) if size[key] is None else (change, size[key])
-        column[first] += amount
-        column[dies[key] + 1] -= amount
+        column[start] += amount
+        column[last[key] + 1] -= amount
     live, missing = np.cumsum(change).tolist(), np.cumsum(unknown).tolist()
     return [
         MemoryPoint(number, node.name, None if missing[number] else live[number])
@@ -118,32 +118,34 @@ def _timeline(nodes: list[fx.Node], born: Any, dies: Any, size: Any) -> list[Mem
     ]
 
 
-def _total(sizes: Any) -> int | None:
-    known = list(sizes)
-    return None if any(size is None for size in known) else sum(known)
+def total(amounts: Iterable[int | None]) -> int | None:
+    """A sum; None if one of the amounts is not known."""
+    known = list(amounts)
+    return None if None in known else sum(amount for amount in known if amount is not None)
 
 
-def _is_weight(node: fx.Node) -> bool:
+def is_weight(node: fx.Node) -> bool:
+    """Whether a node stands for a parameter, buffer or constant."""
     return node.op == "get_attr" or (node.op == "placeholder" and is_state(node))
 
 
-def _blocks(nodes: list[fx.Node]) -> dict[fx.Node, list[Block]]:
+def _blocks(nodes: list[fx.Node]) -> dict[fx.Node, list[MemoryBlock]]:
     """For every node, the memory that the tensors it makes lie in."""
-    found: dict[fx.Node, list[Block]] = {}
-    anything = False
+    blocks: dict[fx.Node, list[MemoryBlock]] = {}
+    is_known = False
     for node in nodes:
-        found[node] = [] if node.op == "output" else list(_blocks_of(node, found))
+        blocks[node] = [] if node.op == "output" else list(_blocks_of(node, blocks))
         computes = node.op != "get_attr"
-        anything = anything or any(computes and block.size_bytes is not None for block in found[node])
-    if not anything and any(node.op.startswith("call_") for node in nodes):
+        is_known = is_known or any(computes and block.size_bytes is not None for block in blocks[node])
+    if not is_known and any(node.op.startswith("call_") for node in nodes):
         raise UsageError(
             "the nodes of this graph have no tensor metadata; take it from trace_model_with_dynamo(), or run "
             "torch.fx.passes.shape_prop.ShapeProp over it"
         )
-    return found
+    return blocks
 
 
-def _blocks_of(node: fx.Node, before: dict[fx.Node, list[Block]]) -> Iterator[Block]:
+def _blocks_of(node: fx.Node, before: dict[fx.Node, list[MemoryBlock]]) -> Iterator[MemoryBlock]:
     known = node.meta.get("example_value", node.meta.get("val"))
     if known is None and node.op == "get_attr":
         known = _attribute(node)
@@ -154,7 +156,7 @@ def _blocks_of(node: fx.Node, before: dict[fx.Node, list[Block]]) -> Iterator[Bl
         return
     shaped = node.meta.get("tensor_meta")
     if shaped is None and node.op != "get_attr" and not {"example_value", "val"} & node.meta.keys():
-        yield Block(node.name, None)  # nothing says what it makes
+        yield MemoryBlock(node.name, None)  # nothing says what it makes
         return
     if shaped is not None and _is_view(node):
         yield from before.get(next(iter(node.all_input_nodes), node), ())
@@ -162,22 +164,22 @@ def _blocks_of(node: fx.Node, before: dict[fx.Node, list[Block]]) -> Iterator[Bl
     metas = [shaped] if hasattr(shaped, "dtype") else shaped or ()
     for number, meta in enumerate(metas):
         sizes = [hint(size) for size in meta.shape]
-        yield Block((node.name, number), nbytes(sizes, meta.dtype))
+        yield MemoryBlock((node.name, number), nbytes(sizes, meta.dtype))
 
 
-def _block(tensor: torch.Tensor, node: fx.Node) -> Block:
+def _block(tensor: torch.Tensor, node: fx.Node) -> MemoryBlock:
     try:
         storage = tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
-        return Block(node.name, None)  # sparse or nested: no plain memory
-    return Block(storage._cdata, hint(storage.nbytes()))
+        return MemoryBlock(node.name, None)  # sparse or nested: no plain memory
+    return MemoryBlock(storage._cdata, hint(storage.nbytes()))
 
 
 def _attribute(node: fx.Node) -> Any:
-    found: Any = node.graph.owning_module
+    item: Any = node.graph.owning_module
     for part in str(node.target).split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, torch.Tensor) else None
+        item = getattr(item, part, None)
+    return item if isinstance(item, torch.Tensor) else None
 
 
 def _is_view(node: fx.Node) -> bool:

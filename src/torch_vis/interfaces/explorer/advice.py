@@ -70,7 +70,7 @@ def _pruned(rows: torch.Tensor) -> str:
 
 def batch_advice(model: torch.nn.Module, trace: Trace) -> list[Advice] | None:
     """How large a batch fits this machine's memory, from shapes alone; None where inputs cannot be made up again."""
-    from torch_vis.analysis.advice.batch_size.report import analyze_batch_size
+    from torch_vis.analysis.advice.batch_size.report import batch_size
     from torch_vis.graph.schema import Phase
 
     entry = trace.entry
@@ -82,12 +82,12 @@ def batch_advice(model: torch.nn.Module, trace: Trace) -> list[Advice] | None:
     }
     device = next(iter(inputs.values())).device
     backward = bool((trace.graph.node_phase == Phase.BACKWARD).any())
-    found = analyze_batch_size(model, kwargs=inputs, memory=_memory(device), backward=backward, measure=False)
+    report = batch_size(model, kwargs=inputs, memory=_memory(device), backward=backward, measure=False)
     what = "forward and backward" if backward else "forward"
-    rows = [Advice(name, text) for name, text in found.facts().items()]
+    rows = [Advice(name, text) for name, text in report.facts().items()]
     return [
         *rows,
-        Advice("how", f"predicted from shapes, {what}; tv.analyze_batch_size also runs and times it"),
+        Advice("how", f"predicted from shapes, {what}; tv.advise.batch_size also runs and times it"),
     ]
 
 

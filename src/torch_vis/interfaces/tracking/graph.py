@@ -1,8 +1,8 @@
-"""The tracked graph: nodes and edges of a run, as columns and as the records that the tracking interface hands out."""
+"""The tracked graph: nodes and edges of a run as columns, as the records that are handed out, and as figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ NONE, LINK, LAYER = range(3)  # what more there is to say of an edge
 
 
 @dataclass
-class Record:
+class TrackingRecord:
     """One tracked stretch: its trace, and what only the calls of modules tell."""
 
     trace: Trace
@@ -40,47 +40,48 @@ class Record:
     whole: bool
     """Whether it was one run of the model from its inputs, and not a stretch of the program's own."""
     backward: bool
-    again: list[bool]
+    recomputed: list[bool]
     """By call: whether it ran during backward, to compute something once more."""
     facts: list[dict[str, Any] | None]
     """By call: the parameters and the settings of the module."""
     states: list[dict[str, Any]]
     """By call: what else is known of the module."""
-    taken: dict[int, list[Any]] = field(default_factory=dict)
-    given: dict[int, list[Any]] = field(default_factory=dict)
+    input_shapes: dict[int, list[Any]] = field(default_factory=dict)
+    output_shapes: dict[int, list[Any]] = field(default_factory=dict)
     own_bytes: dict[int, int | None] | None = None
-    made_bytes: int = 0
+    result_bytes: int = 0
     passed: list[Any] = field(default_factory=list)
-    unknown: dict[int, int] = field(default_factory=dict)
+    unknown_inputs: dict[int, int] = field(default_factory=dict)
     backwards: list[tuple[int, int | None]] = field(default_factory=list)
     """Where operations were not followed: beginning and length of each backward pass, in nanoseconds."""
     parameters: tuple[int, int] | None = None
     devices: tuple[str, ...] = ()
 
 
-class Edges(NamedTuple):
-    """Every edge, as columns; the numbers of nodes are those of ``Tracked``."""
+class TrackedEdges(NamedTuple):
+    """Every edge, as columns; the numbers of nodes are those of ``TrackedGraph``."""
 
     source: Ints
     target: Ints
     type: Ints
-    value: Ints  # what passes along it, -1 where that is no one tensor
-    reads: Ints  # what the target takes of it, a ``Kind``, or -1
+    value: Ints
+    """What passes along it, -1 where that is no single tensor."""
+    reads: Ints
+    """What the target reads of it, a ``Kind``, or -1."""
     extra: Ints
 
 
-class Tracked:
+class TrackedGraph:
     """Nodes and edges as numbers. Passes come first, then tensors from outside, calls of modules, operations."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: TrackingRecord) -> None:
         self.record = record
         graph = self.graph = record.trace.graph
         self.scopes, self.ops = len(graph.scope_call), len(graph)
         self.parents: list[int] = graph.scope_parent.tolist()
         self.kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
-        self.outside: Ints = (
-            np.flatnonzero(graph.value_producer < 0) if record.operations else np.zeros(0, int)
-        )
+        outside = np.flatnonzero(graph.value_producer < 0)
+        self.outside: Ints = outside if record.operations else outside[:0]
         recompute = (graph.node_flags & Flag.RECOMPUTE) > 0
         self.is_gradient = (graph.node_phase == Phase.BACKWARD) & ~recompute
         ran_backward = record.backward or bool(record.backwards) or bool(self.is_gradient.any())
@@ -93,41 +94,39 @@ class Tracked:
 
     @cached_property
     def types(self) -> Ints:
-        """For each node, the place of its type in ``TYPES``."""
-        place = {kind: number for number, kind in enumerate(TYPES)}
-        found = [OperationType(name) for name in self.passes]
-        found += [OperationType.MEMORY_OP] * len(self.outside)
-        found += [OperationType.LAYER_OP if k in LAYERS else OperationType.CUSTOM for k in self.kinds[1:]]
+        """For each node, the index of its type in ``TYPES``."""
+        index = {kind: number for number, kind in enumerate(TYPES)}
+        others = [OperationType(name) for name in self.passes]
+        others += [OperationType.MEMORY_OP] * len(self.outside)
+        others += [OperationType.LAYER_OP if k in LAYERS else OperationType.CUSTOM for k in self.kinds[1:]]
         graph = self.graph
-        of_call = np.array([place[_operator_type(call.op)] for call in graph.calls], dtype=np.int64)
+        of_call = np.array([index[_operator_type(call.op)] for call in graph.calls], dtype=np.int64)
         ops = of_call[graph.node_call]
-        plain = ops == place[OperationType.TENSOR_OP]
-        ops[plain & ((graph.node_flags & Flag.VIEW) > 0)] = place[OperationType.MEMORY_OP]
-        ops[self.is_gradient] = place[OperationType.GRADIENT_OP]
-        return np.concatenate([np.array([place[kind] for kind in found], dtype=np.int64), ops])
+        plain = ops == index[OperationType.TENSOR_OP]
+        ops[plain & ((graph.node_flags & Flag.VIEW) > 0)] = index[OperationType.MEMORY_OP]
+        ops[self.is_gradient] = index[OperationType.GRADIENT_OP]
+        return np.concatenate([np.array([index[kind] for kind in others], dtype=np.int64), ops])
 
     @cached_property
     def container(self) -> Ints:
         """For each node, the node that it ran inside of; -1 for passes, tensors and steps of optimizers."""
         forward, backward = 0, len(self.passes) - 1
-        found = np.full(self.count, -1, dtype=np.int64)
+        container = np.full(self.count, -1, dtype=np.int64)
         for scope in range(1, self.scopes):
             if self.parents[scope]:
-                found[self.first_scope + scope] = self.first_scope + self.parents[scope]
+                container[self.first_scope + scope] = self.first_scope + self.parents[scope]
             elif self.kinds[scope] != "optimizer":
-                found[self.first_scope + scope] = backward if self.record.again[scope] else forward
+                container[self.first_scope + scope] = backward if self.record.recomputed[scope] else forward
         scopes = self.graph.node_scope.astype(np.int64)
         inside = np.where(scopes > 0, self.first_scope + scopes, forward)
-        found[self.first_op :] = np.where(self.is_gradient, backward, inside)
-        return found
+        container[self.first_op :] = np.where(self.is_gradient, backward, inside)
+        return container
 
     @cached_property
     def layer_of(self) -> list[int]:
         """For each scope, the innermost call of a module that it is or lies in; 0 where there is none."""
-        found = [0] * self.scopes
-        for scope in range(1, self.scopes):
-            found[scope] = scope if self.kinds[scope] in LAYERS else found[self.parents[scope]]
-        return found
+        nearest = self.graph.tree.nearest(np.array([kind in LAYERS for kind in self.kinds], dtype=bool))
+        return np.maximum(nearest, 0).tolist()
 
     def sum_inside(self, of_ops: Array, ops: Ints) -> Array:
         """For each scope, the sum over some operations that ran in it or in what it called."""
@@ -136,7 +135,7 @@ class Tracked:
     # ---------------------------------------------------------------- edges
 
     @cached_property
-    def edges(self) -> Edges:
+    def edges(self) -> TrackedEdges:
         """Containment first, then what passes between operations, then the same between layers."""
         inside = np.flatnonzero(self.container >= 0)
         parts = [_part(self.container[inside], inside, CONTAINMENT)]
@@ -147,7 +146,7 @@ class Tracked:
             parts += [*flows, self._links(), *self._between_layers(flows)]
         else:
             parts.append(self._passed())
-        return Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return TrackedEdges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     @cached_property
     def neighbours(self) -> tuple[Ints, Ints]:
@@ -157,37 +156,38 @@ class Tracked:
         pairs = np.unique(edges.source[flows] * max(1, self.count) + edges.target[flows])
         return pairs // max(1, self.count), pairs % max(1, self.count)
 
-    def _between_operations(self) -> Edges:
+    def _between_operations(self) -> TrackedEdges:
         source, target, value, kind = (column.astype(np.int64) for column in self.graph.edges())
         types = np.where(self.is_gradient[source], GRADIENT, DATA)
         types[kind == Kind.SHAPE] = SHAPE
         return _once(_part(self.first_op + source, self.first_op + target, types, value, kind))
 
-    def _from_outside(self) -> Edges:
+    def _from_outside(self) -> TrackedEdges:
         graph = self.graph
         reads = graph.value_producer[graph.in_value] < 0
         value, target = graph.in_value[reads].astype(np.int64), graph.in_node[reads].astype(np.int64)
         kind = graph.in_kind[reads].astype(np.int64)
         over = np.flatnonzero((graph.value_carries >= 0) & (graph.value_producer >= 0))
         below = graph.value_carries[over]
-        laid = graph.value_producer[below] < 0  # written over a part of what came from outside
-        value = np.concatenate([value, below[laid]])
-        target = np.concatenate([target, graph.value_producer[over[laid]]])
-        kind = np.concatenate([kind, np.full(int(laid.sum()), Kind.WHOLE)])
-        place = np.full(len(graph.value_type), -1, dtype=np.int64)
-        place[self.outside] = np.arange(len(self.outside))
-        held = np.isin(graph.value_role[value], [Role.PARAMETER, Role.BUFFER])
-        types = np.where(held, PARAMETER, DATA)
-        types[(kind == Kind.SHAPE) & ~held] = SHAPE
-        return _once(_part(self.first_tensor + place[value], self.first_op + target, types, value, kind))
+        # Writes over a part of a tensor from outside.
+        partial = graph.value_producer[below] < 0
+        value = np.concatenate([value, below[partial]])
+        target = np.concatenate([target, graph.value_producer[over[partial]]])
+        kind = np.concatenate([kind, np.full(int(partial.sum()), Kind.WHOLE)])
+        index = np.full(len(graph.value_type), -1, dtype=np.int64)
+        index[self.outside] = np.arange(len(self.outside))
+        is_state = np.isin(graph.value_role[value], [Role.PARAMETER, Role.BUFFER])
+        types = np.where(is_state, PARAMETER, DATA)
+        types[(kind == Kind.SHAPE) & ~is_state] = SHAPE
+        return _once(_part(self.first_tensor + index[value], self.first_op + target, types, value, kind))
 
-    def _links(self) -> Edges:
+    def _links(self) -> TrackedEdges:
         linked = np.flatnonzero((self.graph.node_link >= 0) & self.is_gradient)
         forward = self.graph.node_link[linked].astype(np.int64)
         return _part(self.first_op + forward, self.first_op + linked, GRADIENT, extra=LINK)
 
-    def _between_layers(self, flows: list[Edges]) -> list[Edges]:
-        """What passes between operations, said of the layers that these lie in: the innermost, and the neighbours."""
+    def _between_layers(self, flows: list[TrackedEdges]) -> list[TrackedEdges]:
+        """What passes between operations as edges of their layers: of the innermost, and of those beside each other."""
         source, target, types, value, reads, _ = (np.concatenate(columns) for columns in zip(*flows))
         passes = (types == DATA) & ~self._is_gradient_node(target)
         source, target, value, reads = source[passes], target[passes], value[passes], reads[passes]
@@ -200,11 +200,11 @@ class Tracked:
             end = np.where(above_b >= 0, self.first_scope + inner_b, target)
             differs = (above_a >= 0) | (above_b >= 0)
             parts.append(_part(start[differs], end[differs], DATA, value[differs], reads[differs], LAYER))
-        both = Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        both = TrackedEdges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
         return [_once(both, by_value=False)]
 
-    def _passed(self) -> Edges:
-        """The same where only calls were followed; the number of a passing stands for the tensor."""
+    def _passed(self) -> TrackedEdges:
+        """The edges where only calls were followed; the number of a passing stands for the tensor."""
         pairs: dict[tuple[int, int], int] = {}
         for number, passing in enumerate(self.record.passed):
             pairs.setdefault((passing.maker, passing.taker), number)
@@ -218,10 +218,10 @@ class Tracked:
             _part(self.first_scope + s, self.first_scope + t, DATA, v, extra=LAYER)
             for s, t, v in ((a, b, value), (maker[inner], taker[inner], value[inner]))
         ]
-        return _once(Edges(*(np.concatenate(columns) for columns in zip(*parts))), by_value=False)
+        return _once(TrackedEdges(*(np.concatenate(columns) for columns in zip(*parts))), by_value=False)
 
     def _lift(self, a: Ints, b: Ints, child_a: Ints, child_b: Ints) -> tuple[Ints, Ints]:
-        """Of two places in the tree of calls, their ancestors (or selves) right below the one they have in common."""
+        """Of two calls, their ancestors (or selves) right below the one they have in common."""
         parents = np.array(self.parents, dtype=np.int64)
         depths = self.graph.tree.depth
         while True:
@@ -250,12 +250,12 @@ def _operator_type(op: str) -> OperationType:
 
 def _part(
     source: Ints, target: Ints, types: Ints | int, value: Any = -1, reads: Any = -1, extra: int = NONE
-) -> Edges:
+) -> TrackedEdges:
     ones = np.ones(len(source), dtype=np.int64)
-    return Edges(source * ones, target * ones, types * ones, value * ones, reads * ones, extra * ones)
+    return TrackedEdges(source * ones, target * ones, types * ones, value * ones, reads * ones, extra * ones)
 
 
-def _once(edges: Edges, *, by_value: bool = True) -> Edges:
+def _once(edges: TrackedEdges, *, by_value: bool = True) -> TrackedEdges:
     """The same without repetitions, in the order in which they first appear."""
     columns = [edges.source, edges.target, edges.type]
     if by_value:
@@ -265,10 +265,10 @@ def _once(edges: Edges, *, by_value: bool = True) -> Edges:
     new = np.ones(len(order), dtype=bool)
     new[1:] = (ranked[:, 1:] != ranked[:, :-1]).any(axis=0)
     keep = np.sort(order[new])
-    return Edges(*(column[keep] for column in edges))
+    return TrackedEdges(*(column[keep] for column in edges))
 
 
-# ---------------------------------------------------------------- rows
+# ---------------------------------------------------------------- records
 
 
 PHASES = [phase.name.lower() for phase in Phase]
@@ -278,17 +278,17 @@ COSTS = ("flops", "macs", "moved_bytes")
 
 
 @collector_paused()
-def nodes_of(tracked: Tracked) -> list[GraphNode]:
+def nodes_of(tracked: TrackedGraph) -> list[GraphNode]:
     """Every node with its figures."""
-    return _Nodes(tracked).all()
+    return _NodeRecords(tracked).all()
 
 
 @collector_paused()
-def edges_of(tracked: Tracked) -> list[GraphEdge]:
+def edges_of(tracked: TrackedGraph) -> list[GraphEdge]:
     """Every edge with what passes along it."""
     graph, ids = tracked.graph, ids_of(tracked)
     passed = tracked.record.passed
-    made = []
+    edges = []
     for source, target, type_, value, reads, extra in zip(*(column.tolist() for column in tracked.edges)):
         shape: tuple[int, ...] | None = None
         facts: dict[str, Any] | None = None
@@ -305,8 +305,8 @@ def edges_of(tracked: Tracked) -> list[GraphEdge]:
                 facts["level"] = "layer"
             if type_ == PARAMETER and graph.value_name[value] >= 0:
                 facts["name"] = graph.names[graph.value_name[value]]
-        made.append(GraphEdge(ids[source], ids[target], EDGE_TYPES[type_], shape, facts))
-    return made
+        edges.append(GraphEdge(ids[source], ids[target], EDGE_TYPES[type_], shape, facts))
+    return edges
 
 
 @collector_paused()
@@ -315,7 +315,7 @@ def plain_rows(rows: Iterable[GraphNode | GraphEdge]) -> list[dict[str, Any]]:
     return [plain(row) for row in rows]
 
 
-def ids_of(tracked: Tracked) -> list[str]:
+def ids_of(tracked: TrackedGraph) -> list[str]:
     """The identifiers of all nodes."""
     return [
         *tracked.passes,
@@ -325,19 +325,21 @@ def ids_of(tracked: Tracked) -> list[str]:
     ]
 
 
-def scope_id(tracked: Tracked, scope: int) -> str:
+def scope_id(tracked: TrackedGraph, scope: int) -> str:
     """The identifier of a call: of a module, or of something else."""
     return f"{'layer' if tracked.kinds[scope] in LAYERS else 'call'}_{scope}"
 
 
-def scope_name(tracked: Tracked, scope: int) -> str:
-    """What a person would call what a scope is a call of: its path, or its class where it has none."""
+def scope_name(tracked: TrackedGraph, scope: int) -> str:
+    """The name of what a scope is a call of: its path, or its class where it has none."""
     module = tracked.graph.modules[int(tracked.graph.scope_module[scope])]
     return f"{module.type}.step" if module.kind == "optimizer" else module.path or module.type
 
 
-class _Nodes:
-    def __init__(self, tracked: Tracked) -> None:
+class _NodeRecords:
+    """Makes the records of all nodes, one kind of node after the other."""
+
+    def __init__(self, tracked: TrackedGraph) -> None:
         self.tracked = tracked
         self.graph = tracked.graph
         self.record = tracked.record
@@ -354,7 +356,7 @@ class _Nodes:
     def all(self) -> list[GraphNode]:
         return [*self._passes(), *self._tensors(), *self._scopes(), *self._operations()]
 
-    def _make(self, number: int, name: str, **fields: Any) -> GraphNode:
+    def _node(self, number: int, name: str, **fields: Any) -> GraphNode:
         kind = TYPES[self.tracked.types[number]]
         parents, children = self.parents[number], self.children[number]
         return GraphNode(self.ids[number], name, kind, parent_ids=parents, child_ids=children, **fields)
@@ -371,38 +373,38 @@ class _Nodes:
     # ---------------------------------------------------------------- passes
 
     def _passes(self) -> list[GraphNode]:
-        made = []
+        nodes = []
         for number, name in enumerate(self.tracked.passes):
-            taken, given = self._pass_shapes(name)
+            inputs, outputs = self._pass_shapes(name)
             start, time = self._pass_times(number, name)
-            made.append(
-                self._make(
+            nodes.append(
+                self._node(
                     number,
                     name,
-                    input_shapes=taken,
-                    output_shapes=given,
+                    input_shapes=inputs,
+                    output_shapes=outputs,
                     execution_time=time,
                     memory_usage=self._pass_memory(number),
                     metadata={"phase": name},
                     timestamp=start,
                 )
             )
-        return made
+        return nodes
 
     def _pass_shapes(self, name: str) -> tuple[list[Any] | None, list[Any] | None]:
         graph, tracked = self.graph, self.tracked
         if not self.record.operations:
             outermost = [s for s in range(1, tracked.scopes) if not tracked.parents[s]]
             first, last = outermost[:1], outermost[-1:]
-            taken = [shape for s in first for shape in self.record.taken.get(s, [])]
-            given = [shape for s in last for shape in self.record.given.get(s, [])]
-            return (taken, given) if name == "forward" else (given, None)
+            inputs = [shape for s in first for shape in self.record.input_shapes.get(s, [])]
+            outputs = [shape for s in last for shape in self.record.output_shapes.get(s, [])]
+            return (inputs, outputs) if name == "forward" else (outputs, None)
         if name == "forward":
-            inputs = [v for v in tracked.outside.tolist() if graph.value_role[v] == Role.INPUT]
-            return [graph.values[v].shape for v in inputs], self._result_shapes("output")
+            values = [v for v in tracked.outside.tolist() if graph.value_role[v] == Role.INPUT]
+            return [graph.values[v].shape for v in values], self._result_shapes("output")
         first_op = np.flatnonzero(tracked.is_gradient)[:1].tolist()
-        taken = [value.shape for node in first_op for value in graph.nodes[node].inputs]
-        return taken, self._result_shapes("gradient")
+        inputs = [value.shape for node in first_op for value in graph.nodes[node].inputs]
+        return inputs, self._result_shapes("gradient")
 
     def _result_shapes(self, kind: str) -> list[tuple[int, ...]]:
         return [row.value.shape for row in self.graph.outcomes if row.kind == kind]
@@ -437,13 +439,13 @@ class _Nodes:
     # ---------------------------------------------------------------- tensors from outside
 
     def _tensors(self) -> list[GraphNode]:
-        graph, made = self.graph, []
-        for place, value in enumerate(self.tracked.outside.tolist()):
+        graph, nodes = self.graph, []
+        for number, value in enumerate(self.tracked.outside.tolist(), self.tracked.first_tensor):
             row = graph.values[value]
             size = row.type.nbytes
-            made.append(
-                self._make(
-                    self.tracked.first_tensor + place,
+            nodes.append(
+                self._node(
+                    number,
                     row.name or f"{row.role} {value}",
                     input_shapes=[],
                     output_shapes=[row.shape],
@@ -451,7 +453,7 @@ class _Nodes:
                     metadata={"role": row.role, "dtype": row.dtype, "device": row.device, "layer": None},
                 )
             )
-        return made
+        return nodes
 
     # ---------------------------------------------------------------- calls of modules
 
@@ -461,7 +463,7 @@ class _Nodes:
         return self.tracked.sum_inside(self.metrics["alloc_bytes"].values, forward)
 
     def _scopes(self) -> list[GraphNode]:
-        tracked, graph, record, made = self.tracked, self.graph, self.record, []
+        tracked, graph, record, nodes = self.tracked, self.graph, self.record, []
         start = _seconds(self.metrics, "scope_start_ns", tracked.scopes)
         time = _seconds(self.metrics, "scope_time_ns", tracked.scopes)
         memory = self._inner_alloc.astype(np.int64).tolist() if self.metered else [None] * tracked.scopes
@@ -484,27 +486,28 @@ class _Nodes:
                 **record.states[scope],
                 **costs[scope],
             }
-            if record.again[scope]:
+            if record.recomputed[scope]:
                 facts["recompute"] = True
             if not record.operations:
-                facts["unknown_inputs"] = record.unknown.get(scope)
-            taken, given = self._border(scope)
+                facts["unknown_inputs"] = record.unknown_inputs.get(scope)
+            inputs, outputs = record.input_shapes.get(scope), record.output_shapes.get(scope)
+            settings = record.facts[scope]
             name = scope_name(tracked, scope)
-            made.append(
-                self._make(
+            nodes.append(
+                self._node(
                     tracked.first_scope + scope,
                     f"{module.path} ({module.type})" if module.kind in LAYERS and module.path else name,
                     module_name=self.layer_names[scope],
-                    input_shapes=taken,
-                    output_shapes=given,
-                    parameters=dict(found) if (found := record.facts[scope]) is not None else None,
+                    input_shapes=None if inputs is None else list(inputs),
+                    output_shapes=None if outputs is None else list(outputs),
+                    parameters=None if settings is None else dict(settings),
                     execution_time=time[scope],
                     memory_usage=memory[scope],
                     metadata=facts,
                     timestamp=start[scope],
                 )
             )
-        return made
+        return nodes
 
     def _inner_costs(self) -> list[dict[str, int | None]]:
         """For each call, the known costs of the forward operations in it, and of how many each is not known."""
@@ -523,11 +526,6 @@ class _Nodes:
             columns[f"unknown_{name}"] = unknown.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _border(self, scope: int) -> tuple[list[Any] | None, list[Any] | None]:
-        """What a call took and gave; a call that raised, and one that is no module's, has given nothing known."""
-        taken, given = self.record.taken.get(scope), self.record.given.get(scope)
-        return (None if taken is None else list(taken)), (None if given is None else list(given))
-
     # ---------------------------------------------------------------- operations
 
     def _operations(self) -> list[GraphNode]:
@@ -541,10 +539,8 @@ class _Nodes:
         names = [short_name(call.op) for call in graph.calls]
         flags = [[flag.name.lower() for flag in Flag if bits & flag] for bits in range(256)]
         sites = [str(site) for site in graph.sites] + [None]
-        in_type, out_type = (
-            graph.value_type[graph.in_value].tolist(),
-            graph.value_type[graph.out_value].tolist(),
-        )
+        in_type = graph.value_type[graph.in_value].tolist()
+        out_type = graph.value_type[graph.out_value].tolist()
         in_slot, ins, outs = graph.in_slot.tolist(), graph.in_start.tolist(), graph.out_start.tolist()
         columns = (
             graph.node_call.tolist(),
@@ -560,18 +556,18 @@ class _Nodes:
             _plain(metrics, "live_bytes", tracked.ops),
             *(metrics[name][:] for name in COSTS),
         )
-        made = []
+        nodes = []
         for node, row in enumerate(zip(*columns)):
             call, scope, site, link, phase, bits, start, time, alloc, free, live, flops, macs, moved = row
-            taken = [in_type[i] for i in range(ins[node], ins[node + 1]) if in_slot[i] >= 0]
-            given = out_type[outs[node] : outs[node + 1]]
+            inputs = [in_type[i] for i in range(ins[node], ins[node + 1]) if in_slot[i] >= 0]
+            outputs = out_type[outs[node] : outs[node + 1]]
             layer = tracked.layer_of[scope]
             facts = {
                 **calls[call],
                 "phase": PHASES[phase],
                 "layer": scope_id(tracked, layer) if layer else None,
                 "source": sites[site],
-                "dtypes": [dtypes[number] for number in given],
+                "dtypes": [dtypes[number] for number in outputs],
                 "flags": list(flags[bits]),
                 "freed_bytes": free,
                 "live_bytes": live,
@@ -581,20 +577,20 @@ class _Nodes:
             }
             if link >= 0:
                 facts["forward_id"] = f"op_{link}"
-            made.append(
-                self._make(
+            nodes.append(
+                self._node(
                     tracked.first_op + node,
                     names[call],
                     module_name=self.layer_names[scope],
-                    input_shapes=[shapes[number] for number in taken],
-                    output_shapes=[shapes[number] for number in given],
+                    input_shapes=[shapes[number] for number in inputs],
+                    output_shapes=[shapes[number] for number in outputs],
                     execution_time=time,
                     memory_usage=alloc,
                     metadata=facts,
                     timestamp=start,
                 )
             )
-        return made
+        return nodes
 
 
 def is_operation(node: GraphNode) -> bool:
@@ -602,19 +598,146 @@ def is_operation(node: GraphNode) -> bool:
     return node.id.startswith("op_")
 
 
-def known_costs(tracked: Tracked, name: str) -> tuple[Any, Any]:
+def known_costs(tracked: TrackedGraph, name: str) -> tuple[Any, Any]:
     """A cost of every operation, and whether it is known."""
     column = tracked.record.trace.metrics[name]
     return column.values, np.ones(tracked.ops, dtype=bool) if column.known is None else column.known
 
 
 def _seconds(metrics: Any, name: str, count: int) -> list[float | None]:
-    if name not in metrics:
-        return [None] * count
-    found: list[float | None] = (metrics[name].values / 1e9).tolist()
-    return found
+    seconds: list[float | None] = (metrics[name].values / 1e9).tolist() if name in metrics else [None] * count
+    return seconds
 
 
 def _plain(metrics: Any, name: str, count: int) -> list[int | None]:
-    found: list[int | None] = metrics[name].values.tolist() if name in metrics else [None] * count
-    return found
+    column: list[int | None] = metrics[name].values.tolist() if name in metrics else [None] * count
+    return column
+
+
+# ---------------------------------------------------------------- figures
+
+
+OUTSIDE = "(outside of all layers)"
+SLOWEST = 10
+OF_OPERATIONS = frozenset({"tensor_op", "gradient_op", "memory_op", "parameter", "shape_flow"})
+
+
+def summary_of(tracked: TrackedGraph) -> dict[str, Any]:
+    """The figures of a whole run; what was not tracked is None."""
+    record, trace = tracked.record, tracked.record.trace
+    metrics, graph = trace.metrics, trace.graph
+    timed = "scope_time_ns" in metrics
+    phases = np.bincount(graph.node_phase, minlength=len(Phase)).tolist()
+    return {
+        "model": trace.meta.get("model"),
+        "total_nodes": tracked.count,
+        "total_edges": len(tracked.edges.source),
+        "total_operations": tracked.ops if record.operations else None,
+        "total_layers": sum(kind in ("module", "compiled") for kind in tracked.kinds),
+        "operation_types": _count(tracked.types, [kind.value for kind in TYPES], tracked),
+        "edge_types": _count(tracked.edges.type, EDGE_TYPES, tracked),
+        "operations_by_phase": {phase.name.lower(): phases[phase] for phase in Phase}
+        if record.operations
+        else None,
+        "execution_time": int(metrics["scope_time_ns"][0]) / 1e9 if timed else None,
+        "backward": "backward" in tracked.passes,
+        "memory_usage": None if (memory := memory_of(tracked)) is None else memory["peak_bytes"],
+        "memory": memory,
+        **_costs(tracked),
+        "total_parameters": record.parameters[0] if record.parameters else None,
+        "trainable_parameters": record.parameters[1] if record.parameters else None,
+        "devices": list(record.devices),
+        "limits": list(trace.limits),
+    }
+
+
+def _costs(tracked: TrackedGraph) -> dict[str, int | None]:
+    """What all operations computed and moved, as far as that is known, and of how many it is not."""
+    costs: dict[str, int | None] = {}
+    for name in COSTS:
+        column = tracked.record.trace.metrics[name]
+        seen = tracked.record.operations
+        costs[f"total_{name}"] = column.total() if seen else None  # type: ignore[assignment]
+        costs[f"unknown_{name}"] = column.uncovered if seen else None
+    return costs
+
+
+def memory_of(tracked: TrackedGraph) -> dict[str, int | None] | None:
+    """Bytes that tensors held along the run; None where memory was not tracked."""
+    metrics, record = tracked.record.trace.metrics, tracked.record
+    # Calls alone: what they allocate inside is not known, so no peak is.
+    if record.own_bytes is not None:
+        return {**dict.fromkeys(MEMORY), "layer_results_bytes": record.result_bytes}
+    if "alloc_bytes" not in metrics:
+        return None
+    alloc, free, live = (metrics[name].values for name in ("alloc_bytes", "free_bytes", "live_bytes"))
+    start = int(live[0] - alloc[0] + free[0]) if len(live) else 0
+    # What an operation frees is there until it has run.
+    peak = int((live + free).max()) if len(live) else 0
+    figures = (start, int(alloc.sum()), int(free.sum()), peak, int(live[-1]) if len(live) else 0)
+    return dict(zip(MEMORY, figures, strict=True))
+
+
+MEMORY = ("start_bytes", "allocated_bytes", "freed_bytes", "peak_bytes", "end_bytes")
+
+
+def performance_of(tracked: TrackedGraph, nodes: Sequence[GraphNode]) -> dict[str, Any]:
+    """Speed and memory: per second, by type of operation, by operator, and the slowest ones."""
+    figures = summary_of(tracked)
+    operations = [node for node in nodes if is_operation(node)]
+    time = figures["execution_time"]
+    slowest = sorted(operations, key=lambda node: node.execution_time or 0.0, reverse=True)[:SLOWEST]
+    shown = ("id", "name", "operation_type", "module_name", "input_shapes", "output_shapes", "execution_time")
+    by_type = _totals(operations, [node.operation_type.value for node in operations])
+    return {
+        "operations_per_second": len(operations) / time if time else None,
+        "execution_time": time,
+        "operation_time": sum(node.execution_time or 0.0 for node in operations),
+        "memory_usage": figures["memory_usage"],
+        "memory": figures["memory"],
+        "by_operation_type": by_type,
+        "by_operator": _totals(operations, [node.name for node in operations]),
+        "slowest_operations": [{key: plain(node)[key] for key in shown} for node in slowest],
+    }
+
+
+def layers_of(tracked: TrackedGraph, nodes: Sequence[GraphNode]) -> dict[str, list[dict[str, Any]]]:
+    """By layer name: its own calls, then every operation that ran in it and in no layer inside, gradients included."""
+    layers: dict[str, list[dict[str, Any]]] = {}
+    outermost = {f"op_{node}": name for node, name in _steps(tracked).items()}
+    for node in nodes[tracked.first_scope + 1 :]:
+        name = node.module_name or outermost.get(node.id)
+        if name is None and not is_operation(node):
+            name = node.name
+        layers.setdefault(name or OUTSIDE, []).append(plain(node))
+    return layers
+
+
+def _steps(tracked: TrackedGraph) -> dict[int, str]:
+    """The operations that ran in the step of an optimizer, and its name."""
+    graph = tracked.graph
+    steps: dict[int, str] = {}
+    for scope, kind in enumerate(tracked.kinds):
+        if kind == "optimizer":
+            steps[scope] = scope_name(tracked, scope)
+        elif scope and tracked.parents[scope] in steps:
+            steps[scope] = steps[tracked.parents[scope]]
+    inside = np.flatnonzero(np.isin(graph.node_scope, list(steps)))
+    return {node: steps[int(graph.node_scope[node])] for node in inside.tolist()}
+
+
+def _count(column: Any, names: Sequence[str], tracked: TrackedGraph) -> dict[str, int]:
+    """How often each name occurs; those that only operations have are left out where none were tracked."""
+    counts = dict(zip(names, np.bincount(column, minlength=len(names)).tolist(), strict=True))
+    return {name: n for name, n in counts.items() if tracked.record.operations or name not in OF_OPERATIONS}
+
+
+def _totals(nodes: Sequence[GraphNode], groups: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Count, time and memory by group, the one that took longest first."""
+    totals: dict[str, dict[str, Any]] = {}
+    for node, group in zip(nodes, groups, strict=True):
+        row = totals.setdefault(group, {"count": 0, "execution_time": 0.0, "memory_usage": 0})
+        row["count"] += 1
+        row["execution_time"] += node.execution_time or 0.0
+        row["memory_usage"] += node.memory_usage or 0
+    return dict(sorted(totals.items(), key=lambda item: -item[1]["execution_time"]))

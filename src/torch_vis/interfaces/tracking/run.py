@@ -17,16 +17,15 @@ from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture, name_inputs, run_backward
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import NothingToDifferentiate, UsageError
-from torch_vis.interfaces.tracking.graph import Record
+from torch_vis.interfaces.tracking.graph import TrackingRecord
 
 SCALARS = (bool, int, float, str, type(None))
-LONGEST = 16  # longer sequences and texts are data, not settings
-LONGEST_TEXT = 200
+LONGEST, LONGEST_TEXT = 16, 200  # longer sequences and texts are data, not settings
 NO_BACKWARD = "no backward pass was run: no floating output requires a gradient (frozen, or under no_grad)"
 NOT_METERED = "memory was not tracked, so the graph does not know when memory was freed"
 
 
-class Session:
+class TrackingSession:
     """One tracked stretch of a program, from entering to ``close``."""
 
     def __init__(
@@ -51,7 +50,7 @@ class Session:
         self.is_open = True
 
     def close(self) -> None:
-        """Record no more; what the program entered meanwhile and has not left (a mode) stays as it is."""
+        """TrackingRecord no more; what the program entered meanwhile and has not left (a mode) stays as it is."""
         if not self.is_open:
             return
         if get_ident() != self.thread:
@@ -70,7 +69,7 @@ class Session:
             self.close()
         self.capture.recorder.closed = True
 
-    def finish(self, *, whole: bool = False, backward: bool = False) -> Record:
+    def finish(self, *, whole: bool = False, backward: bool = False) -> TrackingRecord:
         """What was recorded; no tensor is held any more. ``whole``: it was one run of the model."""
         run = self.capture.finish().run
         meta = run.meta
@@ -89,20 +88,20 @@ class Session:
         spans = [
             (begun - start, ended - begun if ended else None) for begun, ended in self.boundary.backwards
         ]
-        return Record(
+        return TrackingRecord(
             trace=Trace.of(run),
             operations=self.operations,
             whole=whole,
             backward=backward,
-            again=_again(rec),
+            recomputed=_recomputed(rec),
             facts=facts,
             states=states,
-            taken=self.boundary.taken,
-            given=self.boundary.given,
+            input_shapes=self.boundary.input_shapes,
+            output_shapes=self.boundary.output_shapes,
             own_bytes=own,
-            made_bytes=self.boundary.made_bytes,
+            result_bytes=self.boundary.result_bytes,
             passed=self.boundary.passed,
-            unknown=self.boundary.unknown,
+            unknown_inputs=self.boundary.unknown_inputs,
             backwards=spans,
             parameters=_counts(parameters) if self.capture.roots else None,
             devices=tuple(meta["devices"]),
@@ -111,11 +110,11 @@ class Session:
 
 def run_once(
     model: Callable[..., Any], given: Any, *, memory: bool, timing: bool, operations: bool
-) -> Record:
+) -> TrackingRecord:
     """One forward and one backward pass, recorded; model, inputs and random streams are left as they were."""
     args, kwargs = without_history(arguments(model, given))
     inputs = name_inputs(model, args, kwargs)
-    session = Session(model, memory=memory, timing=timing, operations=operations, keep=operations)
+    session = TrackingSession(model, memory=memory, timing=timing, operations=operations, keep=operations)
     capture = session.capture
     # Where operations are followed, the recorder keeps what is written to from before.
     contents: Literal["all", "none"] = "none" if operations else "all"
@@ -206,13 +205,13 @@ def _lift(mode: Any) -> list[Any]:
     return lifted
 
 
-def _again(rec: Recorder) -> list[bool]:
+def _recomputed(rec: Recorder) -> list[bool]:
     """For each call, whether it ran during backward."""
-    again: list[bool] = []
+    recomputed: list[bool] = []
     for number, parent, _, _, _, in_backward in rec.scopes:
-        here = bool(in_backward) and rec.modules[number][3] == "module"
-        again.append(here or (parent >= 0 and again[parent]))
-    return again
+        own = bool(in_backward) and rec.modules[number].kind == "module"
+        recomputed.append(own or (parent >= 0 and recomputed[parent]))
+    return recomputed
 
 
 def _facts(rec: Recorder) -> tuple[list[dict[str, Any] | None], list[dict[str, Any]]]:
@@ -228,17 +227,17 @@ def _facts(rec: Recorder) -> tuple[list[dict[str, Any] | None], list[dict[str, A
 
 
 def _parameters(module: torch.nn.Module) -> dict[str, Any]:
-    found = {}
+    parameters = {}
     for name, parameter in module._parameters.items():
         if parameter is None or isinstance(parameter, torch.nn.UninitializedParameter):
             continue
-        found[name] = {
+        parameters[name] = {
             "shape": [int(size) for size in parameter.shape],
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "count": parameter.numel(),
             "trainable": parameter.requires_grad,
         }
-    return found
+    return parameters
 
 
 def _settings(module: torch.nn.Module) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from torch_vis.interfaces.tracking.types import GraphEdge, GraphNode, OperationT
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
-    from torch_vis.interfaces.tracking.graph import Record, Tracked
-    from torch_vis.interfaces.tracking.run import Session
+    from torch_vis.interfaces.tracking.graph import TrackedGraph, TrackingRecord
+    from torch_vis.interfaces.tracking.run import TrackingSession
 
 __all__ = [
     "ComputationalGraphTracker",
@@ -72,9 +72,9 @@ class ComputationalGraphTracker:
         self.track_memory = track_memory
         self.track_timing = track_timing
         self.track_tensor_ops = track_tensor_ops
-        self._session: Session | None = None
-        self._record: Record | None = None
-        self._tracked: Tracked | None = None
+        self._session: TrackingSession | None = None
+        self._record: TrackingRecord | None = None
+        self._tracked: TrackedGraph | None = None
         self._nodes: list[GraphNode] | None = None
         self._edges: list[GraphEdge] | None = None
 
@@ -85,11 +85,11 @@ class ComputationalGraphTracker:
 
     def start_tracking(self) -> None:
         """Begin a new record on this thread; an older one is forgotten."""
-        from torch_vis.interfaces.tracking.run import Session
+        from torch_vis.interfaces.tracking.run import TrackingSession
 
         if self._session is not None:
             raise UsageError("tracking is on already; call stop_tracking() first")
-        session = Session(
+        session = TrackingSession(
             self.model,
             memory=self.track_memory,
             timing=self.track_timing,
@@ -156,7 +156,7 @@ class ComputationalGraphTracker:
         >>> tracker.get_graph_summary()["operation_types"]["layer_op"]
         1
         """
-        from torch_vis.interfaces.tracking.summary import summary_of
+        from torch_vis.interfaces.tracking.graph import summary_of
 
         return summary_of(self._found())
 
@@ -186,7 +186,7 @@ class ComputationalGraphTracker:
         }
         return {**self.trace.meta, **switches, "units": {"time": "s", "memory": "bytes"}}
 
-    def _found(self) -> Tracked:
+    def _found(self) -> TrackedGraph:
         if self._session is not None:
             raise UsageError("tracking is still on; call stop_tracking() before asking for results")
         if self._record is None:
@@ -194,12 +194,12 @@ class ComputationalGraphTracker:
                 "nothing was tracked yet; call start_tracking() and stop_tracking() around the code"
             )
         if self._tracked is None:
-            from torch_vis.interfaces.tracking.graph import Tracked
+            from torch_vis.interfaces.tracking.graph import TrackedGraph
 
-            self._tracked = Tracked(self._record)
+            self._tracked = TrackedGraph(self._record)
         return self._tracked
 
-    def _keep(self, record: Record | None) -> None:
+    def _keep(self, record: TrackingRecord | None) -> None:
         self._record, self._tracked, self._nodes, self._edges = record, None, None, None
 
     def __repr__(self) -> str:
@@ -262,7 +262,7 @@ def analyze_computational_graph_execution(
     tracker = track_computational_graph_execution(model, input_tensor)
     analysis: dict[str, Any] = {"summary": tracker.get_graph_summary()}
     if detailed:
-        from torch_vis.interfaces.tracking.summary import layers_of, performance_of
+        from torch_vis.interfaces.tracking.graph import layers_of, performance_of
 
         tracked, nodes = tracker._found(), tracker.nodes
         analysis["performance"] = performance_of(tracked, nodes)

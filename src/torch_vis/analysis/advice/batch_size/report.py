@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from torch_vis.analysis.advice.batch_size.search import (
-    Fit,
-    Sizes,
-    Step,
+    BatchedRun,
+    BatchMemory,
+    BatchSizes,
     free_bytes,
     needed,
     prove,
@@ -34,13 +34,20 @@ BEYOND = 1.25
 EVEN = 0.1
 
 
-class BatchSize(Report):
+class BatchSizeReport(Report):
     """Batch sizes, their memory and their pace."""
 
     title = "Batch size"
 
     def __init__(
-        self, rows: list[Fit], budget: int | None, sample: int, cap: int, notes: list[str], *, dim: int = 0
+        self,
+        rows: list[BatchMemory],
+        budget: int | None,
+        sample: int,
+        cap: int,
+        notes: list[str],
+        *,
+        dim: int = 0,
     ) -> None:
         self.rows = rows
         self.cap = cap
@@ -59,11 +66,11 @@ class BatchSize(Report):
         proved = [row.batch for row in fitting if row.measured_bytes is not None]
         return max(proved or [row.batch for row in fitting], default=None)
 
-    def _fits(self, row: Fit) -> bool:
+    def _fits(self, row: BatchMemory) -> bool:
         return self.budget is not None and needed(row, self.rows) <= self.budget
 
     @property
-    def over(self) -> list[Fit]:
+    def over(self) -> list[BatchMemory]:
         """The batches that were to fit by prediction, and did not when they ran."""
         if self.budget is None:
             return []
@@ -86,73 +93,76 @@ class BatchSize(Report):
             return None
         return abs(slopes[0] - slopes[1]) <= EVEN * max(map(abs, slopes))
 
-    def _stretches(self) -> list[tuple[Fit, Fit]]:
+    def _stretches(self) -> list[tuple[BatchMemory, BatchMemory]]:
         """The upper half of the batches up to the largest, and the half below it, as their ends."""
-        at = next(
-            (place for place, row in enumerate(self.rows) if row.batch == self.largest), len(self.rows) - 1
+        index = next(
+            (index for index, row in enumerate(self.rows) if row.batch == self.largest), len(self.rows) - 1
         )
-        found: list[tuple[Fit, Fit]] = []
-        if at == 0 < len(self.rows) - 1:
-            at = 1
-        while at > 0 and len(found) < 2:
-            half = max((p for p in range(at) if 2 * self.rows[p].batch <= self.rows[at].batch), default=0)
-            found.append((self.rows[half], self.rows[at]))
-            at = half
-        return found
+        stretches: list[tuple[BatchMemory, BatchMemory]] = []
+        if index == 0 < len(self.rows) - 1:
+            index = 1
+        while index > 0 and len(stretches) < 2:
+            half = max(
+                (other for other in range(index) if 2 * self.rows[other].batch <= self.rows[index].batch),
+                default=0,
+            )
+            stretches.append((self.rows[half], self.rows[index]))
+            index = half
+        return stretches
 
     @property
     def knee(self) -> int | None:
         """The smallest batch with 90 % of the best throughput; None where it still grows, or nothing was timed."""
         timed = [row for row in self.rows if row.per_second]
         best = max((row.per_second or 0.0 for row in timed), default=0.0)
-        found = next((row.batch for row in timed if (row.per_second or 0.0) >= KNEE * best), None)
-        return found if timed and found != timed[-1].batch else None
+        knee = next((row.batch for row in timed if (row.per_second or 0.0) >= KNEE * best), None)
+        return knee if timed and knee != timed[-1].batch else None
 
     def facts(self) -> dict[str, str]:
-        found = {"per sample": self._growth()}
+        facts = {"per sample": self._growth()}
         if self.over:
-            found["warning"] = (
+            facts["warning"] = (
                 f"a batch of {self.over[-1].batch:,} was to fit and did not: when it ran, tensors held "
                 f"{size(self.over[-1].measured_bytes or 0)}, predicted {size(self.over[-1].tensor_bytes)}"
             )
         if self.budget is not None:
-            found.update(self._largest_facts(self.budget))
+            facts.update(self._largest_facts(self.budget))
         timed = [row for row in self.rows if row.per_second]
         if self.knee is not None:
-            found["knee"] = f"{self.knee:,}: 90 % of the best throughput; larger batches bring little more"
+            facts["knee"] = f"{self.knee:,}: 90 % of the best throughput; larger batches bring little more"
         elif len(timed) == 1:
-            found["knee"] = f"not known: {timed[0].batch:,} is the only batch that was timed"
+            facts["knee"] = f"not known: {timed[0].batch:,} is the only batch that was timed"
         elif timed:
-            found["knee"] = f"not reached: throughput still grows at {timed[-1].batch:,}, the largest timed"
-        return found
+            facts["knee"] = f"not reached: throughput still grows at {timed[-1].batch:,}, the largest timed"
+        return facts
 
     def _growth(self) -> str:
-        told = [
+        slopes = [
             f"{size(round(_slope(first, last)))} from {first.batch:,} to {last.batch:,}"
             for first, last in self._stretches()
         ]
-        if not told:
+        if not slopes:
             return "not known: one batch size was looked at"
         if self.grows_evenly is False:
-            return f"{', '.join(told)}: memory does not grow evenly"
+            return f"{', '.join(slopes)}: memory does not grow evenly"
         return size(round(self.per_sample_bytes or 0))
 
     def _largest_facts(self, budget: int) -> dict[str, str]:
         fits = next((row for row in self.rows if row.batch == self.largest), None)
         if fits is None:
             return {"largest": f"none is known to fit in {size(budget)}: every batch that ran took more"}
-        takes = needed(fits, self.rows)
+        needs = needed(fits, self.rows)
         ran = any(row.measured_bytes is not None for row in self.rows)
         how = (
             "needed when it ran" if fits.measured_bytes is not None else "by what ran" if ran else "predicted"
         )
-        said = f"{self.largest:,} in {size(budget)}: {size(takes)} {how} ({takes / budget:.0%})"
+        text = f"{self.largest:,} in {size(budget)}: {size(needs)} {how} ({needs / budget:.0%})"
         if fits.batch == self.cap:
-            said += f"; larger ones were not looked at (largest={self.cap:,})"
+            text += f"; larger ones were not looked at (largest={self.cap:,})"
         if fits.measured_bytes is None:
-            return {"largest": said}
-        held = f"it ran: tensors held {size(fits.measured_bytes)}, predicted {size(fits.tensor_bytes)}"
-        return {"largest": said, "proved": held}
+            return {"largest": text}
+        proof = f"it ran: tensors held {size(fits.measured_bytes)}, predicted {size(fits.tensor_bytes)}"
+        return {"largest": text, "proved": proof}
 
     def listings(self) -> list[Listing]:
         """The sizes that ran, the largest that fits and the next one that does not; ``rows`` has all."""
@@ -168,7 +178,7 @@ class BatchSize(Report):
         )
         return [Listing("Batch sizes", fields, [(*row, self._said(row)) for row in self._useful()])]
 
-    def _useful(self) -> list[Fit]:
+    def _useful(self) -> list[BatchMemory]:
         """The rows less those that only a search came by."""
         above = next((row.batch for row in self.rows if row.batch > (self.largest or math.inf)), None)
         chosen = {self.rows[0].batch, self.sample, self.largest, above} if self.budget is not None else None
@@ -178,7 +188,7 @@ class BatchSize(Report):
             if chosen is None or row.batch in chosen or row.per_second or row.measured_bytes is not None
         ]
 
-    def _said(self, row: Fit) -> str:
+    def _said(self, row: BatchMemory) -> str:
         if self.budget is None:
             return ""
         if row.batch == self.largest:
@@ -210,7 +220,7 @@ class BatchSize(Report):
         return Chart("lines", "Memory by batch size", along, up, series, guides)
 
     def charts(self) -> dict[str, Chart]:
-        found = {"memory": self._memory_chart()}
+        charts = {"memory": self._memory_chart()}
         timed = [row for row in self.rows if row.per_second]
         if timed:
             pace = Series(
@@ -222,8 +232,8 @@ class BatchSize(Report):
                 guides = [Series("90 % of the best", [pace.x[0], pace.x[-1]], [KNEE * max(pace.y)] * 2)]
                 height = pace.y[pace.x.index(self.knee)]
                 lines.append(Series(f"knee: {self.knee:,}", [self.knee], [height], loose=True))
-            found["throughput"] = Chart("lines", "Throughput by batch size", *axes, lines, guides)
-        return found
+            charts["throughput"] = Chart("lines", "Throughput by batch size", *axes, lines, guides)
+        return charts
 
 
 def _telling(step: float) -> Callable[[int], str]:
@@ -238,12 +248,12 @@ def _telling(step: float) -> Callable[[int], str]:
     return lambda amount: f"{amount / UNITS['mi']:,.{digits}f} MiB"
 
 
-def _slope(first: Fit, last: Fit, of: str = "predicted_bytes") -> float:
+def _slope(first: BatchMemory, last: BatchMemory, of: str = "predicted_bytes") -> float:
     """What a sample more takes between two batch sizes."""
     return (getattr(last, of) - getattr(first, of)) / (last.batch - first.batch)
 
 
-def analyze_batch_size(
+def batch_size(
     model: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
@@ -253,7 +263,7 @@ def analyze_batch_size(
     measure: bool = True,
     largest: int = LARGEST,
     dim: int | None = None,
-) -> BatchSize:
+) -> BatchSizeReport:
     """Find the largest batch whose run fits a memory, and the batch beyond which throughput hardly grows.
 
     ``args`` and ``kwargs`` are a sample batch: what has the batch in dimension ``dim`` is repeated or cut to other
@@ -266,8 +276,8 @@ def analyze_batch_size(
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Linear(256, 256)
-    >>> found = tv.analyze_batch_size(model, torch.ones(4, 256), memory="1 MiB", measure=False)
-    >>> found.largest, found.per_sample_bytes
+    >>> report = tv.advise.batch_size(model, torch.ones(4, 256), memory="1 MiB", measure=False)
+    >>> report.largest, report.per_sample_bytes
     (383, 2048.0)
     """
     if dim is not None and dim < 0:
@@ -275,58 +285,60 @@ def analyze_batch_size(
     if not isinstance(largest, int) or isinstance(largest, bool) or largest < 1:
         raise UsageError(f"largest={largest!r}: the largest batch to look at is a whole number, at least 1")
     budget = None if memory is None else amount_bytes(memory, "memory")
-    step = Step(model, args, dict(kwargs or {}), dim, backward, loss)
-    sizes = step.sizes()
+    run = BatchedRun(model, args, dict(kwargs or {}), dim, backward, loss)
+    sizes = run.sizes()
     if largest < sizes.least:
         raise UsageError(
             f"largest={largest:,}: this model takes batches from {sizes.least:,} on; {sizes.why}"
         )
-    notes = _about(step, sizes)
-    rows = _predicted(step, sizes, budget, largest)
+    notes = _about(run, sizes)
+    rows = _predicted(run, sizes, budget, largest)
     if measure and not isinstance(model, torch.nn.Module):
         notes.append(
             "not run: a plain callable may change things of its own; pass the module to have it timed"
         )
     elif measure:
         with torch.random.fork_rng():
-            room = free_bytes(step)
+            room = free_bytes(run)
             if budget is not None:
-                prove(step, sizes, rows, budget, largest, room, notes)
-            most = BatchSize([*rows.values()], budget, step.sample, largest, []).largest or 0
-            take_times(step, sizes, rows, largest if budget is None else most, room)
+                prove(run, sizes, rows, budget, largest, room, notes)
+            most = BatchSizeReport([*rows.values()], budget, run.sample, largest, []).largest or 0
+            take_times(run, sizes, rows, largest if budget is None else most, room)
     notes.append(
         "predicted: what the allocator gives out for tensors and kernels, an estimate; see t.memory()"
     )
     ordered = [rows[batch] for batch in sorted(rows)]
-    return BatchSize(ordered, budget, step.sample, largest, notes, dim=step.dim)
+    return BatchSizeReport(ordered, budget, run.sample, largest, notes, dim=run.dim)
 
 
-def _predicted(step: Step, sizes: Sizes, budget: int | None, largest: int) -> dict[int, Fit]:
+def _predicted(
+    run: BatchedRun, sizes: BatchSizes, budget: int | None, largest: int
+) -> dict[int, BatchMemory]:
     """What is predicted of the largest batch that fits, and of half and a quarter of it, which tell how memory grows.
 
     Without a memory to fit, of the smallest ones and the sample.
     """
-    rows = {sizes.least: step.fit(sizes.least)}
+    rows = {sizes.least: run.predicted(sizes.least)}
     if budget is None:
-        chosen = [sizes.least + sizes.unit, step.sample]
+        chosen = [sizes.least + sizes.unit, run.sample]
     else:
         if rows[sizes.least].predicted_bytes > budget:
             raise UsageError(
                 f"nothing fits in {size(budget)}: a batch of {sizes.least} takes "
                 f"{size(rows[sizes.least].predicted_bytes)}; give more memory, or look at t.memory() for what takes it"
             )
-        found = search(step, sizes, rows, budget, largest) or sizes.least
-        chosen = [found // part // sizes.unit * sizes.unit for part in (2, 4)]
+        largest_fit = search(run, sizes, rows, budget, largest) or sizes.least
+        chosen = [largest_fit // part // sizes.unit * sizes.unit for part in (2, 4)]
     for batch in chosen:
         if sizes.least <= batch <= largest:
-            rows[batch] = step.fit(batch)
+            rows[batch] = run.predicted(batch)
     return rows
 
 
-def _about(step: Step, sizes: Sizes) -> list[str]:
+def _about(run: BatchedRun, sizes: BatchSizes) -> list[str]:
     """Which dimension is the batch, and which sizes of it the model takes."""
-    why = f", as {step.reader} reads (steps, batch, features)" if step.reader else ""
-    found = [f"the batch is dimension {step.dim} of the inputs{why}; dim= names another"]
+    why = f", as {run.reader} reads (steps, batch, features)" if run.reader else ""
+    found = [f"the batch is dimension {run.dim} of the inputs{why}; dim= names another"]
     if sizes.unit > 1:
         found.append(f"only multiples of the sample's {sizes.unit} were looked at: {sizes.why}")
     elif sizes.least > 1:

@@ -1,4 +1,4 @@
-"""Batches searched for, run and timed: what fits by prediction, what by a run, and how fast it is."""
+"""A model run with a batch of any size, and the search for the largest batch that fits a memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ from torch_vis.graph.text import size
 from torch_vis.progress import progress
 
 # read (steps, batch, features) unless told otherwise
-STEPS_FIRST = (
-    torch.nn.RNNBase,
-    torch.nn.MultiheadAttention,
-)
+STEPS_FIRST = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
 
 
-class Fit(NamedTuple):
+class BatchMemory(NamedTuple):
     """One batch size: the peak predicted from shapes, and what a run of it measured; None where it was not run.
 
     ``predicted_bytes`` is what the allocator gives out or, on CUDA, holds: tensors, kernel scratch, rounding.
@@ -49,12 +46,12 @@ class Fit(NamedTuple):
         )
 
     @property
-    def taken(self) -> float:
+    def ratio(self) -> float:
         """How many bytes it takes for each one predicted; 1 where it was not run."""
         return self.needed_bytes / max(1, self.predicted_bytes)
 
 
-class Sizes(NamedTuple):
+class BatchSizes(NamedTuple):
     """The batch sizes that a model takes: ``least``, and from there on in strides of ``unit``."""
 
     least: int
@@ -63,7 +60,7 @@ class Sizes(NamedTuple):
     """What the model says to others; empty where all run."""
 
 
-class Step:
+class BatchedRun:
     """A run with a batch of any size. Dimension ``dim`` of the inputs is the batch; None to find out."""
 
     def __init__(
@@ -77,7 +74,7 @@ class Step:
     ) -> None:
         self.model, self.args, self.kwargs = model, args, kwargs
         self.backward, self.loss = backward, loss
-        self._fits: dict[int, Fit] = {}
+        self._predicted: dict[int, BatchMemory] = {}
         self.reader = ""
         """The module from which the dimension is known, if that is how."""
         self.dim = 0 if dim is None else dim
@@ -98,11 +95,11 @@ class Step:
             with torch.no_grad():
                 if fake:
                     shape = (*leaf.shape[:dim], batch, *leaf.shape[dim + 1 :])
-                    made = torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
+                    tensor = torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
                 else:
                     rows = torch.arange(batch, device=leaf.device) % self.sample
-                    made = leaf.detach().index_select(dim, rows)
-            return made.requires_grad_(leaf.requires_grad)
+                    tensor = leaf.detach().index_select(dim, rows)
+            return tensor.requires_grad_(leaf.requires_grad)
 
         return pytree.tree_map(resized, (self.args, self.kwargs))
 
@@ -119,13 +116,15 @@ class Step:
             keep=False,
         )
 
-    def fit(self, batch: int) -> Fit:
+    def predicted(self, batch: int) -> BatchMemory:
         """The peak that is predicted for a batch size."""
-        if batch not in self._fits:
+        if batch not in self._predicted:
             memory = self.traced(batch).memory()
             cuda = sum(device.reserved_bytes for device in memory.cuda)
-            self._fits[batch] = Fit(batch, cuda or memory.allocator_peak_bytes, memory.peak_bytes)
-        return self._fits[batch]
+            self._predicted[batch] = BatchMemory(
+                batch, cuda or memory.allocator_peak_bytes, memory.peak_bytes
+            )
+        return self._predicted[batch]
 
     def run(self, model: Callable[..., Any], batch: int) -> None:
         """Run it for real."""
@@ -134,27 +133,27 @@ class Step:
         if self.backward or self.loss is not None:
             run_backward(output, self.loss)
 
-    def sizes(self) -> Sizes:
+    def sizes(self) -> BatchSizes:
         """The sizes that the model takes, found by trying few: from 1 on, from 2 on, or else whole samples."""
-        one, two = self._refusal(1), self._refusal(2)
-        if not one and not two:
-            return Sizes(1, 1, "")
-        if not two and self.sample > 1 and not self._refusal(3):
-            return Sizes(2, 1, f"of 1 the model says {one}")
-        self.fit(self.sample)
-        why = f"of 1 the model says {one}" if one else f"of 2 the model says {two}"
+        refusal_of_1, refusal_of_2 = self._refusal(1), self._refusal(2)
+        if not refusal_of_1 and not refusal_of_2:
+            return BatchSizes(1, 1, "")
+        if not refusal_of_2 and self.sample > 1 and not self._refusal(3):
+            return BatchSizes(2, 1, f"of 1 the model says {refusal_of_1}")
+        self.predicted(self.sample)
+        why = f"of 1 the model says {refusal_of_1}" if refusal_of_1 else f"of 2 the model says {refusal_of_2}"
         twice = self._refusal(2 * self.sample)
         if twice:
             raise UsageError(
                 f"a batch of {self.sample} runs, others do not: {why}; of {2 * self.sample}, {twice}. Pass what goes "
                 "with the batch (labels, masks) as arguments, and see dim="
             )
-        return Sizes(self.sample, self.sample, why)
+        return BatchSizes(self.sample, self.sample, why)
 
     def _refusal(self, batch: int) -> str:
         """What the model says to a batch that it does not take; its own sample it has to take."""
         try:
-            self.fit(batch)
+            self.predicted(batch)
         except TorchVisError:
             raise
         except Exception as error:
@@ -165,10 +164,10 @@ class Step:
 
     def _sample(self) -> int:
         """The size of the batch that was given: that of the first input that has such a dimension."""
-        given = [
+        tensors = [
             leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
         ]
-        sizes = [leaf.shape[self.dim] for leaf in given if leaf.dim() > self.dim]
+        sizes = [leaf.shape[self.dim] for leaf in tensors if leaf.dim() > self.dim]
         if any(sizes):
             return next(size for size in sizes if size)
         if sizes:
@@ -200,22 +199,22 @@ class Step:
         }
         if not readers:
             return ""
-        given = [
+        tensors = [
             leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
         ]
-        begins = {tuple(leaf.shape[:2]) for leaf in given if leaf.dim() > 1}
-        found: list[str] = []
+        begins = {tuple(leaf.shape[:2]) for leaf in tensors if leaf.dim() > 1}
+        names: list[str] = []
 
         def look(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             read = [leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)]
             if read and read[0].dim() == 3 and tuple(read[0].shape[:2]) in begins:
                 # as many steps as samples say nothing, unless it is the very input
-                if read[0].shape[0] != read[0].shape[1] or any(read[0] is leaf for leaf in given):
-                    found.append(f"{readers[module] or 'the model'} ({type(module).__name__})")
+                if read[0].shape[0] != read[0].shape[1] or any(read[0] is leaf for leaf in tensors):
+                    names.append(f"{readers[module] or 'the model'} ({type(module).__name__})")
 
         with _watching(readers, look):
             trace(self.model, *self.args, kwargs=self.kwargs, fake=True, keep=False)
-        return found[0] if found else ""
+        return names[0] if names else ""
 
 
 @contextmanager
@@ -237,16 +236,18 @@ TRIES = 6
 MOST = 1 << 20
 
 
-def needed(row: Fit, rows: Iterable[Fit]) -> int:
+def needed(row: BatchMemory, rows: Iterable[BatchMemory]) -> int:
     """What a batch needs: with what tensors held, if it ran; if not, as the nearest one that ran lets expect."""
     ran = [other for other in rows if other.measured_bytes is not None]
     if row.measured_bytes is not None or not ran:
         return row.needed_bytes
-    nearest = min(ran, key=lambda other: (abs(other.batch - row.batch), -other.taken))
-    return math.ceil(row.predicted_bytes * nearest.taken)
+    nearest = min(ran, key=lambda other: (abs(other.batch - row.batch), -other.ratio))
+    return math.ceil(row.predicted_bytes * nearest.ratio)
 
 
-def search(step: Step, sizes: Sizes, rows: dict[int, Fit], budget: float, largest: int) -> int | None:
+def search(
+    run: BatchedRun, sizes: BatchSizes, rows: dict[int, BatchMemory], budget: float, largest: int
+) -> int | None:
     """Close in on the largest batch predicted to fit: by the slope of what is known, by halves where that gains little.
 
     It is returned; all that were looked at are in ``rows``.
@@ -265,7 +266,7 @@ def search(step: Step, sizes: Sizes, rows: dict[int, Fit], budget: float, larges
     count = min(low + 1, cap)
     while high - low > 1:
         batch = count * unit
-        rows[batch] = step.fit(batch)
+        rows[batch] = run.predicted(batch)
         tried += 1
         before = high - low
         if rows[batch].predicted_bytes <= budget:
@@ -287,67 +288,73 @@ def search(step: Step, sizes: Sizes, rows: dict[int, Fit], budget: float, larges
 
 
 def prove(
-    step: Step, sizes: Sizes, rows: dict[int, Fit], budget: int, largest: int, room: int, notes: list[str]
+    run: BatchedRun,
+    sizes: BatchSizes,
+    rows: dict[int, BatchMemory],
+    budget: int,
+    largest: int,
+    room: int,
+    notes: list[str],
 ) -> None:
     """Run a copy of the module with the largest batch that fits, and then with what does by that run: more, or less."""
-    taken, tries = 1.0, 0
+    ratio, tries = 1.0, 0
     while True:
-        wanted = search(step, sizes, rows, budget / taken, largest) or sizes.least
+        wanted = search(run, sizes, rows, budget / ratio, largest) or sizes.least
         ran = [row for row in rows.values() if row.measured_bytes is not None]
         over = min((row.batch for row in ran if row.needed_bytes > budget), default=math.inf)
         fits = max((row.batch for row in ran if row.needed_bytes <= budget), default=0)
         wanted = int(min(wanted, over - sizes.unit))
         if wanted <= fits or wanted < sizes.least:
             return
-        rows.setdefault(wanted, step.fit(wanted))
-        if rows[wanted].predicted_bytes * taken * 2 > room:
+        rows.setdefault(wanted, run.predicted(wanted))
+        if rows[wanted].predicted_bytes * ratio * 2 > room:
             notes.append(f"a batch of {wanted:,} was not run: this machine has {size(room)} to spare")
             return
         if tries == TRIES:
             notes.append(f"a batch of {wanted:,} may fit by what ran; {TRIES} were run, and it was not")
             return
         tries += 1
-        measured = step.traced(wanted, model=copy.deepcopy(step.model)).memory().peak_bytes
+        measured = run.traced(wanted, model=copy.deepcopy(run.model)).memory().peak_bytes
         rows[wanted] = rows[wanted]._replace(measured_bytes=measured)
-        taken = rows[wanted].taken
+        ratio = rows[wanted].ratio
 
 
-def take_times(step: Step, sizes: Sizes, rows: dict[int, Fit], most: int, room: int) -> None:
+def take_times(
+    run: BatchedRun, sizes: BatchSizes, rows: dict[int, BatchMemory], most: int, room: int
+) -> None:
     """Time batches of twice the size each up to ``most``, as long as there is room and it pays."""
-    model: Any = copy.deepcopy(step.model)
+    model: Any = copy.deepcopy(run.model)
     best, flat = 0.0, 0
     chosen = [sizes.unit << power for power in range(MOST.bit_length())]
     for batch in progress([batch for batch in chosen if sizes.least <= batch <= most], "throughput"):
-        row = rows.get(batch) or step.fit(batch)
+        row = rows.get(batch) or run.predicted(batch)
         if row.predicted_bytes * 2 > room or flat >= 2:
             break
-        spent = _timed(step, model, batch)
-        pace = batch / (spent / 1e9)
+        time_ns = _timed(run, model, batch)
+        pace = batch / (time_ns / 1e9)
         flat = flat + 1 if pace < best * 1.05 else 0
         best = max(best, pace)
-        rows[batch] = row._replace(time_ns=spent, per_second=pace)
+        rows[batch] = row._replace(time_ns=time_ns, per_second=pace)
 
 
-def _timed(step: Step, model: Any, batch: int) -> int:
+def _timed(run: BatchedRun, model: Any, batch: int) -> int:
     """The median time of a run, device work included."""
-    spent = []
+    times = []
     for turn in range(RUNS + 1):
         if isinstance(model, torch.nn.Module):
             model.zero_grad(set_to_none=True)
-        begun = time.perf_counter_ns()
-        step.run(model, batch)
+        start = time.perf_counter_ns()
+        run.run(model, batch)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         if turn:
-            spent.append(time.perf_counter_ns() - begun)
-    return round(statistics.median(spent))
+            times.append(time.perf_counter_ns() - start)
+    return round(statistics.median(times))
 
 
-def free_bytes(step: Step) -> int:
+def free_bytes(run: BatchedRun) -> int:
     """What this machine can still give."""
-    tensors = [
-        leaf for leaf in pytree.tree_leaves((step.args, step.kwargs)) if isinstance(leaf, torch.Tensor)
-    ]
+    tensors = [leaf for leaf in pytree.tree_leaves((run.args, run.kwargs)) if isinstance(leaf, torch.Tensor)]
     if any(tensor.is_cuda for tensor in tensors):
         return torch.cuda.mem_get_info()[0]
     try:

@@ -24,7 +24,7 @@ TURNED = (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTrans
 TRIES = 24
 
 
-class Change(NamedTuple):
+class AttributeChange(NamedTuple):
     """A number that a module keeps, and what it has to be in the smaller model; ``holder`` may be its ``config``.
 
     A ``MultiheadAttention`` changes its class as well: torch's own takes heads to be as wide as what comes in.
@@ -57,19 +57,21 @@ def without(
 
     With ``share``, tensors of which nothing is gone are the model's own: a copy to try costs what is cut.
     """
-    smaller = copy.deepcopy(model, {id(one): one for one in tensors_of(model).values()} if share else None)
-    done: dict[int, torch.Tensor] = {}
+    smaller = copy.deepcopy(
+        model, {id(tensor): tensor for tensor in tensors_of(model).values()} if share else None
+    )
+    resized: dict[int, torch.Tensor] = {}
     for path, module in smaller.named_modules():
         for table in (module._parameters, module._buffers):
             for name, tensor in list(table.items()):
                 if tensor is None:
                     continue
                 masks = kept.get(f"{path}.{name}" if path else name)
-                if id(tensor) not in done:
+                if id(tensor) not in resized:
                     if masks is None or all(mask.all() for mask in masks):
                         continue
-                    done[id(tensor)] = _cut_tensor(tensor, masks)
-                new = done[id(tensor)]
+                    resized[id(tensor)] = _cut_tensor(tensor, masks)
+                new = resized[id(tensor)]
                 _resize(module, name, tuple(tensor.shape), tuple(new.shape))
                 if isinstance(module, torch.nn.RNNBase):
                     # it keeps a list of them besides
@@ -108,12 +110,12 @@ def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _cut_tensor(tensor: torch.Tensor, masks: Sequence[Any]) -> torch.Tensor:
-    made = tensor.detach()
+    kept = tensor.detach()
     for number, mask in enumerate(masks):
         if not mask.all():
-            made = made.index_select(number, torch.as_tensor(np.flatnonzero(mask), device=made.device))
-    made = made.clone()
-    return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
+            kept = kept.index_select(number, torch.as_tensor(np.flatnonzero(mask), device=kept.device))
+    kept = kept.clone()
+    return torch.nn.Parameter(kept, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else kept
 
 
 def _resize(module: torch.nn.Module, name: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
@@ -125,8 +127,8 @@ def _resize(module: torch.nn.Module, name: str, before: tuple[int, ...], after: 
     for number, (old, new) in enumerate(zip(before, after)):
         if old == new:
             continue
-        place = (name, 1 - number) if turned and number < 2 else (name, number)
-        for attribute in SIZES.get(place, ()):
+        key = (name, 1 - number) if turned and number < 2 else (name, number)
+        for attribute in SIZES.get(key, ()):
             if getattr(module, attribute, None) == old:
                 setattr(module, attribute, new)
         groups = getattr(module, "groups", 1)
@@ -207,7 +209,7 @@ def sharpened(model: torch.nn.Module, names: Collection[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def changed(model: torch.nn.Module, changes: Sequence[Change]) -> Iterator[None]:
+def changed(model: torch.nn.Module, changes: Sequence[AttributeChange]) -> Iterator[None]:
     """A model with numbers of its modules changed, as long as the block runs."""
     saved: list[tuple[Any, str, Any]] = []
     try:
@@ -219,13 +221,13 @@ def changed(model: torch.nn.Module, changes: Sequence[Change]) -> Iterator[None]
             setattr(holder, name, value)
 
 
-def change_all(model: torch.nn.Module, changes: Sequence[Change]) -> None:
-    """Change numbers of a model's modules."""
+def change_all(model: torch.nn.Module, changes: Sequence[AttributeChange]) -> None:
+    """AttributeChange numbers of a model's modules."""
     for change in changes:
         _change(model, change)
 
 
-def _change(model: torch.nn.Module, change: Change) -> tuple[Any, str, Any]:
+def _change(model: torch.nn.Module, change: AttributeChange) -> tuple[Any, str, Any]:
     """Make one change; what comes back undoes it."""
     module = model.get_submodule(change.path)
     if not change.holder:
@@ -239,37 +241,41 @@ def _change(model: torch.nn.Module, change: Change) -> tuple[Any, str, Any]:
     return module, change.holder, whole
 
 
-def torch_attention(model: torch.nn.Module, paths: Sequence[str], left: Fraction) -> tuple[Change, ...]:
+def torch_attention(
+    model: torch.nn.Module, paths: Sequence[str], left: Fraction
+) -> tuple[AttributeChange, ...]:
     """What has to change in torch's own attention modules among these for them to have fewer heads."""
-    found: list[Change] = []
+    changes: list[AttributeChange] = []
     for path, module in model.named_modules():
         if path not in paths or type(module) is not torch.nn.MultiheadAttention:
             continue
         if module.bias_k is not None or module.add_zero_attn:
             return ()
-        found += [
-            Change(path, "num_heads", module.num_heads, int(module.num_heads * left)),
-            Change(path, "__class__", torch.nn.MultiheadAttention, FewerHeads),
-            Change(path, "_qkv_same_embed_dim", module._qkv_same_embed_dim, False),
+        changes += [
+            AttributeChange(path, "num_heads", module.num_heads, int(module.num_heads * left)),
+            AttributeChange(path, "__class__", torch.nn.MultiheadAttention, FewerHeads),
+            AttributeChange(path, "_qkv_same_embed_dim", module._qkv_same_embed_dim, False),
         ]
-    return tuple(found)
+    return tuple(changes)
 
 
 def possible_changes(
     model: torch.nn.Module, paths: Sequence[str], sizes: Collection[int], left: Fraction
-) -> list[list[Change]]:
+) -> list[list[AttributeChange]]:
     """Numbers that may stand for one of these sizes: the modules' own, those of their settings, their parents'."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    found = [path for path in paths if path in modules]
+    known_paths = [path for path in paths if path in modules]
     own = [
-        change for path in found for change in _in(vars(modules[path]), path, "", modules[path], sizes, left)
+        change
+        for path in known_paths
+        for change in _in(vars(modules[path]), path, "", modules[path], sizes, left)
     ]
-    settings: list[Change] = []
-    for path in found:
+    settings: list[AttributeChange] = []
+    for path in known_paths:
         for name, item in vars(modules[path]).items():
             if hasattr(item, "__dict__") and name.startswith("config"):
                 settings += _in(vars(item), path, name, item, sizes, left)
-    above = sorted({path.rpartition(".")[0] for path in found if path} - {*found})
+    above = sorted({path.rpartition(".")[0] for path in known_paths if path} - {*known_paths})
     outer = [
         change for path in above for change in _in(vars(modules[path]), path, "", modules[path], sizes, left)
     ]
@@ -278,13 +284,13 @@ def possible_changes(
 
 def _in(
     table: Mapping[str, Any], path: str, holder: str, owner: Any, sizes: Collection[int], left: Fraction
-) -> Iterator[Change]:
+) -> Iterator[AttributeChange]:
     for name, value in table.items():
         if name in KNOWN or name.startswith("__") or not hasattr(owner, name):
             continue
         new = _scaled(value, sizes, left)
         if new is not None:
-            yield Change(path, name, value, new, holder)
+            yield AttributeChange(path, name, value, new, holder)
 
 
 def _scaled(value: Any, sizes: Collection[int], left: Fraction) -> Any:
@@ -293,35 +299,35 @@ def _scaled(value: Any, sizes: Collection[int], left: Fraction) -> Any:
         new = value * left
         return int(new) if value in sizes and new.denominator == 1 else None
     if type(value) in (tuple, list) and value and all(type(item) is int for item in value):
-        made = [_scaled(item, sizes, left) for item in value]
-        if any(item is not None for item in made):
-            return type(value)(old if new is None else new for old, new in zip(value, made))
+        scaled = [_scaled(item, sizes, left) for item in value]
+        if any(item is not None for item in scaled):
+            return type(value)(old if new is None else new for old, new in zip(value, scaled))
     return None
 
 
 def attempts(
-    tiers: Sequence[Sequence[Change]], before: Collection[tuple[str, ...]]
-) -> Iterator[tuple[Change, ...]]:
+    tiers: Sequence[Sequence[AttributeChange]], before: Collection[tuple[str, ...]]
+) -> Iterator[tuple[AttributeChange, ...]]:
     """Sets of changes to try, the likeliest first, not more than a fixed number of them.
 
     ``before`` has names that were right elsewhere in the model.
     """
     seen: set[tuple[int, ...]] = set()
-    for made in _sets(tiers, before):
-        key = tuple(sorted(map(id, made)))
+    for changes in _sets(tiers, before):
+        key = tuple(sorted(map(id, changes)))
         if key not in seen:
             seen.add(key)
-            yield made
+            yield changes
         if len(seen) >= TRIES:
             return
 
 
 def _sets(
-    tiers: Sequence[Sequence[Change]], before: Collection[tuple[str, ...]]
-) -> Iterator[tuple[Change, ...]]:
+    tiers: Sequence[Sequence[AttributeChange]], before: Collection[tuple[str, ...]]
+) -> Iterator[tuple[AttributeChange, ...]]:
     for names in before:
         yield tuple(change for tier in tiers[:2] for change in tier if change.name in names)
-    known: list[Change] = list(tiers[0])
+    known: list[AttributeChange] = list(tiers[0])
     yield named_for_heads(known)
     yield ()
     for tier in tiers:
@@ -330,11 +336,11 @@ def _sets(
         yield named_for_heads(known)
         for number in (1, 2):
             yield from combinations(known, number)
-        for one in known:
-            yield tuple(change for change in known if change is not one)
+        for left_out in known:
+            yield tuple(change for change in known if change is not left_out)
 
 
-def named_for_heads(changes: Sequence[Change]) -> tuple[Change, ...]:
+def named_for_heads(changes: Sequence[AttributeChange]) -> tuple[AttributeChange, ...]:
     """Those whose names say that they are about heads."""
     return tuple(change for change in changes if "head" in change.attribute)
 
@@ -342,17 +348,17 @@ def named_for_heads(changes: Sequence[Change]) -> tuple[Change, ...]:
 HELD = "config"
 
 
-class Settings(NamedTuple):
+class ConfigCorrection(NamedTuple):
     """What was made of a module's configuration: ``changes`` that make it right, or ``wrong``, numbers that are not."""
 
     path: str
-    changes: tuple[Change, ...]
+    changes: tuple[AttributeChange, ...]
     wrong: tuple[str, ...]
 
     def __str__(self) -> str:
         if self.changes:
-            told = ", ".join(map(str, self.changes))
-            return f"the configuration was corrected, so that a model built from it is this one: {told}"
+            changes = ", ".join(map(str, self.changes))
+            return f"the configuration was corrected, so that a model built from it is this one: {changes}"
         held = ".".join(filter(None, (self.path, HELD)))
         return (
             f"{held} no longer describes the model (see {', '.join(self.wrong)}), and no numbers that would were "
@@ -362,52 +368,52 @@ class Settings(NamedTuple):
 
 
 def correct_settings(
-    model: torch.nn.Module,
-    sizes: Mapping[int, Collection[int]],
-    gives: Callable[[torch.nn.Module], bool],
-) -> list[Settings]:
+    model: torch.nn.Module, sizes: Mapping[int, Collection[int]], gives: Callable[[torch.nn.Module], bool]
+) -> list[ConfigCorrection]:
     """Correct the configurations of a cut model where a module built from one is the one that was cut.
 
     ``sizes`` has what became of each size, here and there in the model, and ``gives`` says whether a model gives what
     the cut one gives. Only such numbers are changed as have to be, and none where no set of them is found.
     """
-    found = []
+    corrections = []
     for path, module in _holders(model):
         # nothing of it was cut
         if _shapes(module) == _shapes(_built(module, (), "meta")):
             continue
         possible = [
-            [Change(path, name, value, after, HELD) for after in sorted(sizes[value])]
+            [AttributeChange(path, name, value, after, HELD) for after in sorted(sizes[value])]
             for name, value in vars(getattr(module, HELD)).items()
             if type(value) is int and not name.startswith("_") and value in sizes
         ]
         changes = _fewest(model, path, _fitting(module, possible), gives)
         change_all(model, changes)
         if possible:
-            wrong = () if changes else tuple(f"{one.name} {one.before}" for one, *_ in possible)
-            found.append(Settings(path, changes, wrong))
-    return found
+            wrong = () if changes else tuple(f"{change.name} {change.before}" for change, *_ in possible)
+            corrections.append(ConfigCorrection(path, changes, wrong))
+    return corrections
 
 
-def _fitting(module: torch.nn.Module, possible: Sequence[Sequence[Change]]) -> tuple[Change, ...]:
+def _fitting(
+    module: torch.nn.Module, possible: Sequence[Sequence[AttributeChange]]
+) -> tuple[AttributeChange, ...]:
     """Of what each number may become, or that it stays, what makes most shapes right; none where some stay wrong.
 
     A size that is cut by different amounts (the width, and all heads together) leaves open which one a number means.
     """
     wanted = _shapes(module)
-    chosen: list[Change | None] = [changes[0] for changes in possible]
+    chosen: list[AttributeChange | None] = [changes[0] for changes in possible]
 
-    def wrong(changes: Sequence[Change | None]) -> float:
+    def wrong(changes: Sequence[AttributeChange | None]) -> float:
         built = _built(module, [change for change in changes if change is not None], "meta")
         return float("inf") if built is None else len(wanted.items() ^ _shapes(built).items())
 
     least, before = wrong(chosen), float("inf")
     while 0 < least < before:
         before = least
-        for place, changes in enumerate(possible):
+        for index, changes in enumerate(possible):
             for other in (*changes, None):
-                tried = [*chosen[:place], other, *chosen[place + 1 :]]
-                left = wrong(tried) if other is not chosen[place] else least
+                tried = [*chosen[:index], other, *chosen[index + 1 :]]
+                left = wrong(tried) if other is not chosen[index] else least
                 if left < least:
                     chosen, least = tried, left
     return tuple(change for change in chosen if change is not None) if least == 0 else ()
@@ -416,14 +422,14 @@ def _fitting(module: torch.nn.Module, possible: Sequence[Sequence[Change]]) -> t
 def _fewest(
     model: torch.nn.Module,
     path: str,
-    changes: tuple[Change, ...],
+    changes: tuple[AttributeChange, ...],
     gives: Callable[[torch.nn.Module], bool],
-) -> tuple[Change, ...]:
+) -> tuple[AttributeChange, ...]:
     """The changes without those that nothing depends on; none where the module built gives something else."""
     if not changes or not _is_same(model, path, changes, gives):
         return ()
     for change in changes:
-        fewer = tuple(one for one in changes if one is not change)
+        fewer = tuple(other for other in changes if other is not change)
         if _is_same(model, path, fewer, gives):
             changes = fewer
     return changes
@@ -432,17 +438,17 @@ def _fewest(
 def _is_same(
     model: torch.nn.Module,
     path: str,
-    changes: tuple[Change, ...],
+    changes: tuple[AttributeChange, ...],
     gives: Callable[[torch.nn.Module], bool],
 ) -> bool:
     """Whether a module built from a changed configuration, with the weights of the cut one, gives the same."""
     module = model.get_submodule(path)
     if _shapes(_built(module, changes, "meta")) != _shapes(module):
         return False
-    one = next(module.parameters())
-    built = _built(module, changes, one.device)
+    parameter = next(module.parameters())
+    built = _built(module, changes, parameter.device)
     assert built is not None
-    built.to(one.dtype).load_state_dict(module.state_dict())
+    built.to(parameter.dtype).load_state_dict(module.state_dict())
     built.eval()
     above, _, name = path.rpartition(".")
     if not path:
@@ -474,7 +480,7 @@ def _shapes(module: torch.nn.Module | None) -> dict[str, tuple[int, ...]]:
 
 
 def _built(
-    module: torch.nn.Module, changes: Sequence[Change], device: torch.device | str
+    module: torch.nn.Module, changes: Sequence[AttributeChange], device: torch.device | str
 ) -> torch.nn.Module | None:
     """A module of the same class made from its configuration, changed; None where it cannot be made."""
     config: Any = copy.deepcopy(getattr(module, HELD))
@@ -485,8 +491,8 @@ def _built(
             # as it is read from a file: some look at their numbers then
             type(config).from_dict(config.to_dict())
         with torch.device(device):
-            made = type(module)(config)
+            built = type(module)(config)
     # a class that is made in another way, or numbers that it refuses
     except Exception:
         return None
-    return made
+    return built

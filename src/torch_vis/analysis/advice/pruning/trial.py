@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.advice.pruning.dependency import Coupling, Group
+from torch_vis.analysis.advice.pruning.dependency import Dependencies, DependencyGroup
 from torch_vis.analysis.advice.pruning.surgery import (
-    Change,
+    AttributeChange,
     attempts,
     change_all,
     changed,
@@ -36,83 +36,79 @@ from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError
 from torch_vis.replay.perturb import stirred
 
-# times more than rounding that an output has to move for a comparison to tell right from wrong
+# how many times more than rounding an output has to move for a comparison to tell right from wrong
 SEEN = 10
 
 
-class Subject:
-    """A model and a batch; ``output`` is what it gives, and ``unsteady`` why nothing can be compared with it.
+class ReferenceModel:
+    """A model and a batch; ``output`` is what it gives, and ``why_incomparable`` why nothing can be compared with it.
 
-    Elements that are NaN or infinite there are left out of every output, as zeros: ``spoilt`` says how many of
-    ``elements``. ``differs`` says in which way it is another than the model that was given.
+    Elements that are NaN or infinite there are left out of every output, as zeros: ``nonfinite`` says how many of
+    ``elements``. ``difference`` says in which way it is another than the model that was given.
     """
 
-    differs = ""
+    difference = ""
 
     def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.model, self.args, self.kwargs = model, args, kwargs
-        given = self._given(model)
-        self._wrong = [_not_finite(tensor) for tensor in given]
-        self.spoilt = sum(int(wrong.sum()) for wrong in self._wrong if wrong is not None)
-        self.elements = sum(tensor.numel() for tensor in given)
-        self.output = self._known(given)
-        same = gap_of(self.output, self.run(model))
-        self.unsteady = ""
+        outputs = self._all_outputs(model)
+        self._nonfinite_at = [_nonfinite_mask(tensor) for tensor in outputs]
+        self.nonfinite = sum(int(mask.sum()) for mask in self._nonfinite_at if mask is not None)
+        self.elements = sum(tensor.numel() for tensor in outputs)
+        self.output = self._finite(outputs)
+        repeated = gap_of(self.output, self.run(model))
+        self.why_incomparable = ""
         if not self.elements:
-            self.unsteady = f"the output has no {'elements' if given else 'tensor'}"
-        elif same is None:
-            self.unsteady = "the output cannot be compared"
-        elif same.relative > allowed(self.output):
-            self.unsteady = "the output is not the same twice"
+            self.why_incomparable = f"the output has no {'elements' if outputs else 'tensor'}"
+        elif repeated is None:
+            self.why_incomparable = "the output cannot be compared"
+        elif repeated.relative > tolerance(self.output):
+            self.why_incomparable = "the output is not the same twice"
 
     @property
-    def steady(self) -> bool:
+    def is_comparable(self) -> bool:
         """Whether its output is one that others can be compared with."""
-        return not self.unsteady
+        return not self.why_incomparable
 
     def run(self, model: torch.nn.Module) -> list[torch.Tensor]:
         """The numbers in a model's output for the batch."""
-        return self._known(self._given(model))
+        return self._finite(self._all_outputs(model))
 
-    def _given(self, model: torch.nn.Module) -> list[torch.Tensor]:
+    def _all_outputs(self, model: torch.nn.Module) -> list[torch.Tensor]:
         return _run(model, self.args, self.kwargs)
 
-    def _known(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _finite(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """An output with zeros where this model's own is no number."""
-        if not self.spoilt or len(given) != len(self._wrong):
-            return given
+        if not self.nonfinite or len(outputs) != len(self._nonfinite_at):
+            return outputs
         return [
-            tensor if wrong is None or wrong.shape != tensor.shape else tensor.masked_fill(wrong, 0)
-            for tensor, wrong in zip(given, self._wrong)
+            tensor if mask is None or mask.shape != tensor.shape else tensor.masked_fill(mask, 0)
+            for tensor, mask in zip(outputs, self._nonfinite_at)
         ]
 
-    @property
-    def fine(self) -> Subject:
-        """A copy in double precision where it runs in it, so that heads mixed up are not taken for rounding."""
-        return self._finer
-
     @cached_property
-    def _finer(self) -> Subject:
+    def double(self) -> ReferenceModel:
+        """A copy in double precision where it runs in it, so that heads mixed up are not taken for rounding."""
         try:
             args, kwargs = pytree.tree_map(_doubled, (self.args, self.kwargs))
-            made = Subject(copy.deepcopy(self.model).double(), args, kwargs)
+            reference = ReferenceModel(copy.deepcopy(self.model).double(), args, kwargs)
         # the user's forward, or a kernel that there is not in double precision
         except Exception:
             model = copy.deepcopy(self.model)
             compact(model)
-            made = Subject(model, self.args, self.kwargs)
-        return made if made.steady else self
+            reference = ReferenceModel(model, self.args, self.kwargs)
+        return reference if reference.is_comparable else self
 
-    def notices(self, other: list[torch.Tensor]) -> bool:
-        """Whether another output is so far from the model's own that a wrong one would be told from a right one."""
-        gap = self.apart(self.output, other)
-        return gap is not None and gap > SEEN * allowed(self.output)
+    def detects(self, other: list[torch.Tensor]) -> bool:
+        """Whether another output is so far from the model's own that a comparison can tell right from wrong."""
+        gap = self.distance(self.output, other)
+        return gap is not None and gap > SEEN * tolerance(self.output)
 
-    def apart(self, target: list[torch.Tensor], made: list[torch.Tensor]) -> float | None:
+    def distance(self, target: list[torch.Tensor], outputs: list[torch.Tensor]) -> float | None:
         """How far two outputs are apart, None where there is nothing to compare."""
-        return furthest(target, made)
+        return largest_distance(target, outputs)
 
-    def stirred(self) -> Subject | None:
+    def perturbed(self) -> ReferenceModel | None:
         """The same model with random numbers mixed into all of its parameters, or None where it does not run so.
 
         What begins with zeros, a last layer or the scale of a branch, hides all that comes before it; so do weights
@@ -126,84 +122,86 @@ class Subject:
                 if parameter.is_floating_point() and parameter.numel():
                     parameter.copy_(stirred(parameter, generator))
         try:
-            made = Subject(model, self.args, self.kwargs)
+            reference = ReferenceModel(model, self.args, self.kwargs)
         # whatever the user's forward raises with numbers that it does not expect
         except Exception:
             return None
-        made.differs = "a copy with random numbers mixed into its weights"
-        return made if made.steady else None
+        reference.difference = "a copy with random numbers mixed into its weights"
+        return reference if reference.is_comparable else None
 
-    def inside(self) -> Subject | None:
+    def by_module_outputs(self) -> ReferenceModel | None:
         """The same model, by what its modules give on the way: tokens say little of the scores that chose them."""
-        made = _Inside(self.model, self.args, self.kwargs)
-        return made if made.output and made.steady else None
+        reference = _ByModuleOutputs(self.model, self.args, self.kwargs)
+        return reference if reference.output and reference.is_comparable else None
 
 
-class _Inside(Subject):
+class _ByModuleOutputs(ReferenceModel):
     """A model that is compared by what each module gave last; what the cut made smaller is left out."""
 
-    differs = "what modules give on the way"
+    difference = "what modules give on the way"
 
-    @property
-    def fine(self) -> Subject:
+    @cached_property
+    def double(self) -> ReferenceModel:
         return self
 
-    def _given(self, model: torch.nn.Module) -> list[torch.Tensor]:
-        found: dict[str, list[torch.Tensor]] = {path: [] for path, _ in model.named_modules()}
+    def _all_outputs(self, model: torch.nn.Module) -> list[torch.Tensor]:
+        outputs: dict[str, list[torch.Tensor]] = {path: [] for path, _ in model.named_modules()}
         hooks = [
-            module.register_forward_hook(functools.partial(_kept, found, path))
+            module.register_forward_hook(functools.partial(_keep_output, outputs, path))
             for path, module in model.named_modules()
         ]
         try:
-            super()._given(model)
+            super()._all_outputs(model)
         finally:
             for hook in hooks:
                 hook.remove()
-        return [tensor for tensors in found.values() for tensor in tensors]
+        return [tensor for tensors in outputs.values() for tensor in tensors]
 
-    def apart(self, target: list[torch.Tensor], made: list[torch.Tensor]) -> float | None:
-        if len(target) != len(made):
+    def distance(self, target: list[torch.Tensor], outputs: list[torch.Tensor]) -> float | None:
+        if len(target) != len(outputs):
             return None
-        same = [(one, two) for one, two in zip(target, made) if one.shape == two.shape]
-        return furthest([one for one, _ in same], [two for _, two in same])
+        same = [(a, b) for a, b in zip(target, outputs) if a.shape == b.shape]
+        return largest_distance([a for a, _ in same], [b for _, b in same])
 
 
-def _kept(found: dict[str, list[torch.Tensor]], path: str, _module: Any, _args: Any, output: Any) -> None:
-    found[path] = [tensor.clone() for tensor in _numbers(output) if tensor.is_floating_point()]
+def _keep_output(
+    outputs: dict[str, list[torch.Tensor]], path: str, _module: Any, _args: Any, output: Any
+) -> None:
+    outputs[path] = [tensor.clone() for tensor in _floating_tensors(output) if tensor.is_floating_point()]
 
 
-def _not_finite(tensor: torch.Tensor) -> torch.Tensor | None:
+def _nonfinite_mask(tensor: torch.Tensor) -> torch.Tensor | None:
     """Where a tensor has no number; None where it has one everywhere, or cannot be asked."""
     if tensor.is_nested or tensor.layout is not torch.strided:
         return None
-    wrong = ~torch.isfinite(tensor)
-    return wrong if bool(wrong.any()) else None
+    mask = ~torch.isfinite(tensor)
+    return mask if bool(mask.any()) else None
 
 
 def is_zero(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether there is nothing else than zeros: no share of them can be told."""
+    """Whether there is nothing else than zeros: no share of them can be given."""
     return not any(bool(tensor.any()) for tensor in tensors)
 
 
-def furthest(target: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> float | None:
+def largest_distance(target: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> float | None:
     """How far apart those of two outputs are that differ most, None for other shapes.
 
     In one norm for all, a large tensor would hide a small one; what is rounding beside the others is left out.
     """
-    if gap_of(target, made) is None:
+    if gap_of(target, outputs) is None:
         return None
-    sizes = [_typical(tensor) for tensor in target]
-    least = max(sizes, default=0.0) * allowed(target) / 1000
-    gaps = [gap_of([one], [two]) for one, two, size in zip(target, made, sizes) if size > least]
-    found = [gap.relative for gap in gaps if gap is not None]
-    return max(found) if found else 0.0 if is_zero(made) else float("inf")
+    sizes = [_rms(tensor) for tensor in target]
+    least = max(sizes, default=0.0) * tolerance(target) / 1000
+    gaps = [gap_of([a], [b]) for a, b, size in zip(target, outputs, sizes) if size > least]
+    distances = [gap.relative for gap in gaps if gap is not None]
+    return max(distances) if distances else 0.0 if is_zero(outputs) else float("inf")
 
 
-def _typical(tensor: torch.Tensor) -> float:
+def _rms(tensor: torch.Tensor) -> float:
     return float(tensor.float().square().mean().sqrt()) if tensor.numel() else 0.0
 
 
-def allowed(tensors: Sequence[torch.Tensor]) -> float:
+def tolerance(tensors: Sequence[torch.Tensor]) -> float:
     """How far apart two outputs may be that differ in the order of additions only.
 
     In double precision that leaves room for programs that compute a part of it in single.
@@ -226,14 +224,14 @@ def unfused() -> Iterator[None]:
 def _run(model: torch.nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
     torch.manual_seed(0)
     with unfused(), torch.no_grad():
-        return _numbers(model(*args, **kwargs))
+        return _floating_tensors(model(*args, **kwargs))
 
 
 def _doubled(item: Any) -> Any:
     return item.double() if isinstance(item, torch.Tensor) and item.is_floating_point() else item
 
 
-def _numbers(output: Any) -> list[torch.Tensor]:
+def _floating_tensors(output: Any) -> list[torch.Tensor]:
     """The floating-point tensors of an output; where it has none, all of them."""
     leaves = pytree.tree_leaves(output if not hasattr(output, "to_tuple") else output.to_tuple())
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -242,7 +240,7 @@ def _numbers(output: Any) -> list[torch.Tensor]:
 
 
 MIXED = "its heads are normalised, averaged or multiplied together: there is nothing to check the smaller model against"
-UNSTEADY = "there is nothing to check the smaller model against"
+INCOMPARABLE = "there is nothing to check the smaller model against"
 HIDDEN = (
     "the output does not depend on them, with these weights or with others: there is nothing to check against"
 )
@@ -264,22 +262,34 @@ class Trial(NamedTuple):
     model: torch.nn.Module | None
     output: Gap | None
     error: float | None
-    changes: tuple[Change, ...]
+    changes: tuple[AttributeChange, ...]
     problem: str
     by: str = ""
     hidden: bool = False
 
 
-class Target(NamedTuple):
+# a group that was not cut alone
+UNTRIED_ALONE = Trial(None, None, None, (), "")
+
+
+class GroupCut(NamedTuple):
+    """Units of a group to cut, with what has to change in modules for it."""
+
+    group: DependencyGroup
+    units: Any
+    changes: tuple[AttributeChange, ...]
+
+
+class ExpectedOutput(NamedTuple):
     """What a smaller model has to give: the output of a whole one with columns at zero; whether it shows the units."""
 
-    subject: Subject
+    reference: ReferenceModel
     output: list[torch.Tensor]
     shows: bool
 
 
-class Bench:
-    """A copy of a model in eval mode, its coupling, and its output to compare with."""
+class PruningTrials:
+    """A copy of a model in eval mode, its dependencies, and its output to compare with."""
 
     def __init__(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hardware: str | None
@@ -290,10 +300,12 @@ class Bench:
         self.training = {name: module.training for name, module in model.named_modules()}
         self.args, self.kwargs = args, kwargs
         with unfused(), torch.no_grad():
-            found = trace(self.model, *args, kwargs=kwargs, keep=False)
+            traced = trace(self.model, *args, kwargs=kwargs, keep=False)
         self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        self.coupling = Coupling(found.graph, {name: one.shape for name, one in self.tensors.items()})
-        self.own = Subject(self.model, args, kwargs)
+        self.dependencies = Dependencies(
+            traced.graph, {name: tensor.shape for name, tensor in self.tensors.items()}
+        )
+        self.own = ReferenceModel(self.model, args, kwargs)
         if self.own.output and not self.own.elements and _is_empty((args, kwargs)):
             raise UsageError("the batch is empty: the output has no elements, so that no cut can be tried")
         self.left_out = self._left_out()
@@ -304,41 +316,43 @@ class Bench:
         self._right: dict[tuple[str, ...], None] = {}
 
     @cached_property
-    def _stirred(self) -> Subject | None:
-        return self.own.fine.stirred()
+    def _perturbed(self) -> ReferenceModel | None:
+        return self.own.double.perturbed()
 
     @cached_property
-    def _inside(self) -> Subject | None:
-        return self.own.fine.inside()
+    def _by_module_outputs(self) -> ReferenceModel | None:
+        return self.own.double.by_module_outputs()
 
     @property
-    def unsteady(self) -> str:
+    def why_incomparable(self) -> str:
         """Why nothing can be checked, if that is so."""
-        return f"{self.own.unsteady}: {UNSTEADY}" if self.own.unsteady else ""
+        return f"{self.own.why_incomparable}: {INCOMPARABLE}" if self.own.why_incomparable else ""
 
     def _left_out(self) -> dict[str, int]:
         """How many elements of what came in and of the output are NaN or infinite, and left out."""
-        if not self.own.spoilt:
+        if not self.own.nonfinite:
             return {}
         with unfused(), torch.no_grad():
-            found = trace(self.model, *self.args, kwargs=self.kwargs)
-        return left_out(found, self.own.spoilt, self.own.elements, BLIND)
+            traced = trace(self.model, *self.args, kwargs=self.kwargs)
+        return left_out(traced, self.own.nonfinite, self.own.elements, BLIND)
 
     # ---------------------------------------------------------------- cutting
 
-    def cut_group(self, group: Group, units: Any) -> Trial:
+    def cut_group(self, group: DependencyGroup, units: Any) -> Trial:
         """A model without these units of one group."""
         if not group.exact and not group.heads:
             return self._cut_mixed(units)
-        target = self._target(self.coupling.fed(units)) if group.exact and self.own.steady else None
+        target = (
+            self._target(self.dependencies.fed(units)) if group.exact and self.own.is_comparable else None
+        )
         if group.heads and (target is None or not target.shows):
-            return _failed(MIXED if not group.exact else self.unsteady if target is None else HIDDEN)
+            return _failed(MIXED if not group.exact else self.why_incomparable if target is None else HIDDEN)
         if not group.heads:
             tried = self._tried(units, (), target)
             if not tried.problem or target is None:
                 return tried
         assert target is not None
-        changes, problem = self._right_changes(group, units, target.subject)
+        changes, problem = self._right_changes(group, units, target.reference)
         return _failed(problem) if changes is None else self._tried(units, changes, target)
 
     def _cut_mixed(self, units: Any) -> Trial:
@@ -347,82 +361,90 @@ class Bench:
         But all of their weights may, as where activations are multiplied or summed up. Where they do not, as in a
         normalisation, there is nothing to compare with.
         """
-        if self.own.steady:
-            tried = self._tried(units, (), self._target(self.coupling.everywhere(units)))
+        if self.own.is_comparable:
+            tried = self._tried(units, (), self._target(self.dependencies.everywhere(units)))
             if tried.problem != OTHER:
                 return tried
         return self._tried(units, (), None)
 
-    def _target(self, columns: Mapping[str, Sequence[Any]]) -> Target:
+    def _target(self, columns: Mapping[str, Sequence[Any]]) -> ExpectedOutput:
         """What the smaller model has to give, with its own weights or, where these hide the units, with others."""
-        own = _at_zero(self.own, columns)
+        own = _expected(self.own, columns)
         if own.shows:
             return own
         # in double precision, rounding hides less
-        found = _at_zero(self.own.fine, columns)
-        if not found.shows and self._stirred is not None:
-            found = _at_zero(self._stirred, columns)
-        if not found.shows and self._inside is not None:
-            found = _at_zero(self._inside, columns)
-        if found.shows and found.subject not in self._used:
-            self._used.append(found.subject)
-        return found if found.shows else own
+        expected = _expected(self.own.double, columns)
+        if not expected.shows and self._perturbed is not None:
+            expected = _expected(self._perturbed, columns)
+        if not expected.shows and self._by_module_outputs is not None:
+            expected = _expected(self._by_module_outputs, columns)
+        if expected.shows and expected.reference not in self._used:
+            self._used.append(expected.reference)
+        return expected if expected.shows else own
 
-    def _tried(self, units: Any, changes: tuple[Change, ...], target: Target | None) -> Trial:
+    def _tried(
+        self, units: Any, changes: tuple[AttributeChange, ...], target: ExpectedOutput | None
+    ) -> Trial:
         """The model without these, run; where there is a target, compared with it."""
         smaller = self._smaller(self.model, units, changes)
-        made, problem = compared(self.own, smaller, None)
-        if not problem and [tensor.shape for tensor in made] != [tensor.shape for tensor in self.own.output]:
+        outputs, problem = compared(self.own, smaller, None)
+        if not problem and [tensor.shape for tensor in outputs] != [
+            tensor.shape for tensor in self.own.output
+        ]:
             problem = RESHAPED
         error = None
         if target is not None and not problem:
-            given = made
-            if target.subject is not self.own:
-                other = self._smaller(target.subject.model, units, changes)
-                given, problem = compared(target.subject, other, None)
-            error, problem = (None, problem) if problem else apart(target.subject, target.output, given)
+            compared_outputs = outputs
+            if target.reference is not self.own:
+                other = self._smaller(target.reference.model, units, changes)
+                compared_outputs, problem = compared(target.reference, other, None)
+            error, problem = (
+                (None, problem)
+                if problem
+                else distance_problem(target.reference, target.output, compared_outputs)
+            )
         if problem:
             return _failed(problem)
         for name, module in smaller.named_modules():
             module.training = self.training.get(name, False)
-        moved = None if self.is_zero else gap_of(self.own.output, made)
+        gap = None if self.is_zero else gap_of(self.own.output, outputs)
         if target is None:
-            return Trial(smaller, moved, None, changes, "")
+            return Trial(smaller, gap, None, changes, "")
         return Trial(
-            *(smaller, moved, error if target.shows else None, changes, ""),
-            by=target.subject.differs,
+            *(smaller, gap, error if target.shows else None, changes, ""),
+            by=target.reference.difference,
             hidden=not target.shows,
         )
 
     def _right_changes(
-        self, group: Group, units: Any, subject: Subject
-    ) -> tuple[tuple[Change, ...] | None, str]:
+        self, group: DependencyGroup, units: Any, reference: ReferenceModel
+    ) -> tuple[tuple[AttributeChange, ...] | None, str]:
         """What has to be changed for the smaller model to be right, or None and why nothing makes it so."""
         sharp = {name for name, number in group.places if group.heads}
-        fine = subject.fine
-        with sharpened(fine.model, sharp):
-            with zeroed(fine.model, self.coupling.fed(units)):
-                target = fine.run(fine.model)
-            smaller = self._smaller(fine.model, units)
+        double = reference.double
+        with sharpened(double.model, sharp):
+            with zeroed(double.model, self.dependencies.fed(units)):
+                target = double.run(double.model)
+            smaller = self._smaller(double.model, units)
         left = Fraction(len(group.units) - len(units), len(group.units))
         tiers = possible_changes(smaller, group.paths, self._sizes(group), left)
         known = torch_attention(smaller, group.paths, left) if group.heads else ()
         problems = []
         for changes in (known,) if known else attempts(tiers, self._right):
             with changed(smaller, changes):
-                problem = compared(fine, smaller, target)[1]
+                problem = compared(double, smaller, target)[1]
             if not problem:
-                return changes if known else self._fewest(fine, smaller, target, changes), ""
+                return changes if known else self._fewest(double, smaller, target, changes), ""
             problems.append(problem)
         return None, OTHER if OTHER in problems else problems[0]
 
     def _fewest(
         self,
-        subject: Subject,
+        reference: ReferenceModel,
         smaller: torch.nn.Module,
         target: list[torch.Tensor],
-        changes: tuple[Change, ...],
-    ) -> tuple[Change, ...]:
+        changes: tuple[AttributeChange, ...],
+    ) -> tuple[AttributeChange, ...]:
         """The changes without those that are not called after heads and that it works without."""
         names = tuple(sorted({change.name for change in changes}))
         if names in self._right or not names:
@@ -432,58 +454,58 @@ class Bench:
             if "head" in name or not fewer:
                 continue
             with changed(smaller, fewer):
-                if not compared(subject, smaller, target)[1]:
+                if not compared(reference, smaller, target)[1]:
                     changes = fewer
         self._right[tuple(sorted({change.name for change in changes}))] = None
         return changes
 
-    def cut_all(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> Trial:
+    def cut_all(self, parts: Sequence[GroupCut]) -> Trial:
         """A model without all of these."""
         none = np.zeros(0, dtype=np.int64)
         exact = np.concatenate([none, *(units for group, units, _ in parts if group.exact)])
         other = np.concatenate([none, *(units for group, units, _ in parts if not group.exact)])
         every = np.concatenate([exact, other])
         changes = tuple(change for _, _, some in parts for change in some)
-        for subject in self._used if self.own.steady else ():
+        for reference in self._used if self.own.is_comparable else ():
             heads = any(group.heads for group, _, _ in parts)
-            chosen = subject.fine if heads else subject
-            with zeroed(chosen.model, self.coupling.fed(exact)):
+            chosen = reference.double if heads else reference
+            with zeroed(chosen.model, self.dependencies.fed(exact)):
                 try:
                     target = chosen.run(self._smaller(chosen.model, other))
                 # whatever the user's forward raises
                 except Exception as error:
-                    return _failed(told(error))
+                    return _failed(error_line(error))
             problem = compared(chosen, self._smaller(chosen.model, every, changes), target)[1]
             if problem:
                 return _failed(problem)
         return self._tried(every, changes, None)
 
-    def cut_together(
-        self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]
-    ) -> tuple[Trial, dict[int, str]]:
+    def cut_together(self, parts: Sequence[GroupCut]) -> tuple[Trial, dict[int, str]]:
         """A model without as many of these as go together, and why others do not, by their places."""
         whole, left = self.cut_all(parts), list(parts)
         if whole.model is not None:
             return whole, {}
         refused: dict[int, str] = {}
-        taken: list[tuple[Group, Any, tuple[Change, ...]]] = []
-        for place, part in enumerate(left):
-            tried = self.cut_all([*taken, part])
+        accepted: list[GroupCut] = []
+        for position, part in enumerate(left):
+            tried = self.cut_all([*accepted, part])
             if tried.problem:
-                refused[place] = f"not together with the others: {tried.problem}"
+                refused[position] = f"not together with the others: {tried.problem}"
             else:
-                taken.append(part)
-        return self.cut_all(taken), refused
+                accepted.append(part)
+        return self.cut_all(accepted), refused
 
-    def _smaller(self, model: torch.nn.Module, units: Any, changes: Sequence[Change] = ()) -> torch.nn.Module:
-        smaller = without(model, self.coupling.kept(units), share=True)
+    def _smaller(
+        self, model: torch.nn.Module, units: Any, changes: Sequence[AttributeChange] = ()
+    ) -> torch.nn.Module:
+        smaller = without(model, self.dependencies.kept(units), share=True)
         change_all(smaller, changes)
         return smaller
 
-    def _sizes(self, group: Group) -> set[int]:
+    def _sizes(self, group: DependencyGroup) -> set[int]:
         """The numbers that a program may have for the size of a group: its heads, and what it has of each dimension."""
-        members = np.isin(self.coupling.unit, group.units)
-        along = {int(members[self.coupling.ids[name][number]].sum()) for name, number in group.places}
+        members = np.isin(self.dependencies.unit, group.units)
+        along = {int(members[self.dependencies.ids[name][number]].sum()) for name, number in group.places}
         return {*group.heads, *along, len(group.units)}
 
     def like(self, model: torch.nn.Module) -> Callable[[torch.nn.Module], bool]:
@@ -492,70 +514,72 @@ class Bench:
             wanted = self.own.run(model.eval())
         return lambda other: not compared(self.own, other.eval(), wanted)[1]
 
-    def resized(self, parts: Sequence[tuple[Group, Any, tuple[Change, ...]]]) -> dict[int, set[int]]:
+    def resized(self, parts: Sequence[GroupCut]) -> dict[int, set[int]]:
         """What each size became that something was cut from: not the same everywhere, where two parts were as large."""
-        found: dict[int, set[int]] = {}
+        sizes: dict[int, set[int]] = {}
         for group, units, _ in parts:
             for size in self._sizes(group):
-                found.setdefault(size, set()).add(size * (len(group.units) - len(units)) // len(group.units))
-        return found
+                sizes.setdefault(size, set()).add(size * (len(group.units) - len(units)) // len(group.units))
+        return sizes
 
     # ---------------------------------------------------------------- figures
 
-    def weights(self, group: Group) -> Any:
+    def weights(self, group: DependencyGroup) -> Any:
         """The squared norm of everything that each unit has in parameters; what is NaN or infinite is left out."""
-        total = np.zeros(len(self.coupling.unit))
+        total = np.zeros(len(self.dependencies.unit))
         for name, number in group.places:
             tensor = self.tensors.get(name)
             if isinstance(tensor, torch.nn.Parameter):
                 others = [n for n in range(tensor.dim()) if n != number]
                 squared = tensor.detach().double().square().nan_to_num(0.0, 0.0, 0.0)
                 along = (squared.sum(dim=others) if others else squared).cpu().numpy()
-                np.add.at(total, self.coupling.unit[self.coupling.ids[name][number]], along)
+                np.add.at(total, self.dependencies.unit[self.dependencies.ids[name][number]], along)
         return total[group.units]
 
-    def lightest(self, group: Group, ratio: float) -> Any:
+    def lightest(self, group: DependencyGroup, ratio: float) -> Any:
         """The units of a group with the least weight; one at least stays."""
         number = min(len(group.units) - 1, max(1, round(len(group.units) * ratio)))
         return group.units[np.argsort(self.weights(group), kind="stable")[:number]]
 
-    def parameters_of(self, group: Group, units: Any) -> int:
+    def parameters_of(self, group: DependencyGroup, units: Any) -> int:
         """How many parameters go with these units."""
         names = {name for name, _ in group.places}
         own = [name for name in names if isinstance(self.tensors.get(name), torch.nn.Parameter)]
-        kept = self.coupling.kept(units, own)
+        kept = self.dependencies.kept(units, own)
         return sum(
             self.tensors[name].numel() - int(np.prod([mask.sum() for mask in kept[name]])) for name in own
         )
 
 
-def _at_zero(subject: Subject, columns: Mapping[str, Sequence[Any]]) -> Target:
-    with zeroed(subject.model, columns):
-        output = subject.run(subject.model)
-    return Target(subject, output, subject.notices(output))
+def _expected(reference: ReferenceModel, columns: Mapping[str, Sequence[Any]]) -> ExpectedOutput:
+    with zeroed(reference.model, columns):
+        output = reference.run(reference.model)
+    return ExpectedOutput(reference, output, reference.detects(output))
 
 
 def compared(
-    subject: Subject, model: torch.nn.Module, target: list[torch.Tensor] | None
+    reference: ReferenceModel, model: torch.nn.Module, target: list[torch.Tensor] | None
 ) -> tuple[list[torch.Tensor], str]:
-    """What a model gives for the batch of a subject, and why it is not what was wanted."""
+    """What a model gives for the batch of a reference, and why it is not what was wanted."""
     why = impossible(model)
     if why:
         return [], why
     try:
-        made = subject.run(model)
+        outputs = reference.run(model)
     # whatever the user's forward raises: it takes the old size for granted
     except Exception as error:
-        return [], told(error)
-    return made, "" if target is None else apart(subject, target, made)[1]
+        return [], error_line(error)
+    return outputs, "" if target is None else distance_problem(reference, target, outputs)[1]
 
 
-def apart(subject: Subject, target: list[torch.Tensor], made: list[torch.Tensor]) -> tuple[float | None, str]:
+def distance_problem(
+    reference: ReferenceModel, target: list[torch.Tensor], outputs: list[torch.Tensor]
+) -> tuple[float | None, str]:
     """How far an output is from the one that was wanted, and why that is too far."""
-    gap = subject.apart(target, made)
+    gap = reference.distance(target, outputs)
     if gap is None:
         return None, RESHAPED
-    return gap, "" if gap <= allowed(target) else OTHER
+    return gap, "" if gap <= tolerance(target) else OTHER
 
 
 def _is_empty(inputs: Any) -> bool:
@@ -568,6 +592,6 @@ def _failed(problem: str) -> Trial:
     return Trial(None, None, None, (), problem)
 
 
-def told(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """An error in a line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:160]

@@ -74,12 +74,12 @@ def channels_of(graph: Graph, weight: int, nodes: Iterable[int]) -> Channels:
     A dimension that one of several products sums over has no scales. Operations that say nothing (a look-up, a fused
     kernel) take weights with the output first.
     """
-    found = [one for node in nodes for one in _channels_at(graph.nodes[node], weight)]
-    if not found:
+    at_nodes = [channels for node in nodes for channels in _channels_at(graph.nodes[node], weight)]
+    if not at_nodes:
         return Channels()
     dims = range(len(graph.values[weight].type.shape))
-    kept = tuple(dim for dim in dims if all(dim in one.kept for one in found))
-    groups = {one.groups for one in found}
+    kept = tuple(dim for dim in dims if all(dim in channels.kept for channels in at_nodes))
+    groups = {channels.groups for channels in at_nodes}
     return Channels(kept, groups.pop() if len(groups) == 1 else 1)
 
 
@@ -90,27 +90,27 @@ def _channels_at(node: Node, weight: int) -> list[Channels]:
         slot: value for slot, value in enumerate(node.inputs) if storage[value.index] == storage[weight]
     }
     whole = node.graph.values[weight].type
-    found = []
-    for place, argument in enumerate(node.call.args):
+    channels = []
+    for position, argument in enumerate(node.call.args):
         if not isinstance(argument, Slot) or argument.number not in by_slot:
             continue
         seen = by_slot[argument.number].type
-        summed, groups = _summed(node, place, seen)
+        summed, groups = _summed(node, position, seen)
         if summed is None:
             continue
         kept = tuple(dim for dim in range(len(whole.shape)) if not _overlaps(whole, dim, seen, summed))
-        found.append(Channels(kept, groups if seen.shape == whole.shape else 1))
-    return found
+        channels.append(Channels(kept, groups if seen.shape == whole.shape else 1))
+    return channels
 
 
-def _summed(node: Node, place: int, seen: TensorType) -> tuple[tuple[int, ...] | None, int]:
+def _summed(node: Node, position: int, seen: TensorType) -> tuple[tuple[int, ...] | None, int]:
     """The dimensions of an argument that an operation sums over, None where it does not say; and the groups."""
     name, args = short_name(node.call.op), node.call.args
     dims = len(seen.shape)
     if name in SUMMED:
-        summed = SUMMED[name].get(place)
+        summed = SUMMED[name].get(position)
         return None if summed is None else tuple(dim % dims for dim in summed), 1
-    if "conv" not in name or place != 1:
+    if "conv" not in name or position != 1:
         return None, 1
     general = name in GENERAL and len(args) > GROUPS
     if bool(args[TRANSPOSED]) if general else "transpose" in name:
@@ -118,15 +118,11 @@ def _summed(node: Node, place: int, seen: TensorType) -> tuple[tuple[int, ...] |
     return tuple(range(1, dims)), 1
 
 
-def _overlaps(whole: TensorType, dim: int, seen: TensorType, summed: Sequence[int]) -> bool:
+def _overlaps(whole: TensorType, whole_dim: int, seen: TensorType, summed: Sequence[int]) -> bool:
     """Whether a dimension of a weight has to do with what is summed over in a view of it: by the strides of both."""
-    if whole.shape[dim] == 1:
+    if whole.shape[whole_dim] == 1:
         # nothing to keep apart
         return True
-    first, end = whole.stride[dim], whole.stride[dim] * whole.shape[dim]
-    spans = (
-        (seen.stride[place], seen.stride[place] * seen.shape[place])
-        for place in summed
-        if seen.shape[place] > 1
-    )
+    first, end = whole.stride[whole_dim], whole.stride[whole_dim] * whole.shape[whole_dim]
+    spans = ((seen.stride[dim], seen.stride[dim] * seen.shape[dim]) for dim in summed if seen.shape[dim] > 1)
     return any(low < end and first < high for low, high in spans)

@@ -3,74 +3,64 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import torch
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.advice.quantization.rounding import FORMATS, Product, Trial
-from torch_vis.analysis.advice.quantization.sensitivity import (
+from torch_vis.analysis.advice.quantization.experiment import (
+    COMPUTED_IN,
     ZERO,
-    Advised,
-    Rounding,
-    Whole,
-    activation_noise,
-    advised,
-    decibel,
-    hidden_weights,
-    multiplied_in,
-    narrowed,
+    FormatAdvice,
+    QuantizationExperiment,
+    QuantizedModel,
+    QuantizedParameter,
     narrowest,
-    notes_on,
-    rounding_of,
-    time_saved,
-    uses,
-    whole_in,
 )
-from torch_vis.analysis.gradients.nonfinite import left_out, warning
+from torch_vis.analysis.advice.quantization.rounding import FORMATS
+from torch_vis.analysis.gradients.nonfinite import warning
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import and_more, duration, size
-from torch_vis.progress import progress
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.charts.labels import common_path
 from torch_vis.views.text.table import Field, Listing
 
 FLOOR_DB = 30.0
-BLIND = (
-    "no effect of rounding can be seen; t.gradients() finds where NaN was born, and effect=False looks at weights and "
-    "activations alone"
-)
 # parameters that a chart names one by one
 ROWS = 40
 
 
-class Quantization(Report):
+class QuantizationReport(Report):
     """Formats tried on a model with the user's own data."""
 
     title = "Quantization"
 
-    def __init__(
-        self,
-        rows: list[Rounding],
-        whole: list[Whole],
-        floor_db: float,
-        notes: list[str],
-        left_out: Mapping[str, int] | None = None,
-        advised: Advised | None = None,
-    ) -> None:
-        self.rows, self.whole, self.floor_db = rows, whole, floor_db
-        self.left_out = dict(left_out or {})
+    def __init__(self, experiment: QuantizationExperiment, floor_db: float) -> None:
+        self.floor_db = floor_db
+        self.rows, self.whole = experiment.rows, experiment.whole
+        self.left_out = experiment.left_out
         """How many elements are NaN or infinite without any rounding, and in no figure: of inputs and parameters by
         name, and of the output."""
-        self.advised = advised
+        self.advised = experiment.advice(floor_db)
         """What was run with all of the advice at once; None where there is none, or no output to look at."""
-        self._notes = notes
+        # the experiment itself is not kept: it holds every tensor of the run
+        self._notes = [
+            *self._notes_on_hidden(),
+            *self._notes_on_formats(experiment),
+            *self._notes_on_time(experiment.hardware),
+        ]
+        if not experiment.exact:
+            why = "no output has floating-point elements" if experiment.effect else "effect=False"
+            self._notes.append(
+                f"effects on the output were not tried ({why}): formats go by the error of each parameter itself, and "
+                "were not run together"
+            )
 
     @property
     def advice(self) -> dict[str, str | None]:
@@ -98,29 +88,29 @@ class Quantization(Report):
         return {row.weight: row.hidden for row in self.rows if row.hidden}
 
     @property
-    def sensitive(self) -> list[Rounding]:
+    def sensitive(self) -> list[QuantizedParameter]:
         """What costs most, worst first; what is not known comes last."""
         return sorted(self.rows, key=lambda row: (bool(row.hidden), row.reached_db))
 
     def facts(self) -> dict[str, str]:
-        found = {}
+        facts = {}
         if self.left_out:
-            found["warning"] = warning(self.left_out)
-        found.update({row.format: _told(row) for row in self.whole})
+            facts["warning"] = warning(self.left_out)
+        facts.update({row.format: _consequences(row) for row in self.whole})
         if self.advised is not None and any(self.advice.values()):
-            found["advised"] = _told(self.advised.whole) + self._wider(self.advised)
+            facts["advised"] = _consequences(self.advised.whole) + self._wider(self.advised)
         kept = [name for name, form in self.advice.items() if form is None and name not in self.hidden]
         if kept:
-            found["keep as they are"] = and_more(kept, 4)
+            facts["keep as they are"] = and_more(kept, 4)
         unknown = [name for name, why in self.hidden.items() if why != ZERO]
         if unknown:
-            found["not known"] = f"what rounding does to {and_more(unknown, 4)}: see the notes"
+            facts["not known"] = f"what rounding does to {and_more(unknown, 4)}: see the notes"
         zeros = [name for name, why in self.hidden.items() if why == ZERO]
         if zeros:
-            found["all zeros"] = f"{and_more(zeros, 4)}: rounding does nothing to them as they are"
-        return found
+            facts["all zeros"] = f"{and_more(zeros, 4)}: rounding does nothing to them as they are"
+        return facts
 
-    def _wider(self, advised: Advised) -> str:
+    def _wider(self, advised: FormatAdvice) -> str:
         """What was taken back so that the output stays above the floor."""
         alone = self.alone
         count = sum(form != alone[name] for name, form in advised.formats.items())
@@ -146,7 +136,7 @@ class Quantization(Report):
             Field("hidden", "not shown"),
         )
         chosen = {name: (form, self.alone[name]) for name, form in self.advice.items()}
-        told = {name: "all zeros" if why == ZERO else "not known" for name, why in self.hidden.items()}
+        words = {name: "all zeros" if why == ZERO else "not known" for name, why in self.hidden.items()}
         columns: tuple[Field, ...] = (
             Field("weight", "weight"),
             Field("format", "together"),
@@ -156,7 +146,7 @@ class Quantization(Report):
         if self.advised is None:
             columns = (Field("weight", "weight"), Field("format", "alone"))
         rows = [
-            (name, *(told.get(name) or form or "keep" for form in forms))[: len(columns)]
+            (name, *(words.get(name) or form or "keep" for form in forms))[: len(columns)]
             for name, forms in chosen.items()
         ]
         return [
@@ -167,6 +157,54 @@ class Quantization(Report):
     def notes(self) -> list[str]:
         return self._notes
 
+    def _notes_on_hidden(self) -> list[str]:
+        """The parameters that the output does not show, by the reason."""
+        names: dict[str, list[str]] = {}
+        for name, why in self.hidden.items():
+            names.setdefault(why, []).append(name)
+        notes = [f"no advice for {and_more(hidden, 3)}: {why}" for why, hidden in names.items()]
+        return [*notes, "figures of the output say nothing of these"] if notes else []
+
+    def _notes_on_formats(self, experiment: QuantizationExperiment) -> list[str]:
+        """What each format is, and which figures are missing."""
+        notes = [f"{model.format}: {FORMATS[model.format].what}" for model in self.whole]
+        both = [model.format for model in self.whole if FORMATS[model.format].activation is not None]
+        if both and any(model.output_db is not None for model in self.whole):
+            notes.append(
+                f"output dB of {' and '.join(both)}: the weight and what it is multiplied with are rounded"
+            )
+        unseen = [
+            experiment.names[weight]
+            for weight, form in experiment.encodings
+            if FORMATS[form].activation and (weight, form) not in experiment.activation_db
+        ]
+        if unseen:
+            notes.append(
+                f"no activation dB for {and_more([*dict.fromkeys(unseen)], 3)}: an embedding multiplies nothing, and "
+                "what else they are multiplied with never leaves a fused kernel; it stays exact"
+            )
+        if any(model.agreement is not None for model in self.whole):
+            notes.append(
+                "largest elements stay: rows of the first output whose largest element is where it was"
+            )
+        return [*notes, "a weight that several layers share is one row, and counted once"]
+
+    def _notes_on_time(self, machine: Hardware | None) -> list[str]:
+        """What the times rest on, and which formats the machine has no units for."""
+        if machine is None:
+            return ["time saved is not predicted: name the hardware, for example hardware='A100 80GB'"]
+        notes = [
+            f"time saved: what the kernels take less by the model of latency(hardware={machine.name!r}); a run that "
+            "waits for the host gains none of it"
+        ]
+        for model in self.whole:
+            wanted = COMPUTED_IN.get(model.format)
+            if wanted is not None and machine.computes_in(wanted) != wanted:
+                notes.append(
+                    f"{machine.name} has no {model.format}: computed as {machine.computes_in(wanted)}"
+                )
+        return notes
+
     def charts(self) -> dict[str, Chart]:
         """A row for each parameter, of many for those that suffer most; and all of them along the run."""
         names = list(dict.fromkeys(row.weight for row in self.rows))
@@ -174,50 +212,50 @@ class Quantization(Report):
             return {}
         worst = list(dict.fromkeys(row.weight for row in self.sensitive))[:ROWS]
         shown = worst if len(names) > ROWS else names
-        told = f": the {ROWS} of {len(names):,} that suffer most" if len(names) > ROWS else ""
+        which = f": the {ROWS} of {len(names):,} that suffer most" if len(names) > ROWS else ""
         what = "of the output" if any(row.output_db is not None for row in self.rows) else "of the parameter"
         heights = Axis(f"signal to noise {what} (dB; more is better)")
         inside = common_path(names).rstrip(".")
         along = Axis(
             f"parameter of {inside}" if inside else "parameter, in the order of the run", names=names
         )
-        title = f"What rounding one parameter does{told}"
+        title = f"What rounding one parameter does{which}"
         rows = self._series({name: name for name in shown})
-        found = {"error": Chart("dots", title, Axis("parameter"), heights, rows, self._floor(len(shown)))}
+        charts = {"error": Chart("dots", title, Axis("parameter"), heights, rows, self._floor(len(shown)))}
         if len(names) > ROWS:
             title = "What rounding one parameter does, along the run"
-            points = self._series({name: place for place, name in enumerate(names)})
-            found["run"] = Chart("points", title, along, heights, points, self._floor(len(names)))
-        return found
+            points = self._series({name: index for index, name in enumerate(names)})
+            charts["run"] = Chart("points", title, along, heights, points, self._floor(len(names)))
+        return charts
 
-    def _series(self, places: Mapping[str, Any]) -> list[Series]:
+    def _series(self, positions: Mapping[str, Any]) -> list[Series]:
         """By format, what rounding each of some parameters does, at the place it has."""
         reached = {(row.format, row.weight): row.reached_db for row in self.rows}
-        found = []
+        series = []
         for form in dict.fromkeys(row.format for row in self.rows):
-            heights = {name: reached.get((form, name), math.nan) for name in places}
-            known = [name for name in places if math.isfinite(heights[name])]
-            xs, ys = [places[name] for name in known], [heights[name] for name in known]
-            found.append(Series(form, xs, ys, known if known != xs else ()))
-        return found
+            heights = {name: reached.get((form, name), math.nan) for name in positions}
+            known = [name for name in positions if math.isfinite(heights[name])]
+            xs, ys = [positions[name] for name in known], [heights[name] for name in known]
+            series.append(Series(form, xs, ys, known if known != xs else ()))
+        return series
 
     def _floor(self, count: int) -> list[Series]:
         return [Series(f"floor, {self.floor_db:g} dB", [-0.6, count - 0.4], [self.floor_db] * 2)]
 
 
-def _told(row: Whole) -> str:
+def _consequences(row: QuantizedModel) -> str:
     """What becomes of a model with all of its parameters rounded."""
-    told = [f"{size(row.bytes_before)} → {size(row.bytes_after)} of weights"]
+    parts = [f"{size(row.bytes_before)} → {size(row.bytes_after)} of weights"]
     if row.output_db is not None:
-        told.append(f"output {row.output_db:.1f} dB")
+        parts.append(f"output {row.output_db:.1f} dB")
     if row.agreement is not None:
-        told.append(f"{row.agreement:.1%} of the largest elements stay")
+        parts.append(f"{row.agreement:.1%} of the largest elements stay")
     if row.time_saved_ns is not None:
-        told.append(f"{duration(row.time_saved_ns)} saved (predicted)")
-    return ", ".join(told)
+        parts.append(f"{duration(row.time_saved_ns)} saved (predicted)")
+    return ", ".join(parts)
 
 
-def analyze_quantization(
+def quantization(
     model: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
@@ -225,7 +263,7 @@ def analyze_quantization(
     effect: bool = True,
     floor_db: float = FLOOR_DB,
     hardware: str | Hardware | None = None,
-) -> Quantization:
+) -> QuantizationReport:
     """Find out what each parameter could be rounded to, from a real batch of yours.
 
     The model is run once on ``args`` and ``kwargs``; then the recorded run is repeated with one parameter at a time
@@ -248,8 +286,8 @@ def analyze_quantization(
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <...>
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    >>> found = tv.analyze_quantization(model, torch.randn(8, 64))
-    >>> found.advice
+    >>> report = tv.advise.quantization(model, torch.randn(8, 64))
+    >>> report.advice
     {'0.weight': 'int8', '2.weight': 'int8'}
     """
     chosen = _formats(formats)
@@ -259,109 +297,36 @@ def analyze_quantization(
         )
     machine = None if hardware is None else find_hardware(hardware)
     if isinstance(model, Trace):
-        raise UsageError("analyze_quantization() takes the model and a batch, as trace() does, not a trace")
+        raise UsageError("quantization() takes the model and a batch, as trace() does, not a trace")
+    traced = _forward(model, args, kwargs)
+    experiment = QuantizationExperiment(traced, chosen, effect=effect, hardware=machine)
+    return QuantizationReport(experiment, float(floor_db))
+
+
+def _forward(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Trace:
+    """A recorded run without gradients, after which the model is as it was."""
     with StateSnapshot.of_model(model, contents="buffers") as state, torch.no_grad():
         try:
-            found = trace(model, *args, kwargs=kwargs)
+            traced = trace(model, *args, kwargs=kwargs)
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise
             raise UsageError(
-                "analyze_quantization() runs the model without gradients, and this calls backward() itself: "
+                "quantization() runs the model without gradients, and this calls backward() itself: "
                 "give the model and a batch, not a training step"
             ) from error
-        if found.kept is not None:
+        if traced.kept is not None:
             # this was no step of the user's
-            state.watch(found.kept)
-    trial = Trial(found.graph, found.kept)
-    multiplied = multiplied_in(found.graph, trial.nodes)
-    first: dict[int, Product] = {}
-    for one in multiplied:
-        first.setdefault(one.weight, one)
-    narrow = narrowed(found.graph, multiplied, chosen)
-    noise = activation_noise(found, multiplied, chosen)
-    saved = {} if machine is None else time_saved(found, multiplied, narrow, machine)
-    exact = trial.outputs() if effect else []
-    spoilt = sum(int((~torch.isfinite(tensor)).sum()) for tensor in exact)
-    spoilt_in = left_out(found, spoilt, sum(tensor.numel() for tensor in exact), BLIND)
-    reached = {}
-    for weight, form in progress(list(narrow) if exact else [], "rounding"):
-        rounded = uses([one for one in multiplied if one.weight == weight], {first[weight].name: form})
-        reached[weight, form] = decibel(exact, trial.outputs({weight: narrow[weight, form]}, rounded))
-    unseen = hidden_weights(trial, reached or dict.fromkeys(narrow), exact)
-    rows = []
-    for key, held in narrow.items():
-        row = rounding_of(
-            trial,
-            first[key[0]],
-            held,
-            noise.get(key),
-            reached.get(key),
-            saved.get(key),
-            unseen.get(key[0], ""),
-        )
-        rows.append(row)
-
-    def tried(forms: Mapping[str, str], name: str = "advised") -> Whole:
-        return whole_in(trial, multiplied, forms, narrow, rows, exact, name)
-
-    whole = [tried({one.name: form for one in multiplied}, form) for form in chosen]
-    together = advised(rows, floor_db, tried)
-    hidden = [
-        first[weight].name
-        for weight, form in narrow
-        if FORMATS[form].activation and (weight, form) not in noise
-    ]
-    told = _about_hidden(rows) + _notes(hidden, whole, machine)
-    if not exact:
-        why = "no output has floating-point elements" if effect else "effect=False"
-        told.append(
-            f"effects on the output were not tried ({why}): formats go by the error of each parameter itself, and were "
-            "not run together"
-        )
-    return Quantization(rows, whole, float(floor_db), told, spoilt_in, together)
+            state.watch(traced.kept)
+    return traced
 
 
-def _formats(given: str | Sequence[str]) -> list[str]:
+def _formats(formats: str | Sequence[str]) -> list[str]:
     """The formats that were asked for, each once."""
-    chosen = [given] if isinstance(given, str) else list(dict.fromkeys(given))
+    chosen = [formats] if isinstance(formats, str) else list(dict.fromkeys(formats))
     if not chosen:
         raise UsageError(f"formats is empty: name one or more of {', '.join(map(repr, FORMATS))}")
     for form in chosen:
         if form not in FORMATS:
             raise no_match("format", str(form), FORMATS)
     return chosen
-
-
-def _about_hidden(rows: Sequence[Rounding]) -> list[str]:
-    """The parameters that the output does not show, by the reason."""
-    why: dict[str, dict[str, None]] = {}
-    for row in rows:
-        if row.hidden:
-            why.setdefault(row.hidden, {})[row.weight] = None
-    found = [f"no advice for {and_more([*names], 3)}: {reason}" for reason, names in why.items()]
-    return [*found, "figures of the output say nothing of these"] if found else []
-
-
-def _notes(hidden: Iterable[str], whole: Sequence[Whole], machine: Hardware | None) -> list[str]:
-    found = [f"{one.format}: {FORMATS[one.format].what}" for one in whole]
-    both = [one.format for one in whole if FORMATS[one.format].activation is not None]
-    effect = any(one.output_db is not None for one in whole)
-    if both and effect:
-        found.append(
-            f"output dB of {' and '.join(both)}: the weight and what it is multiplied with are rounded"
-        )
-    hidden = list(dict.fromkeys(hidden))
-    if hidden:
-        found.append(
-            f"no activation dB for {and_more(hidden, 3)}: an embedding multiplies nothing, and what else they are "
-            "multiplied with never leaves a fused kernel; it stays exact"
-        )
-    if any(one.agreement is not None for one in whole):
-        found.append("largest elements stay: rows of the first output whose largest element is where it was")
-    found.append("a weight that several layers share is one row, and counted once")
-    if machine is None:
-        found.append("time saved is not predicted: name the hardware, for example hardware='A100 80GB'")
-    else:
-        found += notes_on(machine, [one.format for one in whole])
-    return found

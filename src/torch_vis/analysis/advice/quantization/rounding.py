@@ -28,7 +28,7 @@ FP8_MOST = 448.0
 Rounder = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Format(NamedTuple):
+class NumberFormat(NamedTuple):
     """A narrow format: bits of an element, how weights and activations are rounded, bytes of all scales of a weight.
 
     ``weight`` and ``scales`` take a weight, or its shape, with the channels first: see ``Channels.rows``.
@@ -123,7 +123,7 @@ def _amax_by_row(weight: torch.Tensor) -> torch.Tensor:
 
 
 FORMATS = {
-    "int8": Format(
+    "int8": NumberFormat(
         "int8",
         8,
         _of_finite(_int8_weight),
@@ -131,7 +131,7 @@ FORMATS = {
         lambda shape: 4 * shape[0],
         "a float32 scale for each output channel; a scale and a zero point for each tensor of activations (asymmetric)",
     ),
-    "fp8": Format(
+    "fp8": NumberFormat(
         "fp8",
         8,
         _of_finite(lambda weight: _fp8(weight, _amax_by_row(weight))),
@@ -139,7 +139,7 @@ FORMATS = {
         lambda shape: 4 * shape[0],
         "e4m3, a float32 scale for each output channel and for each tensor of activations (symmetric)",
     ),
-    "int4": Format(
+    "int4": NumberFormat(
         "int4",
         4,
         _of_finite(_int4_weight),
@@ -150,10 +150,10 @@ FORMATS = {
 }
 
 
-class Narrow(NamedTuple):
+class WeightFormat(NamedTuple):
     """A format for one weight, with the channels that have scales in it."""
 
-    form: Format
+    form: NumberFormat
     channels: Channels
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
@@ -166,14 +166,14 @@ class Narrow(NamedTuple):
         return math.ceil(math.prod(shape) * self.form.bits / 8) + self.form.scales(self.channels.shape(shape))
 
 
-class Instead(Protocol):
-    """What is put in the place of a weight: ``Narrow``, or other numbers altogether."""
+class WeightReplacement(Protocol):
+    """What is put in the place of a weight: ``WeightFormat``, or other numbers altogether."""
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
         """What stands there then."""
 
 
-class Stirred:
+class Perturbation:
     """Other numbers in the place of a weight."""
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
@@ -181,7 +181,7 @@ class Stirred:
         return stirred(weight, torch.Generator().manual_seed(0))
 
 
-class Product(NamedTuple):
+class WeightUse(NamedTuple):
     """An operation that multiplies by a parameter: its node, the parameter, and what it is multiplied with.
 
     Of several parameters (a recurrent layer's), what only the first one is multiplied with can be seen.
@@ -193,52 +193,52 @@ class Product(NamedTuple):
     activations: tuple[int, ...]
 
 
-def products(graph: Graph, nodes: Collection[int]) -> list[Product]:
+def weight_uses(graph: Graph, nodes: Collection[int]) -> list[WeightUse]:
     """Of these operations, those that read a parameter of two dimensions or more, looked at through views."""
     # by memory, where each lies in it
     weights_in: dict[int, dict[tuple[int, int], int]] = {}
     for value in np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist():
-        row = graph.types[graph.value_type[value]]
+        type_ = graph.types[graph.value_type[value]]
         if (
-            len(row.shape) >= 2
-            and row.layout == "strided"
-            and row.dtype in ("float32", "float16", "bfloat16")
+            len(type_.shape) >= 2
+            and type_.layout == "strided"
+            and type_.dtype in ("float32", "float16", "bfloat16")
         ):
             start = int(graph.value_offset[value])
             inside = weights_in.setdefault(int(graph.value_storage[value]), {})
-            inside.setdefault((start, start + row.numel), value)
-    places = {storage: sorted(lying.items()) for storage, lying in weights_in.items()}
-    found = []
+            inside.setdefault((start, start + type_.numel), value)
+    spans = {storage: sorted(inside.items()) for storage, inside in weights_in.items()}
+    uses = []
     for node in nodes:
         read = [value.index for value in graph.nodes[node].inputs]
         of_read = [
-            _lies_in(places.get(int(graph.value_storage[v]), ()), int(graph.value_offset[v])) for v in read
+            _lies_in(spans.get(int(graph.value_storage[v]), ()), int(graph.value_offset[v])) for v in read
         ]
         weights = [weight for weight in of_read if weight is not None]
         others = [v for v, weight in zip(read, of_read) if weight is None and _is_wide(graph, v)]
-        for place, weight in enumerate(dict.fromkeys(weights)):
+        for position, weight in enumerate(dict.fromkeys(weights)):
             name = graph.values[weight].name or str(weight)
-            found.append(Product(node, weight, name, tuple(others[:1]) if not place else ()))
-    return found
+            uses.append(WeightUse(node, weight, name, tuple(others[:1]) if not position else ()))
+    return uses
 
 
-def _lies_in(places: Sequence[tuple[tuple[int, int], int]], offset: int) -> int | None:
+def _lies_in(spans: Sequence[tuple[tuple[int, int], int]], offset: int) -> int | None:
     """The weight that a place in memory belongs to: those of a recurrent layer lie in one piece on a GPU.
 
     >>> weights = [((0, 4), 7), ((4, 10), 8)]
     >>> _lies_in(weights, 3), _lies_in(weights, 4), _lies_in(weights, 10)
     (7, 8, None)
     """
-    at = bisect_right(places, offset, key=lambda place: place[0][0]) - 1
-    return places[at][1] if at >= 0 and offset < places[at][0][1] else None
+    index = bisect_right(spans, offset, key=lambda span: span[0][0]) - 1
+    return spans[index][1] if index >= 0 and offset < spans[index][0][1] else None
 
 
 def _is_wide(graph: Graph, value: int) -> bool:
-    row = graph.types[graph.value_type[value]]
-    return len(row.shape) >= 2 and row.dtype in ("float32", "float16", "bfloat16")
+    type_ = graph.types[graph.value_type[value]]
+    return len(type_.shape) >= 2 and type_.dtype in ("float32", "float16", "bfloat16")
 
 
-class Rounded(Replay):
+class QuantizedReplay(Replay):
     """A replay in which some weights, and what they are multiplied with, are rounded."""
 
     def __init__(
@@ -246,17 +246,17 @@ class Rounded(Replay):
         graph: Graph,
         held: KeptTensors,
         plan: ReplayPlan,
-        weights: Mapping[int, Instead],
-        activations: Mapping[tuple[int, int], Format],
+        weights: Mapping[int, WeightReplacement],
+        activations: Mapping[tuple[int, int], NumberFormat],
     ) -> None:
         super().__init__(graph, held, plan)
         self.at = -1
         self.activations = activations
-        for value, instead in weights.items():
+        for value, replacement in weights.items():
             storage = int(graph.value_storage[value])
             self.memory[storage] = copy_of(self.memory[storage])
             tensor = self.tensor(value)
-            tensor.copy_(instead.rounded(tensor).to(tensor.dtype))
+            tensor.copy_(replacement.rounded(tensor).to(tensor.dtype))
 
     def run_node(self, node: int, states: dict[int, object] | None) -> None:
         """Execute one node, with what it multiplies rounded."""
@@ -275,11 +275,11 @@ class Rounded(Replay):
 
 def _like(exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
     """Rounded numbers with the strides of the exact ones, which some kernels look at."""
-    made = torch.empty_strided(exact.shape, exact.stride(), dtype=exact.dtype, device=exact.device)
-    return made.copy_(rounded)
+    tensor = torch.empty_strided(exact.shape, exact.stride(), dtype=exact.dtype, device=exact.device)
+    return tensor.copy_(rounded)
 
 
-class Trial:
+class ForwardRun:
     """A recorded forward run that can be repeated with parts of it rounded."""
 
     def __init__(self, graph: Graph, held: KeptTensors | None) -> None:
@@ -290,14 +290,14 @@ class Trial:
 
     def outputs(
         self,
-        weights: Mapping[int, Instead] | None = None,
-        activations: Mapping[tuple[int, int], Format] | None = None,
+        weights: Mapping[int, WeightReplacement] | None = None,
+        activations: Mapping[tuple[int, int], NumberFormat] | None = None,
     ) -> list[torch.Tensor]:
         """The floating outputs of the run with these weights and activations rounded."""
-        run = Rounded(self.graph, self.held, self.plan, weights or {}, activations or {})
+        run = QuantizedReplay(self.graph, self.held, self.plan, weights or {}, activations or {})
         run.run(self.nodes, states={})
-        made = [run.tensor(self.graph.outcomes[goal].value.index) for goal in self.goals]
-        return [tensor for tensor in made if tensor.is_floating_point()]
+        outputs = [run.tensor(self.graph.outcomes[goal].value.index) for goal in self.goals]
+        return [tensor for tensor in outputs if tensor.is_floating_point()]
 
     def exact(self, value: int) -> torch.Tensor:
         """A tensor that came from outside, as the run found it."""

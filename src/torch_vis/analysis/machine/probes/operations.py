@@ -1,4 +1,4 @@
-"""Matrix products, attention, whole encoder layers and recurrent layers to time."""
+"""Single operations that a calibration times: products, attention, convolutions, elementwise and the like."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import torch.nn.functional as F
 from torch_vis.analysis.machine.probes.probe import Probe, ProbeSampler, Work, backward, without_gradients
 
 WIDTHS = [
-    64,
-    96,
-    128,
+    *range(64, 129, 32),
     192,
     256,
     320,
@@ -258,11 +256,7 @@ def recurrent(sampler: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
 
 
 def _recurrent(sampler: ProbeSampler, dtype: str, sizes: RecurrentSizes, gradient: bool) -> Work:
-    options: dict[str, Any] = {
-        "batch_first": True,
-        "device": sampler.device,
-        "dtype": getattr(torch, dtype),
-    }
+    options: dict[str, Any] = {"batch_first": True, "device": sampler.device, "dtype": getattr(torch, dtype)}
     layer = getattr(torch.nn, sizes.type)(
         sizes.inputs, sizes.width, sizes.layers, bidirectional=sizes.both, **options
     )
@@ -437,14 +431,8 @@ COLUMNS = 256
 # of a table to look up in
 ENTRIES = 30_000
 OF_LISTS = (
-    (4, 500),
-    (30, 500),
-    (150, 500),
-    (4, 20_000),
-    (150, 20_000),
-    (4, 600_000),
-    (60, 600_000),
-    (8, 8_000_000),
+    *((4, 500), (30, 500), (150, 500), (4, 20_000), (150, 20_000)),
+    *((4, 600_000), (60, 600_000), (8, 8_000_000)),
 )
 Tensor = torch.Tensor
 

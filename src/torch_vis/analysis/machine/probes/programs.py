@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class RepeatedCall(nn.Module):
+class FunctionLoop(nn.Module):
     """One function, again and again."""
 
     def __init__(self, call: Callable[..., Tensor], times: int, *shapes: tuple[int, ...]) -> None:
@@ -191,11 +191,7 @@ LOOPS: dict[str, tuple[Callable[..., Any], str, tuple[tuple[int, ...], ...]]] = 
     "matmul": (torch.matmul, "rows", ((64, 64),)),
     "norm": (lambda x, w, b: F.layer_norm(x, (64,), w, b), "rows", ((64,), (64,))),
     "bmm": (lambda x: x @ x.transpose(-1, -2) @ x, "rows", ()),
-    "views": (
-        lambda x: x.view(2, 16, 4, 16).transpose(1, 2).transpose(1, 2).reshape(2, 16, 64),
-        "rows",
-        (),
-    ),
+    "views": (lambda x: x.view(2, 16, 4, 16).transpose(1, 2).transpose(1, 2).reshape(2, 16, 64), "rows", ()),
     "chunk": (lambda x: torch.cat(x.chunk(2, -1), -1), "rows", ()),
     "sum": (lambda x: x + x.sum(-1, keepdim=True), "rows", ()),
     "mean": (lambda x: x - x.mean(-1, keepdim=True), "rows", ()),
@@ -247,7 +243,7 @@ def _all(dtypes: tuple[str, ...]) -> Iterator[HostProgram]:
 
 
 def _loop(call: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> Callable[[], nn.Module]:
-    return lambda: RepeatedCall(call, TIMES, *shapes)
+    return lambda: FunctionLoop(call, TIMES, *shapes)
 
 
 def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
@@ -266,20 +262,12 @@ def _blocks() -> dict[str, tuple[Callable[[], nn.Module], str, int]]:
         "deep zoom": (lambda: DownUpBlock(128), "wide maps", 8),
         "deep fused": (lambda: FusedAttentionBlock(384), "wide rows", 10),
         "deep shuffle": (lambda: ChannelShuffle(96), "narrow maps", 10),
-        "deep group": (
-            lambda: ResidualBlock(128, lambda c: nn.GroupNorm(8, c), nn.SiLU),
-            "wide maps",
-            8,
-        ),
+        "deep group": (lambda: ResidualBlock(128, lambda c: nn.GroupNorm(8, c), nn.SiLU), "wide maps", 8),
         "deep written": (lambda: ExplicitAttentionBlock(384), "wide rows", 8),
         "deep encoder": (encoder(384, norm_first=True, activation="gelu"), "wide rows", 8),
         "heads": (lambda: MultiheadBlock(64), "rows", 6),
         "identity": (nn.Identity, "rows", 8),
-        "linear relu": (
-            lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True)),
-            "rows",
-            8,
-        ),
+        "linear relu": (lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True)), "rows", 8),
         "perceptron": (
             lambda: nn.Sequential(
                 nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64)

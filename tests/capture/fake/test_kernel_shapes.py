@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 import torch_vis as tv
-from tests.analysis.memory.test_fake import difference
+from tests.kit.fake import difference
 from torch_vis.capture.fake import kernel_shapes as fake_rules
 
 aten = torch.ops.aten

@@ -7,12 +7,12 @@ import sys
 import textwrap
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import torch_vis as tv
+from tests.kit.fake import difference
 from tests.kit.traced import NAMES, traced
 from tests.zoo import ZOO, close_process_group
 from torch_vis.errors import CaptureFailed, NothingToDifferentiate, UsageError
@@ -77,20 +77,6 @@ def test_the_graph_is_that_of_a_real_run(name: str) -> None:
 
 def _operators(trace: tv.Trace) -> list[str]:
     return [node.op for node in trace.graph.nodes]
-
-
-def difference(real: tv.Trace, fake: tv.Trace) -> str | None:
-    """The first thing in which two graphs differ."""
-    one, other = real.graph, fake.graph
-    if [node.call.op for node in one.nodes] != [node.call.op for node in other.nodes]:
-        return "operations"
-    if [(v.type.dtype, v.type.shape) for v in one.values] != [
-        (v.type.dtype, v.type.shape) for v in other.values
-    ]:
-        return "types"
-    columns = """storage_birth storage_death storage_bytes value_role value_producer value_storage
-        node_phase node_scope node_link"""
-    return next((c for c in columns.split() if not np.array_equal(getattr(one, c), getattr(other, c))), None)
 
 
 def make_step(**options: Any) -> tuple[Any, nn.Module, torch.optim.Optimizer]:

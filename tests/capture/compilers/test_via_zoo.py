@@ -1,7 +1,7 @@
 """AOT on the zoo: what it captures runs again to what the model gives, and its operations of weight are the model's.
 
 Captures through fx, export and Dynamo are held bit for bit in `test_via.py`.
-``python -m tests.capture.test_via_zoo export``
+``python -m tests.capture.compilers.test_via_zoo export``
 takes every case through one front-end and prints the figures: how many it takes, why it refuses others, what differs.
 """
 

@@ -12,43 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import torch_vis as tv
+from tests.kit.frontends import OTHERWISE
 from tests.kit.observed import torch_globals
 from tests.zoo import ZOO, close_process_group, first_difference
 from torch_vis.errors import CaptureFailed, NoMatch, TensorsMissing, UsageError
 
 COMPILERS = ("fx", "export", "dynamo", "aot")
-# What a front-end changes by its nature: it records neither the modes around nor the state that Python code keeps.
-OTHERWISE = {
-    "fx": {
-        "parameter_changed_under_no_grad": "no_grad blocks are not recorded",
-        "partly_no_grad": "no_grad blocks are not recorded",
-        "parameter_data_assignment": "assignments to .data are run at capture",
-        "data_assignment": "assignments to .data are run at capture",
-        "autocast_bf16": "autocast is not recorded",
-        "under_inference_mode": "inference mode is not recorded",
-        "strided_writes": "writes to constants are run at capture",
-        "out_writes": "out= writes are run at capture",
-        "custom_operator": "operators on no input are run at capture",
-        "random_factories": "random factories are run at capture",
-        "raises_half_way": "the model raises",
-    },
-    "export": {
-        "seeds_inside_forward": "manual_seed is run at capture",
-        "under_inference_mode": "inference mode is not recorded",
-        "compile_inductor_backend": "the eager run is compiled by Inductor",
-        "checkpoint_reentrant": "reentrant checkpointing is recorded under no_grad",
-        "multihead_attention_fast_path": "the fused fast path is not taken",
-        "encoder_layer_fast_path": "the fused fast path is not taken",
-        "encoder_nested_fast_path": "the fused fast path is not taken",
-        "raises_half_way": "the model raises",
-    },
-    "dynamo": {
-        "compile_inductor_backend": "the eager run is compiled by Inductor",
-        "multihead_attention_fast_path": "the fused fast path is not taken",
-        "encoder_nested_fast_path": "the fused fast path is not taken",
-        "raises_half_way": "the model raises",
-    },
-}
 
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
