@@ -34,7 +34,7 @@ from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
 from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError
-from torch_vis.replay.perturb import stirred
+from torch_vis.replay.perturb import perturbed
 
 # times more than rounding that an output has to move for a comparison to tell right from wrong
 SEEN = 10
@@ -112,7 +112,7 @@ class Subject:
         """How far two outputs are apart, None where there is nothing to compare."""
         return furthest(target, made)
 
-    def stirred(self) -> Subject | None:
+    def perturbed(self) -> Subject | None:
         """The same model with random numbers mixed into all of its parameters, or None where it does not run so.
 
         What begins with zeros, a last layer or the scale of a branch, hides all that comes before it; so do weights
@@ -124,7 +124,7 @@ class Subject:
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.is_floating_point() and parameter.numel():
-                    parameter.copy_(stirred(parameter, generator))
+                    parameter.copy_(perturbed(parameter, generator))
         try:
             made = Subject(model, self.args, self.kwargs)
         # whatever the user's forward raises with numbers that it does not expect
@@ -305,7 +305,7 @@ class Bench:
 
     @cached_property
     def _stirred(self) -> Subject | None:
-        return self.own.fine.stirred()
+        return self.own.fine.perturbed()
 
     @cached_property
     def _inside(self) -> Subject | None:

@@ -30,7 +30,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kind_of
 from torch_vis.replay.replay import quiet
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
 # dB that the output keeps with other numbers in a weight: it does not depend on it
@@ -214,7 +214,7 @@ def activation_noise(
     # one of a node's weights has them
     by_node = {one.node: one for one in multiplied if one.activations}
     noise: dict[tuple[int, str], float | None] = {}
-    run = Watched(found.graph, found.kept)
+    run = Stepper(found.graph, found.kept)
     with quiet(run.plan.generators):
         for node in run.steps():
             one = by_node.get(node)
