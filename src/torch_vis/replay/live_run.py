@@ -25,7 +25,7 @@ Named = list[tuple[str, torch.Tensor]]
 Flatten = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Named]
 
 
-class Entry:
+class CallSignature:
     """How a run was called: the names of its inputs, and the literals among them. It holds no tensor and no model."""
 
     def __init__(
@@ -152,7 +152,7 @@ class LiveRun(Run):
     """What a compiler's front-end captured, where the trace went through one."""
     kept: KeptTensors | None
     """The tensors that ``check`` and ``run`` start from and compare with; None where none are held."""
-    entry: Entry | None
+    entry: CallSignature | None
     """How the run was called, so that it can be called on other inputs."""
 
     def __init__(
@@ -166,7 +166,7 @@ class LiveRun(Run):
         kept: KeptTensors | None = None,
         error: BaseException | None = None,
         program: Program | None = None,
-        entry: Entry | None = None,
+        entry: CallSignature | None = None,
     ) -> None:
         super().__init__(graph, metrics, limits, meta)
         self.output, self.error, self.program = output, error, program

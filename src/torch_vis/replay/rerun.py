@@ -27,7 +27,7 @@ from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.live_run import input_values, refused_sizes
 from torch_vis.replay.replay import Replay, ReplayPlan, plain_bytes, where
 from torch_vis.replay.slicing import (
-    Target,
+    ReplayTarget,
     all_nodes,
     descendants,
     forward_names,
@@ -270,8 +270,8 @@ class _Execution(Replay):
         held: KeptTensors,
         plan: ReplayPlan,
         sink: Any,
-        kept: Sequence[Target],
-        patches: Sequence[tuple[Target, Replacement]],
+        kept: Sequence[ReplayTarget],
+        patches: Sequence[tuple[ReplayTarget, Replacement]],
     ) -> None:
         super().__init__(graph, held, plan)
         self.sink = sink
@@ -355,7 +355,7 @@ class _Execution(Replay):
             with torch.no_grad():
                 self.tensor(value).copy_(tensor)
 
-    def patch(self, target: Target, by: Replacement) -> None:
+    def patch(self, target: ReplayTarget, by: Replacement) -> None:
         """Replace what a module or operation gave."""
         before = [self.tensor(value).clone() for value in target.values]
         found = by if isinstance(by, torch.Tensor) else by(before[0] if len(before) == 1 else tuple(before))
@@ -380,7 +380,7 @@ class _Execution(Replay):
             else:
                 self.objects[blocks[storage]] = new
 
-    def store(self, target: Target) -> None:
+    def store(self, target: ReplayTarget) -> None:
         """Keep what a module or operation gave."""
         for name, value in forward_names(target):
             self.put(name, value)
@@ -446,7 +446,7 @@ def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[in
     return tuple(found)
 
 
-def _patched(graph: Graph, key: Any) -> list[Target]:
+def _patched(graph: Graph, key: Any) -> list[ReplayTarget]:
     found = targets(graph, key)
     for target in found:
         if not target.values:
@@ -454,7 +454,7 @@ def _patched(graph: Graph, key: Any) -> list[Target]:
     return found
 
 
-def _kept(graph: Graph, keep: Any) -> list[Target]:
+def _kept(graph: Graph, keep: Any) -> list[ReplayTarget]:
     if keep is None:
         return []
     if isinstance(keep, str) and keep == "all":

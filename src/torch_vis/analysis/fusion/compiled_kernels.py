@@ -12,7 +12,7 @@ import torch
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.fusion import fuse
-from torch_vis.analysis.fusion.kernel_attribution import Placing
+from torch_vis.analysis.fusion.kernel_attribution import KernelAttribution
 from torch_vis.analysis.fusion.report import (
     BARS,
     NAMES,
@@ -220,10 +220,10 @@ class CompiledKernels(Report):
     def __init__(self, traced: Trace, programs: Sequence[CompiledGraph]) -> None:
         self.trace = traced
         self.graph: Graph = traced.graph
-        self.found = fuse(self.graph, moved=traced.metrics["moved_bytes"])
-        placed = Placing(traced, self.found.is_kernel, programs)
+        self.fusion = fuse(self.graph, moved=traced.metrics["moved_bytes"])
+        placed = KernelAttribution(traced, self.fusion.is_kernel, programs)
         self._kernels, self._in = placed.kernels, placed.inside
-        self._bytes = FusedBytes(self.found, self._in)
+        self._bytes = FusedBytes(self.fusion, self._in)
         self.outside = [
             Uncompiled(reason, tuple(nodes), tuple(self.graph.nodes[node].name for node in nodes))
             for reason, nodes in placed.unplaced().items()
@@ -257,7 +257,7 @@ class CompiledKernels(Report):
     def _predicted(self, members: Sequence[int]) -> str:
         if len(members) < 2:
             return ""
-        groups = [int(self.found.of[node]) for node in members]
+        groups = [int(self.fusion.of[node]) for node in members]
         most = max(groups.count(group) for group in set(groups) - {-1}) if set(groups) - {-1} else 0
         return "yes" if most == len(groups) else "partly" if most > 1 else "no"
 
@@ -266,7 +266,7 @@ class CompiledKernels(Report):
     @cached_property
     def _pairs(self) -> tuple[Any, Any, Any, Any]:
         """Reads of one kernel's tensor by another: row, maker, reader, and whether a compiled kernel has both."""
-        graph, flow = self.graph, self.found.flow
+        graph, flow = self.graph, self.fusion.flow
         rows = np.flatnonzero(flow.reads)
         maker = graph.value_producer[flow.root[graph.in_value[rows]]]
         reader = graph.in_node[rows]
@@ -274,7 +274,7 @@ class CompiledKernels(Report):
         known[list(self._in)] = True
         keep = (
             (maker >= 0)
-            & self.found.is_kernel[np.maximum(maker, 0)]
+            & self.fusion.is_kernel[np.maximum(maker, 0)]
             & known[np.maximum(maker, 0)]
             & known[reader]
         )
@@ -288,13 +288,13 @@ class CompiledKernels(Report):
         Inductor calls a library for products on the CPU, and by default on a GPU, and can then add nothing to them.
         """
         _, maker, reader, fused = self._pairs
-        kept = np.ones(len(maker), dtype=bool) if products else self.found.flow.kind[maker] != LoopKind.HEAVY
+        kept = np.ones(len(maker), dtype=bool) if products else self.fusion.flow.kind[maker] != LoopKind.HEAVY
         pairs: dict[tuple[int, int], bool] = {}
         for a, b, both in zip(maker[kept].tolist(), reader[kept].tolist(), fused[kept].tolist()):
             pairs[a, b] = both
         counts = [0, 0, 0, 0]
         for (a, b), both in pairs.items():
-            expected = self.found.of[a] >= 0 and self.found.of[a] == self.found.of[b]
+            expected = self.fusion.of[a] >= 0 and self.fusion.of[a] == self.fusion.of[b]
             counts[(0 if both else 1) if expected else (2 if both else 3)] += 1
         return Agreement(*counts)
 
@@ -306,7 +306,7 @@ class CompiledKernels(Report):
     @property
     def predicted_bytes(self) -> int:
         """What all chains together could save."""
-        return int(self.found.saved.sum())
+        return int(self.fusion.saved.sum())
 
     @property
     def saved_bytes(self) -> int:
@@ -316,7 +316,7 @@ class CompiledKernels(Report):
     @cached_property
     def chains(self) -> list[ExpectedChain]:
         """The chains that were expected, in the order of the run."""
-        found, paths = self.found, module_paths(self.graph)
+        found, paths = self.fusion, module_paths(self.graph)
         made = []
         for group, verdict in enumerate(self._verdicts()):
             members = found.members(group)
@@ -336,10 +336,10 @@ class CompiledKernels(Report):
 
     def _verdicts(self) -> list[str]:
         _, maker, reader, fused = self._pairs
-        of = self.found.of
+        of = self.fusion.of
         inner = (of[maker] >= 0) & (of[maker] == of[reader])
-        total = np.bincount(of[maker[inner]], minlength=self.found.count)
-        good = np.bincount(of[maker[inner]], weights=fused[inner], minlength=self.found.count)
+        total = np.bincount(of[maker[inner]], minlength=self.fusion.count)
+        good = np.bincount(of[maker[inner]], weights=fused[inner], minlength=self.fusion.count)
         words = np.select([total == 0, good == total, good == 0], ["unknown", "yes", "no"], "partly")
         return [str(word) for word in words.tolist()]
 
@@ -351,7 +351,7 @@ class CompiledKernels(Report):
         own, every = self.agreement, self.agreement_of(products=True)
         return {
             "kernels": f"{len(self.kernels):,}: {loops:,} generated, {len(self.kernels) - loops:,} of libraries",
-            "operations": f"{int(self.found.is_kernel.sum()):,}, of them {self.unmatched:,} in no kernel",
+            "operations": f"{int(self.fusion.is_kernel.sum()):,}, of them {self.unmatched:,} in no kernel",
             "expected pairs that were fused": _share(own.precision, own.both, own.only_predicted),
             "fused pairs that were expected": _share(own.recall, own.both, own.only_compiled),
             "… with those of matrix products": f"{_percent(every.precision)} and {_percent(every.recall)}",

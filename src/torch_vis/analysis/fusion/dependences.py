@@ -33,7 +33,7 @@ class Rel(IntEnum):
     WINDOW = 5  # a part of the tensor, or elements at other places
 
 
-class Edges(NamedTuple):
+class DependenceEdges(NamedTuple):
     """Dependences of an operation on another, as columns; ``pattern`` is that of a spread, -1 where there is none."""
 
     source: Ints
@@ -43,7 +43,7 @@ class Edges(NamedTuple):
     pattern: Ints
 
 
-class Flow:
+class Dependences:
     """A graph as a compiler sees it: each operation's loop, and each dependence with how the reader's loop uses it."""
 
     def __init__(self, graph: Graph) -> None:
@@ -167,7 +167,7 @@ class Flow:
         return (graph.in_slot >= 0) & (graph.in_kind != Read.SHAPE) & ~self.is_view[graph.in_node]
 
     @cached_property
-    def edges(self) -> Edges:
+    def edges(self) -> DependenceEdges:
         """Every dependence: those through bytes by how they are read, and those of order alone."""
         graph = self.graph
         source, target, value, _ = graph.edges(shape=False)
@@ -188,7 +188,7 @@ class Flow:
         direct = source[:count][named].astype(np.int64) * len(graph) + target[:count][named]
         before, after = self._hazards(direct)
         none = np.zeros(len(before), dtype=np.int64)
-        return Edges(
+        return DependenceEdges(
             np.concatenate([source, before]).astype(np.int64),
             np.concatenate([target, after]).astype(np.int64),
             np.concatenate([rel, none]),

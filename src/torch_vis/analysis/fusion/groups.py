@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import Edges, Flow, Rel
+from torch_vis.analysis.fusion.dependences import DependenceEdges, Dependences, Rel
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
@@ -46,8 +46,8 @@ class Traits(NamedTuple):
 class Merger:
     """Groups of a graph's operations, at first of one each; ``of`` has the group of every operation."""
 
-    def __init__(self, flow: Flow, home: Ints, is_result: Bools) -> None:
-        self.edges: Edges = flow.edges
+    def __init__(self, flow: Dependences, home: Ints, is_result: Bools) -> None:
+        self.edges: DependenceEdges = flow.edges
         self.kept = flow.kept
         self.of: Ints = np.arange(len(flow.kind), dtype=np.int64)
         self.level = self.of
@@ -99,7 +99,9 @@ class Merger:
         self.of = number[self.of]
         source, target = number[self.edges.source], number[self.edges.target]
         apart = source != target
-        self.edges = Edges(source[apart], target[apart], *(column[apart] for column in self.edges[2:]))
+        self.edges = DependenceEdges(
+            source[apart], target[apart], *(column[apart] for column in self.edges[2:])
+        )
 
     def join_level(self, groups: Ints, keys: Ints) -> None:
         """Join groups of one level that have the same key, where their traits allow it: no path can be between them."""
@@ -271,7 +273,7 @@ def fuse(graph: Graph, *, moved: Column | None = None, apart: Ints | None = None
     >>> found.members(0).tolist(), found.kind(0), int(found.saved[0])
     ([0, 1, 2], 'reduction', 128)
     """
-    flow = Flow(graph)
+    flow = Dependences(graph)
     results = result_values(graph, flow.root)
     is_result = np.zeros(len(graph), dtype=bool)
     makers = graph.value_producer[np.flatnonzero(results)]
@@ -301,7 +303,7 @@ def result_values(graph: Graph, root: Ints) -> Bools:
     return found
 
 
-def _homes(flow: Flow, apart: Ints | None) -> Ints:
+def _homes(flow: Dependences, apart: Ints | None) -> Ints:
     """What operations must share to be put together: phase, device, no data for Python between them."""
     graph = flow.graph
     escapes = (graph.node_flags & Flag.ESCAPE) != 0
@@ -312,7 +314,7 @@ def _homes(flow: Flow, apart: Ints | None) -> Ints:
     return home.astype(np.int64)
 
 
-def _join_siblings(flow: Flow, merger: Merger) -> None:
+def _join_siblings(flow: Dependences, merger: Merger) -> None:
     """Join groups that read one tensor over the same loop, where nothing passes between them."""
     graph = flow.graph
     rows = np.flatnonzero(flow.reads & np.isin(flow.kind[graph.in_node], (LoopKind.POINT, LoopKind.ROWS)))
@@ -338,7 +340,7 @@ class Fusion:
     ``merged`` numbers groups of one as well, and ``traits`` are those of each such number.
     """
 
-    flow: Flow
+    flow: Dependences
     merged: Ints
     results: Bools
     moved: Column

@@ -29,7 +29,7 @@ ALIASES = {  # operators that become another one before Inductor sees them
 }
 
 
-class Placing:
+class KernelAttribution:
     """The kernels of a compiled program, each with the operations that it has, and for each operation its kernels.
 
     The trace has to be one through Dynamo of the same program. Its partitions are then the graphs that Inductor was

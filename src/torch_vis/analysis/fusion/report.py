@@ -68,7 +68,7 @@ class FusionReport(Report):
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to fuse")
         self.graph = graph
-        self.found = fuse(graph, moved=metrics["moved_bytes"])
+        self.fusion = fuse(graph, moved=metrics["moved_bytes"])
         self.moved_bytes = metrics["moved_bytes"].total()
         self.uncovered = metrics["moved_bytes"].uncovered
         self._paths = module_paths(graph)
@@ -76,26 +76,26 @@ class FusionReport(Report):
     @property
     def saved_bytes(self) -> int:
         """What all chains together would save."""
-        return int(self.found.saved.sum())
+        return int(self.fusion.saved.sum())
 
     @property
     def kernels(self) -> int:
         """How many kernels the run has; views are none."""
-        return int(self.found.is_kernel.sum())
+        return int(self.fusion.is_kernel.sum())
 
     @property
     def kernels_after(self) -> int:
         """How many would be left."""
-        return self.kernels - int((self.found.kernels - 1).sum())
+        return self.kernels - int((self.fusion.kernels - 1).sum())
 
     @cached_property
     def chains(self) -> list[FusedChain]:
         """The chains, those that save most first."""
-        order = np.lexsort((np.arange(self.found.count), -self.found.saved))
+        order = np.lexsort((np.arange(self.fusion.count), -self.fusion.saved))
         return [self._chain(group) for group in order.tolist()]
 
     def _chain(self, group: int) -> FusedChain:
-        graph, found = self.graph, self.found
+        graph, found = self.graph, self.fusion
         members = found.members(group)
         nodes = [graph.nodes[int(number)] for number in members[found.is_kernel[members]]]
         known = not found.uncovered[group]
@@ -119,7 +119,7 @@ class FusionReport(Report):
         share = f" of {size(int(self.moved_bytes))}" if self.moved_bytes else ""
         part = f" ({self.saved_bytes / self.moved_bytes:.1%})" if self.moved_bytes else ""
         return {
-            "chains": f"{self.found.count:,}",
+            "chains": f"{self.fusion.count:,}",
             "kernels": f"{self.kernels:,}, fused {self.kernels_after:,}",
             "bytes that need not move": f"{size(self.saved_bytes)}{share}{part}",
         }

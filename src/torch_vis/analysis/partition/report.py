@@ -32,7 +32,7 @@ HELD = (
 VIEWS = "views run no kernel, so max_operations does not count them"
 
 
-class Crossing(NamedTuple):
+class Transfer(NamedTuple):
     """Tensors that a part takes from others, and why it is not one with them."""
 
     reason: str
@@ -40,7 +40,7 @@ class Crossing(NamedTuple):
     bytes: int
 
 
-class Part(NamedTuple):
+class PartRow(NamedTuple):
     """One part. ``moved_bytes`` are those that pass in and out if what is internal stays on the chip.
 
     Inputs, weights and outputs are tensors that it has to hold, whole; of a table that is looked up in, only the rows
@@ -61,7 +61,7 @@ class Part(NamedTuple):
     moved_bytes: int | None
     intensity: float | None
     reason: str
-    crossings: tuple[Crossing, ...]
+    crossings: tuple[Transfer, ...]
 
 
 class PartitionReport(Report):
@@ -98,7 +98,7 @@ class PartitionReport(Report):
         )
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[PartRow]:
         """The parts, in order."""
         graph, columns = self.graph, self.columns
         paths, ops = module_paths(graph), [short_name(call.op) for call in graph.calls]
@@ -116,9 +116,9 @@ class PartitionReport(Report):
         ):
             members = columns.members(number).tolist()
             shown = [node for node in members if loud[node]] or members
-            crossings = tuple(Crossing(*row) for row in columns.reasons(number))
+            crossings = tuple(Transfer(*row) for row in columns.reasons(number))
             made.append(
-                Part(
+                PartRow(
                     number=number,
                     operations=tuple(members),
                     names=tuple(names[node] for node in shown),
@@ -138,7 +138,7 @@ class PartitionReport(Report):
         return made
 
     @cached_property
-    def boundaries(self) -> list[Crossing]:
+    def boundaries(self) -> list[Transfer]:
         """All tensors that pass from part to part, by reason, the most bytes first."""
         found: dict[str, list[int]] = {}
         for part in self.parts:
@@ -146,7 +146,7 @@ class PartitionReport(Report):
                 total = found.setdefault(crossing.reason, [0, 0])
                 total[0] += crossing.tensors
                 total[1] += crossing.bytes
-        rows = [Crossing(reason, *total) for reason, total in found.items()]
+        rows = [Transfer(reason, *total) for reason, total in found.items()]
         return sorted(rows, key=lambda row: (-row.bytes, row.reason))
 
     def facts(self) -> Mapping[str, str]:
@@ -258,7 +258,7 @@ class PartitionReport(Report):
         title = f"Bytes that each part moves, in the order of the run{most(len(shown), len(known))}"
         return {"moved": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), [moved])}
 
-    def _label(self, part: Part) -> str:
+    def _label(self, part: PartRow) -> str:
         path = shared_path(part.modules)
         return f"{part.number}: {ends(part.names)}" + (f" in {path}" if path else "")
 

@@ -22,7 +22,7 @@ from torch_vis.graph.call import Slot, Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.ops.schemas import resolve
-from torch_vis.replay.live_run import Entry
+from torch_vis.replay.live_run import CallSignature
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import needed_nodes
 
@@ -36,7 +36,7 @@ class Recorded(NamedTuple):
     renamed: set[str]
 
 
-def recorded(graph: Graph, held: KeptTensors, entry: Entry, output: Any) -> Recorded:
+def recorded(graph: Graph, held: KeptTensors, entry: CallSignature, output: Any) -> Recorded:
     """The code of a recorded run; raises where an operation has no form in Python."""
     writer = _Writer(graph, held, entry)
     renamed: set[str] = set()
@@ -70,7 +70,7 @@ def _results(output: Any, renamed: set[str]) -> dict[str, Any]:
 class _Writer:
     """Writes the operations of a run, one line each."""
 
-    def __init__(self, graph: Graph, held: KeptTensors, entry: Entry) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors, entry: CallSignature) -> None:
         self.graph, self.entry = graph, entry
         self.plan = ReplayPlan(graph, held)
         self.replay = Replay(graph, held, self.plan)

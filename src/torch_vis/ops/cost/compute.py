@@ -21,7 +21,7 @@ from torch_vis.ops.cost.operation import (
     is_sized,
     touched,
 )
-from torch_vis.ops.cost.registry import Entry, formula_of
+from torch_vis.ops.cost.registry import FormulaEntry, formula_of
 from torch_vis.ops.cost.shared_reads import is_unread, read_bytes
 from torch_vis.ops.cost.sparse import with_nested_sizes, with_sparse_sizes
 
@@ -192,7 +192,7 @@ class _Work:
     def __init__(self, graph: Graph, in_type: Ints, out_type: Ints, types: list[TensorType]) -> None:
         self.graph = graph
         self.types = types
-        self.entries: list[Entry | None] = _entries(graph.calls)
+        self.entries: list[FormulaEntry | None] = _entries(graph.calls)
         has = np.array([entry is not None for entry in self.entries], dtype=np.bool_)
         self.has_formula = has[graph.node_call] if len(has) else np.zeros(len(graph), dtype=np.bool_)
         self.in_type, self.out_type = in_type, out_type
@@ -263,8 +263,8 @@ def _checked(cost: Cost | None) -> Cost | None:
     return made
 
 
-def _entries(calls: tuple[Call, ...]) -> list[Entry | None]:
-    by_name: dict[str, Entry | None] = {}
+def _entries(calls: tuple[Call, ...]) -> list[FormulaEntry | None]:
+    by_name: dict[str, FormulaEntry | None] = {}
     for call in calls:
         if call.op not in by_name:
             by_name[call.op] = formula_of(call.op)

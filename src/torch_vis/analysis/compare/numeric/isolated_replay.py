@@ -21,7 +21,7 @@ from torch_vis.errors import CheckFailed
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.replay.replay import quiet
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 OF_ROUNDING = 16.0  # times the rounding of one step: what a few steps may well come to
 
@@ -66,8 +66,8 @@ def by_itself(
     if not asked:
         return {}
     by_other = {row.other: row for row in asked}
-    two = _Stand(Watched(*b), readings, by_other)
-    one = _Leader(Watched(*a), readings, asked, {two.from_a[other] for other in two.wanted})
+    two = _Stand(Stepper(*b), readings, by_other)
+    one = _Leader(Stepper(*a), readings, asked, {two.from_a[other] for other in two.wanted})
     found: dict[int, Own] = {}
     with quiet({*one.run.plan.generators, *two.run.plan.generators}):
         two.take_given(one.run, given)
@@ -116,7 +116,7 @@ def _judged(two: _Stand, row: Asked, read: Made, made: Made, rounds: Rounds) -> 
 class _Leader:
     """The first run, as far as it is needed; what it made too early is kept until it is asked for."""
 
-    def __init__(self, run: Watched, readings: Readings, asked: Sequence[Asked], wanted: set[int]) -> None:
+    def __init__(self, run: Stepper, readings: Readings, asked: Sequence[Asked], wanted: set[int]) -> None:
         self.run, self.readings, self.wanted = run, readings, wanted
         self.steps = self._steps({row.node: [pair.here for pair in row.pairs] for row in asked})
         self.reached = -1
@@ -156,7 +156,7 @@ class _Stand:
     which it is not known what they would hold.
     """
 
-    def __init__(self, run: Watched, readings: Readings, asked: Collection[int]) -> None:
+    def __init__(self, run: Stepper, readings: Readings, asked: Collection[int]) -> None:
         self.run, self.readings, self.graph = run, readings, run.graph
         self.from_a = [-1] * len(self.graph)
         for node, other in enumerate(readings.to_b):
@@ -203,7 +203,7 @@ class _Stand:
         except CheckFailed:  # sparse, and not made
             return None
 
-    def take_given(self, one: Watched, given: dict[int, Gap | None]) -> None:
+    def take_given(self, one: Stepper, given: dict[int, Gap | None]) -> None:
         """Put what ``a`` was given in the place of what ``b`` was, where that is not the same."""
         replay = self.run.replay
         for here, there in self.readings.given.items():

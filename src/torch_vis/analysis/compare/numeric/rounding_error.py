@@ -19,7 +19,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Bools
 from torch_vis.ops.names import common_name, plain_name
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 Args = Sequence[Any]
 Made = Mapping[int, torch.Tensor]  # by the place in what an operation returns
@@ -157,7 +157,7 @@ class Noise:
     of each operation by how much a relative difference of its summands grows, because most of them cancels.
     """
 
-    def __init__(self, run: Watched) -> None:
+    def __init__(self, run: Stepper) -> None:
         self.run, self.graph = run, run.graph
         self.values: dict[int, Remainder] = {}
         self.sound: set[int] = set()

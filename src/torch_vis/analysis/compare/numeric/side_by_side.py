@@ -29,7 +29,7 @@ from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.types import Bools, Floats
 from torch_vis.replay.replay import quiet
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 __all__ = ["Gap", "Gaps", "gap_of", "gaps"]
 
@@ -94,7 +94,7 @@ class _Side:
     """One of two runs: what of it is rounding, and copies of what is wanted but gone by the end."""
 
     def __init__(self, graph: Graph, held: KeptTensors | None, wanted: Sequence[int]) -> None:
-        self.run = Watched(graph, held)
+        self.run = Stepper(graph, held)
         self.plan, self.graph = self.run.plan, graph
         self.noise = Noise(self.run)
         kept = {row.value.index for row in graph.outcomes}
