@@ -3,20 +3,24 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 ARGS ?=
+# What viewer/ is built and checked with; installed when package.json is newer. No lock file: its versions are pinned there.
+VIEWER_TOOLS := cd viewer && { test node_modules/.package-lock.json -nt package.json || { \
+	npm install --no-audit --no-fund --no-package-lock --fetch-retries=1 --silent && touch node_modules/.package-lock.json; }; }
 # Always .venv, whatever environment the shell has active.
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test snapshots check corpus bench viewer clean env bench-env python
+.PHONY: help demo test test-all snapshots check corpus bench viewer clean env bench-env python
 
 help:
 	@echo 'make demo      trace a vision model and a transformer, check both, leave files to open'
-	@echo 'make test      run the tests'
+	@echo 'make test      run the tests that a change should wait for (minutes)'
+	@echo 'make test-all  run every test, the whole zoo and the browser included'
 	@echo 'make snapshots rewrite tests/snapshots, for git diff to show what reports, pages and files have changed'
-	@echo 'make check     lint, formatting and types'
+	@echo 'make check     lint, formatting and types, of viewer/ too where npm is there'
 	@echo 'make corpus    trace and check every model the installed libraries can build'
 	@echo 'make bench     print the speed and memory figures, each beside its peer'
-	@echo 'make viewer    build the web page from viewer/ and run its unit tests (needs node)'
+	@echo 'make viewer    build the web page from viewer/, check it and run its unit tests (needs npm)'
 	@echo 'make clean     remove .venv and everything else that was generated'
 	@echo
 	@echo 'Each one sets up .venv when needed. ARGS="..." is passed on: make test ARGS="-x -k layout"'
@@ -25,6 +29,9 @@ demo: env
 	@$(RUN) examples/demo.py $(ARGS)
 
 test: env
+	@$(RUN) -m pytest -q -n auto --dist loadfile -m 'not slow' $(ARGS)
+
+test-all: env
 	@$(RUN) -m pytest -q -n auto --dist loadfile $(ARGS)
 
 snapshots: env
@@ -32,7 +39,10 @@ snapshots: env
 
 check: env
 	@failed=0; for tool in 'ruff check .' 'ruff format --check .' 'mypy'; do \
-	$(RUN) -m $$tool || failed=1; done; exit $$failed
+	$(RUN) -m $$tool || failed=1; done; \
+	if ! command -v npm >/dev/null; then echo 'viewer/ is not checked: npm is not installed'; \
+	elif ! ($(VIEWER_TOOLS)); then echo 'viewer/ is not checked: npm could not install its tools'; \
+	else for chore in format:check lint check; do (cd viewer && npm run --silent $$chore) || failed=1; done; fi; exit $$failed
 
 corpus: env
 	@$(RUN) -m tools.corpus $(ARGS)
@@ -41,7 +51,8 @@ bench: bench-env
 	@$(RUN) -m bench $(ARGS)
 
 viewer:
-	@cd viewer && { test -d node_modules/esbuild || npm install --no-audit --no-fund --no-package-lock --silent; } && npm run --silent build && npm run --silent check && npm run --silent test
+	@test ! -x $(RUN) || $(RUN) tools/viewer_schema.py
+	@$(VIEWER_TOOLS) && for chore in build check format:check lint test; do npm run --silent $$chore || exit 1; done
 
 clean:
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist out

@@ -41,8 +41,8 @@ new PerformanceObserver((list) => window.__long.push(...list.getEntries().map((e
   .observe({type: 'longtask', buffered: true});
 """
 EXPAND = """
-const done = arguments[0], S = __torch_vis.shell, A = __torch_vis.app;
-(async () => { const started = performance.now(); %s; S.view.drawNow(); done(performance.now() - started); })();
+const done = arguments[0], P = torchVis;
+(async () => { const started = performance.now(); %s; P.camera(P.camera()); done(performance.now() - started); })();
 """
 
 
@@ -126,11 +126,10 @@ def _in_browser(folder: Path, llama_row: str, huge_row: str) -> list[Row]:
 
 
 ONE = (
-    "const b = A.roots[0].children.find(x => x.operations >= 900) ?? A.roots[0].children[0];"
-    "const inner = b.children.find(x => x.operations >= 900) ?? b;"
-    "b.opening = 'all'; inner.opening = 'all'; await S.refresh(inner)"
+    "const outer = P.boxes().find(b => b.operations >= 900);"
+    "await P.open((P.boxes().find(b => b.operations >= 900 && b.parent === outer.id) ?? outer).id, 'all')"
 )
-ALL = "A.openEverything(); await A.relayout()"
+ALL = "await P.openAll()"
 
 
 def _open(driver: Any, path: Path) -> float:
@@ -138,7 +137,7 @@ def _open(driver: Any, path: Path) -> float:
     driver.get("about:blank")
     driver.set_page_load_timeout(120)
     driver.get(path.as_uri())
-    return float(_until(driver, "return window.__torch_vis?.drawn_ms"))
+    return float(_until(driver, "return window.torchVis?.isReady && torchVis.timings().drawnMs"))
 
 
 def _until(driver: Any, code: str) -> Any:
@@ -155,7 +154,11 @@ def _expand(driver: Any, path: Path, code: str) -> float:
     taken = []
     for _ in range(5):
         _open(driver, path)
-        driver.execute_script("__torch_vis.app.closeEverything()")
+        driver.execute_script("return torchVis.closeAll()")
+        if code == ONE:
+            driver.execute_script(
+                "return torchVis.open(torchVis.boxes().find(b => b.operations >= 900).id, 'all')"
+            )
         taken.append(float(driver.execute_async_script(EXPAND % code)))
     return median(taken)
 
@@ -163,13 +166,10 @@ def _expand(driver: Any, path: Path, code: str) -> float:
 def _pan(driver: Any, folder: Path) -> Row:
     """A frame of the canvas, all boxes in view, against one of the SVG of the same."""
     _open(driver, folder / "many.html")
-    driver.execute_async_script(EXPAND % (ALL + "; S.view.fit(false)"))
-    visible = driver.execute_script("return __torch_vis.shell.view.painter.drawn")
-    svg = driver.execute_script("return __torch_vis.toSvg()")
-    ours_step = (
-        "const v = __torch_vis.shell.view;"
-        "v.camera = {...v.camera, x: v.camera.x + (i % 2 ? 7 : -7)}; v.drawNow()"
-    )
+    driver.execute_async_script(EXPAND % (ALL + "; P.fit()"))
+    visible = driver.execute_script("return torchVis.timings().paintedBoxes")
+    svg = driver.execute_script("return torchVis.svg()")
+    ours_step = "const c = torchVis.camera(); torchVis.camera({...c, x: c.x + (i % 2 ? 7 : -7)})"
     ours = float(driver.execute_async_script(MOVE % ours_step, FRAMES))
     plain = folder / "plain.html"
     plain.write_text(

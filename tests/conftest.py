@@ -22,6 +22,40 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+# Two tiers: `make test` is what a contributor waits for, `make test-all` is everything. A test that goes over the zoo
+# is in the first tier for these cases alone: one of each kind of trouble, and one model of each family.
+QUICK_CASES = frozenset(
+    """
+    disjoint_view_writes kv_buffer write_through_chain_of_views checkpoint_nonreentrant autocast_bf16 func_vmap
+    in_place_on_view_with_grad compile_with_graph_break cond_operator sparse_coo quantized_linear bert_train gpt2
+    lstm_cell_loop shared_module tied_weights recursive_module empty_model batch_norm_train dropout_train
+    adamw_foreach_step item_control_flow raises_half_way unet
+    """.split()
+)
+# Files that start browsers, terminals, compilers or many processes, or that prove by brute force.
+SLOW_FILES = frozenset(
+    """
+    """.split()
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test` leaves to `make test-all`."""
+    from tests.zoo_models.registry import ZOO
+
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+        cases = {getattr(value, "name", value) for value in parameters if _is_name(value)}
+        outside = any(case in ZOO and case not in QUICK_CASES for case in cases)
+        path = item.path.relative_to(item.config.rootpath).as_posix()
+        if outside or any(path.endswith(name) for name in SLOW_FILES):
+            item.add_marker(pytest.mark.slow)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) or isinstance(getattr(value, "name", None), str)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After each file, tell the collector that what is still here stays: torch, transformers and what they cache.

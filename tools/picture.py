@@ -44,9 +44,7 @@ def svg(text: str) -> str:
 
 
 VIEW = """
-const { app, shell } = window.__torch_vis;
-shell.showTab("modules"); shell.showDock("memory"); app.setHeat("time_ns");
-return shell.fit();
+torchVis.tab("modules"); torchVis.dock("memory"); torchVis.heat("time_ns"); torchVis.fit();
 """
 
 
@@ -56,7 +54,7 @@ def page(trace: tv.Trace, path: Path) -> None:
         trace.save(Path(folder, "page.html"))
         driver.set_window_size(1500, 940)
         driver.get(Path(folder, "page.html").as_uri())
-        while not driver.execute_script("return !!window.__torch_vis"):
+        while not driver.execute_script("return window.torchVis?.isReady"):
             time.sleep(0.05)
         driver.execute_script(VIEW)
         time.sleep(1.0)  # until what moves has come to rest

@@ -1,7 +1,7 @@
 // Builds the page's bundle into the Python package; with --tests, the unit tests into .tests for node's own runner;
 // with --bench, the programs of bench/ into .bench.
 import { createHash } from "node:crypto";
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
@@ -30,11 +30,17 @@ async function text(entry, options = {}) {
 }
 
 async function programs(folder, into) {
+  rmSync(join(here, into), { recursive: true, force: true });
   mkdirSync(join(here, into), { recursive: true });
   for (const file of readdirSync(join(here, folder)).filter((name) => name.endsWith(".ts"))) {
     await build({
-      bundle: true, platform: "node", format: "esm", target: "node20", logLevel: "warning",
-      entryPoints: [join(here, folder, file)], outfile: join(here, into, file.replace(/\.ts$/, ".mjs")),
+      bundle: true,
+      platform: "node",
+      format: "esm",
+      target: "node20",
+      logLevel: "warning",
+      entryPoints: [join(here, folder, file)],
+      outfile: join(here, into, file.replace(/\.ts$/, ".mjs")),
       define: { WORKER: '""' },
     });
   }

@@ -93,13 +93,12 @@ def trace(request: pytest.FixtureRequest) -> tv.Trace:
 def test_the_page_counts_what_the_report_counts(show: Show, trace: tv.Trace) -> None:
     page, memory = show(trace), trace.memory()
     page.press("m")
-    page.until("return S.timeline.memory")
-    timeline = page.js("const m = S.timeline.memory; return m.words.map((w, i) => [w, [...m.live[i]]])")
-    assert dict(timeline) == {use: alive.tolist() for use, alive in memory.timeline.items()}
-    assert page.js("return S.timeline.memory.peak") == memory.peak_node.index  # type: ignore[union-attr]
+    page.until("return P.memory()")
+    shown = page.js("return P.memory()")
+    assert shown["uses"] == {use: alive.tolist() for use, alive in memory.timeline.items()}
+    assert shown["peak"] == memory.peak_node.index  # type: ignore[union-attr]
     blocks = page.js(
-        "const m = S.timeline.memory;"
-        "return m.alive(m.peak, m.peak).map(b => [A.run.valueLabel(m.value[b]), m.words[m.use[b]], m.bytes[b]])"
+        "const {peak} = P.memory(); return P.alive(peak, peak).map(b => [b.name, b.use, b.bytes])"
     )
     assert blocks == [[one.name, one.use, one.size_bytes] for one in memory.peak]
     key = page.text(".chart-key").replace("\n", " ")
@@ -137,21 +136,22 @@ def test_a_comparison_shows_the_memory_of_b(show: Show) -> None:
     a, b = traced(Net((0, 2))), traced(Net())
     page = show(tv.compare(a, b))
     page.press("m")
-    page.until("return S.timeline.memory")
-    b_only = "A.run.difference[n] !== 2"
-    nodes = page.js(f"return [...Array(A.run.count).keys()].filter(n => {b_only})")
-    live = page.js("const m = S.timeline.memory; return m.live.map(l => [...l])")
-    assert len(nodes) == len(b.graph) and page.js("return A.run.count") > len(nodes)
-    for alive, mine in zip(b.memory().timeline.values(), live, strict=True):
-        assert [mine[node] for node in nodes] == alive.tolist()
-    most = "const m = S.timeline.memory; return m.alive(arguments[0], arguments[0]).reduce((s, b) => s + m.bytes[b], 0)"
-    for node in range(0, page.js("return A.run.count"), 7):
-        assert page.js(most, node) == sum(row[node] for row in live), "the blocks add up to the line"
+    page.until("return P.memory()")
+    operations = page.js("return P.operations()")
+    nodes = [row["node"] for row in operations if row["status"] != "removed"]
+    live = page.js("return P.memory()")["uses"]
+    assert len(nodes) == len(b.graph) and len(operations) > len(nodes)
+    assert set(live) == set(b.memory().timeline)
+    for use, alive in b.memory().timeline.items():
+        assert [live[use][node] for node in nodes] == alive.tolist()
+    most = "return P.alive(arguments[0], arguments[0]).reduce((sum, b) => sum + b.bytes, 0)"
+    for node in range(0, len(operations), 7):
+        assert page.js(most, node) == sum(row[node] for row in live.values()), "the blocks add up to the line"
 
 
 @needs_browser
 def test_a_run_without_memory_says_so(show: Show) -> None:
     page = show(tv.Trace(one_node_graph(), Metrics()))
     page.press("m")
-    page.until("return S.timeline.memory")
+    page.until("return P.memory()")
     assert page.text(".list") == "No memory was recorded with this run."

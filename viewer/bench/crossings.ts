@@ -3,11 +3,12 @@
 import dagre from "@dagrejs/dagre";
 import { readFileSync } from "node:fs";
 import { inflate, unpack } from "../src/data/decode.ts";
-import { Run, type Tables } from "../src/data/run.ts";
+import { Run } from "../src/data/run.ts";
+import type { Tables } from "../src/data/tables.ts";
 import { arrange } from "../src/layout/layered.ts";
 import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { eachShown } from "../src/tree/openings.ts";
+import { eachShown } from "../src/tree/expansion.ts";
 import { compose, type Frame, type Picture } from "../src/tree/picture.ts";
 
 const options = { views: false, up: false, measure: () => ({ w: 120, h: 44 }), header: 30, headerWidth: () => 0 };
@@ -50,26 +51,40 @@ function meet(one: Polyline, two: Polyline): boolean {
   const ends = [one[0], one[one.length - 1]];
   const others = [two[0], two[two.length - 1]];
   if (ends.some((end) => others.some((other) => Math.hypot(end[0] - other[0], end[1] - other[1]) < 45))) return false;
-  for (let i = 1; i < one.length; i++) for (let j = 1; j < two.length; j++) if (cross(one[i - 1], one[i], two[j - 1], two[j])) return true;
+  for (let i = 1; i < one.length; i++)
+    for (let j = 1; j < two.length; j++) if (cross(one[i - 1], one[i], two[j - 1], two[j])) return true;
   return false;
 }
 
 function cross(a: number[], b: number[], c: number[], d: number[]): boolean {
-  const side = (p: number[], q: number[], r: number[]): number => (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0]);
+  const side = (p: number[], q: number[], r: number[]): number =>
+    (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0]);
   return side(a, b, c) * side(a, b, d) < -1e-9 && side(c, d, a) * side(c, d, b) < -1e-9;
 }
 
 function ours(count: number, pairs: [number, number][], order: number[]): { lines: Polyline[]; ms: number } {
   const started = performance.now();
   const sheet = arrange(
-    { w: new Float64Array(count).fill(120), h: new Float64Array(count).fill(44), order: Int32Array.from(order), edge: new Uint8Array(count) },
-    { src: Int32Array.from(pairs, ([a]) => a), dst: Int32Array.from(pairs, ([, b]) => b), key: Int32Array.from(pairs, ([a]) => a), exit: new Float64Array(pairs.length), entry: new Float64Array(pairs.length) },
+    {
+      w: new Float64Array(count).fill(120),
+      h: new Float64Array(count).fill(44),
+      order: Int32Array.from(order),
+      edge: new Uint8Array(count),
+    },
+    {
+      src: Int32Array.from(pairs, ([a]) => a),
+      dst: Int32Array.from(pairs, ([, b]) => b),
+      key: Int32Array.from(pairs, ([a]) => a),
+      exit: new Float64Array(pairs.length),
+      entry: new Float64Array(pairs.length),
+    },
     { gap: 26, rankGap: 40, wrap: false },
   );
   const ms = performance.now() - started;
   const lines = pairs.map((_, line) => {
     const points: Polyline = [];
-    for (let i = sheet.pathStart[line]; i < sheet.pathStart[line + 1]; i += 2) points.push([sheet.path[i], sheet.path[i + 1]]);
+    for (let i = sheet.pathStart[line]; i < sheet.pathStart[line + 1]; i += 2)
+      points.push([sheet.path[i], sheet.path[i + 1]]);
     return points;
   });
   return { lines, ms };
@@ -84,7 +99,15 @@ function theirs(count: number, pairs: [number, number][]): { lines: Polyline[]; 
   for (const [a, b] of pairs) graph.setEdge(String(a), String(b));
   dagre.layout(graph);
   const ms = performance.now() - started;
-  return { lines: pairs.map(([a, b]) => graph.edge(String(a), String(b)).points.map((p: { x: number; y: number }): [number, number] => [p.x, p.y])), ms };
+  return {
+    lines: pairs.map(([a, b]) =>
+      (graph.edge(String(a), String(b)) as { points: { x: number; y: number }[] }).points.map((p): [number, number] => [
+        p.x,
+        p.y,
+      ]),
+    ),
+    ms,
+  };
 }
 
 function openOne(root: Box): void {
@@ -112,9 +135,19 @@ function whole(run: Run, root: Box): Record<string, number> {
   const place = new Map(cells.map((cell, i) => [cell, i]));
   const list = [...pairs.values()].map(([a, b]): [number, number] => [place.get(a)!, place.get(b)!]);
   if (cells.length > MOST_FLAT) return { flat_operations: run.count };
-  const one = ours(cells.length, list, cells.map((cell) => forest.order[cell]));
+  const one = ours(
+    cells.length,
+    list,
+    cells.map((cell) => forest.order[cell]),
+  );
   const two = theirs(cells.length, list);
-  return { flat_ours: crossings(one.lines), flat_dagre: crossings(two.lines), flat_ours_ms: one.ms, flat_dagre_ms: two.ms, flat_operations: cells.length };
+  return {
+    flat_ours: crossings(one.lines),
+    flat_dagre: crossings(two.lines),
+    flat_ours_ms: one.ms,
+    flat_dagre_ms: two.ms,
+    flat_operations: cells.length,
+  };
 }
 
 const MOST_FLAT = 1500; // dagre takes minutes beyond

@@ -3,16 +3,17 @@
 import { readFileSync } from "node:fs";
 import { App } from "../src/app.ts";
 import { inflate, unpack } from "../src/data/decode.ts";
-import { Run, type Tables } from "../src/data/run.ts";
+import { Run } from "../src/data/run.ts";
+import type { Tables } from "../src/data/tables.ts";
 
 const text = readFileSync(process.argv[2], "utf8");
 const part = (id: string): string => new RegExp(`id="${id}">([^<]*)<`).exec(text)![1];
 const tables = JSON.parse(part("tables")) as Tables;
 const clock = (name: string, from: number): number => {
-  console.log(name.padEnd(12), ((process.cpuUsage().user / 1000) - from).toFixed(1), "ms");
-  return (process.cpuUsage().user / 1000);
+  console.log(name.padEnd(12), (process.cpuUsage().user / 1000 - from).toFixed(1), "ms");
+  return process.cpuUsage().user / 1000;
 };
-let at = (process.cpuUsage().user / 1000);
+let at = process.cpuUsage().user / 1000;
 const bytes = await inflate(part("columns"));
 at = clock("inflate", at);
 const run = new Run(tables, await unpack(tables.directory, bytes));

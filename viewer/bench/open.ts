@@ -3,10 +3,11 @@
 import { readFileSync } from "node:fs";
 import { App } from "../src/app.ts";
 import { inflate, unpack } from "../src/data/decode.ts";
-import { Run, type Tables } from "../src/data/run.ts";
+import { Run } from "../src/data/run.ts";
+import type { Tables } from "../src/data/tables.ts";
 import { face, HEADER, headerWidth } from "../src/draw/measure.ts";
 import { Layout } from "../src/layout/frames.ts";
-import { openAll } from "../src/tree/openings.ts";
+import { openAll } from "../src/tree/expansion.ts";
 import { compose } from "../src/tree/picture.ts";
 
 const text = readFileSync(process.argv[2], "utf8");
@@ -33,6 +34,12 @@ for (let round = 0; round < 3; round++) {
     at = now();
     const results = new Layout().all(picture.specs);
     clock(`layout ${picture.frames.length} frames`, at);
-    console.log("crossings", results.reduce((sum, result) => sum + result.crossings, 0), Math.round(results[0].width), "×", Math.round(results[0].height));
+    console.log(
+      "crossings",
+      results.reduce((sum, result) => sum + result.crossings, 0),
+      Math.round(results[0].width),
+      "×",
+      Math.round(results[0].height),
+    );
   }
 }

@@ -1,7 +1,7 @@
 /** The state of the page: what is open, selected and coloured; every panel reads it and listens to its changes. */
 
 import type { Run } from "./data/run.ts";
-import { PHASES } from "./data/run.ts";
+import { Phase, PHASES } from "./data/schema.gen.ts";
 import { fillOf, measures, rangeOf, type Measure, type Range } from "./draw/heat.ts";
 import { face, HEADER, headerWidth } from "./draw/measure.ts";
 import type { Look, Paint } from "./draw/painter.ts";
@@ -12,15 +12,22 @@ import { LayoutClient } from "./layout/client.ts";
 import { ROOM, type Room } from "./layout/layered.ts";
 import { rootBox, type Box } from "./tree/box.ts";
 import { Forest } from "./tree/forest.ts";
-import { closeAll, eachShown, openAll, openAtFirst, openingOf, openToDepth, wayTo, wayToCall } from "./tree/openings.ts";
+import {
+  closeAll,
+  eachShown,
+  openAll,
+  openAtFirst,
+  openingOf,
+  openToDepth,
+  wayTo,
+  wayToCall,
+} from "./tree/expansion.ts";
 import { compose } from "./tree/picture.ts";
 
 export type Mode = "side" | "over" | "forward" | "backward" | "optimizer";
-export type Happening = "scene" | "select" | "look" | "camera";
+export type PageEvent = "scene" | "select" | "look" | "camera";
 
 const MOST_TO_OPEN = 60_000;
-const BACKWARD = 1;
-const OPTIMIZER = 2;
 
 export class App {
   readonly client = new LayoutClient();
@@ -43,10 +50,10 @@ export class App {
   layoutMs = 0;
   room: Room = ROOM; // what the picture should fit in, to be read without zooming
   private readonly rootsByPhases = new Map<string, Box>();
-  private readonly listeners = new Map<Happening, (() => void)[]>();
+  private readonly listeners = new Map<PageEvent, (() => void)[]>();
   private levels: number | undefined;
   private turn = 0;
-  private bright: Look["bright"] = [];
+  private highlighted: Look["highlighted"] = [];
   private links: [Hit, Hit][] = [];
 
   constructor(readonly run: Run) {
@@ -67,21 +74,27 @@ export class App {
     this.roots = this.rootsFor(this.mode);
   }
 
-  on(happening: Happening, act: () => void): void {
-    this.listeners.set(happening, [...(this.listeners.get(happening) ?? []), act]);
+  on(event: PageEvent, act: () => void): void {
+    this.listeners.set(event, [...(this.listeners.get(event) ?? []), act]);
   }
 
-  tell(happening: Happening): void {
-    for (const act of this.listeners.get(happening) ?? []) act();
+  emit(event: PageEvent): void {
+    for (const act of this.listeners.get(event) ?? []) act();
   }
 
   get theme(): Theme {
-    const dark = this.themeChoice === "auto" ? matchMedia("(prefers-color-scheme: dark)").matches : this.themeChoice === "dark";
+    const dark =
+      this.themeChoice === "auto" ? matchMedia("(prefers-color-scheme: dark)").matches : this.themeChoice === "dark";
     return dark ? DARK : LIGHT;
   }
 
   private rootsFor(mode: Mode): Box[] {
-    const sets = mode === "side" ? this.phases.map((phase) => [phase]) : mode === "over" ? [this.phases] : [[PHASES.indexOf(mode)]];
+    const sets =
+      mode === "side"
+        ? this.phases.map((phase) => [phase])
+        : mode === "over"
+          ? [this.phases]
+          : [[PHASES.indexOf(mode)]];
     return sets.map((phases) => this.rootOf(phases));
   }
 
@@ -110,11 +123,11 @@ export class App {
   /** The box of the present trees that stands for what another one stood for. */
   private closest(box: Box): Box | null {
     for (const root of this.roots) {
-      let found: Box | null = null;
+      let result: Box | null = null;
       eachShown(root, (other) => {
-        if (other.elements[0] === box.elements[0] && other.kind === box.kind) found ??= other;
+        if (other.elements[0] === box.elements[0] && other.kind === box.kind) result ??= other;
       });
-      if (found) return found;
+      if (result) return result;
     }
     return null;
   }
@@ -124,17 +137,21 @@ export class App {
     const turn = ++this.turn;
     const started = performance.now();
     const parts = this.roots.map((root) => {
-      const up = this.mode === "side" && root.forest.phases[0] === 1;
-      return { picture: compose(root, { views: this.views, up, measure: face, header: HEADER, headerWidth }), up, title: titleOf(root) };
+      const up = this.mode === "side" && root.forest.phases[0] === Phase.BACKWARD;
+      return {
+        picture: compose(root, { views: this.views, up, measure: face, header: HEADER, headerWidth }),
+        up,
+        title: titleOf(root),
+      };
     });
     const scene = await laidOut(this.client, parts, this.room);
     if (turn !== this.turn) return false;
     this.scene = scene;
     this.layoutMs = performance.now() - started;
-    this.warm();
+    this.computeHeatRange();
     this.mark(this.markedNodes);
-    this.brighten();
-    this.tell("scene");
+    this.highlight();
+    this.emit("scene");
     return true;
   }
 
@@ -164,8 +181,8 @@ export class App {
   select(box: Box | null, node = box ? box.node : -1): void {
     this.selected = box;
     this.node = node;
-    this.brighten();
-    this.tell("select");
+    this.highlight();
+    this.emit("select");
   }
 
   /** Select an operation: its own box, or what stands for it. */
@@ -185,15 +202,17 @@ export class App {
 
   /** Select the call of a module, opening what is around it. */
   pickScope(scope: number): Box | null {
-    const ordered = [...this.roots].sort((a, b) => Number(b.forest.phases.includes(0)) - Number(a.forest.phases.includes(0)));
+    const ordered = [...this.roots].sort(
+      (a, b) => Number(b.forest.phases.includes(Phase.FORWARD)) - Number(a.forest.phases.includes(Phase.FORWARD)),
+    );
     for (const root of ordered) {
       const { forest } = root;
       if (forest.start[scope] === forest.end[scope]) continue;
-      const found = wayToCall(root, scope);
-      if (!found) continue;
-      this.selected = found;
+      const box = wayToCall(root, scope);
+      if (!box) continue;
+      this.selected = box;
       this.node = -1;
-      return found;
+      return box;
     }
     return null;
   }
@@ -205,33 +224,36 @@ export class App {
       this.marked = null;
       return;
     }
-    const found = new Set<Box>();
+    const results = new Set<Box>();
     for (const { picture } of this.scene.columns) {
       const { forest, leaf, items, frames } = picture;
-      for (let place = 0; place < forest.total; place++) {
-        if (nodes[forest.order[place]] && leaf[place] >= 0) found.add(items[leaf[place]].box);
+      for (let position = 0; position < forest.total; position++) {
+        if (nodes[forest.order[position]] && leaf[position] >= 0) results.add(items[leaf[position]].box);
       }
       for (let frame = frames.length - 1; frame > 0; frame--) {
-        if (frames[frame].items.some((item) => item >= 0 && found.has(items[item].box))) found.add(items[frames[frame].item].box);
+        if (frames[frame].items.some((item) => item >= 0 && results.has(items[item].box)))
+          results.add(items[frames[frame].item].box);
       }
     }
-    this.marked = found;
+    this.marked = results;
   }
 
   setHeat(id: string): void {
     this.heat = this.measures.find((measure) => measure.id === id) ?? null;
-    this.warm();
-    this.tell("look");
+    this.computeHeatRange();
+    this.emit("look");
   }
 
-  private warm(): void {
+  private computeHeatRange(): void {
     if (!this.heat || !this.scene) return;
-    const drawn = this.scene.columns.flatMap(({ picture }) => picture.items.flatMap(({ box, own }) => (own < 0 ? [box] : [])));
+    const drawn = this.scene.columns.flatMap(({ picture }) =>
+      picture.items.flatMap(({ box, own }) => (own < 0 ? [box] : [])),
+    );
     this.range = rangeOf(this.heat, drawn);
   }
 
-  private brighten(): void {
-    this.bright = [];
+  private highlight(): void {
+    this.highlighted = [];
     this.links = [];
     if (!this.scene || !this.selected) return;
     const hit = this.scene.find(this.selected);
@@ -260,7 +282,7 @@ export class App {
         for (const number of byEnd.get(item) ?? []) {
           const other = as === "producer" ? edges[number].source : edges[number].target;
           if (inside.has(other)) continue;
-          this.bright.push({ column, edge: number, as });
+          this.highlighted.push({ column, edge: number, as });
           if (!seen.has(other)) next.push(other);
           seen.add(other);
         }
@@ -271,11 +293,11 @@ export class App {
 
   /** Forward to backward and back: the boxes of the other phase that hold operations which belong to this one's. */
   private linksOf(box: Box, hit: Hit): [Hit, Hit][] {
-    const found = new Map<string, [Hit, Hit]>();
+    const results = new Map<string, [Hit, Hit]>();
     const { run, scene } = this;
     if (!scene || scene.columns.length < 2 || box.start < 0) return [];
-    for (let place = box.start; place < box.end && found.size < 40; place++) {
-      const node = box.forest.order[place];
+    for (let position = box.start; position < box.end && results.size < 40; position++) {
+      const node = box.forest.order[position];
       const others = run.nodeLink[node] >= 0 ? [run.nodeLink[node]] : run.linked(node);
       for (const other of [...others, ...this.updates(node)]) {
         const column = scene.columns.findIndex(({ picture }) => picture.forest.position[other] >= 0);
@@ -286,36 +308,52 @@ export class App {
         while (box.level >= 0 && picture.items[item].box.level > box.level && picture.items[item].frame > 0) {
           item = picture.frames[picture.items[item].frame].item;
         }
-        found.set(`${column},${item}`, [hit, { column, item }]);
+        results.set(`${column},${item}`, [hit, { column, item }]);
       }
     }
-    return [...found.values()];
+    return [...results.values()];
   }
 
   /** Between the backward pass and the optimizer: who reads what an operation made, or made what it reads. */
   private updates(node: number): number[] {
     const { run } = this;
-    if (!this.phases.includes(OPTIMIZER)) return [];
-    const other = run.nodePhase[node] === OPTIMIZER ? run.producers(node) : run.nodePhase[node] === BACKWARD ? run.users(node) : [];
-    return other.filter((one) => run.nodePhase[one] + run.nodePhase[node] === OPTIMIZER + BACKWARD);
+    if (!this.phases.includes(Phase.OPTIMIZER)) return [];
+    const other =
+      run.nodePhase[node] === Phase.OPTIMIZER
+        ? run.producers(node)
+        : run.nodePhase[node] === Phase.BACKWARD
+          ? run.users(node)
+          : [];
+    return other.filter((amount) => run.nodePhase[amount] + run.nodePhase[node] === Phase.OPTIMIZER + Phase.BACKWARD);
   }
 
   get look(): Look {
     const { theme } = this;
     return {
-      theme, paint: (box) => this.paint(box, theme), selected: this.selected, hover: this.hover,
-      bright: this.bright, marked: this.marked, links: this.links, labels: this.labels, warm: this.heat !== null,
+      theme,
+      paint: (box) => this.paint(box, theme),
+      selected: this.selected,
+      hover: this.hover,
+      highlighted: this.highlighted,
+      marked: this.marked,
+      links: this.links,
+      labels: this.labels,
+      isHeat: this.heat !== null,
     };
   }
 
   paint(box: Box, theme: Theme): Paint {
-    const accent = theme.dark ? blend(FAMILIES[this.family(box)] ?? FAMILIES.module, "#ffffff", 0.12) : (FAMILIES[this.family(box)] ?? FAMILIES.module);
-    if (box.kind === "input" || box.kind === "output") return { fill: theme.card, accent: FAMILIES.module, far: FAMILIES.module };
+    const accent = theme.dark
+      ? blend(FAMILIES[this.family(box)] ?? FAMILIES.module, "#ffffff", 0.12)
+      : (FAMILIES[this.family(box)] ?? FAMILIES.module);
+    if (box.kind === "input" || box.kind === "output")
+      return { fill: theme.card, accent: FAMILIES.module, far: FAMILIES.module };
     if (this.heat) {
       const fill = fillOf(this.heat, this.range, box, theme);
       return { fill, accent, far: fill };
     }
-    if (this.run.difference) return { fill: theme.difference[box.difference], accent, far: theme.differenceFar[box.difference] };
+    if (this.run.difference)
+      return { fill: theme.difference[box.difference], accent, far: theme.differenceFar[box.difference] };
     const isPlain = box.kind !== "op" && this.family(box) === "module";
     return { fill: isPlain ? theme.card : blend(theme.card, accent, theme.dark ? 0.22 : 0.13), accent, far: accent };
   }
@@ -323,9 +361,9 @@ export class App {
   private readonly families = new Map<Box, string>();
 
   family(box: Box): string {
-    let found = this.families.get(box);
-    if (found === undefined) this.families.set(box, (found = this.findFamily(box)));
-    return found;
+    let result = this.families.get(box);
+    if (result === undefined) this.families.set(box, (result = this.findFamily(box)));
+    return result;
   }
 
   private findFamily(box: Box): string {
@@ -336,7 +374,9 @@ export class App {
     if (element >= 0) return run.data.families[run.name(element)] ?? "elementwise";
     const { forest } = box;
     // In a captured program every operation is inside the call of a function: what counts is what that runs.
-    const inner = Array.from(forest.elements(~element)).flatMap((other) => (other < 0 && run.module(~other)[2] === "function" ? Array.from(forest.elements(~other)) : [other]));
+    const inner = Array.from(forest.elements(~element)).flatMap((other) =>
+      other < 0 && run.module(~other)[2] === "function" ? Array.from(forest.elements(~other)) : [other],
+    );
     if (inner.some((other) => other < 0)) return "module";
     const named = run.data.class_families[run.module(~element)[1]];
     if (named && !["elementwise", "memory", "reduction"].includes(named)) return named;
@@ -355,16 +395,16 @@ function titleOf(root: Box): string {
 
 /** An item and, if it is a frame, all that lies in it. */
 function withinOf(picture: { items: { own: number }[]; frames: { items: number[] }[] }, item: number): Set<number> {
-  const found = new Set([item]);
+  const results = new Set([item]);
   const stack = [item];
   while (stack.length) {
     const { own } = picture.items[stack.pop()!];
     if (own < 0) continue;
     for (const inner of picture.frames[own].items) {
       if (inner < 0) continue;
-      found.add(inner);
+      results.add(inner);
       stack.push(inner);
     }
   }
-  return found;
+  return results;
 }

@@ -1,14 +1,23 @@
 /** Elements from plain values; text is always text. */
 
 type Child = Node | string | null | undefined | false;
-type Props = { class?: string; title?: string; on?: Record<string, (event: Event) => void>; [name: string]: unknown };
+type Attribute = string | number | boolean | null | undefined;
+interface Props {
+  on?: Record<string, (event: Event) => void>;
+  [name: string]: Attribute | Record<string, (event: Event) => void>;
+}
 
-export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  props: Props = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === false || value === null) continue;
-    if (name === "on") for (const [event, act] of Object.entries(value as object)) element.addEventListener(event, act);
-    else if (name === "class") element.className = String(value);
+    if (typeof value === "object") {
+      for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
+    } else if (name === "class") element.className = String(value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children) if (child !== null && child !== undefined && child !== false) element.append(child);

@@ -1,16 +1,16 @@
 /** The page around the graph: bar, panels, dock; it puts the parts together and carries out what they ask for. */
 
 import type { App, Mode } from "./app.ts";
-import { PHASES } from "./data/run.ts";
+import { PHASES } from "./data/schema.gen.ts";
 import { button, h, replace } from "./dom.ts";
 import { plural } from "./data/text.ts";
 import { absentMeasures } from "./draw/heat.ts";
 import { View } from "./draw/view.ts";
 import { actionsOf } from "./input/actions.ts";
 import { applyOpen, decode, encode } from "./input/hash.ts";
-import { openForFirstLook } from "./input/first.ts";
+import { openFirstView } from "./input/first_view.ts";
 import { listen } from "./input/keyboard.ts";
-import { Settling } from "./input/settle.ts";
+import { ResizeDebounce } from "./input/resize_debounce.ts";
 import { sideGrip } from "./input/sidebar.ts";
 import { Details } from "./panels/details.ts";
 import { copyMarkdown, saveJson, savePng, saveSvg } from "./panels/exports.ts";
@@ -22,7 +22,7 @@ import { SearchBox } from "./panels/searchbox.ts";
 import { Summary } from "./panels/summary.ts";
 import { Timeline } from "./panels/timeline.ts";
 import type { Box } from "./tree/box.ts";
-import { depthOf, eachShown, openingOf } from "./tree/openings.ts";
+import { depthOf, eachShown, openingOf } from "./tree/expansion.ts";
 
 const NARROW = 820; // pixels: below, the side panel lies on the graph
 
@@ -47,7 +47,7 @@ export class Shell {
   private readonly depth = h("span", { class: "depth" });
   docked = "";
   tab = "summary";
-  private settling!: Settling;
+  private resizeDebounce!: ResizeDebounce;
   private hashWait = 0;
   private hashReady = false;
 
@@ -56,7 +56,11 @@ export class Shell {
     const go = (node: number): void => void this.goNode(node);
     const goScope = (scope: number): void => void this.goScope(scope);
     this.details = new Details(app, go, goScope, () => void this.copy());
-    this.modules = new ModuleTable(app, (scope, stay) => void this.goScope(scope, stay), () => this.later());
+    this.modules = new ModuleTable(
+      app,
+      (scope, stay) => void this.goScope(scope, stay),
+      () => this.later(),
+    );
     this.summary = new Summary(app, go, goScope);
     this.search = new SearchBox(app, go, goScope, () => this.view.redraw());
     this.timeline = new Timeline(app, go);
@@ -87,32 +91,70 @@ export class Shell {
     const { meta } = app.run.data;
     const title = String(meta.model ?? "run");
     this.fillSelects();
-    const save = h("details", { class: "menu" }, h("summary", { title: "Save or copy" }, "Save"),
-      h("div", { class: "menu-body" },
+    const save = h(
+      "details",
+      { class: "menu" },
+      h("summary", { title: "Save or copy" }, "Save"),
+      h(
+        "div",
+        { class: "menu-body" },
         button("View as SVG", "All that is open, as SVG (s)", () => saveSvg(app)),
         button("View as PNG", "All that is open, as PNG", () => void savePng(app)),
-        button("Selection as JSON", "Every fact of the selected operations", () => { if (this.isSelected()) saveJson(app); }),
+        button("Selection as JSON", "Every fact of the selected operations", () => {
+          if (this.isSelected()) saveJson(app);
+        }),
         button("Copy as Markdown", "The selection as a table to paste (c)", () => void this.copy()),
-        button("Copy link", "An address that brings back this view", () => void this.copyLink())));
-    save.addEventListener("click", (event) => { if ((event.target as HTMLElement).tagName === "BUTTON") save.open = false; });
-    document.addEventListener("pointerdown", (event) => { if (!save.contains(event.target as Node)) save.open = false; });
-    document.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !save.open) return;
-      save.open = false;
-      event.stopImmediatePropagation();
-    }, { capture: true });
-    const bar = h("header", { class: "bar" },
-      h("div", { class: "brand", title }, h("b", {}, title), h("span", { class: "sub" }, plural(app.run.count, "operation"))),
+        button("Copy link", "An address that brings back this view", () => void this.copyLink()),
+      ),
+    );
+    save.addEventListener("click", (event) => {
+      if ((event.target as HTMLElement).tagName === "BUTTON") save.open = false;
+    });
+    document.addEventListener("pointerdown", (event) => {
+      if (!save.contains(event.target as Node)) save.open = false;
+    });
+    document.addEventListener(
+      "keydown",
+      (event) => {
+        if (event.key !== "Escape" || !save.open) return;
+        save.open = false;
+        event.stopImmediatePropagation();
+      },
+      { capture: true },
+    );
+    const bar = h(
+      "header",
+      { class: "bar" },
+      h(
+        "div",
+        { class: "brand", title },
+        h("b", {}, title),
+        h("span", { class: "sub" }, plural(app.run.count, "operation")),
+      ),
       this.search.element,
-      h("div", { class: "tools" },
+      h(
+        "div",
+        { class: "tools" },
         this.mode,
-        h("span", { class: "group", title: "Depth: how many levels are open" },
-          button("−", "One level less", () => void this.changeDepth(-1)), this.depth, button("+", "One level more", () => void this.changeDepth(1)), button("all", "Open everything (e)", () => void this.openEverything())),
+        h(
+          "span",
+          { class: "group", title: "Depth: how many levels are open" },
+          button("−", "One level less", () => void this.changeDepth(-1)),
+          this.depth,
+          button("+", "One level more", () => void this.changeDepth(1)),
+          button("all", "Open everything (e)", () => void this.openEverything()),
+        ),
         this.heat,
-        h("span", { class: "group" }, button("Fit", "Fit all in the window (f)", () => void this.fit())),
+        h(
+          "span",
+          { class: "group" },
+          button("Fit", "Fit all in the window (f)", () => void this.fit()),
+        ),
         save,
         button("◐", "Dark or light (d)", () => this.switchTheme(), { class: "icon" }),
-        button("?", "Keys (?)", () => this.help.showModal(), { class: "icon" })));
+        button("?", "Keys (?)", () => this.help.showModal(), { class: "icon" }),
+      ),
+    );
     const tabs = h("div", { class: "tabs", role: "tablist" });
     for (const name of ["summary", "details", "modules"]) {
       const tab = button(name[0].toUpperCase() + name.slice(1), name, () => this.showTab(name), { role: "tab" });
@@ -121,25 +163,54 @@ export class Shell {
     }
     tabs.append(button("»", "Hide this panel", () => this.showSide(false), { class: "icon hide" }));
     const dockTabs = h("div", { class: "dock-tabs" });
-    for (const [name, label] of [["memory", "Memory timeline"], ["time", "Time flame chart"]]) {
+    for (const [name, label] of [
+      ["memory", "Memory timeline"],
+      ["time", "Time flame chart"],
+    ]) {
       const tab = button(label, `${label} (${name[0]})`, () => this.showDock(this.docked === name ? "" : name));
       this.dockTabs.set(name, tab);
       dockTabs.append(tab);
     }
-    const zoom = h("div", { class: "zoom" }, button("+", "Zoom in (+)", () => this.view.zoom(1.3)), button("−", "Zoom out (−)", () => this.view.zoom(1 / 1.3)));
+    const zoom = h(
+      "div",
+      { class: "zoom" },
+      button("+", "Zoom in (+)", () => this.view.zoom(1.3)),
+      button("−", "Zoom out (−)", () => this.view.zoom(1 / 1.3)),
+    );
     const corner = button("«", "Show the panel", () => this.showSide(true), { class: "icon show-side" });
     const key = h("details", { class: "legend-box" }, h("summary", {}, "Legend"), this.legend);
     const aside = h("aside", { "aria-label": "Facts" });
-    aside.append(sideGrip(aside, () => this.view.redraw()), tabs, this.side);
+    aside.append(
+      sideGrip(aside, () => this.view.redraw()),
+      tabs,
+      this.side,
+    );
     document.body.append(
       bar,
-      h("main", {}, h("div", { class: "stage" }, this.view.canvas, this.view.tip, key, this.view.mini.canvas, zoom, corner, this.toast, app.run.count ? null : h("p", { class: "nothing" }, "No operation ran, so there is no graph to draw.")),
-        h("footer", {}, dockTabs, this.status), this.dock),
+      h(
+        "main",
+        {},
+        h(
+          "div",
+          { class: "stage" },
+          this.view.canvas,
+          this.view.tip,
+          key,
+          this.view.mini.canvas,
+          zoom,
+          corner,
+          this.toast,
+          app.run.count ? null : h("p", { class: "nothing" }, "No operation ran, so there is no graph to draw."),
+        ),
+        h("footer", {}, dockTabs, this.status),
+        this.dock,
+      ),
       aside,
-      this.help);
+      this.help,
+    );
     this.view.overlays = [key, zoom, corner, aside]; // the last lies on the graph where the window is narrow
-    this.settling = new Settling(app, this.view, key);
-    this.settling.foldLegend();
+    this.resizeDebounce = new ResizeDebounce(app, this.view, key);
+    this.resizeDebounce.foldLegend();
     new ResizeObserver(() => document.body.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
     document.body.classList.toggle("no-side", innerWidth <= NARROW);
     this.showTab("summary");
@@ -147,10 +218,23 @@ export class Shell {
 
   private fillSelects(): void {
     const { app } = this;
-    replace(this.heat, h("option", { value: "" }, "Heat: off"), ...app.measures.map((measure) => h("option", { value: measure.id }, `Heat: ${measure.label}`)),
-      ...absentMeasures(app.run).map(([label, call]) => h("option", { disabled: true, title: call }, `Heat: ${label} (${call})`)));
+    replace(
+      this.heat,
+      h("option", { value: "" }, "Heat: off"),
+      ...app.measures.map((measure) => h("option", { value: measure.id }, `Heat: ${measure.label}`)),
+      ...absentMeasures(app.run).map(([label, call]) =>
+        h("option", { disabled: true, title: call }, `Heat: ${label} (${call})`),
+      ),
+    );
     this.heat.addEventListener("change", () => app.setHeat(this.heat.value));
-    const modes: [Mode, string][] = app.phases.length > 1 ? [["side", "Side by side"], ["over", "Overlaid"], ...app.phases.map((phase): [Mode, string] => [PHASES[phase] as Mode, `Only ${PHASES[phase]}`])] : [["side", app.phases.length ? `Only ${PHASES[app.phases[0]]}` : "Nothing ran"]];
+    const modes: [Mode, string][] =
+      app.phases.length > 1
+        ? [
+            ["side", "Side by side"],
+            ["over", "Overlaid"],
+            ...app.phases.map((phase): [Mode, string] => [PHASES[phase] as Mode, `Only ${PHASES[phase]}`]),
+          ]
+        : [["side", app.phases.length ? `Only ${PHASES[app.phases[0]]}` : "Nothing ran"]];
     this.mode.hidden = !app.phases.length;
     replace(this.mode, ...modes.map(([mode, label]) => h("option", { value: mode }, label)));
     this.mode.addEventListener("change", () => void this.setMode(this.mode.value as Mode));
@@ -173,7 +257,7 @@ export class Shell {
   /** All of it in the window; where that has changed much since, laid out anew for it. */
   async fit(): Promise<void> {
     const { app, view } = this;
-    const changed = this.settling.isOtherRoom();
+    const changed = this.resizeDebounce.isOtherRoom();
     if (changed) {
       app.room = view.room;
       await app.relayout();
@@ -200,7 +284,10 @@ export class Shell {
     const old = before ? app.scene!.rect(before) : null;
     if (!(await app.relayout())) return;
     const after = anchor && app.scene!.find(anchor);
-    if (!old || !after) return view.redraw();
+    if (!old || !after) {
+      view.redraw();
+      return;
+    }
     const now = app.scene!.rect(after);
     const { scale } = view.camera;
     view.camera.x += (old.x + old.w / 2 - now.x - now.w / 2) * scale;
@@ -255,7 +342,7 @@ export class Shell {
   private showSide(shown: boolean): void {
     document.body.classList.toggle("no-side", !shown);
     this.view.redraw();
-    this.settling.soon();
+    this.resizeDebounce.soon();
   }
 
   showTab(name: string): void {
@@ -263,7 +350,10 @@ export class Shell {
     for (const [other, tab] of this.tabs) tab.setAttribute("aria-selected", String(other === name));
     if (name === "modules") this.modules.show();
     if (name === "summary") this.summary.show();
-    replace(this.side, { summary: this.summary.element, details: this.details.element, modules: this.modules.element }[name]!);
+    replace(
+      this.side,
+      { summary: this.summary.element, details: this.details.element, modules: this.modules.element }[name],
+    );
     document.body.classList.toggle("wide-side", name === "modules");
     this.later();
   }
@@ -287,7 +377,7 @@ export class Shell {
 
   applyTheme(): void {
     document.documentElement.dataset.theme = this.app.theme.dark ? "dark" : "light";
-    this.app.tell("look");
+    this.app.emit("look");
   }
 
   private drawLegend(): void {
@@ -311,9 +401,9 @@ export class Shell {
   private toastWait = 0;
 
   private isSelected(): boolean {
-    const found = this.app.selected !== null || this.app.node >= 0;
-    if (!found) this.say("nothing is selected: click a box first");
-    return found;
+    const result = this.app.selected !== null || this.app.node >= 0;
+    if (!result) this.say("nothing is selected: click a box first");
+    return result;
   }
 
   async copy(): Promise<void> {
@@ -323,7 +413,10 @@ export class Shell {
   }
 
   private async copyLink(): Promise<void> {
-    if (location.protocol === "about:") return this.say("inside a notebook there are no links: save the page with t.save(\"model.html\") to have them");
+    if (location.protocol === "about:") {
+      this.say('inside a notebook there are no links: save the page with t.save("model.html") to have them');
+      return;
+    }
     this.writeHash();
     try {
       await navigator.clipboard.writeText(location.href);
@@ -365,12 +458,16 @@ export class Shell {
     if (wanted.open === "all") app.openEverything();
     else if (wanted.open) for (const root of app.roots) applyOpen(root, wanted.open);
     if (wanted.node >= 0 && wanted.node < app.run.count) app.pickNode(wanted.node, true);
-    else if (wanted.selected) for (const root of app.roots) eachShown(root, (box) => { if (box.key === wanted.selected) app.selected = box; });
+    else if (wanted.selected)
+      for (const root of app.roots)
+        eachShown(root, (box) => {
+          if (box.key === wanted.selected) app.selected = box;
+        });
     if (wanted.heat) app.setHeat(wanted.heat);
     this.drawLegend();
     app.room = wanted.room ?? view.room;
     if (wanted.open || wanted.node >= 0 || wanted.selected) await app.relayout();
-    else await openForFirstLook(app, view);
+    else await openFirstView(app, view);
     if (wanted.heat) {
       this.heat.value = wanted.heat;
       app.setHeat(wanted.heat);

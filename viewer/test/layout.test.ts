@@ -5,7 +5,7 @@ import { arrange, type Cells, type Lines, type Sheet } from "../src/layout/layer
 import { Spreader } from "../src/layout/place.ts";
 import { rootBox, type Box } from "../src/tree/box.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { openAll } from "../src/tree/openings.ts";
+import { openAll } from "../src/tree/expansion.ts";
 import { compose } from "../src/tree/picture.ts";
 import { checkpointed, tower } from "./samples.ts";
 
@@ -14,15 +14,23 @@ function random(seed: number): () => number {
 }
 
 function makeCells(count: number, size: () => [number, number]): Cells {
-  const cells = { w: new Float64Array(count), h: new Float64Array(count), order: Int32Array.from({ length: count }, (_, i) => i), edge: new Uint8Array(count) };
+  const cells = {
+    w: new Float64Array(count),
+    h: new Float64Array(count),
+    order: Int32Array.from({ length: count }, (_, i) => i),
+    edge: new Uint8Array(count),
+  };
   for (let i = 0; i < count; i++) [cells.w[i], cells.h[i]] = size();
   return cells;
 }
 
 function makeLines(pairs: [number, number][]): Lines {
   return {
-    src: Int32Array.from(pairs, ([a]) => a), dst: Int32Array.from(pairs, ([, b]) => b), key: Int32Array.from(pairs, ([a]) => a),
-    exit: new Float64Array(pairs.length), entry: new Float64Array(pairs.length),
+    src: Int32Array.from(pairs, ([a]) => a),
+    dst: Int32Array.from(pairs, ([, b]) => b),
+    key: Int32Array.from(pairs, ([a]) => a),
+    exit: new Float64Array(pairs.length),
+    entry: new Float64Array(pairs.length),
   };
 }
 
@@ -32,24 +40,40 @@ function check(cells: Cells, pairs: [number, number][], sheet: Sheet): void {
   const count = cells.w.length;
   for (let a = 0; a < count; a++) {
     for (let b = a + 1; b < count; b++) {
-      const apart = sheet.x[a] + cells.w[a] <= sheet.x[b] + 1e-6 || sheet.x[b] + cells.w[b] <= sheet.x[a] + 1e-6 || sheet.y[a] + cells.h[a] <= sheet.y[b] + 1e-6 || sheet.y[b] + cells.h[b] <= sheet.y[a] + 1e-6;
+      const apart =
+        sheet.x[a] + cells.w[a] <= sheet.x[b] + 1e-6 ||
+        sheet.x[b] + cells.w[b] <= sheet.x[a] + 1e-6 ||
+        sheet.y[a] + cells.h[a] <= sheet.y[b] + 1e-6 ||
+        sheet.y[b] + cells.h[b] <= sheet.y[a] + 1e-6;
       assert.ok(apart, `cells ${a} and ${b} overlap`);
     }
   }
   for (let line = 0; line < pairs.length; line++) {
     const points: [number, number][] = [];
-    for (let i = sheet.pathStart[line]; i < sheet.pathStart[line + 1]; i += 2) points.push([sheet.path[i], sheet.path[i + 1]]);
+    for (let i = sheet.pathStart[line]; i < sheet.pathStart[line + 1]; i += 2)
+      points.push([sheet.path[i], sheet.path[i + 1]]);
     const [a, b] = pairs[line];
     assert.ok(Math.abs(points[0][1] - sheet.y[a] - cells.h[a]) < 1e-6, "a line begins at the foot of its source");
     assert.ok(Math.abs(points[points.length - 1][1] - sheet.y[b]) < 1e-6, "and ends at the head of its target");
     for (let i = 1; i < points.length; i++) {
-      for (let cell = 0; cell < count; cell++) assert.ok(!crosses(points[i - 1], points[i], sheet.x[cell], sheet.y[cell], cells.w[cell], cells.h[cell]), `line ${a}→${b} crosses cell ${cell}`);
+      for (let cell = 0; cell < count; cell++)
+        assert.ok(
+          !crosses(points[i - 1], points[i], sheet.x[cell], sheet.y[cell], cells.w[cell], cells.h[cell]),
+          `line ${a}→${b} crosses cell ${cell}`,
+        );
     }
   }
 }
 
 /** Whether a segment passes through the inside of a box. */
-function crosses([x0, y0]: [number, number], [x1, y1]: [number, number], x: number, y: number, w: number, h: number): boolean {
+function crosses(
+  [x0, y0]: [number, number],
+  [x1, y1]: [number, number],
+  x: number,
+  y: number,
+  w: number,
+  h: number,
+): boolean {
   for (let step = 1; step < 16; step++) {
     const px = x0 + ((x1 - x0) * step) / 16;
     const py = y0 + ((y1 - y0) * step) / 16;
@@ -108,9 +132,21 @@ test("frames in frames: the same layer is laid out once, and lines meet at ports
   const root = rootBox(new Forest(tower(6), [0]));
   openAll(root, 1e6);
   for (const up of [false, true]) {
-    const picture = compose(root, { views: false, up, measure: () => ({ w: 100, h: 40 }), header: 30, headerWidth: () => 0 });
+    const picture = compose(root, {
+      views: false,
+      up,
+      measure: () => ({ w: 100, h: 40 }),
+      header: 30,
+      headerWidth: () => 0,
+    });
     const results = new Layout().all(picture.specs);
-    const layers = picture.frames.flatMap((frame, i) => (frame.item >= 0 && picture.items[frame.item].box.kind === "module" && picture.items[frame.item].box.type === "Block" ? [results[i]] : []));
+    const layers = picture.frames.flatMap((frame, i) =>
+      frame.item >= 0 &&
+      picture.items[frame.item].box.kind === "module" &&
+      picture.items[frame.item].box.type === "Block"
+        ? [results[i]]
+        : [],
+    );
     assert.equal(layers.length, 6);
     assert.equal(new Set(layers).size, 1);
     checkEnds(picture, results);
@@ -125,9 +161,14 @@ function checkEnds(picture: ReturnType<typeof compose>, results: FrameResult[]):
       const [x, y] = origin(picture, results, edge.lines[i]);
       const { path, pathStart } = results[edge.lines[i]];
       const line = edge.lines[i + 1];
-      ends.push([x + path[pathStart[line]], y + path[pathStart[line] + 1]], [x + path[pathStart[line + 1] - 2], y + path[pathStart[line + 1] - 1]]);
+      ends.push(
+        [x + path[pathStart[line]], y + path[pathStart[line] + 1]],
+        [x + path[pathStart[line + 1] - 2], y + path[pathStart[line + 1] - 1]],
+      );
     }
-    const loose = ends.filter((end, i) => !ends.some((other, j) => i !== j && Math.hypot(end[0] - other[0], end[1] - other[1]) < 0.01));
+    const loose = ends.filter(
+      (end, i) => !ends.some((other, j) => i !== j && Math.hypot(end[0] - other[0], end[1] - other[1]) < 0.01),
+    );
     assert.equal(loose.length, 2, "only the two ends of an edge are loose");
   }
 }
@@ -137,18 +178,34 @@ test("what is computed again stands before what reads it, and its lines pass eve
     const root = rootBox(new Forest(checkpointed(), phases));
     openAll(root, 1e6);
     const up = phases.length === 1;
-    const picture = compose(root, { views: false, up, measure: () => ({ w: 100, h: 40 }), header: 30, headerWidth: () => 0 });
+    const picture = compose(root, {
+      views: false,
+      up,
+      measure: () => ({ w: 100, h: 40 }),
+      header: 30,
+      headerWidth: () => 0,
+    });
     const results = new Layout().all(picture.specs);
     checkEnds(picture, results);
     const item = (wanted: (box: Box) => boolean): number => picture.items.findIndex(({ box }) => wanted(box));
     const [net, again] = [item((box) => box.type === "Net"), item((box) => box.isMarked)];
     const top = (number: number): number => results[0].y[picture.items[number].cell];
     assert.ok(top(again) > top(net), "below: backward is read upwards, also where it is laid over forward");
-    assert.ok(picture.edges.some(({ source, target }) => picture.items[source].box.parent === picture.items[again].box && picture.items[target].frame !== picture.items[source].frame));
+    assert.ok(
+      picture.edges.some(
+        ({ source, target }) =>
+          picture.items[source].box.parent === picture.items[again].box &&
+          picture.items[target].frame !== picture.items[source].frame,
+      ),
+    );
   }
 });
 
-function origin(picture: ReturnType<typeof compose>, results: { x: Float64Array; y: Float64Array }[], frame: number): [number, number] {
+function origin(
+  picture: ReturnType<typeof compose>,
+  results: { x: Float64Array; y: Float64Array }[],
+  frame: number,
+): [number, number] {
   let [x, y] = [0, 0];
   while (picture.frames[frame].item >= 0) {
     const item = picture.items[picture.frames[frame].item];

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { search } from "../src/data/query.ts";
-import { ROLES } from "../src/data/run.ts";
+import { ROLES } from "../src/data/schema.gen.ts";
 import { plural } from "../src/data/text.ts";
 import { amountOf, duration, parseAmount, signed, size, sizes } from "../src/data/units.ts";
 import { Memory } from "../src/data/memory.ts";
@@ -33,31 +33,65 @@ test("a filter of modules takes all that is inside, and lists the calls", () => 
   assert.deepEqual(search(run, "class:Net").scopes, [1]);
   assert.equal(search(run, "class:Block").total, 9);
   assert.equal(search(run, "class:Block").scopes.length, 3);
-  assert.deepEqual(search(run, "path:layers.1").scopes.map((scope) => run.path(scope)), ["layers.1"]);
+  assert.deepEqual(
+    search(run, "path:layers.1").scopes.map((scope) => run.path(scope)),
+    ["layers.1"],
+  );
   assert.deepEqual(search(run, "class:Block op:relu").scopes, [], "a filter of operations asks for operations");
   assert.equal(search(run, "-class:Block").total, 2);
 });
 
 test("types and shapes as the page writes them", () => {
   const run = tower(2);
-  for (const text of ["dtype:f32", "dtype:float32", "dtype:f*", "shape:[4]", "shape:4", "self>=0ns"]) assert.equal(search(run, text).total, run.count, text);
-  const wide = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops: [{ name: "mul", scope: 0, reads: [-1], shape: [2, 64, 768] }] });
-  for (const text of ["shape:[2, 64, 768]", "shape:2x64x768", "shape:2,64,768", "shape:*x768", "shape:[2,*,768] op:mul"]) assert.equal(search(wide, text).total, 1, text);
+  for (const text of ["dtype:f32", "dtype:float32", "dtype:f*", "shape:[4]", "shape:4", "self>=0ns"])
+    assert.equal(search(run, text).total, run.count, text);
+  const wide = makeRun({
+    modules: [["", "run"]],
+    scopes: [[-1, 0]],
+    ops: [{ name: "mul", scope: 0, reads: [-1], shape: [2, 64, 768] }],
+  });
+  for (const text of [
+    "shape:[2, 64, 768]",
+    "shape:2x64x768",
+    "shape:2,64,768",
+    "shape:*x768",
+    "shape:[2,*,768] op:mul",
+  ])
+    assert.equal(search(wide, text).total, 1, text);
 });
 
 test("what is not drawn comes last", () => {
-  const ops = [{ name: "t", scope: 0, reads: [-1], view: true }, { name: "trace", scope: 0, reads: [0] }];
+  const ops = [
+    { name: "t", scope: 0, reads: [-1], view: true },
+    { name: "trace", scope: 0, reads: [0] },
+  ];
   const run = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops });
-  assert.deepEqual(search(run, "t").nodes.map((node) => run.name(node)), ["trace", "t"]);
+  assert.deepEqual(
+    search(run, "t").nodes.map((node) => run.name(node)),
+    ["trace", "t"],
+  );
 });
 
 test("characters that turn or hide text are written out", () => {
-  const run = makeRun({ modules: [["", "run"], ["\u202eRTL evil", "A\u200bB"]], scopes: [[-1, 0], [0, 1]], ops: [{ name: "mul", scope: 1, reads: [-1] }] });
+  const run = makeRun({
+    modules: [
+      ["", "run"],
+      ["\u202eRTL evil", "A\u200bB"],
+    ],
+    scopes: [
+      [-1, 0],
+      [0, 1],
+    ],
+    ops: [{ name: "mul", scope: 1, reads: [-1] }],
+  });
   assert.deepEqual(run.module(1).slice(0, 2), ["\\u202eRTL evil", "A\\u200bB"]);
 });
 
 test("a view of a parameter is a parameter", () => {
-  const ops = [{ name: "t", scope: 0, reads: [-1], view: true }, { name: "mm", scope: 0, reads: [0] }];
+  const ops = [
+    { name: "t", scope: 0, reads: [-1], view: true },
+    { name: "mm", scope: 0, reads: [0] },
+  ];
   const run = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops });
   (run.valueRole as Int32Array)[0] = ROLES.indexOf("parameter");
   assert.equal(ROLES[run.roleOf(run.outputs(0)[0])], "parameter");
@@ -71,7 +105,11 @@ test("what backward makes is no gradient where it shows something older or compu
   for (let node = 3; node < run.count; node++) (run.valueRole as Int32Array)[run.outputs(node)[0]] = gradient;
   const roles = (): string[] => [4, 5, 6, 7].map((node) => ROLES[run.roleOf(run.outputs(node)[0])]);
   assert.deepEqual(roles(), ["gradient", "gradient", "activation", "gradient"]);
-  const views = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops: [{ name: "t", scope: 0, reads: [-1], view: true, phase: 1 }] });
+  const views = makeRun({
+    modules: [["", "run"]],
+    scopes: [[-1, 0]],
+    ops: [{ name: "t", scope: 0, reads: [-1], view: true, phase: 1 }],
+  });
   (views.valueRole as Int32Array).set([parameter, gradient]);
   assert.equal(ROLES[views.roleOf(1)], "parameter");
 });
@@ -132,7 +170,11 @@ test("amounts", () => {
   assert.equal(duration(1_500_000), "1.50 ms");
   assert.equal(size(1536), "1.50 KiB");
   assert.equal(size(0), "0 B");
-  assert.deepEqual([34048, 34304, 1000, 1_023_000, 1_024_000].map(size), ["33.2 KiB", "33.5 KiB", "1000 B", "999 KiB", "0.98 MiB"], "as they are printed");
+  assert.deepEqual(
+    [34048, 34304, 1000, 1_023_000, 1_024_000].map(size),
+    ["33.2 KiB", "33.5 KiB", "1000 B", "999 KiB", "0.98 MiB"],
+    "as they are printed",
+  );
 });
 
 test("memory alive adds up at every operation", () => {
@@ -148,6 +190,12 @@ test("the flame chart has a bar for every call and every operation", () => {
   const run = tower(4);
   const { rows, isTime } = flame(run);
   assert.equal(isTime, false);
-  assert.equal(rows.reduce((sum, row) => sum + row.owner.filter((owner) => owner < 0).length, 0), run.count);
-  assert.equal(rows.reduce((sum, row) => sum + row.owner.filter((owner) => owner >= 0).length, 0), run.scopes - 1);
+  assert.equal(
+    rows.reduce((sum, row) => sum + row.owner.filter((owner) => owner < 0).length, 0),
+    run.count,
+  );
+  assert.equal(
+    rows.reduce((sum, row) => sum + row.owner.filter((owner) => owner >= 0).length, 0),
+    run.scopes - 1,
+  );
 });

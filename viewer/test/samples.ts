@@ -1,7 +1,8 @@
 /** Small runs made by hand. */
 
 import type { Column } from "../src/data/decode.ts";
-import { Run, type Tables } from "../src/data/run.ts";
+import { Run } from "../src/data/run.ts";
+import type { Tables } from "../src/data/tables.ts";
 
 export interface Op {
   name: string;
@@ -17,9 +18,53 @@ export interface Sample {
   modules: [path: string, type: string][]; // the first is the run
   scopes: [parent: number, module: number][];
   ops: Op[];
+  folds?: Fold[];
 }
 
-export function makeRun({ modules, scopes, ops }: Sample): Run {
+/** A stretch of a call's elements that repeats, where some phases are shown; `odd`: the instances that differ. */
+export interface Fold {
+  phases?: number[];
+  scope: number;
+  start: number;
+  period?: number;
+  times: number;
+  odd?: number[];
+}
+
+/** The columns that Python finds them as. */
+export function setFolds(run: Run, folds: Fold[]): void {
+  const set = (name: string, values: number[]): void => void run.columns.set(`fold_${name}`, Int32Array.from(values));
+  set(
+    "phases",
+    folds.map(({ phases = [0] }) => phases.reduce((bits, phase) => bits | (1 << phase), 0)),
+  );
+  set(
+    "scope",
+    folds.map(({ scope }) => scope),
+  );
+  set(
+    "start",
+    folds.map(({ start }) => start),
+  );
+  set(
+    "period",
+    folds.map(({ period = 1 }) => period),
+  );
+  set(
+    "times",
+    folds.map(({ times }) => times),
+  );
+  set(
+    "odd",
+    folds.flatMap(({ odd = [] }, fold) => odd.map(() => fold)),
+  );
+  set(
+    "odd_instance",
+    folds.flatMap(({ odd = [] }) => odd),
+  );
+}
+
+export function makeRun({ modules, scopes, ops, folds = [] }: Sample): Run {
   const names = [...new Set(ops.map((op) => op.name))];
   const shapes = [...new Set(["[4]", ...ops.map((op) => JSON.stringify(op.shape ?? [4]))])];
   const columns = new Map<string, Column>();
@@ -59,23 +104,43 @@ export function makeRun({ modules, scopes, ops }: Sample): Run {
   columns.set("result_value", ints([ops.length]));
   columns.set("metric:time_ns", ints(ops.map((_, i) => (i + 1) * 100)));
   const tables: Tables = {
-    version: 1, directory: [], uses: ["buffer or input", "activation"], limits: [], meta: { model: "Sample" }, families: {}, class_families: {}, arguments: {},
+    version: 1,
+    directory: [],
+    uses: ["buffer or input", "activation"],
+    limits: [],
+    meta: { model: "Sample" },
+    families: {},
+    class_families: {},
+    arguments: {},
     metrics: [{ name: "time_ns", along: "node", masked: false }],
     tables: {
       calls: names.map((name) => [`aten::${name}`, [{ tensor: 0 }], []]),
       types: shapes.map((shape) => ["float32", JSON.parse(shape) as number[], [1], "strided", false, false]),
       sites: [["model.py", 3, "forward"]],
       modules: modules.map(([path, type]) => [path, type, "module"]),
-      names: ["x"], devices: ["cpu"], results: [["output", "output"]], sources: {},
+      names: ["x"],
+      devices: ["cpu"],
+      results: [["output", "output"]],
+      sources: {},
     },
   };
-  return new Run(tables, columns);
+  const run = new Run(tables, columns);
+  setFolds(run, folds);
+  return run;
 }
 
 /** A model with a stem, so many equal layers of two operations with a skip, and a head; `odd` has another shape. */
 export function tower(layers: number, odd = -1): Run {
-  const modules: Sample["modules"] = [["", "run"], ["", "Net"], ["stem", "Linear"]];
-  const scopes: Sample["scopes"] = [[-1, 0], [0, 1], [1, 2]];
+  const modules: Sample["modules"] = [
+    ["", "run"],
+    ["", "Net"],
+    ["stem", "Linear"],
+  ];
+  const scopes: Sample["scopes"] = [
+    [-1, 0],
+    [0, 1],
+    [1, 2],
+  ];
   const ops: Op[] = [{ name: "addmm", scope: 2, reads: [-1] }];
   for (let layer = 0; layer < layers; layer++) {
     modules.push([`layers.${layer}`, "Block"]);
@@ -89,21 +154,42 @@ export function tower(layers: number, odd = -1): Run {
   modules.push(["head", "Linear"]);
   scopes.push([1, modules.length - 1]);
   ops.push({ name: "addmm", scope: scopes.length - 1, reads: [ops.length - 1] });
-  return makeRun({ modules, scopes, ops });
+  const folds = layers > 1 ? [{ scope: 1, start: 1, times: layers, odd: odd < 0 ? [] : [odd] }] : [];
+  return makeRun({ modules, scopes, ops, folds });
 }
 
 /** Forward and backward of two layers and a head, of which backward computes the first layer again: in a call outside of the model. */
 export function checkpointed(): Run {
-  const modules: Sample["modules"] = [["", "run"], ["", "Net"], ["layers.0", "Block"], ["layers.1", "Block"], ["head", "Linear"]];
-  const scopes: Sample["scopes"] = [[-1, 0], [0, 1], [1, 2], [1, 3], [1, 4], [0, 2]];
+  const modules: Sample["modules"] = [
+    ["", "run"],
+    ["", "Net"],
+    ["layers.0", "Block"],
+    ["layers.1", "Block"],
+    ["head", "Linear"],
+  ];
+  const scopes: Sample["scopes"] = [
+    [-1, 0],
+    [0, 1],
+    [1, 2],
+    [1, 3],
+    [1, 4],
+    [0, 2],
+  ];
   const [backward, recompute] = [1, 8];
-  const run = makeRun({ modules, scopes, ops: [
-    { name: "mm", scope: 2, reads: [-1] }, { name: "exp", scope: 3, reads: [0] }, { name: "addmm", scope: 4, reads: [1] },
-    { name: "ones_like", scope: 0, reads: [], phase: backward }, { name: "mm", scope: 4, reads: [3], phase: backward },
-    { name: "mul", scope: 3, reads: [4, 1], phase: backward },
-    { name: "mm", scope: 5, reads: [-1], phase: backward }, // once more, when backward has begun in the model
-    { name: "mul", scope: 2, reads: [5, 6], phase: backward },
-  ] });
+  const run = makeRun({
+    modules,
+    scopes,
+    ops: [
+      { name: "mm", scope: 2, reads: [-1] },
+      { name: "exp", scope: 3, reads: [0] },
+      { name: "addmm", scope: 4, reads: [1] },
+      { name: "ones_like", scope: 0, reads: [], phase: backward },
+      { name: "mm", scope: 4, reads: [3], phase: backward },
+      { name: "mul", scope: 3, reads: [4, 1], phase: backward },
+      { name: "mm", scope: 5, reads: [-1], phase: backward }, // once more, when backward has begun in the model
+      { name: "mul", scope: 2, reads: [5, 6], phase: backward },
+    ],
+  });
   (run.nodeFlags as Int32Array)[6] = recompute;
   run.columns.set("scope_recomputed", Uint8Array.of(0, 0, 0, 0, 0, 1));
   return run;
@@ -113,11 +199,19 @@ export function checkpointed(): Run {
 export function compared(run: Run, status: number[], before: number[]): Run {
   const { data, columns } = run;
   columns.set("metric:difference", Int32Array.from(status));
-  columns.set("known:time_ns", Uint8Array.from(status, (one) => (one === 2 ? 0 : 1)));
+  columns.set(
+    "known:time_ns",
+    Uint8Array.from(status, (one) => (one === 2 ? 0 : 1)),
+  );
   columns.set("metric:time_ns@a", Int32Array.from(before));
-  columns.set("known:time_ns@a", Uint8Array.from(status, (one) => (one === 1 ? 0 : 1)));
+  columns.set(
+    "known:time_ns@a",
+    Uint8Array.from(status, (one) => (one === 1 ? 0 : 1)),
+  );
   const metrics = [
-    { name: "difference", along: "node", masked: false }, { name: "time_ns", along: "node", masked: true }, { name: "time_ns@a", along: "before", masked: true },
+    { name: "difference", along: "node", masked: false },
+    { name: "time_ns", along: "node", masked: true },
+    { name: "time_ns@a", along: "before", masked: true },
   ];
   return new Run({ ...data, metrics }, columns);
 }

@@ -186,3 +186,60 @@ class Metrics(Mapping[str, Column]):
 
     def __repr__(self) -> str:
         return "\n".join(repr(column) for column in self.values()) or "<no metrics>"
+
+
+class MetricInfo(NamedTuple):
+    """What a person is told of a metric: its name in words, its unit, and whether its figures may be added up."""
+
+    label: str
+    unit: str = ""  # "ns", "B", "FLOP", "count" (1.5 K), "share" (0 to 1); "" for a plain number
+    is_summed: bool = True  # the figures of several operations may be added up
+    is_heat: bool = True  # boxes may be coloured by the sum of it
+    heat_label: str = ""  # what it is called there, if not by its label
+    is_rare: bool = False  # most operations have none, and it is told of the others only
+    difference_of: str = ""  # in a comparison, the metric of which this is B − A
+
+
+def _state(label: str, unit: str = "") -> MetricInfo:
+    """Of a metric that says how things stand, so that figures of several operations are not added up."""
+    return MetricInfo(label, unit, is_summed=False, is_heat=False)
+
+
+# A metric that is not here is called by its name, has the unit that the name ends in, and may be added up.
+METRIC_INFO: dict[str, MetricInfo] = {
+    "start_ns": _state("began after", "ns"),
+    "time_ns": MetricInfo("time", "ns", heat_label="inclusive time"),
+    "time_low_ns": _state("time, lowest", "ns"),
+    "time_high_ns": _state("time, highest", "ns"),
+    "kernel_start_ns": _state("kernels began after", "ns"),
+    "kernel_ns": MetricInfo("time of its kernels", "ns", heat_label="time of kernels"),
+    "kernel_low_ns": _state("kernels, lowest", "ns"),
+    "kernel_high_ns": _state("kernels, highest", "ns"),
+    "alloc_bytes": MetricInfo("memory allocated", "B"),
+    "free_bytes": MetricInfo("memory freed", "B", is_heat=False),
+    "live_bytes": _state("memory alive after it", "B"),
+    "flops": MetricInfo("FLOPs", "FLOP"),
+    "macs": MetricInfo("multiply-adds", "count"),
+    "moved_bytes": MetricInfo("bytes moved", "B"),
+    "parameters": MetricInfo("parameters", "count"),
+    "norm": _state("norm of the result"),
+    "nans": MetricInfo("NaN values", is_rare=True),
+    "infs": MetricInfo("infinite values", is_rare=True),
+    "units": MetricInfo("units", is_heat=False, is_rare=True),
+    "dead_units": MetricInfo("dead units", is_rare=True),
+    "bound": _state("bound by"),
+    "peak_share": _state("share of the peak reached", "share"),
+    "relevance": _state("relevance"),
+    "scope_start_ns": _state("call began after", "ns"),
+    "scope_time_ns": _state("call took", "ns"),
+    "scope_time_low_ns": _state("call, lowest", "ns"),
+    "scope_time_high_ns": _state("call, highest", "ns"),
+    "scope_self_ns": MetricInfo("of it its own", "ns", is_heat=False),
+    "scope_host_ns": _state("of it Python", "ns"),
+    "difference": _state("difference"),
+    "difference_ns": MetricInfo("time, B − A", "ns", difference_of="time_ns"),
+    "difference_bytes": MetricInfo("memory, B − A", "B", difference_of="alloc_bytes"),
+    "difference_flops": MetricInfo("FLOPs, B − A", "FLOP", difference_of="flops"),
+    "difference_moved_bytes": MetricInfo("bytes moved, B − A", "B", difference_of="moved_bytes"),
+    "difference_parameters": MetricInfo("parameters, B − A", "count", difference_of="parameters"),
+}

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.graph import Graph
+from torch_vis.graph.schema import Flag
 
+# Boxes that a person takes in at once; where there would be more, only operators have to agree, not shapes.
+ROOM = 44
 PERIODS = 24  # the longest step that is looked for
-LONG_PERIODS, LONG_WORK = 512, 8_000_000  # and where a sequence is long, so much at most
+LONG_PERIODS, LONG_WORK = (
+    512,
+    8_000_000,
+)  # and where shapes do not count, unless the sequence is too long for that
 FEWEST_OPERATIONS = 4  # so many equal steps of plain operations in a row are drawn as one
 FEWEST_STEPS = 3  # for a stretch of several modules; two neighbours of one kind are enough
+FEWEST_NEIGHBOURS = 5  # numbered neighbours of one class, among which the few that differ count as equal
+SHARE_OF_ODD = 0.25  # more of them that differ, and they do not
 
 
 class Stretch(NamedTuple):
@@ -23,18 +32,23 @@ class Stretch(NamedTuple):
 
 
 class Elements:
-    """For one phase of a run, what each scope holds in the order of execution: operations and calls, with fingerprints.
+    """For some phases of a run, what each scope holds in the order of execution: operations and calls, fingerprinted.
 
     An element is a node's number, or ``~scope`` for a call. Two scopes have the same ``loose`` fingerprint if they ran
-    the same operators in the same order, all the way down, and the same ``strict`` one if all shapes agree as well.
+    the same operators in the same order, all the way down, and the same ``strict`` one if all shapes agree as well and,
+    where it is given, the ``status`` of their operations: what a comparison says of each.
+
+    ``recomputed`` says which calls backward ran again, where the graph was put together and cannot be asked.
     """
 
-    def __init__(self, graph: Graph, phase: int) -> None:
+    def __init__(
+        self, graph: Graph, phases: Iterable[int], *, recomputed: Any = None, status: Any = None
+    ) -> None:
         self.graph = graph
-        self.nodes = np.flatnonzero(graph.node_phase == phase)
+        self.nodes = np.flatnonzero(np.isin(graph.node_phase, list(phases)))
         count = len(graph.scope_call)
         self.depth = graph.tree.depth
-        self.again = graph.tree.recomputed
+        self.again = graph.tree.recomputed if recomputed is None else recomputed
         first = np.full(count, len(graph), dtype=np.int64)
         np.minimum.at(first, graph.node_scope[self.nodes], self.nodes)
         self.first = graph.tree.inclusive(first, np.minimum)
@@ -42,30 +56,63 @@ class Elements:
         element = np.concatenate([self.nodes, ~used])
         owner = np.concatenate([graph.node_scope[self.nodes], graph.scope_parent[used]])
         order = np.lexsort((np.concatenate([self.nodes, self.first[used]]), owner))
-        self._element, self._owner = element[order], owner[order]
-        self._start = np.searchsorted(self._owner, np.arange(count + 1))
+        self.element, self.owner = element[order], owner[order]
+        self.start = np.searchsorted(self.owner, np.arange(count + 1))
         names = _numbered([call.op.partition(".")[0] for call in graph.calls])
         shapes = _numbered([(row.dtype, row.shape) for row in graph.types])
-        made = graph.out_start[self.nodes]
-        has = made < graph.out_start[self.nodes + 1]
+        outputs = graph.out_start[self.nodes]
+        has = outputs < graph.out_start[self.nodes + 1]
         shape = np.full(len(self.nodes), -1, dtype=np.int64)
-        shape[has] = shapes[graph.value_type[graph.out_value[made[has]]]]
+        shape[has] = shapes[graph.value_type[graph.out_value[outputs[has]]]]
+        if status is not None:
+            shape = shape * 4 + status[self.nodes]
         name = names[graph.node_call[self.nodes]]
-        self.node_key = np.zeros(len(graph), dtype=np.uint64)
-        self.node_key[self.nodes] = mix(name.astype(np.uint64) * _P + shape.astype(np.uint64))
-        self.loose_node_key = np.zeros(len(graph), dtype=np.uint64)
-        self.loose_node_key[self.nodes] = mix(name.astype(np.uint64))
-        self.strict = self._fingerprints(self.node_key)
-        self.loose = self._fingerprints(self.loose_node_key)
+        self._node_key = np.zeros(len(graph), dtype=np.uint64)
+        self._node_key[self.nodes] = mix(name.astype(np.uint64) * _P + shape.astype(np.uint64))
+        self._loose_node_key = np.zeros(len(graph), dtype=np.uint64)
+        self._loose_node_key[self.nodes] = mix(name.astype(np.uint64))
+        self.strict = self._fingerprints(self._node_key)
+        self.loose = self._fingerprints(self._loose_node_key)
+        self._stem = _stems([module.path for module in graph.modules])
+        self._type = _numbered([module.type for module in graph.modules])
+
+    def keys(self, elements: Any, *, strict: bool) -> Any:
+        """Numbers that are equal for elements that may be folded.
+
+        They are operations that do the same, calls of one module, or calls of numbered neighbours with equal shapes
+        inside. What backward ran again is not folded with what ran first.
+        """
+        node, scope = _nodes(elements), _scopes(elements)
+        if not len(self.graph):
+            return np.zeros(len(elements), dtype=np.uint64)
+        again = np.where(elements >= 0, self.graph.node_flags[node] & Flag.RECOMPUTE != 0, self.again[scope])
+        stem = self._stem[self.graph.scope_module[scope]]
+        of_call = np.where((stem >= 0) & strict, self.strict[scope], self.loose[scope])
+        of_node = self._node_key if strict else self._loose_node_key
+        key = np.where(elements >= 0, of_node[node], mix(of_call ^ mix(stem.astype(np.uint64))))
+        return mix(key + again.astype(np.uint64))
+
+    def contents(self, elements: Any) -> Any:
+        """Numbers that are equal for elements that do the same with the same shapes, whatever they are called."""
+        if not len(self.graph):
+            return np.zeros(len(elements), dtype=np.uint64)
+        return np.where(elements >= 0, self._node_key[_nodes(elements)], self.strict[_scopes(elements)])
+
+    def neighbours(self, elements: Any) -> Any:
+        """Numbers that calls share if their modules are numbered neighbours of one class; -1 for all other elements."""
+        scope = _scopes(elements)
+        module = self.graph.scope_module[scope]
+        number = (self._stem[module] * (len(self._type) + 1) + self._type[module]) * 2 + self.again[scope]
+        return np.where((elements < 0) & (self._stem[module] >= 0), number, -1)
 
     def of(self, scopes: Any) -> Any:
         """The elements of scopes that are alike: one row for each scope."""
-        length = int(self._start[scopes[0] + 1] - self._start[scopes[0]])
-        return self._element[self._start[scopes][:, None] + np.arange(length)[None, :]]
+        length = int(self.start[scopes[0] + 1] - self.start[scopes[0]])
+        return self.element[self.start[scopes][:, None] + np.arange(length)[None, :]]
 
     def calls_modules(self, scope: int) -> bool:
         """Whether a scope holds calls of its own."""
-        part = self._element[self._start[scope] : self._start[scope + 1]]
+        part = self.element[self.start[scope] : self.start[scope + 1]]
         return bool((part < 0).any())
 
     def _fingerprints(self, of_node: Any) -> Any:
@@ -74,17 +121,13 @@ class Elements:
         found = np.zeros(len(graph.scope_call), dtype=np.uint64)
         kinds = _numbered([(module.type, module.kind) for module in graph.modules])
         kind = mix(kinds[graph.scope_module].astype(np.uint64) + _P)
-        place = np.arange(len(self._element)) - self._start[self._owner]
-        salt = mix(place.astype(np.uint64))
-        level = self.depth[self._owner]
-        order = np.argsort(-level, kind="stable")
-        ends = np.flatnonzero(np.diff(level[order])) + 1
-        for part in np.split(order, ends) if len(order) else ():
-            element, owner = self._element[part], self._owner[part]
+        salt = mix((np.arange(len(self.element)) - self.start[self.owner]).astype(np.uint64))
+        for part in _by_level(np.arange(len(self.element)), self.depth[self.owner]):
+            element, owner = self.element[part], self.owner[part]
             key = np.where(element >= 0, of_node[np.maximum(element, 0)], found[~np.minimum(element, -1)])
             np.add.at(found, owner, mix(key ^ salt[part]))
-            here = np.unique(owner)
-            found[here] = mix(found[here] ^ kind[here])
+            scopes = np.unique(owner)
+            found[scopes] = mix(found[scopes] ^ kind[scopes])
         return found
 
 
@@ -95,46 +138,183 @@ def stretches(keys: Any, is_call: Any, longest: int = PERIODS) -> list[Stretch]:
     [Stretch(start=1, period=2, times=3)]
     """
     length = len(keys)
-    runs: list[tuple[int, Any]] = []
+    covered, best = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.int64)
+    calls = np.concatenate([[0], np.cumsum(is_call)])
     for period in range(1, min(longest, length // 2) + 1):
         same = keys[period:] == keys[:-period]
-        if same.any():
-            runs.append((period, _run_lengths(same)))
-    found: list[Stretch] = []
-    if not runs:
-        return found
-    begins = np.zeros(length, dtype=bool)
-    for _, run in runs:
-        begins[: len(run)] |= run > 0
-    place = 0
-    for candidate in np.flatnonzero(begins).tolist():
-        if candidate < place:
+        if not same.any():
             continue
-        best: Stretch | None = None
-        for period, run in runs:
-            count = (int(run[candidate]) + period) // period if candidate < len(run) else 1
-            if count < 2 or not _worth_folding(is_call[candidate : candidate + period], count):
-                continue
-            if best is None or count * period > best.times * best.period:
-                best = Stretch(candidate, period, count)
-        if best is not None:
-            found.append(best)
-            place = candidate + best.period * best.times
+        times = (_run_lengths(same) + period) // period
+        has_calls = calls[period:length] > calls[: length - period]
+        fewest = np.where(has_calls, 2 if period == 1 else FEWEST_STEPS, FEWEST_OPERATIONS)
+        size = np.where(times >= fewest, times * period, 0)
+        better = np.flatnonzero(size > covered[: len(size)])
+        covered[better], best[better] = size[better], period
+    begins = np.flatnonzero(covered)
+    found: list[Stretch] = []
+    at = 0
+    while at < len(begins):
+        start = int(begins[at])
+        found.append(Stretch(start, int(best[start]), int(covered[start] // best[start])))
+        at = int(np.searchsorted(begins, start + covered[start]))
     return found
 
 
-def _worth_folding(is_call: Any, count: int) -> bool:
-    if not is_call.any():
-        return count >= FEWEST_OPERATIONS
-    return count >= (2 if len(is_call) == 1 else FEWEST_STEPS)
+def repeated(strict: Any, loose: Any, is_call: Any) -> list[Stretch]:
+    """The stretches of a sequence that are drawn as one, by two kinds of keys.
+
+    Steps must agree in their shapes; but where that leaves more than a person can take in, only in their operators.
+    """
+    exact = stretches(strict, is_call)
+    if _parts(exact, len(strict)) <= ROOM:
+        return exact
+    longest = min(LONG_PERIODS, max(PERIODS, LONG_WORK // len(strict)))
+    rough = stretches(loose, is_call, longest)
+    return rough if _parts(rough, len(strict)) < _parts(exact, len(strict)) else exact
+
+
+def _parts(found: list[Stretch], length: int) -> int:
+    """How many boxes a sequence is drawn as."""
+    return length - sum(stretch.period * stretch.times - 1 for stretch in found)
+
+
+class Folds(NamedTuple):
+    """The repeated stretches of all scopes, as columns, in the order of scopes and of execution.
+
+    ``odd_fold`` and ``odd_instance`` name the instances that are not like most of the others in their stretch.
+    """
+
+    scope: Any
+    start: Any
+    period: Any
+    times: Any
+    odd_fold: Any
+    odd_instance: Any
+
+
+def folds(elements: Elements) -> Folds:
+    """The repeated stretches of every scope; of numbered neighbours, also the few that differ are in them.
+
+    Of scopes in which the same elements are equal only one is looked at: the others are folded as that is.
+    """
+    element, owner, start = elements.element, elements.owner, elements.start
+    place = np.arange(len(element)) - start[owner]
+    strict = _with_odd(elements.keys(element, strict=True), elements.neighbours(element), owner)
+    loose, contents = elements.keys(element, strict=False), elements.contents(element)
+    patterns = [_first_equal(owner, keys, place) for keys in (strict, loose, contents)]
+    scopes = np.unique(owner[(patterns[0] != place) | (patterns[1] != place)])
+    _, first, kind = np.unique(
+        _signatures(elements, [*patterns, element < 0])[scopes], return_index=True, return_inverse=True
+    )
+    alike = np.split(scopes[np.argsort(kind, kind="stable")], np.cumsum(np.bincount(kind))[:-1])
+    rows: list[Any] = [np.empty((0, 4), dtype=np.int64)]
+    odd: list[Any] = [np.empty((0, 3), dtype=np.int64)]
+    for scope, group in zip(scopes[first].tolist(), alike):
+        part = slice(start[scope], start[scope + 1])
+        for stretch in repeated(patterns[0][part], patterns[1][part], element[part] < 0):
+            rows.append(_for_each(group, np.array([stretch])))
+            instances = odd_instances(patterns[2][part], stretch)
+            odd.append(
+                _for_each(group, np.stack([np.full(len(instances), stretch.start), instances], axis=1))
+            )
+    table, marked = np.concatenate(rows), np.concatenate(odd)
+    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    size = len(element) + 1
+    fold = np.searchsorted(table[:, 0] * size + table[:, 1], marked[:, 0] * size + marked[:, 1])
+    order = np.lexsort((marked[:, 2], fold))
+    scope, first_element, period, times = table.T
+    return Folds(scope, first_element, period, times, fold[order], marked[order, 2])
+
+
+def _for_each(scopes: Any, rows: Any) -> Any:
+    """Rows that are the same for several scopes, with the scope before each."""
+    return np.column_stack([np.repeat(scopes, len(rows)), np.tile(rows, (len(scopes), 1))])
+
+
+def _first_equal(owner: Any, keys: Any, place: Any) -> Any:
+    """For each element the place of the first one in its scope that has its key."""
+    order = np.lexsort((place, keys, owner))
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = (np.diff(owner[order]) != 0) | (keys[order][1:] != keys[order][:-1])
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = place[order][begins][np.cumsum(begins) - 1]
+    return found
+
+
+def _signatures(elements: Elements, columns: list[Any]) -> Any:
+    """For each scope a number that is equal if all columns of its elements are."""
+    owner = elements.owner
+    salt = mix((np.arange(len(owner)) - elements.start[owner]).astype(np.uint64))
+    found = np.zeros(len(elements.graph.scope_call), dtype=np.uint64)
+    for number, column in enumerate(columns):
+        np.add.at(found, owner, mix(mix(column.astype(np.uint64) ^ salt) + np.uint64(number)))
+    return found
+
+
+def _with_odd(keys: Any, neighbours: Any, owner: Any) -> Any:
+    """The keys, in which the few odd ones among numbered neighbours have the key of the others: they are marked."""
+    keys = keys.copy()
+    ends = np.flatnonzero((np.diff(neighbours) != 0) | (np.diff(owner) != 0)) + 1
+    starts = np.concatenate([[0], ends])
+    lengths = np.diff(np.append(starts, len(keys)))
+    many = np.flatnonzero(lengths >= FEWEST_NEIGHBOURS)
+    for start, length in zip(starts[many].tolist(), lengths[many].tolist()):
+        if neighbours[start] < 0:
+            continue
+        odd = _odd(keys[start : start + length])
+        if len(odd) and len(odd) <= length * SHARE_OF_ODD and odd[0] > 0 and odd[-1] < length - 1:
+            keys[start + odd] = keys[start]
+    return keys
+
+
+def odd_instances(contents: Any, stretch: Stretch) -> Any:
+    """The numbers of the instances of a stretch that are not like most of them; none if those are not the fewer."""
+    start, period, times = stretch
+    steps = contents[start : start + period * times].reshape(times, period)
+    return _odd(np.unique(steps, axis=0, return_inverse=True)[1].ravel())
+
+
+def _odd(keys: Any) -> Any:
+    """The places of what is not equal to the key that is there most often, the first of those."""
+    _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    most = min(range(len(counts)), key=lambda number: (-counts[number], first[number]))
+    odd = np.flatnonzero(inverse != most)
+    return odd if 2 * len(odd) <= len(keys) else odd[:0]
 
 
 def _run_lengths(same: Any) -> Any:
     """For each place, how many True follow on end from there."""
     stops = np.flatnonzero(~same)
     after = np.append(stops, len(same))
-    places = np.arange(len(same))
-    return after[np.searchsorted(after, places)] - places
+    return np.repeat(after, np.diff(after, prepend=-1))[: len(same)] - np.arange(len(same))
+
+
+def _nodes(elements: Any) -> Any:
+    """The operations among elements, 0 for calls."""
+    return np.maximum(elements, 0)
+
+
+def _scopes(elements: Any) -> Any:
+    """The calls among elements, 0 for operations."""
+    return ~np.minimum(elements, -1)
+
+
+def _stems(paths: list[str]) -> Any:
+    """For each module what it is numbered under, as a number; for one whose name is no number, its own negative one."""
+    stems: dict[str, int] = {}
+    found = []
+    for index, path in enumerate(paths):
+        stem, _, name = path.rpartition(".")
+        is_number = name.isascii() and name.isdigit()
+        found.append(stems.setdefault(stem, len(stems)) if is_number else -1 - index)
+    return np.array(found, dtype=np.int64)
+
+
+def _by_level(rows: Any, level: Any) -> Iterator[Any]:
+    """Rows of one level after another, from the deepest up."""
+    order = np.argsort(-level, kind="stable")
+    if len(order):
+        yield from np.split(rows[order], np.flatnonzero(np.diff(level[order])) + 1)
 
 
 def _numbered(items: list[Any]) -> Any:

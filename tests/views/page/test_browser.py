@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,12 @@ class Page:
         self.driver.get("about:blank")
         self.driver.get_log("browser")
         self.driver.get(self.path.as_uri() + hash)
-        self.until("return !!window.__torch_vis")
+        self.until("return window.torchVis?.isReady")
         return self
 
     def js(self, code: str, *args: Any) -> Any:
-        return self.driver.execute_script(
-            "const T = window.__torch_vis; const A = T?.app, S = T?.shell;" + code, *args
-        )
+        """Run a script in the page; ``P`` is the page's port, and a promise that is returned is waited for."""
+        return self.driver.execute_script("const P = window.torchVis;" + code, *args)
 
     def until(self, code: str) -> Any:
         end = time.monotonic() + WAIT_S
@@ -83,18 +83,35 @@ class Page:
 
     def labels(self) -> list[str]:
         """What is to be seen: the labels of all boxes and frames."""
-        return self.js("return A.scene.columns.flatMap(c => c.picture.items.map(i => i.box.label))")
+        return [box["label"] for box in self.boxes()]
+
+    def boxes(self, **wanted: Any) -> list[dict[str, Any]]:
+        """The boxes and frames that are drawn, or those with these facts: ``boxes(column=0, kind="op")``."""
+        boxes = self.js("return P.boxes()")
+        return [box for box in boxes if all(box[name] == value for name, value in wanted.items())]
+
+    def box(self, label: str, **wanted: Any) -> dict[str, Any]:
+        """The first box of a label."""
+        return self.boxes(label=label, **wanted)[0]
+
+    def operation(self, name: str, *, last: bool = False, **wanted: Any) -> int:
+        """The number of the first or last operation of a name."""
+        nodes = [
+            row["node"]
+            for row in self.js("return P.operations()")
+            if row["name"] == name and all(row[key] == value for key, value in wanted.items())
+        ]
+        return int(nodes[-1 if last else 0])
 
     def click(self, label: str, *, twice: bool = False) -> None:
         """Click the middle of a box's first line."""
         from selenium.webdriver.common.action_chains import ActionChains
 
         x, y = self.js(
-            "const box = A.scene.columns.flatMap(c => c.picture.items.map(i => i.box))"
-            ".find(b => b.label === arguments[0]);"
-            "S.view.fly({scale: 1, x: 0, y: 0}, false); const r = A.scene.rect(A.scene.find(box));"
-            "S.view.camera = {scale: 1, x: 300 - r.x, y: 200 - r.y}; S.view.drawNow();"
-            "const b = S.view.canvas.getBoundingClientRect(); return [b.left + 330, b.top + 214];",
+            "const {x, y} = P.boxes().find(b => b.label === arguments[0]).sheet;"
+            "P.camera({scale: 1, x: 300 - x, y: 200 - y});"
+            "const b = document.querySelector('.graph').getBoundingClientRect();"
+            "return [b.left + 330, b.top + 214];",
             label,
         )
         chain = ActionChains(self.driver).w3c_actions
@@ -116,10 +133,15 @@ def driver() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def net_page(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Page:
+def net_trace() -> tv.Trace:
     torch.manual_seed(0)
+    return tv.trace(Net(), torch.ones(3, 4), backward=True)
+
+
+@pytest.fixture(scope="module")
+def net_page(driver: Any, net_trace: tv.Trace, tmp_path_factory: pytest.TempPathFactory) -> Page:
     path = tmp_path_factory.mktemp("page") / "net.html"
-    tv.trace(Net(), torch.ones(3, 4), backward=True).save(path)
+    net_trace.save(path)
     return Page(driver, path)
 
 
@@ -145,102 +167,96 @@ def test_it_opens_folded_with_both_phases(page: Page) -> None:
     labels = page.labels()
     assert {"stem", "head", "x", "output"} <= set(labels)
     assert "blocks.0–5" in labels and "blocks.3" not in labels
-    assert page.js("return A.scene.columns.map(c => c.title)")[1].startswith("backward")
+    assert page.js("return P.columns().map(c => c.title)")[1].startswith("backward")
     assert "24 operations" not in page.text(".brand") and "operations" in page.text(".brand")
 
 
 def test_the_block_that_differs_is_marked(page: Page) -> None:
-    assert page.js(
-        "let f; A.roots[0].children[0].children.forEach(b => { if (b.kind === 'fold') f = b });"
-        "return f.oddInstances"
-    ) == [2]
+    (repeat,) = page.boxes(kind="fold", column=0)
+    assert repeat["odd"] == [2]
 
 
 def test_double_click_opens_and_enter_closes(page: Page) -> None:
-    page.js("A.setDepth(1); return S.setDepth(1)")
-    page.until("return !A.scene.columns[0].picture.items.some(i => i.box.label === 'first')")
+    is_open = "P.boxes().some(b => b.column === 0 && b.label === 'first')"
+    page.js("return P.depth(1)")
+    page.until(f"return !{is_open}")
     page.click("blocks.0–5", twice=True)
-    page.until("return A.scene.columns[0].picture.items.some(i => i.box.label === 'first')")
+    page.until(f"return {is_open}")
     from selenium.webdriver.common.keys import Keys
 
     page.press(Keys.ENTER)
-    page.until("return !A.scene.columns[0].picture.items.some(i => i.box.label === 'first')")
+    page.until(f"return !{is_open}")
 
 
 def test_a_repeat_steps_through_its_instances_and_shows_all(page: Page) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    page.js("return S.setDepth(1)")
+    page.js("return P.depth(1)")
     page.click("blocks.0–5")
     page.press(Keys.ENTER)
-    page.until("return A.selected.opening === 'one'")
+    page.until("return P.selection().opening === 'one'")
     page.press("]", "]")
-    assert page.until("return A.selected.shown === 2 && A.selected.shown") == 2
+    page.until("return P.selection().shown === 2")
     from selenium.webdriver.common.action_chains import ActionChains
 
     ActionChains(page.driver).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
-    page.until(
-        "return A.scene.columns[0].picture.items.filter(i => /^blocks\\.\\d$/.test(i.box.label)).length === 6"
-    )
+    page.until("return P.boxes().filter(b => b.column === 0 && /^blocks\\.\\d$/.test(b.label)).length === 6")
 
 
 def test_depth_keys_and_everything(page: Page) -> None:
     page.press("0")
-    few = page.until(
-        "return A.scene.columns[0].picture.items.length < 5 && A.scene.columns[0].picture.items.length"
-    )
+    items = "P.boxes().filter(b => b.column === 0).length"
+    few = page.until(f"return {items} < 5 && {items}")
     page.press("e")
-    page.until(f"return A.scene.columns[0].picture.items.length > {few} + 20")
-    shown = page.js(
-        "return A.scene.columns.flatMap(c => c.picture.items.map(i => i.box.node)).filter(n => n >= 0).length"
-    )
-    views = page.js("return [...Array(A.run.count).keys()].filter(n => A.run.nodeFlags[n] & 16).length")
-    assert shown + views == page.js("return A.run.count")
+    page.until(f"return {items} > {few} + 20")
+    shown = [box for box in page.boxes() if box["node"] >= 0]
+    operations = page.js("return P.operations()")
+    assert len(shown) + sum(row["isView"] for row in operations) == len(operations)
 
 
 def test_wheel_zooms_and_dragging_moves(page: Page) -> None:
-    before = page.js("return S.view.camera")
+    before = page.js("return P.camera()")
     page.js(
-        "S.view.canvas.dispatchEvent(new WheelEvent("
+        "document.querySelector('.graph').dispatchEvent(new WheelEvent("
         "'wheel', {deltaY: -200, clientX: 400, clientY: 300, cancelable: true}))"
     )
-    assert page.js("return S.view.camera.scale") > before["scale"]
+    assert page.js("return P.camera().scale") > before["scale"]
     from selenium.webdriver.common.action_chains import ActionChains
 
-    x = page.js("return S.view.camera.x")
+    x = page.js("return P.camera().x")
     chain = ActionChains(page.driver).w3c_actions
     chain.pointer_action.move_to_location(500, 600).pointer_down().move_to_location(560, 600).pointer_up()
     chain.perform()
-    assert page.js("return S.view.camera.x") == pytest.approx(x + 60, abs=2)
-    assert page.js("return A.selected") is None, "moving is not selecting"
+    assert page.js("return P.camera().x") == pytest.approx(x + 60, abs=2)
+    assert page.js("return P.selection()") is None, "moving is not selecting"
 
 
 def test_forward_and_backward_are_linked(page: Page) -> None:
-    node = page.js("return [...Array(A.run.count).keys()].find(n => A.run.name(n) === 'relu')")
-    page.js("return S.goNode(arguments[0])", node)
-    page.until(f"return A.node === {node}")
+    node = page.operation("relu")
+    page.js("return P.goToNode(arguments[0])", node)
+    page.until(f"return P.node() === {node}")
     assert "Its gradient" in page.text(".details")
     page.press("l")
-    assert page.until(f"return A.node !== {node} && A.run.nodePhase[A.node] === 1")
+    assert page.until(f"return P.node() !== {node} && P.operations()[P.node()].phase === 'backward'")
     page.press("l")
-    page.until(f"return A.node === {node}")
+    page.until(f"return P.node() === {node}")
 
 
 def test_overlaid_shows_one_column(page: Page) -> None:
     page.press("g")
-    page.until("return A.mode === 'over' && A.scene.columns.length === 1")
-    assert page.js("return A.scene.columns[0].picture.forest.total === A.run.count")
+    page.until("return P.state().mode === 'over' && P.columns().length === 1")
+    assert page.js("return P.columns()[0].operations === P.operations().length")
     page.press("g", "g")
-    page.until("return A.mode === 'backward'")
+    page.until("return P.state().mode === 'backward'")
 
 
 # ---------------------------------------------------------------- panels
 
 
 def test_details_of_an_operation(page: Page) -> None:
-    node = page.js("return [...Array(A.run.count).keys()].find(n => A.run.name(n) === 'addmm')")
-    page.js("return S.goNode(arguments[0])", node)
-    page.until(f"return A.node === {node}")
+    node = page.operation("addmm")
+    page.js("return P.goToNode(arguments[0])", node)
+    page.until(f"return P.node() === {node}")
     text = page.text(".details")
     for fact in (
         "aten::addmm",
@@ -261,41 +277,36 @@ def test_search_finds_flies_and_filters(page: Page) -> None:
 
     page.press("/")
     page.press("op:relu phase:forward path:blocks.4")
-    page.until("return S.search.found?.total === 1")
+    page.until("return P.searchResults()?.total === 1")
     page.press(Keys.ENTER)
-    page.until("return A.node >= 0 && A.run.name(A.node) === 'relu'")
-    assert page.js("return A.run.path(A.run.nodeScope[A.node])") == "blocks.4"
-    assert page.until("return A.selected && A.selected.kind === 'op'")
-    rect = page.until(
-        "const c = S.view.camera, r = A.scene.rect(A.scene.find(A.selected)), s = S.view.size;"
-        "const x = r.x * c.scale + c.x, y = r.y * c.scale + c.y;"
-        "return x > 0 && y > 0 && x < s.w && y < s.h && c.scale > 0.5 && [x, y]"
+    page.until("return P.operations()[P.node()]?.name === 'relu'")
+    assert page.js("return P.operations()[P.node()].path") == "blocks.4"
+    page.until("return P.selection()?.kind === 'op'")
+    page.until(
+        "const {x, y} = P.selection().rect, s = document.querySelector('.graph').getBoundingClientRect();"
+        "return x > s.left && y > s.top && x < s.right && y < s.bottom && P.camera().scale > 0.5"
     )
-    assert rect
     page.press("/")
     page.press(" nonsense:1")
     page.until("return document.querySelector('.results .error')")
 
 
-def test_heat_map_with_a_legend(page: Page) -> None:
-    assert page.js("return A.heat") is None
+def test_heat_map_with_a_legend(page: Page, net_trace: tv.Trace) -> None:
+    assert page.js("return P.state().heat") is None
     page.press("h")
-    page.until("return A.heat && document.querySelector('.ramp')")
-    page.js("A.setHeat('time_ns')")
+    page.until("return P.state().heat && document.querySelector('.ramp')")
+    page.js("P.heat('time_ns')")
     assert "inclusive time" in page.text(".legend") and " s" in page.text(".legend").replace(
         "µs", " s"
     ).replace("ms", " s")
-    total = page.js("return A.heat.of(A.roots[0].children[0])")
-    assert total == page.js(
-        "const r = A.run; const f = A.roots[0].forest; let t = 0; const b = A.roots[0].children[0];"
-        "for (let p = b.start; p < b.end; p++) t += r.metric('time_ns', f.order[p]); return t"
-    )
+    times, nodes = net_trace.metrics["time_ns"], net_trace.graph.find("stem", phase="forward")
+    assert page.box("stem", column=0)["heat"] == sum(times[node.index] for node in nodes)
     page.press("H")
-    page.until("return A.heat === null")
+    page.until("return P.state().heat === null")
 
 
 def test_module_table_sorts(page: Page) -> None:
-    page.js("S.showTab('modules')")
+    page.js("P.tab('modules')")
     page.js(
         "[...document.querySelectorAll('.grid th button')].find(t => t.innerText.startsWith('params')).click()"
     )
@@ -304,39 +315,37 @@ def test_module_table_sorts(page: Page) -> None:
     page.js(
         "[...document.querySelectorAll('.grid tbody tr')].find(r => r.innerText.startsWith('head')).click()"
     )
-    page.until("return A.selected?.label === 'head'")
+    page.until("return P.selection()?.label === 'head'")
 
 
 def test_memory_timeline_brush_and_peak(page: Page) -> None:
     page.press("m")
-    page.until("return S.docked === 'memory' && S.timeline.memory")
-    peak = page.js("return S.timeline.memory.total[S.timeline.memory.peak]")
-    live = page.js("return Math.max(...A.run.metrics.get('live_bytes').values)")
-    assert peak > 0 and live > 0
+    page.until("return P.state().dock === 'memory' && P.memory()")
+    peak = page.js("const m = P.memory(); return m.total[m.peak]")
+    assert peak > 0
     assert page.text(".list").startswith("Peak")
-    page.js("S.timeline.setBrush(3, 6)")
-    page.until("return A.marked && A.marked.size > 0")
-    most = page.js("return Math.max(...S.timeline.memory.total.slice(3, 7))")
+    page.js("P.brush(3, 6)")
+    page.until("return P.state().marked > 0")
+    most = page.js("return Math.max(...P.memory().total.slice(3, 7))")
     assert page.text(".list").startswith(f"At most {most / 1024:.2f} KiB at once from operation 3 to 6")
     assert most <= peak
     page.js("document.querySelector('.list .heading button').click()")
     rows = page.js("return document.querySelectorAll('.list .row.link').length")
-    blocks = page.js("return S.timeline.memory.alive(S.timeline.memory.peak, S.timeline.memory.peak).length")
+    blocks = page.js("const {peak} = P.memory(); return P.alive(peak, peak).length")
     assert rows == min(blocks, 60)
     page.press("\ue00c")
-    page.until("return A.marked === null")
+    page.until("return P.state().marked === null")
 
 
 def test_flame_chart_selects(page: Page) -> None:
     page.press("t")
-    page.until("return S.docked === 'time' && S.flame.chart")
+    page.until("return P.state().dock === 'time' && P.flame()")
     page.js(
-        "const r = S.flame.chart.rows[1], i = [...r.owner].findIndex(o => o >= 0 && A.run.path(o) === 'head');"
-        "const c = S.flame.canvas, b = c.getBoundingClientRect(), f = S.flame.chart;"
-        "const x = b.left + b.width * ((r.start[i] + r.end[i]) / 2 - f.from) / (f.to - f.from);"
-        "c.dispatchEvent(new MouseEvent('click', {clientX: x, clientY: b.top + 36 + 19 + 9}))"
+        "const {x, y, w, h} = P.flame().find(b => b.label === 'head');"
+        "document.querySelector('.flame canvas').dispatchEvent("
+        "new MouseEvent('click', {clientX: x + w / 2, clientY: y + h / 2}))"
     )
-    assert page.until("return A.selected && A.selected.label") in ("head", "addmm", "t")
+    assert page.until("return P.selection()?.label") in ("head", "addmm", "t")
 
 
 def test_summary_and_limits(make: Callable[[tv.Trace], Page]) -> None:
@@ -357,9 +366,9 @@ def test_arrows_walk_producers_and_consumers(page: Page) -> None:
 
     page.click("stem")
     page.press(Keys.ARROW_DOWN)
-    page.until("return A.selected.label !== 'stem'")
+    page.until("return P.selection().label !== 'stem'")
     page.press(Keys.ARROW_UP)
-    page.until("return A.selected.label === 'stem'")
+    page.until("return P.selection().label === 'stem'")
     page.press("?")
     page.until("return document.querySelector('dialog[open]')")
     assert "walk" in page.text("dialog")
@@ -376,16 +385,16 @@ def test_dark_and_light(page: Page) -> None:
 
 
 def test_a_link_brings_the_view_back(page: Page) -> None:
-    page.js("return S.setDepth(2)")
-    page.js("A.setHeat('flops'); A.themeChoice = 'dark'; S.applyTheme(); S.showDock('memory')")
-    node = page.js("return [...Array(A.run.count).keys()].findLast(n => A.run.name(n) === 'addmm')")
-    page.js("return S.goNode(arguments[0])", node)
-    page.until(f"return A.node === {node}")
+    page.js("return P.depth(2)")
+    page.js("P.heat('flops'); P.theme('dark'); P.dock('memory')")
+    node = page.operation("addmm", last=True)
+    page.js("return P.goToNode(arguments[0])", node)
+    page.until(f"return P.node() === {node}")
     time.sleep(0.6)  # the flight, and the moment after which the address is written
-    page.js("S.writeHash()")
-    hash = page.js("return location.hash")
+    hash = page.js("return P.link()")
     state = (
-        "return [A.node, A.heat.id, A.theme.dark, S.docked, A.selected.key, S.view.camera.scale.toFixed(2)]"
+        "const {heat, theme, dock} = P.state();"
+        "return [P.node(), heat, theme, dock, P.selection().id, P.camera().scale.toFixed(2)]"
     )
     before, labels = page.js(state), page.labels()
     page.open(hash)
@@ -399,15 +408,15 @@ def test_exports(page: Page) -> None:
     page.click("head")
     words = [
         text.text or ""
-        for text in ET.fromstring(page.js("return T.toSvg()")).iter("{http://www.w3.org/2000/svg}text")
+        for text in ET.fromstring(page.js("return P.svg()")).iter("{http://www.w3.org/2000/svg}text")
     ]
     assert "stem" in words and any(word.startswith("blocks.0–5") for word in words)
-    found = json.loads(page.js("return T.json()"))
+    found = json.loads(page.js("return P.json()"))
     assert [row["op"] for row in found["operations"]][-1] == "aten::addmm"
     assert found["operations"][0]["metrics"]["time_ns"] > 0
-    assert page.js("return T.markdown()").startswith("### head\n\n| | |")
+    assert page.js("return P.markdown()").startswith("### head\n\n| | |")
     size = page.driver.execute_async_script(
-        "const done = arguments[0]; window.__torch_vis.png().then(b => done([b.type, b.size]), e => done(String(e)))"
+        "const done = arguments[0]; window.torchVis.png().then(b => done([b.type, b.size]), e => done(String(e)))"
     )
     assert size[0] == "image/png" and size[1] > 2000
 
@@ -418,7 +427,9 @@ def test_nothing_is_cut_off(page: Page, size: tuple[int, int]) -> None:
     try:
         page.open()
         assert page.js("return document.documentElement.scrollWidth <= innerWidth")
-        assert page.js("return S.view.canvas.clientWidth > 200 && S.view.canvas.clientHeight > 150")
+        assert page.js(
+            "const c = document.querySelector('.graph'); return c.clientWidth > 200 && c.clientHeight > 150"
+        )
         for button in page.js(
             "return [...document.querySelectorAll('header button, header select')].map(b => {"
             "const r = b.getBoundingClientRect(), inside = r.left >= 0 && r.right <= innerWidth + 1;"
@@ -434,19 +445,19 @@ def test_nothing_is_cut_off(page: Page, size: tuple[int, int]) -> None:
 
 def test_hostile_names_do_nothing(make: Callable[[tv.Trace], Page]) -> None:
     page = make(tv.trace(hostile_model(), torch.ones(1, 4), backward=True))
-    page.js("return S.openEverything()")
-    page.js("S.showTab('modules')")
-    page.js("return S.goScope(2)")
+    page.js("return P.openAll()")
+    page.js("P.tab('modules')")
+    page.js("return P.goToCall(2)")
     page.press("m")
-    page.until("return S.timeline.memory")
+    page.until("return P.memory()")
     assert page.js("return document.images.length + document.querySelectorAll('iframe, object').length") == 0
     assert "<img src=x onerror=alert(1)>" in page.text("aside") or "onerror" in page.text("aside")
-    assert "onerror" in page.js("return T.toSvg()") and "<img" not in page.js("return T.toSvg()")
+    assert "onerror" in page.js("return P.svg()") and "<img" not in page.js("return P.svg()")
     assert page.complaints() == []
 
 
 def test_no_request_leaves_the_page(page: Page) -> None:
-    page.js("return S.openEverything()")
+    page.js("return P.openAll()")
     assert (
         page.js(
             "return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('blob:')).length"
@@ -463,7 +474,7 @@ def test_no_request_leaves_the_page(page: Page) -> None:
 def test_an_empty_run(make: Callable[[tv.Trace], Page]) -> None:
     page = make(tv.Trace(empty_graph(), Metrics()))
     page.press("e", "m", "t", "f")
-    page.js("S.showTab('modules')")
+    page.js("P.tab('modules')")
     assert "0 operations" in page.text(".brand")
     assert page.complaints() == []
 
@@ -479,18 +490,19 @@ def test_a_comparison(driver: Any, tmp_path: Path) -> None:
     a, b = (tv.trace(model, torch.ones(3, 4), backward=True) for model in (one, two))
     tv.compare(a, b).save(tmp_path / "diff.html")
     page = Page(driver, tmp_path / "diff.html").open()
-    counts = page.js("return A.run.data.compare.counts")
-    assert counts["added (only in B)"] + counts["the same"] + counts["changed"] == len(b.graph)
-    assert counts["removed (only in A)"] + counts["the same"] + counts["changed"] == len(a.graph)
-    page.js("return S.openEverything()")
-    status = page.js(
-        "return Object.fromEntries([...Array(A.run.count).keys()].filter(n => A.run.nodePhase[n] === 0)"
-        ".map(n => [A.run.path(A.run.nodeScope[n]) + ' ' + A.run.name(n), A.run.difference[n]]))"
-    )
-    assert status["blocks.1 tanh"] == 1 and status["blocks.1 relu"] == 2 and status["stem addmm"] == 0
-    assert status["head.1 sigmoid"] == 1
-    page.js("A.setHeat('difference_ns')")
-    known = page.js("return A.heat.of(A.roots[0])")
+    counts = Counter(row["status"] for row in page.js("return P.operations()"))
+    assert counts["added"] + counts["same"] + counts["changed"] == len(b.graph)
+    assert counts["removed"] + counts["same"] + counts["changed"] == len(a.graph)
+    page.js("return P.openAll()")
+    status = {
+        f"{row['path']} {row['name']}": row["status"]
+        for row in page.js("return P.operations()")
+        if row["phase"] == "forward"
+    }
+    assert status["blocks.1 tanh"] == "added" and status["blocks.1 relu"] == "removed"
+    assert status["stem addmm"] == "same" and status["head.1 sigmoid"] == "added"
+    page.js("P.heat('difference_ns')")
+    known = page.js("return P.columns()[0].heat")
     forward = [
         sum(t.metrics["time_ns"][n] for n in range(len(t.graph)) if t.graph.node_phase[n] == 0)
         for t in (a, b)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,11 @@ from tests.views.page.test_browser import Page
 
 pytestmark = needs_browser
 Show = Callable[[Any], Page]
+Rect = dict[str, float]
+
+
+def is_frame(box: dict[str, Any]) -> bool:
+    return box["opening"] != "closed"
 
 
 class Mlp(nn.Module):
@@ -78,13 +85,33 @@ def compared(change: Callable[[Tower], None]) -> tv.Comparison:
     return tv.compare(a, b)
 
 
-BLOCKS = (
-    "return A.scene.columns.map(c => {"
-    "const f = c.picture.items.findIndex(i => i.box.kind === 'fold' && i.box.count === 3);"
-    "return c.picture.items.flatMap((it, i) => /^blocks\\.\\d$/.test(it.box.label) ?"
-    "[[it.box.label, c.x[i], c.y[i], f >= 0 && c.x[i] >= c.x[f] && c.x[i] + c.w[i] <= c.x[f] + c.w[f]"
-    " && c.y[i] >= c.y[f] && c.y[i] + c.h[i] <= c.y[f] + c.h[f]]] : []); })"
-)
+def blocks(page: Page, column: int) -> list[tuple[str, float, float, bool]]:
+    """The label and place of each block in a column, and whether it lies inside the repeat of three."""
+    boxes = page.boxes(column=column)
+    (repeat,) = (box for box in boxes if box["kind"] == "fold" and box["count"] == 3)
+    return [
+        (box["label"], box["sheet"]["x"], box["sheet"]["y"], within(box["sheet"], repeat["sheet"]))
+        for box in boxes
+        if re.fullmatch(r"blocks\.\d", box["label"])
+    ]
+
+
+def meet(a: Rect, b: Rect) -> bool:
+    return (
+        a["x"] < b["x"] + b["w"]
+        and b["x"] < a["x"] + a["w"]
+        and a["y"] < b["y"] + b["h"]
+        and b["y"] < a["y"] + a["h"]
+    )
+
+
+def within(a: Rect, b: Rect) -> bool:
+    return (
+        a["x"] >= b["x"]
+        and a["y"] >= b["y"]
+        and a["x"] + a["w"] <= b["x"] + b["w"]
+        and a["y"] + a["h"] <= b["y"] + b["h"]
+    )
 
 
 @pytest.mark.parametrize("size", [(1500, 1000), (1000, 700), (600, 800)])
@@ -93,9 +120,8 @@ def test_a_repeat_that_is_open_holds_all_of_its_blocks_in_their_order(
 ) -> None:
     driver.set_window_size(*size)
     page = show(compared(everywhere))
-    page.js("return S.openEverything()")
-    forward, backward = page.js(BLOCKS)
-    for column, up in ((forward, False), (backward, True)):
+    page.js("return P.openAll()")
+    for column, up in ((blocks(page, 0), False), (blocks(page, 1), True)):
         assert {label for label, *_ in column} == {"blocks.0", "blocks.1", "blocks.2"}
         assert all(inside for *_, inside in column)
         places = {label: (x, -y if up else y) for label, x, y, _ in column}
@@ -113,49 +139,29 @@ def test_a_block_that_was_removed_stands_by_itself_and_the_one_in_its_place_says
 ) -> None:
     page = show(compared(without_one))
     for column in range(2):
-        found = page.js(
-            "return A.scene.columns[arguments[0]].picture.items.map(i => i.box)"
-            ".filter(b => b.label.startsWith('blocks.')).map(b => [b.label, b.difference, b.was, b.operations])",
-            column,
-        )
-        assert sorted(row[:3] for row in found) == [
-            ["blocks.0", 0, ""],
-            ["blocks.1", 0, "was blocks.2"],
-            ["blocks.1", 2, ""],
+        found = [box for box in page.boxes(column=column) if box["label"].startswith("blocks.")]
+        assert sorted((box["label"], box["status"], box["was"]) for box in found) == [
+            ("blocks.0", "same", ""),
+            ("blocks.1", "removed", ""),
+            ("blocks.1", "same", "was blocks.2"),
         ]
-        assert len({operations for *_, operations in found}) == 1
-    page.js("A.select(A.scene.columns[0].picture.items.map(i => i.box).find(b => b.was))")
+        assert len({box["operations"] for box in found}) == 1
+    page.js("P.select(P.boxes().find(b => b.was).id)")
     assert page.js("return document.querySelector('.details').textContent").count("blocks.2")
 
 
 def test_what_replaces_a_module_stands_where_it_stood(show: Show) -> None:
     page = show(compared(in_one))
-    page.js("return S.openEverything()")
-    found = page.js(
-        "const c = A.scene.columns[0].picture; return c.items.filter(i => i.box.label.endsWith('lu'))"
-        ".map(i => [i.box.label, i.box.difference, c.items[c.frames[i.frame].item].box.label])"
-    )
-    assert sorted(row for row in found if row[1]) == [["gelu", 2, "act"], ["relu", 1, "act"]]
-
-
-PLATES = (
-    "const scale = arguments[0], proto = CanvasRenderingContext2D.prototype, round = proto.roundRect, plates = [];"
-    "const view = S.view; view.fly({scale, x: 5, y: 5}, false);"
-    "proto.roundRect = function (x, y, w, h, r) { if ([A.theme.plate, A.theme.accent].includes(this.fillStyle)) {"
-    "const m = this.getTransform(), k = devicePixelRatio;"
-    "plates.push([m.a * x + m.e, m.d * y + m.f, m.a * w, m.d * h].map(n => n / k)); }"
-    "return round.call(this, x, y, w, h, r); };"
-    "try { view.drawNow(); } finally { proto.roundRect = round; }"
-    "const at = (c, i) => [c.x[i] * scale + 5, c.y[i] * scale + 5, c.w[i] * scale, c.h[i] * scale];"
-    "const meet = (a, b) => a[0] < b[0] + b[2] && b[0] < a[0] + a[2] && a[1] < b[1] + b[3] && b[1] < a[1] + a[3];"
-    "const within = (a, b) => a[0] >= b[0] && a[1] >= b[1] && a[0] + a[2] <= b[0] + b[2] && a[1] + a[3] <= b[1] + b[3];"
-    "const of = own => A.scene.columns.flatMap(c =>"
-    "c.picture.items.flatMap((it, i) => own === (it.own >= 0) ? [at(c, i)] : []));"
-    "const leaves = of(false), frames = of(true);"
-    "return [plates.length, plates.filter(p => leaves.some(b => meet(p, b))).length,"
-    "plates.filter((p, i) => plates.some((q, j) => j > i && meet(p, q))).length,"
-    "plates.filter(p => frames.some(f => meet(p, f) && !within(p, f))).length]"
-)
+    page.js("return P.openAll()")
+    boxes = page.boxes(column=0)
+    label = {box["id"]: box["label"] for box in boxes}
+    found = [
+        (box["label"], box["status"], label[box["parent"]]) for box in boxes if box["label"].endswith("lu")
+    ]
+    assert sorted(row for row in found if row[1] != "same") == [
+        ("gelu", "removed", "act"),
+        ("relu", "added", "act"),
+    ]
 
 
 @pytest.mark.parametrize("change", [everywhere, in_one, without_one])
@@ -164,20 +170,25 @@ def test_names_and_buttons_of_frames_lie_on_no_box_no_border_and_no_other_name(
 ) -> None:
     driver.set_window_size(1500, 1000)
     page = show(compared(change))
-    page.js("return S.openEverything()")
+    page.js("return P.openAll()")
     for scale in (0.12, 0.16, 0.2, 0.25, 0.31, 0.33, 0.4, 0.5, 0.65, 0.8, 0.9, 1.2):
-        names, *covered = page.js(PLATES, scale)
-        assert names > 0 and covered == [0, 0, 0], scale
+        page.js("P.camera({scale: arguments[0], x: 5, y: 5})", scale)
+        painted, boxes = page.js("return [P.painted(), P.boxes()]")
+        plates = [part for part in painted if part["kind"] == "plate"]
+        leaves, frames = ([box["rect"] for box in boxes if is_frame(box) == kind] for kind in (False, True))
+        assert plates, scale
+        assert not [plate for plate in plates if any(meet(plate, box) for box in leaves)], scale
+        assert not [pair for pair in itertools.combinations(plates, 2) if meet(*pair)], scale
+        assert not [
+            plate for plate in plates if any(meet(plate, f) and not within(plate, f) for f in frames)
+        ], scale
 
 
 def test_from_afar_the_colours_still_say_what_differs(show: Show) -> None:
     page = show(compared(in_one))
-    page.js("return S.openEverything()")
-    far = page.js(
-        "return [0, 1, 2].map(d => { const b = A.scene.columns[0].picture.items.map(i => i.box)"
-        ".find(b => b.kind === 'op' && b.difference === d); return A.paint(b, A.theme).far; })"
-    )
-    assert len(set(far)) == 3
+    page.js("return P.openAll()")
+    far = {box["status"]: box["farFill"] for box in page.boxes(column=0, kind="op")}
+    assert len({far[status] for status in ("same", "added", "removed")}) == 3
 
 
 def test_the_module_table_has_what_was_removed_where_it_was(show: Show) -> None:
@@ -227,8 +238,5 @@ def test_what_is_in_a_module_that_was_wrapped_keeps_its_name(show: Show) -> None
     model = Tower()
     result = tv.compare(*(tv.trace(one, torch.ones(3, 4)) for one in (model, Wrapper(model))))
     page = show(result)
-    page.js("return S.openEverything()")
-    assert page.js("return A.run.data.compare.was") == []
-    assert not any(
-        "was" in box for box in page.js("return A.scene.columns[0].picture.items.map(i => i.box.was)")
-    )
+    page.js("return P.openAll()")
+    assert [box["label"] for box in page.boxes() if box["was"]] == []

@@ -16,23 +16,10 @@ from tests.views.page.test_browser import Page
 
 pytestmark = needs_browser
 
-# Draws once more and gives every word on the canvas with its height in pixels of the page.
-WORDS = """
-const draw = CanvasRenderingContext2D.prototype.fillText, words = [];
-CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-  const at = this.getTransform();
-  const size = parseFloat(/([\\d.]+)px/.exec(this.font)[1]) * at.a / devicePixelRatio;
-  if (this.canvas === S.view.canvas) words.push([text, size]);
-  return draw.call(this, text, x, y);
-};
-S.view.drawNow();
-CanvasRenderingContext2D.prototype.fillText = draw;
-return words;
-"""
 # Where the picture is on the page, and the rectangles of what lies on it.
 SHOWN = """
-const c = S.view.camera, b = S.view.canvas.getBoundingClientRect();
-const shown = [b.left + c.x, b.top + c.y, A.scene.width * c.scale, A.scene.height * c.scale];
+const c = P.camera(), b = document.querySelector('.graph').getBoundingClientRect(), {width, height} = P.state();
+const shown = [b.left + c.x, b.top + c.y, width * c.scale, height * c.scale];
 const over = ['.legend-box', '.zoom', '.show-side'].flatMap(s => {
   const r = document.querySelector(s).getBoundingClientRect();
   return r.width ? [[r.left, r.top, r.width, r.height]] : [];
@@ -105,10 +92,8 @@ def meet(a: list[float], b: list[float]) -> bool:
 
 
 def test_the_first_screen_can_be_read(page: Page) -> None:
-    words = dict(page.js(WORDS))
-    names = page.js(
-        "return A.scene.columns.flatMap(c => c.picture.items.filter(i => i.own < 0).map(i => i.box.label))"
-    )
+    words = {part["text"]: part["size"] for part in page.js("return P.painted()") if part["kind"] == "text"}
+    names = [box["label"] for box in page.boxes(opening="closed")]
     assert {"stem", "head", "projection", "x"} <= set(names)
     for name in names:
         assert words.get(name, 0) >= 10.5, (
@@ -119,10 +104,9 @@ def test_the_first_screen_can_be_read(page: Page) -> None:
 
 
 def test_the_first_screen_shows_a_repeat(page: Page) -> None:
-    shown = page.js(
-        "return A.scene.columns.flatMap(c => c.picture.items.filter(i => i.box.kind === 'fold').map(i => i.box.count))"
+    assert 8 in [box["count"] for box in page.boxes(kind="fold")], (
+        "stage3 is open, so that its eight blocks are seen"
     )
-    assert 8 in shown, "stage3 is open, so that its eight blocks are seen"
 
 
 @pytest.mark.parametrize("heat", ["", "time_ns"])
@@ -132,8 +116,8 @@ def test_fit_leaves_the_overlays_free(page: Page, size: tuple[int, int], heat: s
     page.open(f"#heat={heat}" if heat else "")
     page.js("document.querySelector('.legend-box').open = true; document.body.classList.remove('no-side')")
     page.press("f")
-    page.until("return A.scene.width * S.view.camera.scale <= S.view.size.w")
-    page.until("const before = S.view.camera.x; S.view.fit(false); return S.view.camera.x === before")
+    page.until("return P.state().width * P.camera().scale <= document.querySelector('.graph').clientWidth")
+    page.until("const before = P.camera().x; P.fit(); return P.camera().x === before")
     shown, overlays, stage = page.js(SHOWN)
     assert overlays
     assert not any(meet(shown, over) for over in overlays), (shown, overlays)
@@ -151,7 +135,7 @@ def step_page(driver: Any, folder: Path, layers: int) -> Page:
 
 def test_titles_of_phases_neither_collide_nor_are_cut_off(saved: Page, tmp_path: Path) -> None:
     page = step_page(saved.driver, tmp_path, 1)
-    text = page.js("return T.toSvg()")
+    text = page.js("return P.svg()")
     import re
     import xml.etree.ElementTree as ET
 
@@ -171,10 +155,10 @@ def test_titles_of_phases_neither_collide_nor_are_cut_off(saved: Page, tmp_path:
 
 def test_an_optimizer_opened_whole_fills_the_window(saved: Page, tmp_path: Path) -> None:
     page = step_page(saved.driver, tmp_path, 30)
-    page.driver.execute_async_script("window.__torch_vis.shell.openEverything().then(arguments[0])")
-    width, height = page.js("const r = A.scene.columns[2].results[0]; return [r.width, r.height]")
+    page.js("return P.openAll()")
+    width, height = page.js("const c = P.columns()[2]; return [c.width, c.height]")
     assert 0.3 < width / height < 4, f"{width:.0f} × {height:.0f}"
-    assert page.js("return A.scene.width / A.scene.height") < 6
+    assert page.js("return P.state().width / P.state().height") < 6
 
 
 # ---------------------------------------------------------------- the frame around it
@@ -184,7 +168,7 @@ def test_an_optimizer_opened_whole_fills_the_window(saved: Page, tmp_path: Path)
 def test_the_bar_stays_within_reach_of_an_open_panel(page: Page, size: tuple[int, int]) -> None:
     resize(page, *size)
     page.open()
-    page.js("document.body.classList.remove('no-side'); S.showTab('modules')")
+    page.js("document.body.classList.remove('no-side'); P.tab('modules')")
     hidden = page.js(
         "return [...document.querySelectorAll('header button, header select, header input, header summary')]"
         ".filter(b => b.offsetParent && !b.closest('.menu-body, .results')).filter(b => {"
@@ -200,12 +184,12 @@ def test_the_bar_stays_within_reach_of_an_open_panel(page: Page, size: tuple[int
 def test_the_memory_chart_is_there_in_a_small_window(page: Page, size: tuple[int, int]) -> None:
     resize(page, *size)
     page.open()
-    page.js("if (innerWidth > 820) S.showTab('modules'); S.showDock('memory')")
+    page.js("if (innerWidth > 820) P.tab('modules'); P.dock('memory')")
     chart = page.js(
         "const r = document.querySelector('.dock .chart').getBoundingClientRect(); return [r.width, r.height]"
     )
     assert chart[0] > 140 and chart[1] > 50, chart
-    assert page.js("return S.view.canvas.clientHeight") > 90
+    assert page.js("return document.querySelector('.graph').clientHeight") > 90
 
 
 def test_the_panel_is_widened_by_its_edge_and_stays_so(page: Page) -> None:
@@ -225,20 +209,21 @@ def test_the_panel_is_widened_by_its_edge_and_stays_so(page: Page) -> None:
 def test_a_tip_goes_when_something_is_done(page: Page) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
-    x, y = page.js(
-        "const i = A.scene.columns[0].picture.items.find(i => i.box.label === 'norm').box;"
-        "const r = A.scene.rect(A.scene.find(i)), c = S.view.camera, b = S.view.canvas.getBoundingClientRect();"
-        "return [b.left + (r.x + 20) * c.scale + c.x, b.top + (r.y + 20) * c.scale + c.y]"
-    )
+    box, scale = page.box("norm", column=0), page.js("return P.camera().scale")
+    x, y = (box["rect"][axis] + 20 * scale for axis in "xy")
     chain = ActionChains(page.driver).w3c_actions
     chain.pointer_action.move_to_location(int(x), int(y))
     chain.perform()
-    page.until("return !S.view.tip.hidden && S.view.tip.innerText.startsWith('norm')")
-    box = page.js("const t = S.view.tip.getBoundingClientRect(); return [t.left, t.top, t.width, t.height]")
-    assert not meet(box, [x, y, 1, 1]), "it lies beside what it tells about"
+    page.until(
+        "const tip = document.querySelector('.tip'); return !tip.hidden && tip.innerText.startsWith('norm')"
+    )
+    tip = page.js(
+        "const t = document.querySelector('.tip').getBoundingClientRect(); return [t.left, t.top, t.width, t.height]"
+    )
+    assert not meet(tip, [x, y, 1, 1]), "it lies beside what it tells about"
     chain.pointer_action.click()
     chain.perform()
-    page.until("return S.view.tip.hidden && A.selected?.label === 'norm'")
+    page.until("return document.querySelector('.tip').hidden && P.selection()?.label === 'norm'")
 
 
 # ---------------------------------------------------------------- keys
@@ -248,43 +233,40 @@ def test_arrows_lead_through_frames_and_on_to_the_backward_pass(page: Page) -> N
     from selenium.webdriver.common.keys import Keys
 
     page.press(Keys.ARROW_DOWN)
-    page.until("return A.selected?.kind === 'input'")
+    page.until("return P.selection()?.kind === 'input'")
     seen = []
     for _ in range(40):
-        seen.append(page.js("return [A.selected.label, A.selected.kind, A.selected.forest.phases[0]]"))
-        if seen[-1][2] == 1:
+        seen.append(page.js("const s = P.selection(); return [s.label, s.phases[0]]"))
+        if seen[-1][1] == "backward":
             break
         page.press(Keys.ARROW_DOWN)
-    labels = [label for label, _, _ in seen]
+    labels = [label for label, _ in seen]
     assert [name for name in labels if name in ("stem", "norm", "projection", "head")] == [
         "stem",
         "norm",
         "projection",
         "head",
     ]
-    assert seen[-1][2] == 1, f"from the output to what the backward pass reads of it: {labels}"
+    assert seen[-1][1] == "backward", f"from the output to what the backward pass reads of it: {labels}"
     page.press(Keys.ARROW_UP)
-    page.until("return A.selected.forest.phases[0] === 0")
+    page.until("return P.selection().phases[0] === 'forward'")
 
 
 def test_sideways_goes_to_what_stands_beside(page: Page) -> None:
     from selenium.webdriver.common.keys import Keys
 
     page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
-    page.until("return A.selected?.label === 'stem'")
+    page.until("return P.selection()?.label === 'stem'")
     page.press(Keys.ARROW_RIGHT)
-    found = page.js(
-        "const r = A.scene.rect(A.scene.find(A.selected)), i = A.scene.columns[0].picture.items"
-        ".find(i => i.box.label === 'stem').box, s = A.scene.rect(A.scene.find(i));"
-        "const isFrame = A.selected.canOpen && A.selected.opening !== 'closed';"
-        "return [isFrame, r.x >= s.x + s.w - 4, Math.abs(r.y - s.y) < 300]"
-    )
-    assert found == [False, True, True]
+    selected, stem = page.js("return P.selection()"), page.box("stem", column=0)
+    place, own = selected["sheet"], stem["sheet"]
+    assert selected["opening"] == "closed" and selected["label"] != "stem"
+    assert place["x"] >= own["x"] + own["w"] - 4 and abs(place["y"] - own["y"]) < 300
 
 
 def test_a_link_keeps_the_layout_in_another_window(page: Page) -> None:
-    page.js("S.writeHash()")
-    hash, place = page.js("return [location.hash, [A.scene.width, A.scene.height]]")
+    size = "[P.state().width, P.state().height]"
+    hash, place = page.js(f"return [P.link(), {size}]")
     resize(page, 900, 900)
     page.open(hash)
-    assert page.js("return [A.scene.width, A.scene.height]") == place
+    assert page.js(f"return {size}") == place

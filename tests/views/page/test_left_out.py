@@ -50,12 +50,12 @@ def test_the_difference_of_a_box_that_leaves_something_out_is_not_told(
 ) -> None:
     page = show(compared)
     a, b = (int(t.metrics["flops"].total() or 0) for t in (compared.a, compared.b))
-    page.js("return S.goScope(arguments[0])", scope_of(compared.b, "", "Own"))
+    page.js("return P.goToCall(arguments[0])", scope_of(compared.b, "", "Own"))
     page.until("return document.querySelector('.details h2')?.innerText === 'Own'")
     assert facts(page, ".details")["FLOPs"] == f"{a} | ≥ {b} | ", "as in the sums"
     assert facts(page, ".details")["parameters"].endswith(" | +18"), "what is known of all is compared"
     assert "operations of which it is not known are left out" in page.text(".details")
-    page.js("return S.goScope(arguments[0])", scope_of(compared.b, "last", "Linear"))
+    page.js("return P.goToCall(arguments[0])", scope_of(compared.b, "last", "Linear"))
     page.until("return document.querySelector('.details h2')?.innerText === 'last'")
     one, two, delta = facts(page, ".details")["FLOPs"].split(" | ")
     assert (int(one), int(two), delta) == (2 * 2 * 8 * 4 + 8, 2 * 2 * 8 * 6 + 12, "+68")
@@ -64,9 +64,9 @@ def test_the_difference_of_a_box_that_leaves_something_out_is_not_told(
 
 def test_an_operation_without_a_formula_has_no_difference(show: Show, compared: tv.Comparison) -> None:
     page = show(compared)
-    node = page.js("return [...Array(A.run.count).keys()].find(n => A.run.name(n) === 'own')")
-    page.js("return S.goNode(arguments[0])", node)
-    page.until(f"return A.node === {node}")
+    node = page.operation("own")
+    page.js("return P.goToNode(arguments[0])", node)
+    page.until(f"return P.node() === {node}")
     assert facts(page, ".details")["FLOPs"] == "– | not known | "
 
 
@@ -83,7 +83,7 @@ def test_a_side_of_which_nothing_is_known_is_not_zero(show: Show, compared: tv.C
 
     one, two = (tv.trace(Only(own), torch.ones(2, 8)) for own in (True, False))
     page = show(tv.compare(one, two))
-    page.js("return S.goScope(arguments[0])", scope_of(two, "", "Only"))
+    page.js("return P.goToCall(arguments[0])", scope_of(two, "", "Only"))
     page.until("return document.querySelector('.details h2')?.innerText === 'Only'")
     assert facts(page, ".details")["FLOPs"] == "not known | 16 | "
     assert modules(page)["≠ Only"][column(page, "FLOPs A")] == "–"
@@ -116,12 +116,13 @@ def test_a_run_alone_marks_sums_as_the_printed_table_does(show: Show, compared: 
 
 def test_the_heat_map_of_a_difference_shows_it_as_not_known(show: Show, compared: tv.Comparison) -> None:
     page = show(compared)
-    page.js("A.roots[0].children[0].opening = 'closed'")
-    of = "const m = A.measures.find(m => m.id === arguments[0]); return m.of(A.roots[0].children[0])"
-    assert page.js(of, "difference_flops") is None
-    assert page.js(of, "difference_parameters") == 18
-    assert page.js(of, "flops") == compared.b.metrics["flops"].total()
-    assert page.js("const m = A.measures.find(m => m.id === 'flops'); return m.isLow(A.roots[0].children[0])")
+    amounts = {}
+    for heat in ("difference_flops", "difference_parameters", "flops"):
+        page.js("P.heat(arguments[0])", heat)
+        amounts[heat] = page.box("Own")
+    assert amounts["difference_flops"]["heat"] is None
+    assert amounts["difference_parameters"]["heat"] == 18
+    assert amounts["flops"]["heat"] == compared.b.metrics["flops"].total() and amounts["flops"]["isLow"]
 
 
 class Sums(nn.Module):
@@ -142,9 +143,7 @@ def test_what_changed_is_said_in_words(show: Show) -> None:
     page = show(compared)
     assert "Changed, A → B (1)" in page.text(".summary") and change.what[0] in page.text(".summary")
     for name, is_told in (("add", True), ("relu", False)):
-        page.js(
-            "return S.goNode([...Array(A.run.count).keys()].find(n => A.run.name(n) === arguments[0]))", name
-        )
+        page.js("return P.goToNode(arguments[0])", page.operation(name))
         assert page.text(".details h2") == name
         assert (change.what[0] in page.text(".details")) == is_told
     assert page.complaints() == []

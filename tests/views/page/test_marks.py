@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,29 +44,24 @@ def trace() -> tv.Trace:
 
 def close(page: Page) -> None:
     """Close what is marked."""
-    page.js(
-        "for (const root of A.roots) for (const box of root.children) if (box.recomputed) box.opening = 'closed';"
-        "return A.relayout()"
-    )
+    for box in page.boxes(isRecomputed=True, parent=""):
+        page.js("return P.close(arguments[0])", box["id"])
 
 
 def drawn(page: Page, scale: float = 1) -> list[str]:
     """Every text on the canvas where what is marked, or else the beginning, is drawn in some size."""
-    return page.js(
-        "const items = A.scene.columns.flatMap(c => c.picture.items.map(i => i.box)), scale = arguments[0];"
-        "const r = A.scene.rect(A.scene.find(items.find(b => b.recomputed) ?? items[0]));"
-        "S.view.camera = {scale, x: 300 - r.x * scale, y: 200 - r.y * scale};"
-        "const seen = [], own = CanvasRenderingContext2D.prototype.fillText;"
-        "CanvasRenderingContext2D.prototype.fillText = function (text, ...at)"
-        "{ seen.push(text); return own.call(this, text, ...at); };"
-        "try { S.view.drawNow(); } finally { CanvasRenderingContext2D.prototype.fillText = own; } return seen;",
+    painted = page.js(
+        "const boxes = P.boxes(), scale = arguments[0];"
+        "const {x, y} = (boxes.find(b => b.isRecomputed) ?? boxes[0]).sheet;"
+        "P.camera({scale, x: 300 - x * scale, y: 200 - y * scale}); return P.painted()",
         scale,
     )
+    return [part["text"] for part in painted if part["kind"] == "text"]
 
 
 def modules(page: Page) -> dict[str, list[str]]:
     """The rows of the module table by their name, and what is in their cells."""
-    page.js("S.showTab('modules')")
+    page.js("P.tab('modules')")
     rows = page.js(
         "return [...document.querySelectorAll('.grid tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
     )
@@ -88,18 +84,19 @@ def test_a_call_that_backward_runs_again_says_so_and_no_other_does(page: Page) -
     close(page)
     marked = [text for text in drawn(page) if "recomputed" in text]
     assert marked == ["Block · recomputed"], "the repeat in backward, not the one in forward"
-    page.js("const f = A.roots[1].children.find(b => b.recomputed); return S.goScope(~f.elements[0])")
-    page.until("return A.selected?.opening === 'one' && A.scene.find(A.selected)?.frame !== -1")
+    first = page.js("return P.calls().find(c => c.isRecomputed && c.path.startsWith('blocks.')).scope")
+    page.js("return P.goToCall(arguments[0])", first)
+    page.until("return P.selection()?.opening === 'one' && P.selection().rect")
     marked = [text for text in drawn(page) if "recomputed" in text]
     assert len(marked) == 1 and marked[0] in ("Block · recomputed", "recomputed"), "in the line of its name"
-    assert page.js("return T.toSvg()").count(">recomputed<") == 1, "and in a picture of the page"
+    assert page.js("return P.svg()").count(">recomputed<") == 1, "and in a picture of the page"
 
 
 def test_the_mark_is_there_where_only_names_can_be_read(page: Page) -> None:
     close(page)
     texts = drawn(page, 0.7)
     assert "↻ blocks.0–2" in texts and not any("recomputed" in text for text in texts)
-    assert "↻ recomputed" in page.text(".legend") and ">↻ recomputed<" in page.js("return T.toSvg()")
+    assert "↻ recomputed" in page.text(".legend") and ">↻ recomputed<" in page.js("return P.svg()")
 
 
 @pytest.mark.parametrize("opening", ["closed", "one", "all"])
@@ -108,22 +105,20 @@ def test_the_sign_and_its_legend_are_there_however_it_is_shown(
     page: Page, opening: str, scale: float
 ) -> None:
     page.press("t")  # which leaves the graph little room
-    page.js(
-        "const f = A.roots[1].children.find(b => b.recomputed); f.opening = arguments[0]; return A.relayout()",
-        opening,
-    )
+    page.js("return P.open(P.boxes().find(b => b.isRecomputed && !b.parent).id, arguments[0])", opening)
     signs = [text for text in drawn(page, scale) if text.startswith("↻ bl")]
     assert len(signs) == 1, "what was checkpointed, and not once more all that is in it"
     assert "↻ recomputed" in page.text(".legend")
-    page.js("A.setHeat('time')")
+    page.js("P.heat('time_ns')")
     assert "↻ recomputed" in page.text(".legend"), "colours that are a measure do not hide it"
 
 
 def test_the_flame_chart_has_the_sign(page: Page) -> None:
     page.press("t")
-    page.until("return S.flame.chart")
-    again = "return [...Array(A.run.scopes).keys()].map(s => S.flame.label(s)).filter(t => t.startsWith('↻'))"
-    assert page.js(again) == ["↻ blocks.2", "↻ blocks.1", "↻ blocks.0"]
+    page.until("return P.flame()")
+    bars = sorted(page.js("return P.flame()"), key=lambda bar: bar["x"])
+    marked = [bar["label"] for bar in bars if bar["label"].startswith("↻")]
+    assert marked == ["↻ blocks.2", "↻ blocks.1", "↻ blocks.0"]
     assert "↻ recomputed" in page.text(".flame .chart-key")
 
 
@@ -140,64 +135,46 @@ class Some(Checkpointed):
         return self.head(x)
 
 
-ENDS = """
-const ends = (c, edge) => {
-  const found = [];
-  for (let i = 0; i < edge.lines.length; i += 2) {
-    const [frame, line] = [edge.lines[i], edge.lines[i + 1]], {path, pathStart} = c.results[frame];
-    for (const at of [pathStart[line], pathStart[line + 1] - 2])
-      found.push([c.frameX[frame] + path[at], c.frameY[frame] + path[at + 1]]);
-  }
-  return found;
-};
-const near = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1]) < 0.5;
-return A.scene.columns.flatMap(c => c.picture.edges.filter(e => !e.hub).map(e => {
-  const all = ends(c, e), loose = all.filter((a, i) => !all.some((b, j) => i !== j && near(a, b)));
-  const [from, to] = [e.source, e.target].map(i => c.picture.items[i].box.label);
-  return [`${from} → ${to}`, loose.length];
-}));
-"""
+def loose_ends(pieces: list[list[list[float]]]) -> int:
+    """How many ends of a line's pieces meet no other."""
+    ends = [end for piece in pieces for end in piece]
+    return sum(
+        not any(math.dist(a, b) < 0.5 for j, b in enumerate(ends) if i != j) for i, a in enumerate(ends)
+    )
 
 
 @pytest.mark.parametrize("mode", ["side", "over"])
 def test_lines_lead_from_what_is_computed_again_to_what_reads_it(show: Show, mode: str) -> None:
     page = show(tv.trace(Some(), torch.ones(3, 4), backward=True))
-    page.js("return S.setMode(arguments[0])", mode)
-    page.js("return S.openEverything()")
-    found = page.js(ENDS)
-    assert len(found) > 30
-    assert [edge for edge, loose in found if loose != 2] == [], "broken off at the border of a frame"
+    page.js("return P.phases(arguments[0])", mode)
+    page.js("return P.openAll()")
+    lines = [edge for edge in page.js("return P.edges()") if edge["pieces"]]
+    assert len(lines) > 30
+    broken = [f"{edge['from']} → {edge['to']}" for edge in lines if loose_ends(edge["pieces"]) != 2]
+    assert broken == [], "broken off at the border of a frame"
 
 
 def test_what_is_computed_again_stands_before_what_reads_it_and_has_a_true_name(show: Show) -> None:
     page = show(tv.trace(Some(), torch.ones(3, 4), backward=True))
     close(page)
     assert "↻ blocks.0, 2" in drawn(page), "and not 0–2, which would be three"
-    again, net = page.js(
-        "const c = A.scene.columns[1], y = f => c.y[c.picture.items.findIndex(i => f(i.box))];"
-        "const net = c.picture.items.findIndex(i => i.box.type === 'Some');"
-        "return [y(b => b.isMarked), c.frameY[c.picture.items[net].own] ?? c.y[net]]"
-    )
-    assert again > net, "backward is read upwards"
+    (again,) = page.boxes(column=1, isRecomputed=True, parent="")
+    (net,) = page.boxes(column=1, type="Some")
+    assert again["sheet"]["y"] > net["sheet"]["y"], "backward is read upwards"
 
 
 def test_arrowheads_are_drawn_over_the_cards_behind_a_repeat(show: Show) -> None:
     page = show(tv.trace(Some(), torch.ones(3, 4), backward=True))
-    order = page.js(
-        "const seen = [], proto = CanvasRenderingContext2D.prototype, {fill, fillText} = proto;"
-        "proto.fill = function (...a) { if (a[0] instanceof Path2D) seen.push('tips'); return fill.apply(this, a); };"
-        "proto.fillText = function (t, ...a) { seen.push(t); return fillText.call(this, t, ...a); };"
-        "S.view.camera = {scale: 1, x: 20, y: 40};"
-        "try { S.view.drawNow(); } finally { proto.fill = fill; proto.fillText = fillText; } return seen;"
-    )
-    cards = [place for place, what in enumerate(order) if what in ("Linear", "Block")]
-    assert "tips" in order and order.index("tips") > min(cards)
+    painted = page.js("P.camera({scale: 1, x: 20, y: 40}); return P.painted()")
+    cards = [index for index, part in enumerate(painted) if part.get("text") in ("Linear", "Block")]
+    tips = [index for index, part in enumerate(painted) if part["kind"] == "tips"]
+    assert tips and tips[0] > min(cards)
 
 
 def test_the_page_marks_the_calls_that_the_table_counts_as_backward(page: Page, trace: tv.Trace) -> None:
     again = trace.graph.tree.recomputed
     assert again.any()
-    assert page.js("return [...A.run.columns.get('scope_recomputed')]") == again.astype(int).tolist()
+    assert page.js("return P.calls().map(c => c.isRecomputed)") == again.tolist()
     number = facts(page, ".summary")["computed again"]
     assert f"computed again  {number} of the operations of backward" in str(trace)
     calls = [scope for scope in trace.graph.scopes if scope.kind == "module" and not again[scope.index]]
@@ -210,8 +187,8 @@ def test_details_lead_from_one_computation_to_the_other(page: Page, trace: tv.Tr
         next(s.index for s in trace.graph.scopes if s.path == "blocks.1" and again[s.index] == wanted)
         for wanted in (False, True)
     )
-    selected = "return (A.selected?.subject.scope ?? -1) === arguments[0]"
-    page.js("return S.goScope(arguments[0])", first)
+    selected = "return (P.selection()?.scope ?? -1) === arguments[0]"
+    page.js("return P.goToCall(arguments[0])", first)
     page.until(selected.replace("arguments[0]", str(first)))
     found = facts(page, ".details")
     assert found["computed again"] == "during backward" and "recomputed" not in found
@@ -228,8 +205,8 @@ def test_details_lead_from_one_computation_to_the_other(page: Page, trace: tv.Tr
 def test_inside_of_it_details_say_it_too(page: Page, trace: tv.Trace) -> None:
     again = trace.graph.tree.recomputed
     inner = next(s.index for s in trace.graph.scopes if s.path == "blocks.2.first" and again[s.index])
-    page.js("return S.goScope(arguments[0])", inner)
-    page.until(f"return A.selected?.subject.scope === {inner}")
+    page.js("return P.goToCall(arguments[0])", inner)
+    page.until(f"return P.selection()?.scope === {inner}")
     assert facts(page, ".details")["recomputed"].startswith("run again during backward")
 
 
@@ -237,8 +214,8 @@ def test_inside_of_it_details_say_it_too(page: Page, trace: tv.Trace) -> None:
 def test_the_search_finds_what_is_computed_again(page: Page, trace: tv.Trace, text: str) -> None:
     page.press("/")
     page.press(text)
-    page.until("return S.search.found?.total > 0")
-    found = page.js("return [S.search.found.total, S.search.found.scopes.map(s => A.run.path(s))]")
+    page.until("return P.searchResults()?.total > 0")
+    found = page.js("const {total, modules} = P.searchResults(); return [total, modules]")
     assert found == [len(trace.graph.find(flag="recompute")), ["blocks.2", "blocks.1", "blocks.0"]]
     assert page.text(".results").count("Block · call 2 · recomputed") == 3
 
@@ -274,8 +251,8 @@ def test_operations_that_are_checkpointed_without_a_module_say_so_themselves(sho
     page = show(trace)
     assert facts(page, ".summary")["computed again"] == str(len(again))
     sine = next(node.index for node in again if node.name == "sin")
-    page.js("return S.goNode(arguments[0])", sine)
-    page.until(f"return A.node === {sine}")
+    page.js("return P.goToNode(arguments[0])", sine)
+    page.until(f"return P.node() === {sine}")
     assert "3×8 · recomputed" in drawn(page)
     assert facts(page, ".details")["note"] == "a forward operation run again during backward"
 

@@ -55,19 +55,19 @@ def test_one_of_several_alike_is_shown_by_itself(page: Page, trace: tv.Trace, wa
     if way == "search":
         page.press("/")
         page.press("path:blocks.4")
-        page.until("return S.search.found?.scopes.length >= 1")
+        page.until("return P.searchResults()?.modules.length >= 1")
         page.press(ENTER)
     else:
-        page.js("S.showTab('modules')")
+        page.js("P.tab('modules')")
         page.js(
             "[...document.querySelectorAll('.grid tbody tr')]"
             ".find(r => r.innerText.startsWith('blocks.4')).click()"
         )
-    page.until("return A.selected?.opening === 'one' && A.selected.shown === 4")
+    page.until("return P.selection()?.opening === 'one' && P.selection().shown === 4")
     if way == "table":
-        assert page.js("return S.tab") == "modules", "the table stays in front"
+        assert page.js("return P.state().tab") == "modules", "the table stays in front"
         assert page.text("tr.on").startswith("blocks.4")
-        page.js("S.showTab('details')")
+        page.js("P.tab('details')")
     assert page.text(".details h2") == "blocks.4"
     found = facts(page, ".details")
     assert found["operations"] == str(len(trace.graph.find("blocks.4", phase="forward")))
@@ -83,8 +83,8 @@ def test_one_of_several_alike_is_shown_by_itself(page: Page, trace: tv.Trace, wa
 
 def test_parameters_count_where_they_are_used(page: Page, trace: tv.Trace) -> None:
     node = next(node for node in trace.graph.nodes if node.name == "addmm" and node.path == "head")
-    page.js("return S.goNode(arguments[0])", node.index)
-    page.until(f"return A.node === {node.index}")
+    page.js("return P.goToNode(arguments[0])", node.index)
+    page.until(f"return P.node() === {node.index}")
     assert facts(page, ".details")["parameters"] == str(8 * 2 + 2)
     roles = page.js("return [...document.querySelectorAll('.details .rows tr')].map(r => r.innerText)")
     weight = next(row for row in roles if row.startswith("mat2"))
@@ -95,19 +95,19 @@ def test_parameters_count_where_they_are_used(page: Page, trace: tv.Trace) -> No
 def test_a_view_that_is_gone_to_is_drawn(page: Page) -> None:
     page.press("/")
     page.press("op:t path:head phase:forward")
-    page.until("return S.search.found?.total === 1")
+    page.until("return P.searchResults()?.total === 1")
     page.press(ENTER)
-    page.until("return A.node >= 0 && A.run.name(A.node) === 't' && A.selected?.node === A.node")
-    assert page.js("return A.scene.find(A.selected) !== null")
+    page.until("return P.operations()[P.node()]?.name === 't' && P.selection()?.node === P.node()")
+    assert page.js("return P.selection().rect") is not None
 
 
 def test_the_source_of_a_module_is_its_own(page: Page, trace: tv.Trace) -> None:
     scope = next(scope.index for scope in trace.graph.scopes if scope.path == "blocks.0")
-    page.js("return S.goScope(arguments[0])", scope)
+    page.js("return P.goToCall(arguments[0])", scope)
     page.until("return document.querySelector('.details h2').innerText === 'blocks.0'")
     assert "return x + self.second" in page.text(".details .source .here")
     root = next(scope.index for scope in trace.graph.scopes if scope.type == "Net")
-    page.js("return S.goScope(arguments[0])", root)
+    page.js("return P.goToCall(arguments[0])", root)
     page.until("return document.querySelector('.details h2').innerText === 'Net'")
     assert "Source of its first operation, t in stem" in page.text(".details")
 
@@ -118,9 +118,9 @@ def test_the_source_of_a_module_is_its_own(page: Page, trace: tv.Trace) -> None:
 def test_the_peak_is_the_same_everywhere(page: Page, trace: tv.Trace) -> None:
     live, free = (trace.metrics[name].values for name in ("live_bytes", "free_bytes"))
     page.press("m")
-    page.until("return S.timeline.memory")
-    assert page.js("return S.timeline.memory.total[S.timeline.memory.peak]") == int((live + free).max())
-    page.js("S.showTab('summary')")
+    page.until("return P.memory()")
+    assert page.js("const m = P.memory(); return m.total[m.peak]") == int((live + free).max())
+    page.js("P.tab('summary')")
     shown = facts(page, ".summary")["peak memory"]
     assert page.text(".list h3").startswith(f"Peak: {shown} at")
     assert f"peak memory  {shown}" in str(trace)
@@ -177,17 +177,13 @@ def test_graph_breaks_lead_to_their_partition(show: Callable[[Any], Page]) -> No
     (found,) = t.breaks
     assert "# the line of the break" in text and "ends partition 0" in text
     assert all(hint[:60] in text for hint in found.hints)
-    assert "⚡ graph break" in page.js(
-        "return A.scene.columns[0].picture.items.map(i => i.box.type).join(' ')"
-    )
+    assert any("⚡ graph break" in box["type"] for box in page.boxes())
     page.js("document.querySelector('.breaks .link').click()")
-    page.until("return A.selected?.label === 'partition 0'")
+    page.until("return P.selection()?.label === 'partition 0'")
     assert "Ends in a graph break" in page.text(".details .alert")
-    page.js("return S.openEverything()")
-    page.until("return A.scene.columns[0].picture.items.length > 8")
-    calls = page.js(
-        "return A.scene.columns[0].picture.items.map(i => i.box).filter(b => b.kind === 'module').map(b => b.label)"
-    )
+    page.js("return P.openAll()")
+    page.until("return P.boxes().length > 8")
+    calls = [box["label"] for box in page.boxes(kind="module")]
     assert calls.count("linear") == 3 and "x" not in calls, "by the function, not by the program's variable"
 
 
@@ -212,7 +208,7 @@ def test_a_comparison_has_the_figures_of_both(
     cells = found["parameters"].split(" | ")
     assert cells[0] == f"{params[0] / 1000:.2f} K" and cells[1] == f"{params[1] / 1000:.2f} K"
     assert cells[2] == f"−{params[0] - params[1]}"
-    read = "const s = A.roots[0].forest.sum(arguments[0], 0, A.roots[0].forest.total); return [s.total, s.unknown]"
+    read = "const {total, unknown} = P.total(arguments[0]); return [total, unknown]"
     for metric in ("flops", "alloc_bytes", "time_ns"):
         for name, t in ((f"{metric}@a", a), (metric, b)):
             assert page.js(read, name) == [t.metrics[metric].total(), 0], name
@@ -234,15 +230,13 @@ def test_what_only_one_of_them_has_shows_its_figures(
 ) -> None:
     a, b = pair
     page = show(tv.compare(a, b))
-    page.js("S.showTab('modules')")
+    page.js("P.tab('modules')")
     heads = page.js("return [...document.querySelectorAll('.grid th')].map(t => t.innerText)")
     assert heads[1:3] == ["Δ time", "Δ memory"] and "time A" in heads and "time B" in heads
-    node = page.js(
-        "return [...Array(A.run.count).keys()].find(n => A.run.difference[n] === 2 && A.run.name(n) === 'addmm')"
-    )
-    page.js("return S.goNode(arguments[0])", node)
-    page.until(f"return A.node === {node}")
-    path = page.js("return A.run.path(A.run.nodeScope[A.node])")
+    node = page.operation("addmm", status="removed")
+    page.js("return P.goToNode(arguments[0])", node)
+    page.until(f"return P.node() === {node}")
+    path = page.js("return P.operations()[P.node()].path")
     flops = total(a, path, "flops")
     assert facts(page, ".details")["FLOPs"] == f"{flops:.0f} | – | −{flops:.0f}"
     assert "not known" not in page.text(".details .sides")
@@ -267,12 +261,12 @@ def test_gradient_norms(show: Callable[[Any], Page]) -> None:
     t = tv.trace(Net(), torch.ones(3, 4), backward=True)
     t = t.with_metrics(t.gradients())
     page = show(t)
-    page.js("A.setHeat('gradient_norm')")
+    page.js("P.heat('gradient_norm')")
     norm = t.metrics["norm"]
     phase = t.graph.node_phase
     most = max(norm[n] or 0 for n in np.flatnonzero(phase == 1).tolist())
-    assert page.js("return A.heat.of(A.roots[1])") == pytest.approx(most)
-    assert page.js("return A.heat.of(A.roots[0])") is None
+    forward, backward = page.js("return P.columns().map(c => c.heat)")
+    assert backward == pytest.approx(most) and forward is None
     assert "gradient norm" in page.text(".legend") and "logarithmic" in page.text(".legend")
     assert "not known" not in page.text(".legend"), "forward boxes have no gradient to be known"
 
@@ -282,15 +276,12 @@ def test_roofline_bounds(show: Callable[[Any], Page]) -> None:
     t = tv.trace(model, torch.ones(64, 256))
     t = t.with_metrics(t.roofline(hardware="epyc-9654"))
     page = show(t)
-    page.js("A.setHeat('bound')")
+    page.js("P.heat('bound')")
     assert all(word in page.text(".legend") for word in ("compute", "memory", "overhead"))
     bound = t.metrics["bound"]
-    page.js("return S.openEverything()")
-    page.until("return A.scene.columns[0].picture.items.some(i => i.box.node >= 0)")
-    drawn = page.js(
-        "return A.scene.columns[0].picture.items.map(i => i.box).filter(b => b.node >= 0)"
-        ".map(b => [b.node, A.heat.show(A.heat.of(b)), A.paint(b, A.theme).fill])"
-    )
+    page.js("return P.openAll()")
+    page.until("return P.boxes().some(b => b.node >= 0)")
+    drawn = [(box["node"], box["heatText"], box["fill"]) for box in page.boxes(column=0) if box["node"] >= 0]
     words = ("none", "compute", "memory", "overhead")
     assert drawn and all(word == words[bound[node]] for node, word, _ in drawn)
     assert len({fill for *_, fill in drawn}) == len({word for _, word, _ in drawn})
@@ -301,16 +292,15 @@ def test_relevance_of_an_evaluation(show: Callable[[Any], Page]) -> None:
     dlb = tv.DLBacktrace(Net().eval(), (torch.ones(3, 4),))
     found = dlb.evaluation(dlb.predict(torch.randn(3, 4)), target=0)
     page = show(dlb.trace)
-    page.js("A.setHeat('relevance')")
-    head = "return A.heat.of(A.roots[0].children[0].children.find(b => b.label === 'head'))"
-    assert page.js(head) == pytest.approx(found["linear_13"])
+    page.js("P.heat('relevance')")
+    assert page.box("head", column=0)["heat"] == pytest.approx(found["linear_13"])
 
 
 def test_the_legend_says_how_it_adds_up_and_its_scale(page: Page) -> None:
-    page.js("A.setHeat('rate')")
+    page.js("P.heat('rate')")
     assert "FLOPs of all in a box over their time" in page.text(".legend")
     assert "square root" in page.text(".legend") and "0 FLOP/s" in page.text(".legend")
-    page.js("A.setHeat('flops')")
+    page.js("P.heat('flops')")
     assert "sum of all in a box" in page.text(".legend") and "FLOP" in page.text(".ticks")
 
 
@@ -318,18 +308,18 @@ def test_the_legend_says_how_it_adds_up_and_its_scale(page: Page) -> None:
 
 
 def test_a_link_brings_back_panels_and_brush(page: Page) -> None:
-    page.js("S.showTab('modules')")
+    page.js("P.tab('modules')")
     page.js("[...document.querySelectorAll('.grid th button')].find(t => t.innerText === 'params').click()")
     page.press("m")
-    page.until("return S.timeline.memory")
-    page.js("S.timeline.setBrush(3, 9); S.writeHash()")
-    hash = page.js("return location.hash")
+    page.until("return P.memory()")
+    hash = page.js("P.brush(3, 9); return P.link()")
     page.open(hash)
-    assert page.js("return [S.tab, S.modules.order, S.timeline.brush]") == ["modules", "-parameters", [3, 9]]
+    state = page.js("return P.state()")
+    assert [state["tab"], state["sort"], state["brush"]] == ["modules", "-parameters", [3, 9]]
     assert page.js(
         "return [...document.querySelectorAll('th[aria-sort=descending]')].map(t => t.innerText)"
     ) == ["params ↓"]
-    assert page.js("return A.marked?.size > 0") and "from operation 3 to 9" in page.text(".list")
+    assert state["marked"] > 0 and "from operation 3 to 9" in page.text(".list")
 
 
 def test_save_without_a_selection_says_so(page: Page) -> None:
@@ -350,7 +340,7 @@ def test_inside_a_notebook_no_link_is_promised(driver: Any, trace: tv.Trace, tmp
     driver.get((tmp_path / "cell.html").as_uri())
     driver.switch_to.frame(0)
     page = Page(driver, tmp_path / "cell.html")
-    page.until("return !!window.__torch_vis")
+    page.until("return window.torchVis?.isReady")
     page.js(
         "[...document.querySelectorAll('.menu-body button')].find(b => /link/.test(b.textContent)).click()"
     )
@@ -369,9 +359,9 @@ def test_names_that_would_turn_the_text_are_written_out(show: Callable[[Any], Pa
 
     page = show(tv.trace(Odd(), torch.ones(1, 4)))
     assert "\\u202eRTL evil" in page.labels()
-    page.js("S.showTab('modules')")
+    page.js("P.tab('modules')")
     assert "\\u202eRTL evil" in page.text(".grid") and "\u202e" not in page.js(
-        "return document.body.innerText + T.toSvg()"
+        "return document.body.innerText + P.svg()"
     )
 
 
@@ -392,7 +382,7 @@ def test_a_long_path_keeps_its_end(show: Callable[[Any], Page]) -> None:
 
 
 def test_containers_stay_in_the_module_tree(page: Page) -> None:
-    page.js("S.showTab('modules')")
+    page.js("P.tab('modules')")
     names = page.js("return [...document.querySelectorAll('.grid tbody tr b')].map(b => b.innerText)")
     assert names[:5] == ["run", "Net", "stem", "blocks.0", "first"]
     assert page.js("return document.querySelector('.grid th').getAttribute('aria-sort')") == "other"
@@ -400,11 +390,10 @@ def test_containers_stay_in_the_module_tree(page: Page) -> None:
 
 def test_the_timeline_has_axes_and_only_what_can_be_seen(page: Page) -> None:
     page.press("m")
-    page.until("return S.timeline.memory")
-    uses = page.js(
-        "const m = S.timeline.memory;"
-        "return m.words.filter((_, i) => Math.max(...m.live[i]) > 0.01 * m.total[m.peak])"
-    )
+    page.until("return P.memory()")
+    memory = page.js("return P.memory()")
+    least = 0.01 * memory["total"][memory["peak"]]
+    uses = [use for use, alive in memory["uses"].items() if max(alive) > least]
     key = page.text(".chart-key")
     assert {"parameter", "saved for backward", "temporary"} <= set(uses)
     assert all(use in key for use in uses) and "optimizer" not in key
@@ -412,14 +401,14 @@ def test_the_timeline_has_axes_and_only_what_can_be_seen(page: Page) -> None:
 
 def test_the_flame_chart_tells_phases_and_what_lies_between(page: Page) -> None:
     page.press("t")
-    page.until("return S.flame.chart")
+    page.until("return P.flame()")
     page.js(
-        "const c = S.flame.canvas, b = c.getBoundingClientRect();"
+        "const c = document.querySelector('.flame canvas'), b = c.getBoundingClientRect();"
         "c.dispatchEvent(new PointerEvent('pointermove', {clientX: b.left + 40, clientY: b.top + 45}))"
     )
     assert "forward" in page.text(".flame-note") and "between them" in page.text(".flame-note")
     box, at = page.js(
-        "const r = S.flame.note.getBoundingClientRect(), b = S.flame.canvas.getBoundingClientRect();"
+        "const [r, b] = ['.flame-note', '.flame canvas'].map(s => document.querySelector(s).getBoundingClientRect());"
         "return [[r.left - b.left, r.top - b.top], [40, 45]]"
     )
     assert abs(box[0] - at[0]) < 60 and abs(box[1] - at[1]) < 90, "beside the pointer"

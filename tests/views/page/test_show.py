@@ -76,8 +76,8 @@ def test_the_frame_of_a_notebook_draws_the_page(trace: tv.Trace, tmp_path: Path)
         driver.get((tmp_path / "cell.html").as_uri())
         driver.switch_to.frame(0)
         for _ in range(400):
-            if driver.execute_script("return !!window.__torch_vis"):
+            if driver.execute_script("return window.torchVis?.isReady"):
                 break
-        labels = "return __torch_vis.app.scene.columns[0].picture.items.map(i => i.box.label)"
+        labels = "return torchVis.boxes().map(b => b.label)"
         assert "addmm" in driver.execute_script(labels)
         assert [e["message"] for e in driver.get_log("browser") if e["level"] == "SEVERE"] == []

@@ -22,17 +22,21 @@ function fromBase64(text: string): Uint8Array {
 }
 
 /** Every column; between large ones, `pause` lets the page breathe. */
-export async function unpack(directory: Entry[], bytes: Uint8Array, pause: () => Promise<void> = async () => {}): Promise<Map<string, Column>> {
-  const found = new Map<string, Column>();
+export async function unpack(
+  directory: Entry[],
+  bytes: Uint8Array,
+  pause: () => Promise<void> = async () => {},
+): Promise<Map<string, Column>> {
+  const results = new Map<string, Column>();
   let at = 0;
   for (const [name, code, difference, length] of directory) {
     const size = SIZE[code];
     const column = unplane(bytes.subarray(at, at + size * length), code, length);
-    found.set(name, difference ? summed(column, difference === 2) : column);
+    results.set(name, difference ? summed(column, difference === 2) : column);
     at += size * length;
     if (length > LARGE) await pause();
   }
-  return found;
+  return results;
 }
 
 function unplane(bytes: Uint8Array, code: string, length: number): Column {

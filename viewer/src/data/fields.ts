@@ -1,12 +1,13 @@
 /** The filters of the search: what each takes, and which operations it lets through. */
 
 import { isOutermost, RECOMPUTED } from "./recomputed.ts";
-import { DIFFERENCES, FLAGS, PHASES, ROLES, SHORT, type Run } from "./run.ts";
+import { DIFFERENCES, MARKS, type Run } from "./run.ts";
+import { PHASES, ROLES, SHORT_DTYPE } from "./schema.gen.ts";
 
 /** Whether an operation passes; for a filter of modules also whether the call of a module is itself what was asked for. */
 export interface Test {
-  node(node: number): boolean;
-  scope?(scope: number): boolean;
+  node: (node: number) => boolean;
+  scope?: (scope: number) => boolean;
 }
 
 export const FIELDS: Record<string, string> = {
@@ -28,20 +29,32 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
   const match = globbed(text);
   switch (name) {
     case "op": {
-      const hit = run.tables.calls.map((call, i) => match(run.callName[i]) || match(call[0]) || match(call[0].split(".")[0]));
+      const hit = run.tables.calls.map(
+        (call, i) => match(run.callName[i]) || match(call[0]) || match(call[0].split(".")[0]),
+      );
       return { node: (node) => hit[run.nodeCall[node]] };
     }
     case "path": {
       const below = globbed(`*.${text}`); // the end of a path will do
-      return within(run, ([path]) => match(path) || below(path)) ?? `no module at “${text}”; * stands for anything, as in *${text}*`;
+      return (
+        within(run, ([path]) => match(path) || below(path)) ??
+        `no module at “${text}”; * stands for anything, as in *${text}*`
+      );
     }
     case "class":
-      return within(run, ([, type]) => match(type)) ?? `no module of class “${text}”; * stands for anything, as in *${text}*`;
+      return (
+        within(run, ([, type]) => match(type)) ?? `no module of class “${text}”; * stands for anything, as in *${text}*`
+      );
     case "phase":
       return oneOf(name, text, PHASES, match) ?? { node: (node) => match(PHASES[run.nodePhase[node]]) };
     case "dtype": {
-      const known = [...Object.keys(SHORT), ...Object.values(SHORT), "bool", ...run.tables.types.map(([dtype]) => dtype)];
-      const hit = run.tables.types.map(([dtype]) => match(dtype) || match(SHORT[dtype] ?? dtype));
+      const known = [
+        ...Object.keys(SHORT_DTYPE),
+        ...Object.values(SHORT_DTYPE),
+        "bool",
+        ...run.tables.types.map(([dtype]) => dtype),
+      ];
+      const hit = run.tables.types.map(([dtype]) => match(dtype) || match(SHORT_DTYPE[dtype] ?? dtype));
       return oneOf(name, text, [...new Set(known)], match) ?? outputs(run, (type) => hit[type]);
     }
     case "shape": {
@@ -52,12 +65,22 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
     case "flag": {
       // In data it is called after what was done, on the page after what it is marked with.
       const again = match("recompute") || match(RECOMPUTED);
-      const bits = FLAGS.filter(([, flag]) => match(flag) || (again && flag === "recompute")).reduce((sum, [bit]) => sum | bit, 0);
-      const wrong = oneOf(name, text, [...FLAGS.map(([, flag]) => flag), RECOMPUTED], match);
-      return wrong ?? { node: (node) => (run.nodeFlags[node] & bits) !== 0, ...(again ? { scope: (scope: number) => isOutermost(run, scope) } : {}) };
+      const bits = MARKS.filter(([, flag]) => match(flag) || (again && flag === "recompute")).reduce(
+        (sum, [bit]) => sum | bit,
+        0,
+      );
+      const wrong = oneOf(name, text, [...MARKS.map(([, flag]) => flag), RECOMPUTED], match);
+      return (
+        wrong ?? {
+          node: (node) => (run.nodeFlags[node] & bits) !== 0,
+          ...(again ? { scope: (scope: number) => isOutermost(run, scope) } : {}),
+        }
+      );
     }
     case "role":
-      return oneOf(name, text, ROLES, match) ?? inputs(run, new Set(ROLES.flatMap((role, i) => (match(role) ? [i] : []))));
+      return (
+        oneOf(name, text, ROLES, match) ?? inputs(run, new Set(ROLES.flatMap((role, i) => (match(role) ? [i] : []))))
+      );
     case "diff":
       if (!run.difference) return "diff: is for a page that compares two runs";
       return oneOf(name, text, DIFFERENCES, match) ?? { node: (node) => match(DIFFERENCES[run.difference![node]]) };
@@ -88,7 +111,8 @@ function within(run: Run, match: (module: [path: string, type: string, kind: str
 function outputs(run: Run, check: (type: number) => boolean): Test {
   return {
     node: (node) => {
-      for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) if (check(run.valueType[run.outValue[row]])) return true;
+      for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++)
+        if (check(run.valueType[run.outValue[row]])) return true;
       return false;
     },
   };
@@ -97,7 +121,8 @@ function outputs(run: Run, check: (type: number) => boolean): Test {
 function inputs(run: Run, roles: Set<number>): Test {
   return {
     node: (node) => {
-      for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) if (roles.has(run.roleOf(run.inValue[row]))) return true;
+      for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++)
+        if (roles.has(run.roleOf(run.inValue[row]))) return true;
       return false;
     },
   };
@@ -105,7 +130,10 @@ function inputs(run: Run, roles: Set<number>): Test {
 
 /** A pattern with * and ? over a whole word, without regard to case. */
 export function globbed(text: string): (word: string) => boolean {
-  const source = text.replace(/[.+^${}()|[\]\\]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".");
+  const source = text
+    .replace(/[.+^${}()|[\]\\]/g, "\\$&")
+    .replaceAll("*", ".*")
+    .replaceAll("?", ".");
   const pattern = new RegExp(`^${source}$`, "is");
   return (word) => pattern.test(word);
 }

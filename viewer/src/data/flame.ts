@@ -37,7 +37,13 @@ export function flame(run: Run): Flame {
   for (let node = 0; node < run.count; node++) {
     const chain = chainOf(run, run.nodeScope[node], chains);
     let same = 0;
-    while (same < open.length && same < chain.length && open[same].scope === chain[same] && run.nodePhase[node] === phase) same += 1;
+    while (
+      same < open.length &&
+      same < chain.length &&
+      open[same].scope === chain[same] &&
+      run.nodePhase[node] === phase
+    )
+      same += 1;
     for (let depth = open.length - 1; depth >= same; depth--) add(depth, open[depth].scope, open[depth].start, last);
     open = open.slice(0, same);
     const start = begin(node);

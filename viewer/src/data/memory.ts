@@ -35,17 +35,17 @@ export class Memory {
 
   /** The operation between two at which most is alive, the first of them. */
   highest(from: number, to: number): number {
-    let found = from;
-    for (let node = from; node <= to; node++) if (this.total[node] > this.total[found]) found = node;
-    return found;
+    let result = from;
+    for (let node = from; node <= to; node++) if (this.total[node] > this.total[result]) result = node;
+    return result;
   }
 
   /** The blocks that are alive at some time from one operation to another, largest first. */
   alive(from: number, to: number): number[] {
-    const found: number[] = [];
+    const results: number[] = [];
     for (let storage = 0; storage < this.use.length; storage++) {
-      if (this.birth[storage] <= to && this.death[storage] > from && this.bytes[storage] > 0) found.push(storage);
+      if (this.birth[storage] <= to && this.death[storage] > from && this.bytes[storage] > 0) results.push(storage);
     }
-    return found.sort((a, b) => this.bytes[b] - this.bytes[a]);
+    return results.sort((a, b) => this.bytes[b] - this.bytes[a]);
   }
 }

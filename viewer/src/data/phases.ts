@@ -1,6 +1,7 @@
 /** The stretches of a run that belong to one phase. */
 
-import { PHASES, type Run } from "./run.ts";
+import type { Run } from "./run.ts";
+import { PHASES } from "./schema.gen.ts";
 
 export interface Stretch {
   from: number; // the first operation
@@ -9,14 +10,14 @@ export interface Stretch {
 }
 
 export function phaseStretches(run: Run): Stretch[] {
-  const found: Stretch[] = [];
+  const results: Stretch[] = [];
   for (let node = 0; node < run.count; node++) {
     const name = PHASES[run.nodePhase[node]];
-    const last = found[found.length - 1];
+    const last = results[results.length - 1];
     if (last?.name === name) last.to = node + 1;
-    else found.push({ from: node, to: node + 1, name });
+    else results.push({ from: node, to: node + 1, name });
   }
-  return found;
+  return results;
 }
 
 /** A round number at or above a step. */

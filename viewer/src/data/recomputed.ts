@@ -1,13 +1,13 @@
 /** What backward ran again, as the printed table has them: the second computation of what was checkpointed. */
 
 import type { Run } from "./run.ts";
+import { Flag } from "./schema.gen.ts";
 
 /** What such a call is marked with. */
 export const RECOMPUTED = "recomputed";
 export const SAID = "run again during backward";
 /** The same where only names can be read. */
 export const AGAIN = "↻ ";
-const FLAG = 8;
 
 /** Whether backward ran a call of a module again. */
 export function isRecomputed(run: Run, scope: number): boolean {
@@ -21,14 +21,14 @@ export function isOutermost(run: Run, scope: number): boolean {
 
 /** Whether an operation is one of forward that backward ran again, in such a call or by itself. */
 export function isRepeated(run: Run, node: number): boolean {
-  return (run.nodeFlags[node] & FLAG) !== 0;
+  return (run.nodeFlags[node] & Flag.RECOMPUTE) !== 0;
 }
 
 /** How many of them there are. */
 export function recomputedOperations(run: Run): number {
-  let found = 0;
-  for (let node = 0; node < run.count; node++) if (isRepeated(run, node)) found += 1;
-  return found;
+  let result = 0;
+  for (let node = 0; node < run.count; node++) if (isRepeated(run, node)) result += 1;
+  return result;
 }
 
 /** Of the modules that are called in some calls, the other calls: those that backward ran again, or those that it did not. */
@@ -36,9 +36,9 @@ export function callsOf(run: Run, scopes: Iterable<number>, again: boolean): num
   if (!run.columns.has("scope_recomputed")) return [];
   const modules = new Set<number>();
   for (const scope of scopes) modules.add(run.scopeModule[scope]);
-  const found: number[] = [];
+  const results: number[] = [];
   for (let scope = 0; scope < run.scopes; scope++) {
-    if (modules.has(run.scopeModule[scope]) && isRecomputed(run, scope) === again) found.push(scope);
+    if (modules.has(run.scopeModule[scope]) && isRecomputed(run, scope) === again) results.push(scope);
   }
-  return found;
+  return results;
 }

@@ -1,115 +1,31 @@
-/** One recorded run: the graph's columns, its tables, and the questions that views ask of it. */
+/** One recorded run: the graph's columns, and the questions that views ask of it. */
 
-import type { Column, Entry } from "./decode.ts";
+import type { Column } from "./decode.ts";
+import { Flag, FLAGS, Kind, METRIC_INFO, Role, SHORT_DTYPE, type ColumnName } from "./schema.gen.ts";
+import type { Break, Metric, ModuleRow, Plain, Tables, TypeRow } from "./tables.ts";
 import { visibleAll } from "./text.ts";
 
-export type Plain = null | boolean | number | string | Plain[] | { [kind: string]: string | number };
-export type CallRow = [op: string, args: Plain[], kwargs: [string, Plain][]];
-export type TypeRow = [
-  dtype: string,
-  shape: number[],
-  stride: number[],
-  layout: string,
-  conj: boolean,
-  neg: boolean,
-  symbols?: string[], // names of the sizes that a captured program leaves open, "" for the others
-];
-export type SiteRow = [file: string, line: number, fn: string];
-export type ModuleRow = [path: string, type: string, kind: string];
-export type ResultRow = [name: string, kind: string];
-
-export interface Tables {
-  version: number;
-  directory: Entry[];
-  metrics: { name: string; along: string; masked: boolean }[];
-  limits: string[];
-  meta: Record<string, unknown>;
-  families: Record<string, string>;
-  class_families: Record<string, string>;
-  arguments: Record<string, string[]>;
-  tables: {
-    calls: CallRow[];
-    types: TypeRow[];
-    sites: SiteRow[];
-    modules: ModuleRow[];
-    names: string[];
-    devices: string[];
-    results: ResultRow[];
-    sources: Record<string, Record<string, string>>;
-  };
-  uses?: string[]; // what memory is for, in words; without any, none was recorded
-  breaks?: Break[];
-  /** In a comparison, what an operation of both runs read in A that only A made: operation and value in turn. */
-  read_before?: number[];
-  compare?: { a: string; b: string; counts: Record<string, number>; notes: string[]; sides: Side[]; changes: { texts: string[]; rows: number[][] }; was: [scope: number, path: string][] };
-}
-
-/** Where a compiled graph broke. */
-export interface Break {
-  reason: string;
-  explanation: string;
-  hints: string[];
-  id: string;
-  file: string;
-  line: number;
-  function: string;
-  code: string;
-  partition: number | null; // that it ended
-  nodes: number | null;
-  partitions?: number[]; // all that it ended
-  times?: number; // how often it was met
-  lost?: [op: string, count: number, file: string, line: number][]; // what ran in eager mode because of it
-}
-
-/** What one run comes to. */
-export interface Side {
-  name: string;
-  phases: Record<string, number>;
-  operations: number;
-  tensors: number;
-  calls: number;
-  recomputed?: number; // operations of backward that belong to forward
-  peak_bytes: number | null;
-  totals: Record<string, [total: number | null, unknown: number]>;
-  meta: Record<string, unknown>;
-}
-
-export interface Metric {
-  name: string;
-  along: string;
-  values: Column;
-  known: Uint8Array | null;
-}
-
-export const PHASES = ["forward", "backward", "optimizer"];
-export const ROLES = ["activation", "input", "parameter", "buffer", "constant", "gradient", "optimizer state", "output"];
-export const KINDS = ["data", "whole", "shape"];
-export const FLAGS: [number, string][] = [
-  [1, "escape"], [2, "random"], [4, "opaque"], [8, "recompute"], [16, "view"],
-];
-export const VIEW = 16;
-const ESCAPE = 1;
-export const SHAPE = 2;
-const [ACTIVATION, GRADIENT] = [0, 5];
-export const PARAMETER = 2;
-const RECOMPUTE = 8;
+/** What an operation is marked with; that gradients were recorded is said of nearly all and told of none. */
+export const MARKS = FLAGS.filter(([bit]) => bit !== Flag.GRAD_MODE);
 export const DIFFERENCES = ["same", "added", "removed", "changed"];
 export const ADDED = 1;
 export const REMOVED = 2;
-/** In a comparison, by metric of B: what it is called in A, and what the difference is called. */
-export const COMPARED: Record<string, string> = {
-  time_ns: "difference_ns", alloc_bytes: "difference_bytes", flops: "difference_flops", moved_bytes: "difference_moved_bytes",
-  parameters: "difference_parameters",
-};
+/** In a comparison, by metric: what the difference B − A is called. */
+export const COMPARED: Record<string, string> = Object.fromEntries(
+  Object.entries(METRIC_INFO).flatMap(([name, info]) => (info?.differenceOf ? [[info.differenceOf, name]] : [])),
+);
 
 const NONE: readonly number[] = [];
 const PARTITION = /^(?:partition|forward) (\d+)$/;
-const DIFFERENCE_OF: Record<string, string> = Object.fromEntries(Object.entries(COMPARED).map(([name, delta]) => [delta, name]));
 
-export const SHORT: Record<string, string> = {
-  float32: "f32", float64: "f64", float16: "f16", bfloat16: "bf16", int64: "i64", int32: "i32", int16: "i16",
-  int8: "i8", uint8: "u8", complex64: "c64", complex128: "c128",
-};
+/** A stretch of a call's elements that repeats: `times` equal steps of `period` elements each, from `start` on. */
+export interface Stretch {
+  start: number;
+  period: number;
+  times: number;
+  /** The instances that are not like most of the others. */
+  odd: readonly number[];
+}
 
 export function shortName(op: string): string {
   return op.slice(op.lastIndexOf("::") + (op.includes("::") ? 2 : 1)).split(".")[0];
@@ -153,10 +69,13 @@ export class Run {
   private linkStart: Int32Array | null = null;
   private linkNode: Int32Array | null = null;
 
-  constructor(readonly data: Tables, readonly columns: Map<string, Column>) {
+  constructor(
+    readonly data: Tables,
+    readonly columns: Map<string, Column>,
+  ) {
     visibleAll([data.tables, data.meta, data.limits, data.breaks, data.compare, data.class_families]);
     this.tables = data.tables;
-    const column = (name: string): Column => columns.get(name) ?? new Int32Array(0);
+    const column = (name: ColumnName): Column => columns.get(name) ?? new Int32Array(0);
     this.nodeCall = column("node_call");
     this.nodeScope = column("node_scope");
     this.nodeSite = column("node_site");
@@ -184,11 +103,12 @@ export class Run {
     this.storages = column("storage_bytes").length;
     this.producer = new Int32Array(this.values).fill(-1);
     for (let node = 0; node < this.count; node++) {
-      for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++) this.producer[this.outValue[row]] = node;
+      for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++)
+        this.producer[this.outValue[row]] = node;
     }
     for (const { name, along, masked } of data.metrics) {
       const known = masked ? (columns.get(`known:${name}`) as Uint8Array) : null;
-      this.metrics.set(name, { name, along, values: column(`metric:${name}`), known });
+      this.metrics.set(name, { name, along, values: columns.get(`metric:${name}`) ?? new Int32Array(0), known });
     }
     if (this.difference) for (const [name, delta] of Object.entries(COMPARED)) this.subtract(name, delta);
     this.callName = data.tables.calls.map((call) => shortName(call[0]));
@@ -217,7 +137,7 @@ export class Run {
 
   /** Whether an operation is not there in the run that a metric is of: it has no figure, and none is missing. */
   isAbsent(metric: Metric, node: number): boolean {
-    if (!this.difference || metric.name in DIFFERENCE_OF || metric.name === "difference") return false;
+    if (!this.difference || METRIC_INFO[metric.name]?.differenceOf || metric.name === "difference") return false;
     return this.difference[node] === (metric.along === "before" ? ADDED : REMOVED);
   }
 
@@ -259,8 +179,11 @@ export class Run {
 
   /** The call of a partition of a compiled program, by its number; -1 if it never ran. */
   partitionScope(partition: number): number {
-    const module = this.tables.modules.findIndex(([path, , kind]) => kind === "compiled" && PARTITION.exec(path)?.[1] === String(partition));
-    for (let scope = 0; module >= 0 && scope < this.scopes; scope++) if (this.scopeModule[scope] === module) return scope;
+    const module = this.tables.modules.findIndex(
+      ([path, , kind]) => kind === "compiled" && PARTITION.exec(path)?.[1] === String(partition),
+    );
+    for (let scope = 0; module >= 0 && scope < this.scopes; scope++)
+      if (this.scopeModule[scope] === module) return scope;
     return -1;
   }
 
@@ -268,7 +191,11 @@ export class Run {
   breakOf(scope: number): Break | undefined {
     const [path, , kind] = this.module(scope);
     const number = kind === "compiled" ? PARTITION.exec(path)?.[1] : undefined;
-    return number === undefined ? undefined : this.data.breaks?.find((one) => [one.partition, ...(one.partitions ?? [])].includes(Number(number)));
+    return number === undefined
+      ? undefined
+      : this.data.breaks?.find((graphBreak) =>
+          [graphBreak.partition, ...(graphBreak.partitions ?? [])].includes(Number(number)),
+        );
   }
 
   private before: Map<number, number[]> | null = null;
@@ -279,7 +206,8 @@ export class Run {
     if (!pairs?.length) return NONE;
     if (!this.before) {
       this.before = new Map();
-      for (let i = 0; i < pairs.length; i += 2) this.before.set(pairs[i], [...(this.before.get(pairs[i]) ?? []), pairs[i + 1]]);
+      for (let i = 0; i < pairs.length; i += 2)
+        this.before.set(pairs[i], [...(this.before.get(pairs[i]) ?? []), pairs[i + 1]]);
     }
     return this.before.get(node) ?? NONE;
   }
@@ -293,7 +221,9 @@ export class Run {
 
   /** Whether an operation only looks at memory that is there: such ones are looked through, not drawn. */
   isView(node: number): boolean {
-    return (this.nodeFlags[node] & (VIEW | ESCAPE)) === VIEW && !(this.ownViews ??= this.findOwnViews())[node];
+    return (
+      (this.nodeFlags[node] & (Flag.VIEW | Flag.ESCAPE)) === Flag.VIEW && !(this.ownViews ??= this.findOwnViews())[node]
+    );
   }
 
   private ownViews: Uint8Array | null = null;
@@ -302,16 +232,17 @@ export class Run {
   private findOwnViews(): Uint8Array {
     const works = new Uint8Array(this.scopes); // calls in which something other than a view ran
     for (let node = 0; node < this.count; node++) {
-      if ((this.nodeFlags[node] & (VIEW | ESCAPE)) === VIEW) continue;
-      for (let scope = this.nodeScope[node]; scope >= 0 && !works[scope]; scope = this.scopeParent[scope]) works[scope] = 1;
+      if ((this.nodeFlags[node] & (Flag.VIEW | Flag.ESCAPE)) === Flag.VIEW) continue;
+      for (let scope = this.nodeScope[node]; scope >= 0 && !works[scope]; scope = this.scopeParent[scope])
+        works[scope] = 1;
     }
-    const found = new Uint8Array(this.count);
+    const results = new Uint8Array(this.count);
     for (let node = 0; node < this.count; node++) {
       let scope = this.nodeScope[node];
       while (scope > 0 && this.module(scope)[2] === "function") scope = this.scopeParent[scope];
-      if (scope > 0 && !works[scope] && this.module(scope)[2] === "module" && this.path(scope)) found[node] = 1;
+      if (scope > 0 && !works[scope] && this.module(scope)[2] === "module" && this.path(scope)) results[node] = 1;
     }
-    return found;
+    return results;
   }
 
   /**
@@ -321,9 +252,9 @@ export class Run {
    */
   roleOf(value: number): number {
     const [own, root] = [this.valueRole[value], this.rootOf(value)];
-    if (own !== GRADIENT || this.valueName[value] >= 0) return own || this.valueRole[root];
+    if (own !== Role.GRADIENT || this.valueName[value] >= 0) return own || this.valueRole[root];
     const maker = this.producer[root];
-    return maker >= 0 && this.nodeFlags[maker] & RECOMPUTE ? ACTIVATION : this.valueRole[root];
+    return maker >= 0 && this.nodeFlags[maker] & Flag.RECOMPUTE ? Role.ACTIVATION : this.valueRole[root];
   }
 
   /** The value whose bytes a value shows: views are looked through. */
@@ -342,7 +273,7 @@ export class Run {
       if (!this.isView(node)) continue;
       let from = -1;
       for (let row = this.inStart[node]; row < this.inStart[node + 1] && from < 0; row++) {
-        if (this.inKind[row] !== SHAPE) from = root[this.inValue[row]];
+        if (this.inKind[row] !== Kind.SHAPE) from = root[this.inValue[row]];
       }
       if (from < 0) continue;
       for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++) root[this.outValue[row]] = from;
@@ -350,19 +281,39 @@ export class Run {
     return root;
   }
 
+  /** By call, the stretches of it that repeat where these phases are shown together: found in Python. */
+  stretches(phases: readonly number[]): Map<number, Stretch[]> {
+    const column = (name: string): ArrayLike<number> => this.columns.get(`fold_${name}`) ?? NONE;
+    const [bits, scope, start] = [column("phases"), column("scope"), column("start")];
+    const [period, times, odd, instance] = [column("period"), column("times"), column("odd"), column("odd_instance")];
+    const wanted = phases.reduce((sum, phase) => sum | (1 << phase), 0);
+    const results = new Map<number, Stretch[]>();
+    let next = 0;
+    for (let row = 0; row < bits.length; row++) {
+      const own: number[] = [];
+      for (; next < odd.length && odd[next] === row; next++) own.push(instance[next]);
+      if (bits[row] !== wanted) continue;
+      const stretch = { start: start[row], period: period[row], times: times[row], odd: own };
+      const known = results.get(scope[row]);
+      if (known) known.push(stretch);
+      else results.set(scope[row], [stretch]);
+    }
+    return results;
+  }
+
   flags(node: number): string[] {
-    return FLAGS.filter(([bit]) => this.nodeFlags[node] & bit).map(([, name]) => name);
+    return MARKS.filter(([bit]) => this.nodeFlags[node] & bit).map(([, name]) => name);
   }
 
   /** The operations that read a value, in order. */
   readers(value: number): number[] {
     this.indexReaders();
-    const found: number[] = [];
+    const results: number[] = [];
     for (let row = this.readerStart![value]; row < this.readerStart![value + 1]; row++) {
       const node = this.readerNode![row];
-      if (found[found.length - 1] !== node) found.push(node);
+      if (results[results.length - 1] !== node) results.push(node);
     }
-    return found;
+    return results;
   }
 
   private indexReaders(): void {
@@ -381,20 +332,20 @@ export class Run {
   }
 
   producers(node: number): number[] {
-    const found = new Set<number>();
+    const results = new Set<number>();
     for (let row = this.inStart[node]; row < this.inStart[node + 1]; row++) {
       const from = this.producer[this.inValue[row]];
-      if (this.inKind[row] !== SHAPE && from >= 0) found.add(from);
+      if (this.inKind[row] !== Kind.SHAPE && from >= 0) results.add(from);
     }
-    return [...found].sort((a, b) => a - b);
+    return [...results].sort((a, b) => a - b);
   }
 
   users(node: number): number[] {
-    const found = new Set<number>();
+    const results = new Set<number>();
     for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++) {
-      for (const reader of this.readers(this.outValue[row])) if (reader !== node) found.add(reader);
+      for (const reader of this.readers(this.outValue[row])) if (reader !== node) results.add(reader);
     }
-    return [...found].sort((a, b) => a - b);
+    return [...results].sort((a, b) => a - b);
   }
 
   outputs(node: number): number[] {
@@ -432,11 +383,11 @@ export class Run {
 }
 
 export function typeText(row: TypeRow): string {
-  return `${SHORT[row[0]] ?? row[0]}[${sizes(row).join(", ")}]`;
+  return `${SHORT_DTYPE[row[0]] ?? row[0]}[${sizes(row).join(", ")}]`;
 }
 
 function sizes(row: TypeRow): (string | number)[] {
-  return row[1].map((size, place) => row[6]?.[place] || size);
+  return row[1].map((size, index) => row[6]?.[index] || size);
 }
 
 export function shapeText(row: TypeRow): string {

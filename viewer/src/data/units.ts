@@ -1,16 +1,18 @@
 /** Numbers as a person reads them, with their units. */
 
+import { METRIC_INFO, type MetricInfo } from "./schema.gen.ts";
+
 export type Show = (amount: number) => string;
 
 function scaled(amount: number, step: number, units: string[]): string {
-  let place = 0;
+  let index = 0;
   let left = Math.abs(amount);
-  while (left >= (step > 1000 && !place ? step : 999.5) && place < units.length - 1) {
+  while (left >= (step > 1000 && !index ? step : 999.5) && index < units.length - 1) {
     left /= step;
-    place += 1;
+    index += 1;
   }
-  const digits = place === 0 && Number.isInteger(amount) ? 0 : left >= 99.95 ? 0 : left >= 9.995 ? 1 : 2;
-  return `${amount < 0 ? "−" : ""}${fixed(left, digits)}${units[place] ? ` ${units[place]}` : ""}`;
+  const digits = index === 0 && Number.isInteger(amount) ? 0 : left >= 99.95 ? 0 : left >= 9.995 ? 1 : 2;
+  return `${amount < 0 ? "−" : ""}${fixed(left, digits)}${units[index] ? ` ${units[index]}` : ""}`;
 }
 
 /** As Python rounds: of two that are equally near the even one, which sizes in memory often have to choose between. */
@@ -25,7 +27,12 @@ export const duration: Show = (ns) => scaled(ns, 1000, ["ns", "µs", "ms", "s"])
 export const size: Show = (bytes) => scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
 /** Amounts of something that is named with them: "1.50 GFLOP". */
 export function amountOf(unit: string): Show {
-  return (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"].map((prefix) => prefix + unit));
+  return (n) =>
+    scaled(
+      n,
+      1000,
+      ["", "K", "M", "G", "T", "P"].map((prefix) => prefix + unit),
+    );
 }
 
 /** With a sign always: a difference. */
@@ -36,29 +43,64 @@ export function signed(show: Show): Show {
 export const percent: Show = (share) => `${(100 * share).toFixed(share && share < 0.0995 ? 1 : 0)} %`;
 export const amount: Show = (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"]);
 const minus = (text: string): string => text.replace(/^-/, "−");
-export const plain: Show = (n) => minus(Number.isInteger(n) ? n.toLocaleString("en-US") : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3 ? n.toExponential(2) : String(Number(n.toPrecision(4))));
+export const plain: Show = (n) =>
+  minus(
+    Number.isInteger(n)
+      ? n.toLocaleString("en-US")
+      : Math.abs(n) >= 1e5 || Math.abs(n) < 1e-3
+        ? n.toExponential(2)
+        : String(Number(n.toPrecision(4))),
+  );
 export const count: Show = (n) => minus(n.toLocaleString("en-US"));
 
-/** The unit that a metric's name ends in. */
+const SHOWS: Record<NonNullable<MetricInfo["unit"]>, Show> = {
+  ns: duration,
+  B: size,
+  FLOP: amount,
+  count: amount,
+  share: percent,
+};
+
+/** How a metric's amounts are written: in its unit or, if nothing is known of it, in the one that its name ends in. */
 export function showFor(name: string): Show {
-  if (name.endsWith("_ns")) return duration;
-  if (name.endsWith("_bytes")) return size;
-  if (/^(difference_)?(flops|macs|parameters)$/.test(name)) return amount;
-  return name === "peak_share" ? percent : plain;
+  const info = METRIC_INFO[name];
+  if (info) return info.unit ? SHOWS[info.unit] : plain;
+  return name.endsWith("_ns") ? duration : name.endsWith("_bytes") ? size : plain;
+}
+
+/** What a metric is called: in words or, if nothing is known of it, by its name without the unit. */
+export function metricLabel(name: string): string {
+  return METRIC_INFO[name]?.label ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ");
 }
 
 const UNITS: Record<string, number> = {
-  ns: 1, us: 1e3, "µs": 1e3, ms: 1e6, s: 1e9,
-  b: 1, kb: 1e3, mb: 1e6, gb: 1e9, kib: 1024, mib: 1024 ** 2, gib: 1024 ** 3,
-  k: 1e3, m: 1e6, g: 1e9, t: 1e12,
+  ns: 1,
+  us: 1e3,
+  µs: 1e3,
+  ms: 1e6,
+  s: 1e9,
+  b: 1,
+  kb: 1e3,
+  mb: 1e6,
+  gb: 1e9,
+  kib: 1024,
+  mib: 1024 ** 2,
+  gib: 1024 ** 3,
+  k: 1e3,
+  m: 1e6,
+  g: 1e9,
+  t: 1e12,
 };
 
 /** Several amounts in one unit, that of the largest, as an axis has them. */
 export function sizes(bytes: number[]): string[] {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   const most = Math.max(...bytes);
-  const place = Math.max(0, Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, most)) / 10)));
-  return bytes.map((one) => `${(one / 1024 ** place).toFixed(place && most / 1024 ** place < 100 ? (most / 1024 ** place < 10 ? 2 : 1) : 0)} ${units[place]}`);
+  const index = Math.max(0, Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, most)) / 10)));
+  return bytes.map(
+    (amount) =>
+      `${(amount / 1024 ** index).toFixed(index && most / 1024 ** index < 100 ? (most / 1024 ** index < 10 ? 2 : 1) : 0)} ${units[index]}`,
+  );
 }
 
 /** "1.5ms" as a number in the metric's own unit, NaN where it is none. */

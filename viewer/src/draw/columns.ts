@@ -41,7 +41,12 @@ async function arranged(client: LayoutClient, parts: Part[], widths: number[], h
     // What is large anyway is laid out in the window's own shape, whatever stands beside it.
     const w = picture.frames.length > MANY_FRAMES ? widths.reduce((a, b) => a + b, 0) : widths[number];
     return picture.specs.map((spec, i) => ({
-      ...spec, ...(i ? headerParts(picture.items[picture.frames[i].item].box) : {}), w: spec.w.slice(), h: spec.h.slice(), child: spec.child.map((child) => (child >= 0 ? child + first : -1)), room: i ? undefined : { w, h },
+      ...spec,
+      ...(i ? headerParts(picture.items[picture.frames[i].item].box) : {}),
+      w: spec.w.slice(),
+      h: spec.h.slice(),
+      child: spec.child.map((child) => (child >= 0 ? child + first : -1)),
+      room: i ? undefined : { w, h },
     }));
   });
   const results = await client.arrange(specs);

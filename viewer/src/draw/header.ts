@@ -77,12 +77,21 @@ export interface HeaderPlace {
 
 /** Draws it and gives the rectangles of its buttons. */
 export function drawHeader(
-  context: CanvasRenderingContext2D, box: Box, accent: string, look: Look, { rect, place: { grow, buttons: small, room: reach }, which, lines }: HeaderPlace,
+  context: CanvasRenderingContext2D,
+  box: Box,
+  accent: string,
+  look: Look,
+  { rect, place: { grow, buttons: small, room: reach }, which, lines }: HeaderPlace,
 ): (Rect & { action: Zone["action"] })[] {
   const { theme } = look;
   const name = which === "none" ? farName(box) : nameOf(box);
   const wanted = (titleRuler().width(name) * grow) / small;
-  const buttons = which === "all" ? buttonsOf(box, rect.w / small - 2 * SIDE, wanted) : which === "badge" && box.kind === "fold" ? [badgeOf(box)] : [];
+  const buttons =
+    which === "all"
+      ? buttonsOf(box, rect.w / small - 2 * SIDE, wanted)
+      : which === "badge" && box.kind === "fold"
+        ? [badgeOf(box)]
+        : [];
   const room = Math.min(reach, rect.w - SIDE * small - widthOf(buttons) * small) / grow - SIDE; // for the name and what is beside it
   const title = titleRuler().fit(name, Math.max(24, room - 24));
   const wide = titleRuler().width(title);

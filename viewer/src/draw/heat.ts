@@ -1,7 +1,8 @@
 /** What a box's warmth says: a measure of what it stands for, and the colour that goes with it. */
 
 import { COMPARED, REMOVED, type Run } from "../data/run.ts";
-import { amountOf, duration, percent, plain, showFor, signed, type Show } from "../data/units.ts";
+import { METRIC_INFO, Phase } from "../data/schema.gen.ts";
+import { amountOf, duration, metricLabel, percent, plain, showFor, signed, type Show } from "../data/units.ts";
 import type { Box } from "../tree/box.ts";
 import { isUnknown } from "../tree/forest.ts";
 import { mixed, type Theme } from "./theme.ts";
@@ -17,11 +18,11 @@ export interface Measure {
   show: Show;
   scale: Scale;
   /** null: not known. */
-  of(box: Box): number | null;
+  of: (box: Box) => number | null;
   /** Whether what a box shows leaves out operations of which it is not known. */
-  isLow?(box: Box): boolean;
+  isLow?: (box: Box) => boolean;
   /** Whether a box can have one at all. */
-  applies?(box: Box): boolean;
+  applies?: (box: Box) => boolean;
   /** What to say where all boxes have the same. */
   even?: string;
 }
@@ -32,31 +33,11 @@ export interface Range {
   most: number;
 }
 
-const LABELS: Record<string, string> = {
-  time_ns: "inclusive time",
-  kernel_ns: "time of kernels",
-  alloc_bytes: "memory allocated",
-  flops: "FLOPs",
-  macs: "multiply-adds",
-  moved_bytes: "bytes moved",
-  parameters: "parameters",
-  nans: "NaN values",
-  infs: "infinite values",
-  dead_units: "dead units",
-  difference_ns: "time, B − A",
-  difference_bytes: "memory, B − A",
-  difference_flops: "FLOPs, B − A",
-  difference_moved_bytes: "bytes moved, B − A",
-  difference_parameters: "parameters, B − A",
-};
-const NOT_HEAT = new Set(["start_ns", "kernel_start_ns", "time_low_ns", "time_high_ns", "kernel_low_ns", "kernel_high_ns", "live_bytes", "free_bytes", "difference", "norm", "bound", "relevance", "units", "peak_share"]);
 /** By code; 0 is for views, which do nothing that could be bound. */
 export const BOUNDS = ["", "compute", "memory", "overhead"];
 const BOUND_COLORS = ["", "#2f86c8", "#dd8a2c", "#9a948a"];
 export const BAD = "#d6336c";
 const SUM = "the sum of all in a box";
-const FORWARD = 0;
-const BACKWARD = 1;
 
 /** Heat maps that this run has no figures for, and the call that gives them. */
 export function absentMeasures(run: Run): [label: string, call: string][] {
@@ -70,72 +51,123 @@ export function absentMeasures(run: Run): [label: string, call: string][] {
 }
 
 export function measures(run: Run): Measure[] {
-  const found: Measure[] = [];
+  const results: Measure[] = [];
   const deltas = new Set(Object.values(COMPARED));
   const side = run.difference ? " (B)" : "";
   if (run.metrics.has("time_ns")) {
-    found.push({ id: "self_ns", label: `self time${side}`, how: "the operations that a module runs itself", show: duration, scale: "root", of: (box) => ownTotal(box, "time_ns") });
+    results.push({
+      id: "self_ns",
+      label: `self time${side}`,
+      how: "the operations that a module runs itself",
+      show: duration,
+      scale: "root",
+      of: (box) => ownTotal(box, "time_ns"),
+    });
   }
   for (const { name, along } of run.metrics.values()) {
-    if (along !== "node" || NOT_HEAT.has(name)) continue;
+    if (along !== "node" || METRIC_INFO[name]?.isHeat === false) continue;
     const isDelta = deltas.has(name);
-    const show = name === "flops" || name === "difference_flops" ? amountOf("FLOP") : showFor(name);
-    found.push({
-      id: name, label: (LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ")) + (isDelta ? "" : side), how: SUM,
-      show: isDelta ? signed(show) : show, scale: isDelta ? "diverging" : "root", of: (box) => total(box, name),
+    const show = METRIC_INFO[name]?.unit === "FLOP" ? amountOf("FLOP") : showFor(name);
+    results.push({
+      id: name,
+      label: (METRIC_INFO[name]?.heatLabel ?? metricLabel(name)) + (isDelta ? "" : side),
+      how: SUM,
+      show: isDelta ? signed(show) : show,
+      scale: isDelta ? "diverging" : "root",
+      of: (box) => total(box, name),
       isLow: (box) => box.start >= 0 && (box.forest.sum(name, box.start, box.end)?.unknown ?? 0) > 0,
     });
   }
-  return [...found, ...ratios(run), ...norms(run), ...bound(run), ...relevance(run)];
+  return [...results, ...ratios(run), ...norms(run), ...bound(run), ...relevance(run)];
 }
 
 function ratios(run: Run): Measure[] {
   if (!run.metrics.has("flops") || !run.metrics.has("moved_bytes")) return [];
-  const found: Measure[] = [{
-    id: "intensity", label: "arithmetic intensity", how: "FLOPs of all in a box over the bytes they move", show: (n) => `${plain(Number(n.toPrecision(3)))} FLOP/B`, scale: "root",
-    of: (box) => ratio(total(box, "flops"), total(box, "moved_bytes")),
-  }];
+  const results: Measure[] = [
+    {
+      id: "intensity",
+      label: "arithmetic intensity",
+      how: "FLOPs of all in a box over the bytes they move",
+      show: (n) => `${plain(Number(n.toPrecision(3)))} FLOP/B`,
+      scale: "root",
+      of: (box) => ratio(total(box, "flops"), total(box, "moved_bytes")),
+    },
+  ];
   if (run.metrics.has("time_ns")) {
-    found.push({
-      id: "rate", label: "FLOP/s reached", how: "FLOPs of all in a box over their time", show: amountOf("FLOP/s"), scale: "root",
+    results.push({
+      id: "rate",
+      label: "FLOP/s reached",
+      how: "FLOPs of all in a box over their time",
+      show: amountOf("FLOP/s"),
+      scale: "root",
       of: (box) => ratio(total(box, "flops"), total(box, "time_ns"), 1e9),
     });
   }
-  return found;
+  return results;
 }
 
 function norms(run: Run): Measure[] {
   if (!run.metrics.has("norm")) return [];
-  const one = (id: string, label: string, phase: number, where: string): Measure => ({
-    id, label, how: `the largest L2 norm of a result ${where}`, show: plain, scale: "log",
-    of: (box) => largest(box, "norm", phase), applies: (box) => box.forest.phases.includes(phase),
+  const normOf = (id: string, label: string, phase: number, where: string): Measure => ({
+    id,
+    label,
+    how: `the largest L2 norm of a result ${where}`,
+    show: plain,
+    scale: "log",
+    of: (box) => largest(box, "norm", phase),
+    applies: (box) => box.forest.phases.includes(phase),
   });
   const seen = new Set<number>();
   for (let node = 0; node < run.count && seen.size < 2; node++) seen.add(run.nodePhase[node]);
   return [
-    ...(seen.has(BACKWARD) ? [one("gradient_norm", "gradient norm", BACKWARD, "of the backward pass")] : []),
-    ...(seen.has(FORWARD) ? [one("activation_norm", "activation norm", FORWARD, "of the forward pass")] : []),
+    ...(seen.has(Phase.BACKWARD)
+      ? [normOf("gradient_norm", "gradient norm", Phase.BACKWARD, "of the backward pass")]
+      : []),
+    ...(seen.has(Phase.FORWARD)
+      ? [normOf("activation_norm", "activation norm", Phase.FORWARD, "of the forward pass")]
+      : []),
   ];
 }
 
 function bound(run: Run): Measure[] {
   if (!run.metrics.has("bound")) return [];
-  return [{
-    id: "bound", label: "roofline bound", how: "what limits most of a box's time", show: (code) => BOUNDS[code] ?? String(code), scale: "category",
-    of: (box) => cached(box, "bound", () => boundOf(box)),
-  }, ...(run.metrics.has("peak_share") ? [{
-    id: "peak_share", label: "share of peak", how: "the time at the roofline over the time taken, of all in a box", show: percent, scale: "root" as const,
-    of: (box: Box) => cached(box, "peak_share", () => weighted(box, "peak_share", "time_ns")),
-  }] : [])];
+  return [
+    {
+      id: "bound",
+      label: "roofline bound",
+      how: "what limits most of a box's time",
+      show: (code) => BOUNDS[code] ?? String(code),
+      scale: "category",
+      of: (box) => cached(box, "bound", () => boundOf(box)),
+    },
+    ...(run.metrics.has("peak_share")
+      ? [
+          {
+            id: "peak_share",
+            label: "share of peak",
+            how: "the time at the roofline over the time taken, of all in a box",
+            show: percent,
+            scale: "root" as const,
+            of: (box: Box) => cached(box, "peak_share", () => weighted(box, "peak_share", "time_ns")),
+          },
+        ]
+      : []),
+  ];
 }
 
 function relevance(run: Run): Measure[] {
   if (!run.metrics.has("relevance")) return [];
-  return [{
-    id: "relevance", label: "relevance", how: "what all results that leave a box were given", show: plain, scale: "diverging",
-    of: (box) => cached(box, "relevance", () => leaving(box, "relevance")),
-    even: "the same in every box, because each layer hands on all that it was given: open modules to see how branches share it",
-  }];
+  return [
+    {
+      id: "relevance",
+      label: "relevance",
+      how: "what all results that leave a box were given",
+      show: plain,
+      scale: "diverging",
+      of: (box) => cached(box, "relevance", () => leaving(box, "relevance")),
+      even: "the same in every box, because each layer hands on all that it was given: open modules to see how branches share it",
+    },
+  ];
 }
 
 function ratio(a: number | null, b: number | null, factor = 1): number | null {
@@ -171,24 +203,24 @@ const kept = new WeakMap<Box, Map<string, number | null>>();
 
 function cached(box: Box, key: string, make: () => number | null): number | null {
   let known = kept.get(box);
-  if (!known) kept.set(box, (known = new Map()));
-  let found = known.get(key);
-  if (found === undefined) known.set(key, (found = make()));
-  return found;
+  if (!known) kept.set(box, (known = new Map<string, number | null>()));
+  let result = known.get(key);
+  if (result === undefined) known.set(key, (result = make()));
+  return result;
 }
 
 export function largest(box: Box, metric: string, phase: number): number | null {
   return cached(box, `${metric}${phase}`, () => {
     const { forest, run } = box;
-    let found: number | null = null;
-    for (let place = Math.max(0, box.start); place < box.end; place++) {
-      const node = forest.order[place];
-      const one = run.nodePhase[node] === phase ? run.metric(metric, node) : null;
-      if (one === null) continue;
-      if (!Number.isFinite(one)) return one;
-      if (found === null || one > found) found = one;
+    let result: number | null = null;
+    for (let position = Math.max(0, box.start); position < box.end; position++) {
+      const node = forest.order[position];
+      const amount = run.nodePhase[node] === phase ? run.metric(metric, node) : null;
+      if (amount === null) continue;
+      if (!Number.isFinite(amount)) return amount;
+      if (result === null || amount > result) result = amount;
     }
-    return found;
+    return result;
   });
 }
 
@@ -196,8 +228,8 @@ export function largest(box: Box, metric: string, phase: number): number | null 
 function boundOf(box: Box): number | null {
   const { forest, run } = box;
   const share = BOUNDS.map(() => 0);
-  for (let place = Math.max(0, box.start); place < box.end; place++) {
-    const node = forest.order[place];
+  for (let position = Math.max(0, box.start); position < box.end; position++) {
+    const node = forest.order[position];
     const code = run.metric("bound", node);
     if (code && code < share.length) share[code] += run.metrics.has("time_ns") ? (run.metric("time_ns", node) ?? 0) : 1;
   }
@@ -210,11 +242,11 @@ function weighted(box: Box, metric: string, weight: string): number | null {
   const { forest, run } = box;
   let sum = 0;
   let weights = 0;
-  for (let place = Math.max(0, box.start); place < box.end; place++) {
-    const one = run.metric(metric, forest.order[place]);
-    const by = run.metric(weight, forest.order[place]);
-    if (one === null || by === null) continue;
-    sum += one * by;
+  for (let position = Math.max(0, box.start); position < box.end; position++) {
+    const amount = run.metric(metric, forest.order[position]);
+    const by = run.metric(weight, forest.order[position]);
+    if (amount === null || by === null) continue;
+    sum += amount * by;
     weights += by;
   }
   return weights ? sum / weights : null;
@@ -224,17 +256,17 @@ function weighted(box: Box, metric: string, weight: string): number | null {
 function leaving(box: Box, metric: string): number | null {
   const { forest, run } = box;
   const outside = (node: number): boolean => {
-    const place = forest.position[node];
-    return place < box.start || place >= box.end;
+    const position = forest.position[node];
+    return position < box.start || position >= box.end;
   };
   let sum: number | null = null;
   let last: number | null = null;
-  for (let place = Math.max(0, box.start); place < box.end; place++) {
-    const node = forest.order[place];
-    const one = run.metric(metric, node);
-    if (one === null) continue;
-    last = one;
-    if (run.users(node).some(outside)) sum = (sum ?? 0) + one;
+  for (let index = Math.max(0, box.start); index < box.end; index++) {
+    const node = forest.order[index];
+    const amount = run.metric(metric, node);
+    if (amount === null) continue;
+    last = amount;
+    if (run.users(node).some(outside)) sum = (sum ?? 0) + amount;
   }
   return sum ?? last;
 }
@@ -243,10 +275,10 @@ function leaving(box: Box, metric: string): number | null {
 export function rangeOf(measure: Measure, boxes: Iterable<Box>): Range {
   const range = { least: Infinity, most: 0 };
   for (const box of boxes) {
-    const one = Math.abs(measure.of(box) ?? NaN);
-    if (!Number.isFinite(one)) continue;
-    range.most = Math.max(range.most, one);
-    if (one > 0) range.least = Math.min(range.least, one);
+    const amount = Math.abs(measure.of(box) ?? NaN);
+    if (!Number.isFinite(amount)) continue;
+    range.most = Math.max(range.most, amount);
+    if (amount > 0) range.least = Math.min(range.least, amount);
   }
   if (range.least > range.most) range.least = range.most;
   return range;
@@ -290,5 +322,8 @@ export function amountAt(scale: Scale, { least, most }: Range, share: number): n
 }
 
 export const SCALES: Record<Scale, string> = {
-  root: "colour by the square root", log: "logarithmic colours", diverging: "colour by the square root, to both sides", category: "",
+  root: "colour by the square root",
+  log: "logarithmic colours",
+  diverging: "colour by the square root, to both sides",
+  category: "",
 };

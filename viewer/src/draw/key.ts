@@ -26,14 +26,21 @@ export function keyOf(app: App): Key {
   const boxes = drawnBoxes(app);
   if (app.run.difference) {
     const seen = new Set<number>(app.run.difference);
-    key.swatches = [1, 2, 3].filter((one) => seen.has(one) || boxes.some((box) => box.difference === one)).map((one) => [theme.difference[one], DIFFERENCES[one]]);
+    key.swatches = [1, 2, 3]
+      .filter((status) => seen.has(status) || boxes.some((box) => box.difference === status))
+      .map((status) => [theme.difference[status], DIFFERENCES[status]]);
     if (!key.swatches.length) key.notes = "both ran the same operations";
     key.swatches.push(...marks);
     return key;
   }
   if (app.mode === "over") key.swatches.push([theme.wireLater, "lines of the backward pass"]);
   const used = new Set(boxes.map((box) => app.family(box)));
-  key.swatches.push(...Object.keys(FAMILIES).filter((name) => used.has(name) && name !== "module").map((name): [string, string] => [mixed([theme.card, FAMILIES[name]], 0.85), name]), ...marks);
+  key.swatches.push(
+    ...Object.keys(FAMILIES)
+      .filter((name) => used.has(name) && name !== "module")
+      .map((name): [string, string] => [mixed([theme.card, FAMILIES[name]], 0.85), name]),
+    ...marks,
+  );
   return key;
 }
 
@@ -41,18 +48,27 @@ function heatKey(app: App, heat: Measure, marks: [string, string][]): Key {
   const { theme, range } = app;
   const boxes = drawnBoxes(app).filter((box) => !heat.applies || heat.applies(box));
   const amounts = boxes.map((box) => heat.of(box));
-  const unknown = amounts.filter((one) => one === null).length;
+  const unknown = amounts.filter((amount) => amount === null).length;
   const isNone = !range.most && heat.scale !== "category";
   const even = isEven(heat, range);
-  const notes = [isNone ? (unknown === boxes.length ? "not known of any box" : "none: zero in every box") : heat.how, isNone || even ? "" : SCALES[heat.scale], even ? heat.even : "", unknown ? `${plural(unknown, "box")} not known` : ""];
+  const notes = [
+    isNone ? (unknown === boxes.length ? "not known of any box" : "none: zero in every box") : heat.how,
+    isNone || even ? "" : SCALES[heat.scale],
+    even ? heat.even : "",
+    unknown ? `${plural(unknown, "box")} not known` : "",
+  ];
   const key: Key = { title: heat.label, notes: notes.filter(Boolean).join(" · "), ramp: [], ticks: [], swatches: [] };
-  if (heat.scale === "category") key.swatches = BOUNDS.flatMap((name, code): [string, string][] => (name ? [[categoryColor(code, theme), name]] : []));
+  if (heat.scale === "category")
+    key.swatches = BOUNDS.flatMap((name, code): [string, string][] =>
+      name ? [[categoryColor(code, theme), name]] : [],
+    );
   else if (even) key.swatches.push([evenColor(theme), heat.show(range.most)]);
   else if (!isNone) {
     key.ramp = heat.scale === "diverging" ? theme.diverging : theme.heat;
     key.ticks = [0, 0.5, 1].map((share) => heat.show(amountAt(heat.scale, range, share)));
   }
-  if (amounts.some((one) => one !== null && !Number.isFinite(one))) key.swatches.push([BAD, "NaN or infinite"]);
+  if (amounts.some((amount) => amount !== null && !Number.isFinite(amount)))
+    key.swatches.push([BAD, "NaN or infinite"]);
   key.swatches.push(...marks);
   return key;
 }
@@ -63,9 +79,10 @@ function hasMarks(app: App): boolean {
 }
 
 function drawnBoxes(app: App): Box[] {
-  const found: Box[] = [];
-  for (const { picture } of app.scene?.columns ?? []) for (const { box, own } of picture.items) if (own < 0 && box.start >= 0) found.push(box);
-  return found;
+  const results: Box[] = [];
+  for (const { picture } of app.scene?.columns ?? [])
+    for (const { box, own } of picture.items) if (own < 0 && box.start >= 0) results.push(box);
+  return results;
 }
 
 /** A piece of a legend in a picture: a patch of colour, or a word. */
@@ -91,8 +108,23 @@ export function keyPieces(key: Key, width: number): { pieces: Piece[]; width: nu
   }
   if (key.ramp.length) {
     y += 4;
-    for (let i = 0; i < RAMP.steps; i++) pieces.push({ x: (i * RAMP.w) / RAMP.steps, y, w: RAMP.w / RAMP.steps + 0.5, h: RAMP.h, fill: mixed(key.ramp, i / (RAMP.steps - 1)) });
-    key.ticks.forEach((text, i) => pieces.push({ x: (i * RAMP.w) / 2, y: y + RAMP.h + 14, text, bold: false, anchor: (["start", "middle", "end"] as const)[i] }));
+    for (let i = 0; i < RAMP.steps; i++)
+      pieces.push({
+        x: (i * RAMP.w) / RAMP.steps,
+        y,
+        w: RAMP.w / RAMP.steps + 0.5,
+        h: RAMP.h,
+        fill: mixed(key.ramp, i / (RAMP.steps - 1)),
+      });
+    key.ticks.forEach((text, i) =>
+      pieces.push({
+        x: (i * RAMP.w) / 2,
+        y: y + RAMP.h + 14,
+        text,
+        bold: false,
+        anchor: (["start", "middle", "end"] as const)[i],
+      }),
+    );
     y += RAMP.h + LINE;
   }
   let x = 0;

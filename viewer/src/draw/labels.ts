@@ -22,9 +22,9 @@ const known = new WeakMap<FrameResult, Label[]>();
 /** Of one frame, from its corner. */
 export function labelsOf(column: Column, frame: number): Label[] {
   const result = column.results[frame];
-  let found = known.get(result);
-  if (!found) known.set(result, (found = place(column, frame)));
-  return found;
+  let match = known.get(result);
+  if (!match) known.set(result, (match = place(column, frame)));
+  return match;
 }
 
 /** Whether a frame's labels can be drawn at once; those of a large one are worked out between two pictures. */
@@ -39,20 +39,21 @@ class Taken {
 
   add(rect: Rect): void {
     if (rect.w > LARGE || rect.h > LARGE) this.large.push(rect);
-    else this.each(rect, (key) => {
-      const list = this.buckets.get(key);
-      if (list) list.push(rect);
-      else this.buckets.set(key, [rect]);
-    });
+    else
+      this.each(rect, (key) => {
+        const list = this.buckets.get(key);
+        if (list) list.push(rect);
+        else this.buckets.set(key, [rect]);
+      });
   }
 
   count(rect: Rect, most: number): number {
-    let found = 0;
-    for (const other of this.large) if (meets(rect, other)) found += 1;
+    let result = 0;
+    for (const other of this.large) if (meets(rect, other)) result += 1;
     this.each(rect, (key) => {
-      if (found <= most) for (const other of this.buckets.get(key) ?? []) if (meets(rect, other)) found += 1;
+      if (result <= most) for (const other of this.buckets.get(key) ?? []) if (meets(rect, other)) result += 1;
     });
-    return found;
+    return result;
   }
 
   private each({ x, y, w, h }: Rect, act: (key: number) => void): void {
@@ -81,7 +82,7 @@ function place(column: Column, frame: number): Label[] {
   if (result.header) cells.add({ x: 0, y: 0, w: result.width, h: result.header });
   const strokes = new Taken();
   if (lines.length <= MOST_LINES) lines.forEach((_, line) => addStrokes(strokes, result, line));
-  const found: Label[] = [];
+  const results: Label[] = [];
   const seen = new Set<string>();
   lines.forEach((line, number) => {
     const [from, to] = [result.pathStart[number], result.pathStart[number + 1]];
@@ -102,30 +103,30 @@ function place(column: Column, frame: number): Label[] {
     if (!best) return;
     seen.add(`${line.from},${text}`);
     cells.add(best);
-    found.push(best);
+    results.push(best);
   });
-  return found;
+  return results;
 }
 
 /** Beside the line's beginning, beside its end, and beside every upright stretch on its way. */
 function candidates({ path }: FrameResult, from: number, to: number, w: number): [number, number][] {
-  const found: [number, number][] = [];
-  const beside = (x: number, y: number): void => void found.push([x + 3, y], [x - 3 - w, y]);
+  const results: [number, number][] = [];
+  const beside = (x: number, y: number): void => void results.push([x + 3, y], [x - 3 - w, y]);
   const down = (i: number): number => Math.sign(path[i + 3] - path[i + 1]) || 1;
   const first = down(from) > 0 ? 6 : -6 - HIGH;
   const last = down(to - 4) > 0 ? -9 - HIGH : 9;
   beside(path[from], path[from + 1] + first);
   beside(path[to - 2], path[to - 1] + last);
   beside(path[from], path[from + 1] + first + Math.sign(first) * 9);
-  for (let i = from; i + 2 < to && found.length < 24; i += 2) {
+  for (let i = from; i + 2 < to && results.length < 24; i += 2) {
     const high = Math.abs(path[i + 3] - path[i + 1]);
     if (path[i] === path[i + 2] && high > HIGH + 6) beside(path[i], (path[i + 1] + path[i + 3] - HIGH) / 2);
     else if (path[i + 1] === path[i + 3] && Math.abs(path[i + 2] - path[i]) > w + 8) {
       const x = (path[i] + path[i + 2] - w) / 2;
-      found.push([x, path[i + 1] - HIGH - 2], [x, path[i + 1] + 2]);
+      results.push([x, path[i + 1] - HIGH - 2], [x, path[i + 1] + 2]);
     }
   }
-  return found;
+  return results;
 }
 
 function addStrokes(strokes: Taken, { path, pathStart }: FrameResult, line: number): void {
@@ -138,7 +139,12 @@ function addStrokes(strokes: Taken, { path, pathStart }: FrameResult, line: numb
       const [a, b] = [step / steps, (step + 1) / steps];
       const [ax, bx] = steps > 1 ? [x0 + (x1 - x0) * bend(a), x0 + (x1 - x0) * bend(b)] : [x0, x1];
       const [ay, by] = [y0 + (y1 - y0) * a, y0 + (y1 - y0) * b];
-      strokes.add({ x: Math.min(ax, bx) - 0.5, y: Math.min(ay, by) - 0.5, w: Math.abs(bx - ax) + 1, h: Math.abs(by - ay) + 1 });
+      strokes.add({
+        x: Math.min(ax, bx) - 0.5,
+        y: Math.min(ay, by) - 0.5,
+        w: Math.abs(bx - ax) + 1,
+        h: Math.abs(by - ay) + 1,
+      });
     }
   }
 }

@@ -29,7 +29,15 @@ export function drawOdd(context: CanvasRenderingContext2D, x: number, y: number,
   context.fillText("≠", x - 2, y + 2.5);
 }
 
-export function drawTags(context: CanvasRenderingContext2D, column: Column, tags: number[], x: number, y: number, w: number, look: Look): void {
+export function drawTags(
+  context: CanvasRenderingContext2D,
+  column: Column,
+  tags: number[],
+  x: number,
+  y: number,
+  w: number,
+  look: Look,
+): void {
   const shown = tags.slice(0, 2).map((item) => column.picture.items[item].box.label);
   const text = subRuler().fit(`↳ ${shown.join(", ")}${tags.length > 2 ? ` +${tags.length - 2}` : ""}`, w - 10);
   const width = subRuler().width(text) + 10;

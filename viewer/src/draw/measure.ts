@@ -26,7 +26,10 @@ export function headerWidth(box: Box): number {
 
 /** Of the width of a frame, what its name takes from the left and its buttons from the right. */
 export function headerParts(box: Box): { title: number; buttons: number } {
-  const title = Math.min(280, titleRuler().width(signOf(box) + (box.label || box.type))) + 34 + (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0);
+  const title =
+    Math.min(280, titleRuler().width(signOf(box) + (box.label || box.type))) +
+    34 +
+    (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0);
   if (box.kind !== "fold") return { title, buttons: 38 };
   const badge = `×${box.count.toLocaleString("en-US")}`;
   return { title, buttons: 120 + titleRuler().width(badge) + subRuler().width(`${box.count} of ${box.count}`) };
@@ -56,9 +59,9 @@ const WIDER = 1.25; // room in a box for its name to grow when it is seen from f
 const faces = new WeakMap<Box, Face>();
 
 export function face(box: Box): Face {
-  let found = faces.get(box);
-  if (!found) faces.set(box, (found = makeFace(box)));
-  return found;
+  let result = faces.get(box);
+  if (!result) faces.set(box, (result = makeFace(box)));
+  return result;
 }
 
 function makeFace(box: Box): Face {
@@ -71,7 +74,9 @@ function makeFace(box: Box): Face {
   const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 300));
   const h = sub ? 44 : 32;
   return {
-    w, h, badge,
+    w,
+    h,
+    badge,
     title: titleRuler().fit(label, w - 26 - extra),
     sub: subRuler().fit(sub, w - 24),
   };
@@ -84,13 +89,13 @@ function subOf(box: Box): string {
 function plainSub(box: Box): string {
   const { run } = box;
   if (box.kind === "op") {
-    const made = run.outputs(box.node);
-    return made.length ? outputText(run, made) : "";
+    const outputs = run.outputs(box.node);
+    return outputs.length ? outputText(run, outputs) : "";
   }
   if (box.kind === "module" && box.type === box.label) return plural(box.operations, "operation");
   return box.type || plural(box.operations, "operation");
 }
 
-function outputText(run: Run, made: number[]): string {
-  return shapeText(run.type(made[0])) + (made.length > 1 ? ` +${made.length - 1}` : "");
+function outputText(run: Run, outputs: number[]): string {
+  return shapeText(run.type(outputs[0])) + (outputs.length > 1 ? ` +${outputs.length - 1}` : "");
 }

@@ -12,7 +12,10 @@ export class Minimap {
   private image: { scene: unknown; look: string; bitmap: HTMLCanvasElement } | null = null;
 
   /** `go` takes the place of the sheet that is to be in the middle. */
-  constructor(readonly app: App, readonly go: (x: number, y: number) => void) {
+  constructor(
+    readonly app: App,
+    readonly go: (x: number, y: number) => void,
+  ) {
     const move = (event: PointerEvent): void => this.onPointer(event);
     this.canvas.addEventListener("pointerdown", move);
     this.canvas.addEventListener("pointermove", (event) => {
@@ -23,7 +26,11 @@ export class Minimap {
   draw(camera: Camera, width: number, height: number): void {
     const scene = this.app.scene!;
     const { canvas } = this;
-    const isWhole = camera.scale * scene.width < width * 1.05 && camera.scale * scene.height < height * 1.05 && camera.x > -10 && camera.y > -10;
+    const isWhole =
+      camera.scale * scene.width < width * 1.05 &&
+      camera.scale * scene.height < height * 1.05 &&
+      camera.x > -10 &&
+      camera.y > -10;
     const cramped = width < CRAMPED.w || height < CRAMPED.h; // it would lie on most of what it is the map of
     canvas.style.visibility = isWhole || cramped ? "hidden" : "visible";
     if (isWhole || cramped) return;
@@ -33,7 +40,23 @@ export class Minimap {
     if (this.image?.scene !== scene || this.image.look !== look) {
       const bitmap = h("canvas", { width: canvas.width, height: canvas.height });
       const painter = new Painter(bitmap.getContext("2d")!);
-      painter.draw(scene, { scale, x, y }, { ...this.app.look, selected: null, hover: null, bright: [], links: [], labels: false, marked: null, plain: true }, size.width, size.height, size.ratio);
+      painter.draw(
+        scene,
+        { scale, x, y },
+        {
+          ...this.app.look,
+          selected: null,
+          hover: null,
+          highlighted: [],
+          links: [],
+          labels: false,
+          marked: null,
+          plain: true,
+        },
+        size.width,
+        size.height,
+        size.ratio,
+      );
       this.image = { scene, look, bitmap };
     }
     const context = canvas.getContext("2d")!;
@@ -44,8 +67,10 @@ export class Minimap {
     context.fillStyle = `${this.app.theme.accent}22`;
     context.lineWidth = 1.5;
     const view = {
-      x: x + (-camera.x / camera.scale) * scale, y: y + (-camera.y / camera.scale) * scale,
-      w: (width / camera.scale) * scale, h: (height / camera.scale) * scale,
+      x: x + (-camera.x / camera.scale) * scale,
+      y: y + (-camera.y / camera.scale) * scale,
+      w: (width / camera.scale) * scale,
+      h: (height / camera.scale) * scale,
     };
     context.fillRect(view.x, view.y, view.w, view.h);
     context.strokeRect(view.x, view.y, view.w, view.h);

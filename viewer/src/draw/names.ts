@@ -24,9 +24,9 @@ const known = new WeakMap<FrameResult, Step[]>();
 /** Where a frame has room for its name. */
 export function freeSteps(column: Column, frame: number): Step[] {
   const result = column.results[frame];
-  let found = known.get(result);
-  if (!found) known.set(result, (found = stepsOf(column, frame)));
-  return found;
+  let match = known.get(result);
+  if (!match) known.set(result, (match = stepsOf(column, frame)));
+  return match;
 }
 
 function stepsOf({ picture, results }: Column, frame: number): Step[] {
@@ -55,13 +55,26 @@ export interface NamePlace {
  *
  * It is null where it would have to lie on something or could not be read.
  */
-export function placeOf(steps: Step[], result: { width: number; height: number }, name: number, beside: number, scale: number, around: number): NamePlace | null {
+export function placeOf(
+  steps: Step[],
+  result: { width: number; height: number },
+  name: number,
+  beside: number,
+  scale: number,
+  around: number,
+): NamePlace | null {
   const strip = steps[steps.length - 1][1];
   const buttons = Math.min(READABLE / scale, largest(strip));
   const most = Math.min(READABLE / scale, result.height / 48, around);
   const room = result.width - beside * buttons;
   const fitting = (letters: number): number =>
-    Math.min(most, steps.reduce((best, [w, h]) => Math.max(best, Math.min(largest(h), Math.min(w, room) / (letters + MARK + SIDE))), 0));
+    Math.min(
+      most,
+      steps.reduce(
+        (best, [w, h]) => Math.max(best, Math.min(largest(h), Math.min(w, room) / (letters + MARK + SIDE))),
+        0,
+      ),
+    );
   const whole = fitting(name);
   const least = Math.min(most, SMALL / scale);
   const grow = whole >= least ? whole : name > LONG && fitting(name * CUT) >= least ? least : whole;

@@ -7,7 +7,7 @@ import type { Scene } from "./scene.ts";
 
 export function drawOverlay(context: CanvasRenderingContext2D, scene: Scene, look: Look, camera: Camera): void {
   context.lineWidth = Math.max(2, 1.6 / camera.scale);
-  for (const { column, edge, as } of look.bright) {
+  for (const { column, edge, as } of look.highlighted) {
     const { picture, results, frameX, frameY } = scene.columns[column];
     const { lines } = picture.edges[edge];
     context.strokeStyle = context.fillStyle = as === "producer" ? look.theme.producer : look.theme.consumer;

@@ -35,15 +35,15 @@ export interface Zone extends Rect {
 
 export interface Look {
   theme: Theme;
-  paint(box: Box): Paint;
+  paint: (box: Box) => Paint;
   selected: Box | null;
   hover: Box | null;
   /** Edges to be brought out: column, edge, and as what. */
-  bright: { column: number; edge: number; as: "producer" | "consumer" }[];
+  highlighted: { column: number; edge: number; as: "producer" | "consumer" }[];
   marked: Set<Box> | null; // everything else is drawn faint
   links: [Hit, Hit][];
   labels: boolean;
-  warm: boolean; // colours are a measure
+  isHeat: boolean; // colours are a measure
   plain?: boolean; // boxes and lines only
   still?: boolean; // a picture to keep: nothing to be clicked
 }
@@ -88,7 +88,10 @@ export class Painter {
     context.fillRect(0, 0, width, height);
     context.setTransform(ratio * camera.scale, 0, 0, ratio * camera.scale, ratio * camera.x, ratio * camera.y);
     const view = {
-      x: -camera.x / camera.scale, y: -camera.y / camera.scale, w: width / camera.scale, h: height / camera.scale,
+      x: -camera.x / camera.scale,
+      y: -camera.y / camera.scale,
+      w: width / camera.scale,
+      h: height / camera.scale,
     };
     this.names = [];
     this.labelled = [];
@@ -111,13 +114,15 @@ export class Painter {
       if (frame === 0) this.title(column, rect, camera, look);
       else this.frame(column, frame, rect, camera, look);
       if (Math.max(rect.w, rect.h) * camera.scale < 6) continue;
-      for (const item of picture.frames[frame].items) if (item >= 0 && picture.items[item].own >= 0) this.others(column, picture.items[item].own, look);
+      for (const item of picture.frames[frame].items)
+        if (item >= 0 && picture.items[item].own >= 0) this.others(column, picture.items[item].own, look);
       this.lines(column, frame, camera, look);
       if (frame) this.frameName(column, frame, rect, camera, look);
       for (const item of picture.frames[frame].items) {
         if (item < 0) continue;
         if (picture.items[item].own >= 0) stack.push(picture.items[item].own);
-        else if (meets({ x: column.x[item], y: column.y[item], w: column.w[item], h: column.h[item] }, view)) leaves.push(item);
+        else if (meets({ x: column.x[item], y: column.y[item], w: column.w[item], h: column.h[item] }, view))
+          leaves.push(item);
       }
     }
     this.drawn += leaves.length;
@@ -137,7 +142,12 @@ export class Painter {
     if (look.plain) return;
     const wanted = Math.min(Math.max(TITLE_SIZE, 12 / camera.scale), Math.max(90, 9 / camera.scale));
     const short = column.title.split(" · ")[0];
-    const [text, size] = [column.title, short].map((words): [string, number] => [words, Math.min(wanted, (column.slot * TITLE_SIZE) / titleWidth(words))]).find(([, fits]) => fits * camera.scale > 9) ?? [short, Math.min(wanted, (column.slot * TITLE_SIZE) / titleWidth(short))];
+    const [text, size] = [column.title, short]
+      .map((words): [string, number] => [words, Math.min(wanted, (column.slot * TITLE_SIZE) / titleWidth(words))])
+      .find(([, fits]) => fits * camera.scale > 9) ?? [
+      short,
+      Math.min(wanted, (column.slot * TITLE_SIZE) / titleWidth(short)),
+    ];
     context.fillStyle = look.theme.faint;
     context.font = `600 ${size}px ${FONT}`;
     context.textAlign = "left";
@@ -185,10 +195,29 @@ export class Painter {
     const { box } = column.picture.items[column.picture.frames[frame].item];
     const { accent } = look.paint(box);
     const lines = atTop(column.results[frame]).map((x) => x + rect.x);
-    if (camera.scale >= FAR) this.header(box, rect, accent, { grow: 1, buttons: 1, room: rect.w }, look.still ? "badge" : "all", camera, look, lines);
+    if (camera.scale >= FAR)
+      this.header(
+        box,
+        rect,
+        accent,
+        { grow: 1, buttons: 1, room: rect.w },
+        look.still ? "badge" : "all",
+        camera,
+        look,
+        lines,
+      );
     else {
       const around = this.nameOf.get(column.picture.frames[frame].parent) ?? null; // frames come before what is in them
-      const name: Name = { box, rect, accent, lines, steps: freeSteps(column, frame), around, grow: Infinity, hidden: false };
+      const name: Name = {
+        box,
+        rect,
+        accent,
+        lines,
+        steps: freeSteps(column, frame),
+        around,
+        grow: Infinity,
+        hidden: false,
+      };
       this.names.push(name);
       this.nameOf.set(frame, name);
     }
@@ -204,25 +233,46 @@ export class Painter {
       const around = name.around?.grow ?? Infinity;
       const size = { width: rect.w, height: rect.h };
       let which: Buttons = look.still ? "badge" : "all";
-      let place = far ? null : placeOf(steps, size, titleRuler().width(nameOf(box)), box.kind === "fold" ? 84 : 36, camera.scale, around);
-      if (!place) {
+      let namePlace = far
+        ? null
+        : placeOf(steps, size, titleRuler().width(nameOf(box)), box.kind === "fold" ? 84 : 36, camera.scale, around);
+      if (!namePlace) {
         which = "none"; // a narrow one is better named than closed with one click
-        place = placeOf(steps, size, titleRuler().width(farName(box)), SIDE, camera.scale, around);
+        namePlace = placeOf(steps, size, titleRuler().width(farName(box)), SIDE, camera.scale, around);
       }
-      name.grow = place?.grow ?? name.around?.grow ?? Infinity;
-      name.hidden = !place;
-      if (place) this.header(box, rect, accent, place, which, camera, look, lines);
+      name.grow = namePlace?.grow ?? name.around?.grow ?? Infinity;
+      name.hidden = !namePlace;
+      if (namePlace) this.header(box, rect, accent, namePlace, which, camera, look, lines);
     }
   }
 
-  private header(box: Box, rect: Rect, accent: string, place: NamePlace, which: Buttons, camera: Camera, look: Look, lines: number[]): void {
-    for (const { action, ...at } of drawHeader(this.context, box, accent, look, { rect, place, which, lines })) this.zone(camera, at, action, box);
+  private header(
+    box: Box,
+    rect: Rect,
+    accent: string,
+    namePlace: NamePlace,
+    which: Buttons,
+    camera: Camera,
+    look: Look,
+    lines: number[],
+  ): void {
+    for (const { action, ...at } of drawHeader(this.context, box, accent, look, {
+      rect,
+      place: namePlace,
+      which,
+      lines,
+    }))
+      this.zone(camera, at, action, box);
   }
 
   private zone(camera: Camera, rect: Rect, action: Zone["action"], box: Box): void {
     this.zones.push({
-      x: rect.x * camera.scale + camera.x, y: rect.y * camera.scale + camera.y,
-      w: rect.w * camera.scale, h: rect.h * camera.scale, action, box,
+      x: rect.x * camera.scale + camera.x,
+      y: rect.y * camera.scale + camera.y,
+      w: rect.w * camera.scale,
+      h: rect.h * camera.scale,
+      action,
+      box,
     });
   }
 
@@ -235,13 +285,15 @@ export class Painter {
     const paths = pathsOf(result, arrows);
     context.save();
     context.translate(column.frameX[frame], column.frameY[frame]);
-    context.globalAlpha = look.marked || look.bright.length ? 0.6 : 1;
+    context.globalAlpha = look.marked || look.highlighted.length ? 0.6 : 1;
     context.lineWidth = Math.min(1.3, 0.8 / camera.scale + 0.4);
     context.lineJoin = "round";
     this.strokes(paths, look.theme.wire, camera);
     const { forest, items } = column.picture;
     if (forest.phases.length > 1) {
-      const isLater = (line: number): boolean => items[lines[line].source].box.start >= 0 && forest.run.nodePhase[forest.order[items[lines[line].source].box.start]] > 0;
+      const isLater = (line: number): boolean =>
+        items[lines[line].source].box.start >= 0 &&
+        forest.run.nodePhase[forest.order[items[lines[line].source].box.start]] > 0;
       this.strokes(laterPaths(column.picture.frames[frame], result, arrows, isLater), look.theme.wireLater, camera);
     }
     if (look.labels && !look.plain && camera.scale > LABELS_FROM) {
@@ -256,10 +308,10 @@ export class Painter {
     context.strokeStyle = color;
     context.stroke(camera.scale < TIPS_FROM ? paths.straight : paths.curves);
     if (camera.scale <= TIPS_FROM) return;
-    const [place, alpha] = [context.getTransform(), context.globalAlpha];
+    const [transform, alpha] = [context.getTransform(), context.globalAlpha];
     this.tips.push(() => {
       context.save();
-      context.setTransform(place);
+      context.setTransform(transform);
       context.globalAlpha = alpha;
       context.fillStyle = color;
       context.fill(paths.arrows);
@@ -310,7 +362,8 @@ export class Painter {
     const { fill: own, accent, far } = look.paint(box);
     const isEnd = box.kind === "input" || box.kind === "output";
     const radius = isEnd ? h / 2 : 7;
-    const fill = camera.scale < TEXT_FROM && !look.warm && !isEnd ? blend(theme.card, far, theme.dark ? 0.45 : 0.5) : own;
+    const fill =
+      camera.scale < TEXT_FROM && !look.isHeat && !isEnd ? blend(theme.card, far, theme.dark ? 0.45 : 0.5) : own;
     if (look.marked && !look.marked.has(box)) context.globalAlpha = FAINT;
     context.lineWidth = Math.max(1, 0.6 / camera.scale);
     context.strokeStyle = theme.cardLine;
@@ -336,7 +389,10 @@ export class Painter {
       round(context, x + 5, y + 7, 4, h - 14, 2);
       context.fill();
     }
-    const toggle = camera.scale >= READABLE * 0.97 ? drawWords(context, box, { x, y, w, h }, fill, look) : drawName(context, box, { x, y, w, h }, fill, camera.scale, look);
+    const toggle =
+      camera.scale >= READABLE * 0.97
+        ? drawWords(context, box, { x, y, w, h }, fill, look)
+        : drawName(context, box, { x, y, w, h }, fill, camera.scale, look);
     if (toggle) this.zone(camera, toggle, "toggle", box);
     if (camera.scale >= MARKS_FROM && isOdd(box)) drawOdd(context, x + w, y, camera.scale);
     if (tags.length && camera.scale >= TEXT_FROM) drawTags(context, column, tags, x, y, w, look);

@@ -9,40 +9,45 @@ export interface Paths {
 }
 
 export interface Pen {
-  moveTo(x: number, y: number): void;
-  lineTo(x: number, y: number): void;
-  bezierCurveTo(a: number, b: number, c: number, d: number, x: number, y: number): void;
-  closePath(): void;
+  moveTo: (x: number, y: number) => void;
+  lineTo: (x: number, y: number) => void;
+  bezierCurveTo: (a: number, b: number, c: number, d: number, x: number, y: number) => void;
+  closePath: () => void;
 }
 
 const known = new WeakMap<FrameResult, Paths>();
 
 export function pathsOf(result: FrameResult, arrows: boolean[]): Paths {
-  let found = known.get(result);
-  if (found) return found;
-  found = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
+  let paths = known.get(result);
+  if (paths) return paths;
+  paths = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
   for (let line = 0; line + 1 < result.pathStart.length; line++) {
-    curve(found.curves, result, line, arrows[line]);
-    rough(found.straight, result, line);
-    if (arrows[line]) arrow(found.arrows, result, line);
+    curve(paths.curves, result, line, arrows[line]);
+    rough(paths.straight, result, line);
+    if (arrows[line]) arrow(paths.arrows, result, line);
   }
-  known.set(result, found);
-  return found;
+  known.set(result, paths);
+  return paths;
 }
 
 /** The lines of a frame that begin in a later phase than the first, where several are laid over one another. */
-export function laterPaths(frame: object, result: FrameResult, arrows: boolean[], isLater: (line: number) => boolean): Paths {
-  let found = later.get(frame);
-  if (found) return found;
-  found = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
+export function laterPaths(
+  frame: object,
+  result: FrameResult,
+  arrows: boolean[],
+  isLater: (line: number) => boolean,
+): Paths {
+  let paths = later.get(frame);
+  if (paths) return paths;
+  paths = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
   for (let line = 0; line + 1 < result.pathStart.length; line++) {
     if (!isLater(line)) continue;
-    curve(found.curves, result, line, arrows[line]);
-    rough(found.straight, result, line);
-    if (arrows[line]) arrow(found.arrows, result, line);
+    curve(paths.curves, result, line, arrows[line]);
+    rough(paths.straight, result, line);
+    if (arrows[line]) arrow(paths.arrows, result, line);
   }
-  later.set(frame, found);
-  return found;
+  later.set(frame, paths);
+  return paths;
 }
 
 const later = new WeakMap<object, Paths>();
@@ -53,16 +58,16 @@ const tops = new WeakMap<FrameResult, number[]>();
 
 /** Where lines pass a frame's upper border. */
 export function atTop(result: FrameResult): number[] {
-  let found = tops.get(result);
-  if (found) return found;
+  let match = tops.get(result);
+  if (match) return match;
   const { path, pathStart } = result;
   const places = new Set<number>();
   for (let line = 0; line + 1 < pathStart.length; line++) {
     if (pathStart[line] === pathStart[line + 1]) continue;
     for (const at of [pathStart[line], pathStart[line + 1] - 2]) if (path[at + 1] === 0) places.add(path[at]);
   }
-  tops.set(result, (found = [...places]));
-  return found;
+  tops.set(result, (match = [...places]));
+  return match;
 }
 
 /** A line through its knots: curves where it moves sideways, rounded corners where it turns. */
@@ -84,10 +89,23 @@ export function curve(pen: Pen, { path, pathStart }: FrameResult, line: number, 
 }
 
 /** A straight stretch; where the next one stands at right angles to it, round the corner. */
-function straight(pen: Pen, path: Float64Array, i: number, to: number, x0: number, y0: number, x1: number, y1: number): void {
+function straight(
+  pen: Pen,
+  path: Float64Array,
+  i: number,
+  to: number,
+  x0: number,
+  y0: number,
+  x1: number,
+  y1: number,
+): void {
   const [nx, ny] = i + 2 < to ? [path[i + 2], path[i + 3]] : [x1, y1];
   const turns = (x0 === x1 && ny === y1 && nx !== x1) || (y0 === y1 && nx === x1 && ny !== y1);
-  const radius = Math.min(CORNER, (Math.abs(x1 - x0) + Math.abs(y1 - y0)) / 2, (Math.abs(nx - x1) + Math.abs(ny - y1)) / 2);
+  const radius = Math.min(
+    CORNER,
+    (Math.abs(x1 - x0) + Math.abs(y1 - y0)) / 2,
+    (Math.abs(nx - x1) + Math.abs(ny - y1)) / 2,
+  );
   if (!turns || radius < 1) return pen.lineTo(x1, y1);
   const [dx, dy] = [Math.sign(x1 - x0) * radius, Math.sign(y1 - y0) * radius];
   const [ex, ey] = [x1 + Math.sign(nx - x1) * radius, y1 + Math.sign(ny - y1) * radius];

@@ -57,7 +57,7 @@ export class Scene {
     this.width = Math.max(1, left - COLUMN_GAP);
     this.height = tallest + TITLE_ROOM;
     this.columns.forEach((column, number) => {
-      column.picture.items.forEach((item, place) => this.byBox.set(item.box, { column: number, item: place }));
+      column.picture.items.forEach((item, index) => this.byBox.set(item.box, { column: number, item: index }));
     });
   }
 
@@ -79,23 +79,29 @@ export class Scene {
     for (let number = 0; number < this.columns.length; number++) {
       const { picture, x, y, w, h } = this.columns[number];
       let frame = 0;
-      let found: Hit | null = null;
+      let hit: Hit | null = null;
       while (frame >= 0) {
         let next = -1;
         for (const item of picture.frames[frame].items) {
           if (item < 0 || px < x[item] || py < y[item] || px > x[item] + w[item] || py > y[item] + h[item]) continue;
-          found = { column: number, item };
+          hit = { column: number, item };
           next = picture.items[item].own;
         }
         frame = next;
       }
-      if (found) return found;
+      if (hit) return hit;
     }
     return null;
   }
 }
 
-function placed(picture: Picture, results: FrameResult[], title: string, left: number, top: number): Omit<Column, "slot"> {
+function placed(
+  picture: Picture,
+  results: FrameResult[],
+  title: string,
+  left: number,
+  top: number,
+): Omit<Column, "slot"> {
   const count = picture.items.length;
   const [x, y, w, h] = [0, 0, 0, 0].map(() => new Float64Array(count));
   const frameX = new Float64Array(picture.frames.length);

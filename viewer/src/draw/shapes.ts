@@ -11,7 +11,14 @@ export function behind({ picture }: Column): number {
   return picture.specs[0]?.up ? -1 : 1;
 }
 
-export function round(context: CanvasRenderingContext2D, x: number, y: number, w: number, h: number, radius: number): void {
+export function round(
+  context: CanvasRenderingContext2D,
+  x: number,
+  y: number,
+  w: number,
+  h: number,
+  radius: number,
+): void {
   context.beginPath();
   context.roundRect(x, y, w, h, Math.min(radius, w / 2, h / 2));
 }

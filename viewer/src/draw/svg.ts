@@ -13,19 +13,31 @@ import { inkOn } from "./theme.ts";
 
 class SvgPen implements Pen {
   text = "";
-  moveTo(x: number, y: number): void { this.text += `M${r(x)} ${r(y)}`; }
-  lineTo(x: number, y: number): void { this.text += `L${r(x)} ${r(y)}`; }
+  moveTo(x: number, y: number): void {
+    this.text += `M${r(x)} ${r(y)}`;
+  }
+  lineTo(x: number, y: number): void {
+    this.text += `L${r(x)} ${r(y)}`;
+  }
   bezierCurveTo(a: number, b: number, c: number, d: number, x: number, y: number): void {
     this.text += `C${r(a)} ${r(b)} ${r(c)} ${r(d)} ${r(x)} ${r(y)}`;
   }
-  closePath(): void { this.text += "Z"; }
+  closePath(): void {
+    this.text += "Z";
+  }
 }
 
 const r = (n: number): string => String(Math.round(n * 10) / 10);
 
 // Names of the traced program are text here as well; characters that XML cannot hold are left out.
 const escape = (text: string): string =>
-  text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "").replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+  text
+    // eslint-disable-next-line no-control-regex -- they are what is left out
+    .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "")
+    .replaceAll("&", "&amp;")
+    .replaceAll("<", "&lt;")
+    .replaceAll(">", "&gt;")
+    .replaceAll('"', "&quot;");
 
 export function toSvg(app: App): string {
   const scene = app.scene!;
@@ -40,7 +52,9 @@ export function toSvg(app: App): string {
     out.push(`<text x="${r(x)}" y="${r(y)}" font-size="${size}" fill="${fill}" ${more}>${escape(words)}</text>`);
   };
   const rect = (x: number, y: number, w: number, h: number, radius: number, fill: string, line: string): void => {
-    out.push(`<rect x="${r(x)}" y="${r(y)}" width="${r(w)}" height="${r(h)}" rx="${r(radius)}" fill="${fill}" stroke="${line}"/>`);
+    out.push(
+      `<rect x="${r(x)}" y="${r(y)}" width="${r(w)}" height="${r(h)}" rx="${r(radius)}" fill="${fill}" stroke="${line}"/>`,
+    );
   };
   for (const column of scene.columns) {
     const { picture } = column;
@@ -48,7 +62,15 @@ export function toSvg(app: App): string {
     picture.frames.forEach((frame, number) => {
       const [fx, fy] = [column.frameX[number], column.frameY[number]];
       const result = column.results[number];
-      rect(fx, fy, result.width, result.height, 10, frameFill(theme, frame.depth, frame.item < 0 ? null : picture.items[frame.item].box), theme.frameLine);
+      rect(
+        fx,
+        fy,
+        result.width,
+        result.height,
+        10,
+        frameFill(theme, frame.depth, frame.item < 0 ? null : picture.items[frame.item].box),
+        theme.frameLine,
+      );
       if (frame.item < 0) text(fx + 4, fy - 10, column.title, 15, theme.faint, 'font-weight="600"');
       else {
         const { box } = picture.items[frame.item];
@@ -65,7 +87,9 @@ export function toSvg(app: App): string {
       const at = `transform="translate(${r(fx)} ${r(fy)})"`;
       if (pen.text) out.push(`<path ${at} d="${pen.text}" fill="none" stroke="${theme.wire}" stroke-width="1.3"/>`);
       if (tips.text) heads.push(`<path ${at} d="${tips.text}" fill="${theme.wire}"/>`);
-      if (app.labels) for (const label of labelsOf(column, number)) text(fx + label.x + 2, fy + label.y + 9, label.text, LABEL_SIZE, theme.faint);
+      if (app.labels)
+        for (const label of labelsOf(column, number))
+          text(fx + label.x + 2, fy + label.y + 9, label.text, LABEL_SIZE, theme.faint);
     });
     picture.items.forEach(({ box, own }, item) => {
       if (own >= 0) return;
@@ -74,12 +98,20 @@ export function toSvg(app: App): string {
       const isEnd = box.kind === "input" || box.kind === "output";
       if (box.kind === "fold") rect(x + 4, y + 4 * behind(column), w, h, 7, theme.card, theme.cardLine);
       rect(x, y, w, h, isEnd ? h / 2 : 7, fill, theme.cardLine);
-      if (!isEnd) out.push(`<rect x="${r(x + 5)}" y="${r(y + 7)}" width="4" height="${r(h - 14)}" rx="2" fill="${accent}"/>`);
+      if (!isEnd)
+        out.push(`<rect x="${r(x + 5)}" y="${r(y + 7)}" width="4" height="${r(h - 14)}" rx="2" fill="${accent}"/>`);
       const { title, sub, badge } = face(box);
       const ink = fill === theme.card ? theme.ink : inkOn(fill);
       const anchor = isEnd ? 'text-anchor="middle"' : "";
       const left = isEnd ? x + w / 2 : x + 15;
-      text(left, y + (sub ? 20 : h / 2 + 4.5), title + (badge ? `  ${badge}` : ""), 13, ink, `font-weight="600" ${anchor}`);
+      text(
+        left,
+        y + (sub ? 20 : h / 2 + 4.5),
+        title + (badge ? `  ${badge}` : ""),
+        13,
+        ink,
+        `font-weight="600" ${anchor}`,
+      );
       if (sub) text(left, y + 35.5, sub, 11, fill === theme.card ? theme.faint : ink, anchor);
       if (isOdd(box)) {
         out.push(`<circle cx="${r(x + w - 2)}" cy="${r(y + 2)}" r="8" fill="${ODD}"/>`);
@@ -90,8 +122,19 @@ export function toSvg(app: App): string {
   }
   const top = scene.height + 20;
   for (const piece of key.pieces) {
-    if ("fill" in piece) out.push(`<rect x="${r(piece.x)}" y="${r(top + piece.y)}" width="${r(piece.w)}" height="${r(piece.h)}" fill="${piece.fill}"/>`);
-    else text(piece.x, top + piece.y, piece.text, 12, piece.bold ? theme.ink : theme.faint, `text-anchor="${piece.anchor}"${piece.bold ? ' font-weight="600"' : ""}`);
+    if ("fill" in piece)
+      out.push(
+        `<rect x="${r(piece.x)}" y="${r(top + piece.y)}" width="${r(piece.w)}" height="${r(piece.h)}" fill="${piece.fill}"/>`,
+      );
+    else
+      text(
+        piece.x,
+        top + piece.y,
+        piece.text,
+        12,
+        piece.bold ? theme.ink : theme.faint,
+        `text-anchor="${piece.anchor}"${piece.bold ? ' font-weight="600"' : ""}`,
+      );
   }
   out.push("</svg>");
   return out.join("\n");

@@ -26,7 +26,10 @@ export interface Theme {
 /** Every colour in light and in dark. */
 const COLORS: { [Name in keyof Omit<Theme, "dark">]: [light: Theme[Name], dark: Theme[Name]] } = {
   ground: ["#f4f5f8", "#12151b"],
-  frames: [["#ffffff", "#f8f9fb", "#ffffff"], ["#1a1f27", "#1f252e", "#1a1f27"]],
+  frames: [
+    ["#ffffff", "#f8f9fb", "#ffffff"],
+    ["#1a1f27", "#1f252e", "#1a1f27"],
+  ],
   frameLine: ["#d3d8e0", "#353d49"],
   card: ["#ffffff", "#262d38"],
   cardLine: ["#c5ccd6", "#47515f"],
@@ -48,8 +51,14 @@ const COLORS: { [Name in keyof Omit<Theme, "dark">]: [light: Theme[Name], dark: 
     ["#7fb2ff", "#375f95", "#2b323c", "#8a5528", "#ffab66"],
   ],
   unknown: ["#ffffff", "#1a1f27"],
-  difference: [["#ffffff", "#cfe8ff", "#ffe0c7", "#efe2fb"], ["#262d38", "#173e5e", "#5a3413", "#442b5c"]],
-  differenceFar: [["#ccd2db", "#4f9fe8", "#ee8f45", "#ab78dc"], ["#47515f", "#3f8fd0", "#c8752e", "#9866c9"]],
+  difference: [
+    ["#ffffff", "#cfe8ff", "#ffe0c7", "#efe2fb"],
+    ["#262d38", "#173e5e", "#5a3413", "#442b5c"],
+  ],
+  differenceFar: [
+    ["#ccd2db", "#4f9fe8", "#ee8f45", "#ab78dc"],
+    ["#47515f", "#3f8fd0", "#c8752e", "#9866c9"],
+  ],
 };
 
 function themed(dark: boolean): Theme {
@@ -84,15 +93,19 @@ export const FAMILIES: Record<string, string> = {
 export const USE_COLORS = ["#8a94a3", "#9b6cc9", "#c9b184", "#dd8a2c", "#2f86c8", "#5f9e35", "#cf3f49"];
 
 export function mixed(stops: string[], share: number): string {
-  const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
-  const lower = Math.min(Math.floor(place), stops.length - 2);
-  return blend(stops[lower], stops[lower + 1], place - lower);
+  const index = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const lower = Math.min(Math.floor(index), stops.length - 2);
+  return blend(stops[lower], stops[lower + 1], index - lower);
 }
 
 export function blend(a: string, b: string, share: number): string {
-  const one = channels(a);
+  const first = channels(a);
   const two = channels(b);
-  const parts = one.map((c, i) => Math.round(c + (two[i] - c) * share).toString(16).padStart(2, "0"));
+  const parts = first.map((c, i) =>
+    Math.round(c + (two[i] - c) * share)
+      .toString(16)
+      .padStart(2, "0"),
+  );
   return `#${parts.join("")}`;
 }
 

@@ -19,7 +19,12 @@ const MOST_COVERED = 0.6; // of the window, both ways, by one panel
 const AIM = 0.92; // the scale that a layout aims at when it is fitted
 
 export class View {
-  readonly canvas = h("canvas", { class: "graph", tabindex: "0", role: "application", "aria-label": "Graph of the run; ? shows the keys" });
+  readonly canvas = h("canvas", {
+    class: "graph",
+    tabindex: "0",
+    role: "application",
+    "aria-label": "Graph of the run; ? shows the keys",
+  });
   readonly mini: Minimap;
   readonly tip = h("div", { class: "tip", hidden: true });
   readonly painter: Painter;
@@ -41,11 +46,15 @@ export class View {
     this.mini = new Minimap(app, (x, y) => {
       this.flight += 1;
       this.settled = null;
-      this.camera = { ...this.camera, x: this.size.w / 2 - x * this.camera.scale, y: this.size.h / 2 - y * this.camera.scale };
+      this.camera = {
+        ...this.camera,
+        x: this.size.w / 2 - x * this.camera.scale,
+        y: this.size.h / 2 - y * this.camera.scale,
+      };
       this.redraw();
     });
     this.painter.later = (column, frame) => this.label(column, frame);
-    for (const happening of ["scene", "select", "look"] as const) app.on(happening, () => this.redraw());
+    for (const event of ["scene", "select", "look"] as const) app.on(event, () => this.redraw());
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
     this.listen();
   }
@@ -81,7 +90,7 @@ export class View {
     this.painter.draw(scene, this.camera, this.app.look, width, height, ratio);
     this.frameMs = performance.now() - started;
     this.mini.draw(this.camera, width, height);
-    this.app.tell("camera");
+    this.app.emit("camera");
   }
 
   get size(): { w: number; h: number } {
@@ -96,12 +105,23 @@ export class View {
   private areas(): Rect[] {
     const { w, h } = this.size;
     const origin = this.canvas.getBoundingClientRect();
-    const rects = this.overlays.map((element) => element.getBoundingClientRect()).filter((rect) => {
-      const isBeside = rect.left >= origin.right - 1; // a panel beside the graph is not on it
-      const isInstead = rect.width > w * MOST_COVERED && rect.height > h * MOST_COVERED; // what it leaves is not worth moving to
-      return rect.width && rect.height && !isBeside && !isInstead;
-    });
-    return freeAreas(w, h, rects.map((rect) => ({ x: rect.left - origin.left - 6, y: rect.top - origin.top - 6, w: rect.width + 12, h: rect.height + 12 })));
+    const rects = this.overlays
+      .map((element) => element.getBoundingClientRect())
+      .filter((rect) => {
+        const isBeside = rect.left >= origin.right - 1; // a panel beside the graph is not on it
+        const isInstead = rect.width > w * MOST_COVERED && rect.height > h * MOST_COVERED; // what it leaves is not worth moving to
+        return rect.width && rect.height && !isBeside && !isInstead;
+      });
+    return freeAreas(
+      w,
+      h,
+      rects.map((rect) => ({
+        x: rect.left - origin.left - 6,
+        y: rect.top - origin.top - 6,
+        w: rect.width + 12,
+        h: rect.height + 12,
+      })),
+    );
   }
 
   /** The largest part of the window that nothing lies on. */
@@ -144,7 +164,8 @@ export class View {
   private near(rect: Rect): Camera {
     const { scale } = this.camera;
     const { free } = this;
-    if (rect.w * scale > free.w - 20 || rect.h * scale > free.h - 20) return this.around(rect, Math.max(scale, 0.5), 24);
+    if (rect.w * scale > free.w - 20 || rect.h * scale > free.h - 20)
+      return this.around(rect, Math.max(scale, 0.5), 24);
     const slide = (camera: number, start: number, size: number, sheet: number, from: number, room: number): number => {
       const [first, last] = sheet * scale <= room - 32 ? [0, sheet] : [start, start + size];
       const least = from + 16 - first * scale;
@@ -189,7 +210,10 @@ export class View {
     }
     const from = { ...this.camera };
     const { w, h } = this.size;
-    const middle = (camera: Camera): [number, number] => [(w / 2 - camera.x) / camera.scale, (h / 2 - camera.y) / camera.scale];
+    const middle = (camera: Camera): [number, number] => [
+      (w / 2 - camera.x) / camera.scale,
+      (h / 2 - camera.y) / camera.scale,
+    ];
     const [ax, ay] = middle(from);
     const [bx, by] = middle(to);
     const started = performance.now();
@@ -259,7 +283,9 @@ export class View {
 
   private zoneAt(event: MouseEvent): Zone | undefined {
     const [x, y] = this.place(event);
-    return [...this.painter.zones].reverse().find((zone) => x >= zone.x && y >= zone.y && x <= zone.x + zone.w && y <= zone.y + zone.h);
+    return [...this.painter.zones]
+      .reverse()
+      .find((zone) => x >= zone.x && y >= zone.y && x <= zone.x + zone.w && y <= zone.y + zone.h);
   }
 
   private listen(): void {
@@ -315,7 +341,8 @@ export class View {
       const was = Math.hypot(before.x - other.x, before.y - other.y);
       const is = Math.hypot(event.clientX - other.x, event.clientY - other.y);
       const bounds = this.canvas.getBoundingClientRect();
-      if (was) this.zoom(is / was, (event.clientX + other.x) / 2 - bounds.left, (event.clientY + other.y) / 2 - bounds.top);
+      if (was)
+        this.zoom(is / was, (event.clientX + other.x) / 2 - bounds.left, (event.clientY + other.y) / 2 - bounds.top);
     } else if (this.moved || Math.hypot(dx, dy) > 3) {
       this.moved = true;
       this.pan(dx, dy);
@@ -361,12 +388,21 @@ export class View {
 
   private tipText(box: Box): string {
     const lines = [box.label, box.type && box.type !== box.label ? box.type : ""];
-    if (box.kind === "op") lines.push(...box.run.outputs(box.node).slice(0, 3).map((value) => box.run.typeText(value)));
+    if (box.kind === "op")
+      lines.push(
+        ...box.run
+          .outputs(box.node)
+          .slice(0, 3)
+          .map((value) => box.run.typeText(value)),
+      );
     else if (box.start >= 0) lines.push(`${box.operations.toLocaleString("en-US")} operations`);
     const { heat } = this.app;
     for (const measure of heat ? [heat] : this.app.measures.filter((one) => one.id === "time_ns")) {
       const amount = box.start < 0 ? null : measure.of(box);
-      if (box.start >= 0) lines.push(`${measure.label}: ${amount === null ? "not known" : (measure.isLow?.(box) ? "≥ " : "") + measure.show(amount)}`);
+      if (box.start >= 0)
+        lines.push(
+          `${measure.label}: ${amount === null ? "not known" : (measure.isLow?.(box) ? "≥ " : "") + measure.show(amount)}`,
+        );
     }
     const odd = box.kind === "fold" ? box.oddInstances.length : 0;
     if (odd) lines.push(`${odd} of ${box.count} differ in operators or shapes`);

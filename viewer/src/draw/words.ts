@@ -19,15 +19,22 @@ const BESIDE = 5; // between a name and what follows it
 const FEWEST = 6; // letters of a name that is cut: fewer tell nothing
 
 /** From farther away: the name alone, as large as is needed to read it and as the box allows. */
-export function drawName(context: CanvasRenderingContext2D, box: Box, { x, y, w, h }: Rect, fill: string, scale: number, look: Look): Rect | null {
+export function drawName(
+  context: CanvasRenderingContext2D,
+  box: Box,
+  { x, y, w, h }: Rect,
+  fill: string,
+  scale: number,
+  look: Look,
+): Rect | null {
   const { badge, title } = face(box);
   const sign = box.canOpen && scale >= TEXT_FROM && !look.still ? 14 : 0;
   const isEnd = box.kind === "input" || box.kind === "output";
   const room = isEnd ? w - 12 : w - LEFT - RIGHT - (sign && sign + BESIDE);
   const beside = badge ? titleRuler().width(badge) + 12 + BESIDE : 0;
-  const found = fitted(title, signOf(box), room, beside, h, scale);
-  if (!found) return null;
-  const { text, size } = found;
+  const result = fitted(title, signOf(box), room, beside, h, scale);
+  if (!result) return null;
+  const { text, size } = result;
   const end = badge ? (titleRuler().width(badge) * size) / 13 + size * 0.7 : 0;
   context.fillStyle = fill === look.theme.card ? look.theme.ink : inkOn(fill);
   context.font = `600 ${size}px ${FONT}`;
@@ -50,7 +57,14 @@ export function drawName(context: CanvasRenderingContext2D, box: Box, { x, y, w,
 }
 
 /** The name and its size: whole, if need be without the signs that colours say as well, and else with its middle left out. */
-export function fitted(title: string, signs: string, room: number, beside: number, high: number, scale: number): { text: string; size: number } | null {
+export function fitted(
+  title: string,
+  signs: string,
+  room: number,
+  beside: number,
+  high: number,
+  scale: number,
+): { text: string; size: number } | null {
   const most = Math.min(NAME / scale, high * 0.75);
   const sizeOf = (text: string): number => Math.min(most, (room * 13) / (titleRuler().width(text) * WIDER + beside));
   const plain = signs && title.startsWith(signs) ? title.slice(signs.length) : title;
@@ -62,7 +76,13 @@ export function fitted(title: string, signs: string, room: number, beside: numbe
   return text.length < FEWEST + 1 ? null : { text, size };
 }
 
-export function drawWords(context: CanvasRenderingContext2D, box: Box, { x, y, w, h }: Rect, fill: string, look: Look): Rect | null {
+export function drawWords(
+  context: CanvasRenderingContext2D,
+  box: Box,
+  { x, y, w, h }: Rect,
+  fill: string,
+  look: Look,
+): Rect | null {
   const { theme } = look;
   const { title, sub, badge } = face(box);
   const isEnd = box.kind === "input" || box.kind === "output";

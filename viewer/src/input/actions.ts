@@ -1,11 +1,11 @@
 /** What the keys do. */
 
-import { PHASES } from "../data/run.ts";
+import { PHASES } from "../data/schema.gen.ts";
 import type { Mode } from "../app.ts";
 import { saveSvg } from "../panels/exports.ts";
 import type { Shell } from "../shell.ts";
 import type { Actions } from "./keyboard.ts";
-import { otherPhase } from "./walk.ts";
+import { otherPhase } from "./tree_navigation.ts";
 
 export function actionsOf(shell: Shell): Actions {
   const { app, view } = shell;
@@ -17,13 +17,27 @@ export function actionsOf(shell: Shell): Actions {
     depth: (depth) => void shell.setDepth(depth),
     openEverything: () => void shell.openEverything(),
     fit: () => void shell.fit(),
-    zoomToSelection: () => { const hit = app.selected && app.scene?.find(app.selected); if (hit) view.fly(view.around(app.scene!.rect(hit), 1.6)); },
+    zoomToSelection: () => {
+      const hit = app.selected && app.scene?.find(app.selected);
+      if (hit) view.fly(view.around(app.scene!.rect(hit), 1.6));
+    },
     zoom: (factor) => view.zoom(factor),
     nextHeat: (off) => nextHeat(shell, off),
-    nextMode: () => { const options = [...shell.mode.options].map((option) => option.value); void shell.setMode(options[(options.indexOf(app.mode) + 1) % options.length] as Mode); },
+    nextMode: () => {
+      const options = [...shell.mode.options].map((option) => option.value);
+      void shell.setMode(options[(options.indexOf(app.mode) + 1) % options.length] as Mode);
+    },
     jumpLink: () => jumpLink(shell),
-    path: () => { app.wholePath = !app.wholePath; app.select(app.selected, app.node); shell.say(app.wholePath ? "whole path" : "direct neighbours"); },
-    views: () => { app.views = !app.views; void shell.refresh(app.selected); shell.say(app.views ? "views shown" : "views looked through"); },
+    path: () => {
+      app.wholePath = !app.wholePath;
+      app.select(app.selected, app.node);
+      shell.say(app.wholePath ? "whole path" : "direct neighbours");
+    },
+    views: () => {
+      app.views = !app.views;
+      void shell.refresh(app.selected);
+      shell.say(app.views ? "views shown" : "views looked through");
+    },
     dock: (name) => shell.showDock(shell.docked === name ? "" : name),
     theme: () => shell.switchTheme(),
     copy: () => void shell.copy(),
@@ -31,7 +45,8 @@ export function actionsOf(shell: Shell): Actions {
     escape: () => letGo(shell),
     help: () => shell.help.showModal(),
     pick: (box) => {
-      if (app.selected && app.selected.forest !== box.forest) shell.say(`${PHASES[box.forest.phases[0]]}: no line, but the same bytes`);
+      if (app.selected && app.selected.forest !== box.forest)
+        shell.say(`${PHASES[box.forest.phases[0]]}: no line, but the same bytes`);
       app.select(box);
       view.reveal(box);
     },
@@ -57,7 +72,12 @@ function nextHeat({ app, heat }: Shell, off: boolean): void {
 /** From an operation of forward to one of its backward, and back. */
 function jumpLink(shell: Shell): void {
   const { app, view } = shell;
-  const nodes = app.node >= 0 ? [app.node] : app.selected && app.selected.start >= 0 ? Array.from(app.selected.forest.order.subarray(app.selected.start, app.selected.end)) : [];
+  const nodes =
+    app.node >= 0
+      ? [app.node]
+      : app.selected && app.selected.start >= 0
+        ? Array.from(app.selected.forest.order.subarray(app.selected.start, app.selected.end))
+        : [];
   for (const node of nodes) {
     const others = app.run.nodeLink[node] >= 0 ? [app.run.nodeLink[node]] : app.run.linked(node);
     if (others.length) return void shell.goNode(others[0]);

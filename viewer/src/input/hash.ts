@@ -3,11 +3,18 @@
 import type { App, Mode } from "../app.ts";
 import type { Camera } from "../draw/painter.ts";
 import type { Box, Opening } from "../tree/box.ts";
-import { eachShown } from "../tree/openings.ts";
+import { eachShown } from "../tree/expansion.ts";
 
 const MOST_OPEN = 300;
 
-export function encode(app: App, camera: Camera, size: { w: number; h: number }, dock: string, query: string, panels: Record<string, string> = {}): string {
+export function encode(
+  app: App,
+  camera: Camera,
+  size: { w: number; h: number },
+  dock: string,
+  query: string,
+  panels: Record<string, string> = {},
+): string {
   const parts = new URLSearchParams();
   if (app.mode !== "side") parts.set("mode", app.mode);
   if (app.heat) parts.set("heat", app.heat.id);
@@ -29,7 +36,13 @@ export function encode(app: App, camera: Camera, size: { w: number; h: number },
   const x = (size.w / 2 - camera.x) / camera.scale;
   const y = (size.h / 2 - camera.y) / camera.scale;
   parts.set("room", `${app.room.w},${app.room.h}`);
-  parts.set("at", [x, y].map((n) => n.toFixed(0)).concat(camera.scale.toFixed(3)).join(","));
+  parts.set(
+    "at",
+    [x, y]
+      .map((n) => n.toFixed(0))
+      .concat(camera.scale.toFixed(3))
+      .join(","),
+  );
   return `#${parts.toString()}`;
 }
 
@@ -59,7 +72,9 @@ export function decode(hash: string): Wanted {
   const room = (parts.get("room") ?? "").split(",").map(Number);
   const brush = (parts.get("brush") ?? "").split("-").map(Number);
   return {
-    mode: (["side", "over", "forward", "backward", "optimizer"].find((mode) => mode === parts.get("mode")) as Mode | undefined) ?? null,
+    mode:
+      (["side", "over", "forward", "backward", "optimizer"].find((mode) => mode === parts.get("mode")) as
+        Mode | undefined) ?? null,
     heat: parts.get("heat") ?? "",
     views: parts.get("views") === "1",
     path: parts.get("path") === "1",
@@ -71,10 +86,20 @@ export function decode(hash: string): Wanted {
     brush: brush.length === 2 && brush.every(Number.isInteger) && brush[0] <= brush[1] ? [brush[0], brush[1]] : null,
     node: parts.has("node") ? Number(parts.get("node")) : -1,
     selected: parts.get("sel") ?? "",
-    open: open === null ? null : open === "all" ? "all" : new Map(open.split(" ").filter(Boolean).map((key) => {
-      const [name, shown] = key.split("~");
-      return [name, shown === undefined ? -1 : Number(shown)];
-    })),
+    open:
+      open === null
+        ? null
+        : open === "all"
+          ? "all"
+          : new Map(
+              open
+                .split(" ")
+                .filter(Boolean)
+                .map((key) => {
+                  const [name, shown] = key.split("~");
+                  return [name, shown === undefined ? -1 : Number(shown)];
+                }),
+            ),
     room: room.length === 2 && room.every((n) => n >= 100 && n < 1e5) ? { w: room[0], h: room[1] } : null,
     at: at.length === 3 && at.every(Number.isFinite) && at[2] > 0 ? [at[0], at[1], at[2]] : null,
   };

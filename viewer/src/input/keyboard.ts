@@ -3,30 +3,30 @@
 import type { App } from "../app.ts";
 import type { Box } from "../tree/box.ts";
 import type { Scene } from "../draw/scene.ts";
-import { walk } from "./walk.ts";
+import { navigate } from "./tree_navigation.ts";
 
 export interface Actions {
-  search(): void;
-  toggle(box: Box): void;
-  showAll(box: Box): void;
-  step(box: Box, by: number): void;
-  depth(depth: number): void;
-  openEverything(): void;
-  fit(): void;
-  zoomToSelection(): void;
-  zoom(factor: number): void;
-  nextHeat(off: boolean): void;
-  nextMode(): void;
-  jumpLink(): void;
-  path(): void;
-  views(): void;
-  dock(name: string): void;
-  theme(): void;
-  copy(): void;
-  saveSvg(): void;
-  escape(): void;
-  help(): void;
-  pick(box: Box): void;
+  search: () => void;
+  toggle: (box: Box) => void;
+  showAll: (box: Box) => void;
+  step: (box: Box, by: number) => void;
+  depth: (depth: number) => void;
+  openEverything: () => void;
+  fit: () => void;
+  zoomToSelection: () => void;
+  zoom: (factor: number) => void;
+  nextHeat: (off: boolean) => void;
+  nextMode: () => void;
+  jumpLink: () => void;
+  path: () => void;
+  views: () => void;
+  dock: (name: string) => void;
+  theme: () => void;
+  copy: () => void;
+  saveSvg: () => void;
+  escape: () => void;
+  help: () => void;
+  pick: (box: Box) => void;
 }
 
 export function listen(app: App, actions: Actions): void {
@@ -46,22 +46,40 @@ function act(app: App, actions: Actions, event: KeyboardEvent): boolean {
   else if (event.key === "0") actions.depth(0);
   else {
     const simple: Record<string, () => void> = {
-      "/": actions.search, e: actions.openEverything, f: actions.fit, z: actions.zoomToSelection,
-      "+": () => actions.zoom(1.25), "=": () => actions.zoom(1.25), "-": () => actions.zoom(0.8),
-      h: () => actions.nextHeat(false), H: () => actions.nextHeat(true), g: actions.nextMode, l: actions.jumpLink,
-      p: actions.path, v: actions.views, m: () => actions.dock("memory"), t: () => actions.dock("time"), d: actions.theme,
-      c: actions.copy, s: actions.saveSvg, Escape: actions.escape, "?": actions.help,
+      "/": actions.search,
+      e: actions.openEverything,
+      f: actions.fit,
+      z: actions.zoomToSelection,
+      "+": () => actions.zoom(1.25),
+      "=": () => actions.zoom(1.25),
+      "-": () => actions.zoom(0.8),
+      h: () => actions.nextHeat(false),
+      H: () => actions.nextHeat(true),
+      g: actions.nextMode,
+      l: actions.jumpLink,
+      p: actions.path,
+      v: actions.views,
+      m: () => actions.dock("memory"),
+      t: () => actions.dock("time"),
+      d: actions.theme,
+      c: actions.copy,
+      s: actions.saveSvg,
+      Escape: actions.escape,
+      "?": actions.help,
       Enter: () => selected && (event.shiftKey ? actions.showAll(selected) : actions.toggle(selected)),
       " ": () => selected && actions.toggle(selected),
-      "[": () => selected && actions.step(selected, -1), "]": () => selected && actions.step(selected, 1),
+      "[": () => selected && actions.step(selected, -1),
+      "]": () => selected && actions.step(selected, 1),
       Backspace: () => {
         const around = app.scene && selected ? aroundOf(app.scene, selected) : null;
         if (around) actions.pick(around);
       },
     };
-    const direction = ({ ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" } as const)[event.key];
+    const direction = ({ ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" } as const)[
+      event.key
+    ];
     if (direction) {
-      const next = app.scene ? walk(app.scene, selected, direction) : null;
+      const next = app.scene ? navigate(app.scene, selected, direction) : null;
       if (next) actions.pick(next);
     } else if (simple[event.key]) simple[event.key]();
     else return false;
@@ -76,4 +94,3 @@ function aroundOf(scene: Scene, box: Box): Box | null {
   const { item } = picture.frames[picture.items[hit.item].frame];
   return item >= 0 ? picture.items[item].box : null;
 }
-

@@ -7,7 +7,14 @@ const LEAST = 240;
 const STEP = 24;
 
 export function sideGrip(aside: HTMLElement, changed: () => void): HTMLElement {
-  const grip = h("div", { class: "grip", role: "separator", tabindex: "0", "aria-orientation": "vertical", "aria-label": "Width of the panel", title: "Drag to make the panel wider; double click for its usual width" });
+  const grip = h("div", {
+    class: "grip",
+    role: "separator",
+    tabindex: "0",
+    "aria-orientation": "vertical",
+    "aria-label": "Width of the panel",
+    title: "Drag to make the panel wider; double click for its usual width",
+  });
   const set = (wanted: number | null): void => {
     const most = Math.max(LEAST, innerWidth - 280);
     const width = wanted === null ? null : Math.round(Math.min(Math.max(wanted, LEAST), most));

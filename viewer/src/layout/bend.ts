@@ -21,18 +21,30 @@ const FOOT = 30;
 export function bent(cells: Cells, lines: Lines, spacing: Spacing): Sheet | null {
   const count = cells.w.length;
   if (!spacing.wrap || count < 2 * ENOUGH || count > MOST_CELLS || lines.src.length > MOST_LINES * count) return null;
-  const own: Lines = { ...lines, src: lines.src.slice(), dst: lines.dst.slice(), exit: lines.exit.slice(), entry: lines.entry.slice() };
+  const own: Lines = {
+    ...lines,
+    src: lines.src.slice(),
+    dst: lines.dst.slice(),
+    exit: lines.exit.slice(),
+    entry: lines.entry.slice(),
+  };
   const turned = orient(cells, own);
   const rank = ranksOf(cells, own);
   const bend = bendOf(cells, own, rank);
   if (bend < 0) return null;
-  const side = Uint8Array.from(rank, (r, cell) => (cells.edge[cell] === BOTTOM ? 2 : r >= bend && !cells.edge[cell] ? 1 : 0));
+  const side = Uint8Array.from(rank, (r, cell) =>
+    cells.edge[cell] === BOTTOM ? 2 : r >= bend && !cells.edge[cell] ? 1 : 0,
+  );
   const [left, right] = [0, 1].map((which): Part => {
     const all = Array.from({ length: count }, (_, i) => i).filter((cell) => side[cell] === which);
-    const within = Array.from({ length: own.src.length }, (_, i) => i).filter((i) => side[own.src[i]] === which && side[own.dst[i]] === which);
+    const within = Array.from({ length: own.src.length }, (_, i) => i).filter(
+      (i) => side[own.src[i]] === which && side[own.dst[i]] === which,
+    );
     return { cells: all, lines: within };
   });
-  const sheets = [left, right].map((part) => arrange(takeCells(cells, part), takeLines(lines, part, numbers(cells, part)), { ...spacing, wrap: false }));
+  const sheets = [left, right].map((part) =>
+    arrange(takeCells(cells, part), takeLines(lines, part, numbers(cells, part)), { ...spacing, wrap: false }),
+  );
   const height = Math.max(...sheets.map((sheet) => sheet.height));
   for (const sheet of sheets) stretch(sheet, height);
   return new Bend(cells, own, turned, side, [left, right], sheets).sheet();
@@ -45,7 +57,10 @@ function stretch(sheet: Sheet, height: number): void {
   if (extra < 1 || tops.length < 2) return;
   const knots = tops.flatMap((top, i): [number, number][] => {
     const shift = (extra * i) / (tops.length - 1);
-    return [[top, shift], [sheet.bottom[sheet.top.indexOf(top)], shift]];
+    return [
+      [top, shift],
+      [sheet.bottom[sheet.top.indexOf(top)], shift],
+    ];
   });
   const moved = (y: number): number => {
     const after = knots.findIndex(([at]) => at > y);
@@ -53,7 +68,8 @@ function stretch(sheet: Sheet, height: number): void {
     const [[a, from], [b, to]] = [knots[after - 1], knots[after]];
     return y + from + ((to - from) * (y - a)) / (b - a);
   };
-  for (const column of [sheet.y, sheet.top, sheet.bottom]) for (let i = 0; i < column.length; i++) column[i] = moved(column[i]);
+  for (const column of [sheet.y, sheet.top, sheet.bottom])
+    for (let i = 0; i < column.length; i++) column[i] = moved(column[i]);
   for (let i = 1; i < sheet.path.length; i += 2) sheet.path[i] = moved(sheet.path[i]);
   sheet.height = height;
 }
@@ -68,13 +84,13 @@ function bendOf(cells: Cells, lines: Lines, rank: Int32Array): number {
     if (cells.edge[a] || cells.edge[b] || rank[b] - rank[a] < LONG) continue;
     long.set(`${rank[a]},${rank[b]}`, [rank[a], rank[b]]);
   }
-  const found = [...long.values()];
-  if (found.length < ENOUGH || found.length > 60) return -1;
+  const results = [...long.values()];
+  if (results.length < ENOUGH || results.length > 60) return -1;
   let [pairs, nested] = [0, 0];
-  for (let i = 0; i < found.length; i++) {
-    for (let j = i + 1; j < found.length; j++) {
+  for (let i = 0; i < results.length; i++) {
+    for (let j = i + 1; j < results.length; j++) {
       pairs += 1;
-      if ((found[i][0] - found[j][0]) * (found[i][1] - found[j][1]) < 0) nested += 1;
+      if ((results[i][0] - results[j][0]) * (results[i][1] - results[j][1]) < 0) nested += 1;
     }
   }
   if (nested < pairs * SHARE) return -1;
@@ -84,7 +100,7 @@ function bendOf(cells: Cells, lines: Lines, rank: Int32Array): number {
   let [best, most, least, reached] = [-1, 0, Infinity, 0];
   for (let r = 1; r <= last; r++) {
     reached += height[r - 1];
-    const passing = found.filter(([a, b]) => a < r && b >= r).length;
+    const passing = results.filter(([a, b]) => a < r && b >= r).length;
     const uneven = Math.abs(total - 2 * reached);
     if (passing < most || (passing === most && uneven >= least)) continue;
     [best, most, least] = [r, passing, uneven];
@@ -106,7 +122,12 @@ class Bend {
   private height: number;
 
   constructor(
-    readonly cells: Cells, readonly lines: Lines, readonly turned: Uint8Array, readonly side: Uint8Array, readonly parts: Part[], readonly sheets: Sheet[],
+    readonly cells: Cells,
+    readonly lines: Lines,
+    readonly turned: Uint8Array,
+    readonly side: Uint8Array,
+    readonly parts: Part[],
+    readonly sheets: Sheet[],
   ) {
     const count = cells.w.length;
     [this.x, this.y, this.top, this.bottom] = [0, 0, 0, 0].map(() => new Float64Array(count));
@@ -120,15 +141,25 @@ class Bend {
     const out = this.keyed((i) => side[lines.src[i]] === 1 && side[lines.dst[i]] === 2);
     const between = GUTTER + across.size * CHANNEL;
     const start = sheets[0].width + between;
-    parts.forEach((part, which) => part.cells.forEach((cell, at) => {
-      const sheet = sheets[which];
-      this.x[cell] = sheet.x[at] + (which ? start : 0);
-      this.y[cell] = floor - (which ? sheet.y[at] + cells.h[cell] : sheet.height - sheet.y[at]);
-      [this.top[cell], this.bottom[cell]] = which ? [floor - sheet.bottom[at], floor - sheet.top[at]] : [floor - sheet.height + sheet.top[at], floor - sheet.height + sheet.bottom[at]];
-    }));
+    parts.forEach((part, which) =>
+      part.cells.forEach((cell, at) => {
+        const sheet = sheets[which];
+        this.x[cell] = sheet.x[at] + (which ? start : 0);
+        this.y[cell] = floor - (which ? sheet.y[at] + cells.h[cell] : sheet.height - sheet.y[at]);
+        [this.top[cell], this.bottom[cell]] = which
+          ? [floor - sheet.bottom[at], floor - sheet.top[at]]
+          : [floor - sheet.height + sheet.top[at], floor - sheet.height + sheet.bottom[at]];
+      }),
+    );
     const ways = this.ways(across, out);
-    const gutter = this.channels(ways.filter((way) => side[lines.src[way.line]] === 0), sheets[0].width + GUTTER / 2);
-    const outer = this.channels(ways.filter((way) => side[lines.src[way.line]] === 1), start + sheets[1].width + GUTTER / 2);
+    const gutter = this.channels(
+      ways.filter((way) => side[lines.src[way.line]] === 0),
+      sheets[0].width + GUTTER / 2,
+    );
+    const outer = this.channels(
+      ways.filter((way) => side[lines.src[way.line]] === 1),
+      start + sheets[1].width + GUTTER / 2,
+    );
     for (let i = 0; i < lines.dst.length; i++) {
       const port = lines.dst[i];
       if (side[port] !== 2) continue;
@@ -137,18 +168,27 @@ class Bend {
     }
     const pathStart = new Int32Array(lines.src.length + 1);
     const path: number[] = [];
-    const place = new Int32Array(lines.src.length);
-    parts.forEach((part) => part.lines.forEach((line, at) => (place[line] = at)));
+    const index = new Int32Array(lines.src.length);
+    parts.forEach((part) => part.lines.forEach((line, at) => (index[line] = at)));
     for (let i = 0; i < lines.src.length; i++) {
       const [a, b] = [side[lines.src[i]], side[lines.dst[i]]];
-      if (a === b) this.within(path, sheets[a], place[i], a ? start : 0, a === 1, floor);
+      if (a === b) this.within(path, sheets[a], index[i], a ? start : 0, a === 1, floor);
       else this.round(path, i, (gutter.get(this.key(i)) ?? outer.get(this.key(i)))!);
       pathStart[i + 1] = path.length;
     }
     const width = start + sheets[1].width + (out.size ? GUTTER / 2 + out.size * CHANNEL : 0);
     return {
-      width, height, x: this.x, y: this.y, path: Float64Array.from(path), pathStart, top: this.top, bottom: this.bottom,
-      crossings: sheets[0].crossings + sheets[1].crossings, columns: 2, flip: Uint8Array.from(side, (which) => (which === 1 ? 1 : 0)),
+      width,
+      height,
+      x: this.x,
+      y: this.y,
+      path: Float64Array.from(path),
+      pathStart,
+      top: this.top,
+      bottom: this.bottom,
+      crossings: sheets[0].crossings + sheets[1].crossings,
+      columns: 2,
+      flip: Uint8Array.from(side, (which) => (which === 1 ? 1 : 0)),
     };
   }
 
@@ -158,9 +198,9 @@ class Bend {
   }
 
   private keyed(wanted: (line: number) => boolean): Map<string, number> {
-    const found = new Map<string, number>();
-    for (let i = 0; i < this.lines.src.length; i++) if (wanted(i)) found.set(this.key(i), i);
-    return found;
+    const results = new Map<string, number>();
+    for (let i = 0; i < this.lines.src.length; i++) if (wanted(i)) results.set(this.key(i), i);
+    return results;
   }
 
   /** Heights in the gaps: those that leave or enter the same rank are set a little apart. */
@@ -172,13 +212,15 @@ class Bend {
       used.set(key, many + 1);
       return 8 + STEP * (many % 5);
     };
-    return groups.flatMap((group) => [...group.values()].map((line): Way => {
-      const [a, b] = [lines.src[line], lines.dst[line]];
-      const up = side[a] === 1;
-      const leave = cells.edge[a] === TOP ? 3 : next(`${up}${up ? this.top[a] : this.bottom[a]}`);
-      const from = up ? this.top[a] - leave : this.bottom[a] + leave;
-      return { line, from, to: side[b] === 2 ? this.height : this.bottom[b] + next(`true${this.bottom[b]}`) };
-    }));
+    return groups.flatMap((group) =>
+      [...group.values()].map((line): Way => {
+        const [a, b] = [lines.src[line], lines.dst[line]];
+        const up = side[a] === 1;
+        const leave = cells.edge[a] === TOP ? 3 : next(`${up}${up ? this.top[a] : this.bottom[a]}`);
+        const from = up ? this.top[a] - leave : this.bottom[a] + leave;
+        return { line, from, to: side[b] === 2 ? this.height : this.bottom[b] + next(`true${this.bottom[b]}`) };
+      }),
+    );
   }
 
   /** A channel for each, so that those that are nested do not cross. */
@@ -199,7 +241,16 @@ class Bend {
     const [a, b] = [lines.src[line], lines.dst[line]];
     const sx = this.x[a] + cells.w[a] / 2 + lines.exit[line];
     const up = side[a] === 1;
-    const knots = [sx, up ? this.y[a] : this.y[a] + cells.h[a], sx, up ? this.top[a] : this.bottom[a], sx, way.from, way.at, way.from];
+    const knots = [
+      sx,
+      up ? this.y[a] : this.y[a] + cells.h[a],
+      sx,
+      up ? this.top[a] : this.bottom[a],
+      sx,
+      way.from,
+      way.at,
+      way.from,
+    ];
     if (side[b] === 2) knots.push(way.at, this.height);
     else {
       const tx = this.x[b] + cells.w[b] / 2 + lines.entry[line];

@@ -2,7 +2,7 @@
 
 import { BOTTOM, ROOM, TOP, type Room, type Sheet } from "./layered.ts";
 import { set } from "./pack.ts";
-import { Hash } from "../tree/forest.ts";
+import { Hash } from "./hash.ts";
 
 export interface FrameSpec {
   w: Float64Array; // of its cells; of one that is a frame, at least so wide
@@ -51,7 +51,7 @@ export class Layout {
 
   /** All frames of a picture; a frame comes after the one that it is in. What has not changed is not worked out again. */
   all(specs: FrameSpec[]): FrameResult[] {
-    const results: FrameResult[] = new Array(specs.length);
+    const results: FrameResult[] = new Array<FrameResult>(specs.length);
     const used = new Map<string, FrameResult>();
     const rooms = roomsOf(specs);
     for (let i = specs.length - 1; i >= 0; i--) {
@@ -71,7 +71,7 @@ export class Layout {
 
 /** Each frame may be about as large as the one that it is in, less what stands there besides; several share its height by what they hold. */
 function roomsOf(specs: FrameSpec[]): Room[] {
-  const rooms: Room[] = new Array(specs.length);
+  const rooms: Room[] = new Array<Room>(specs.length);
   const held = new Float64Array(specs.length); // boxes in each, at any depth
   for (let i = specs.length - 1; i >= 0; i--) {
     specs[i].child.forEach((frame, cell) => (held[i] += frame >= 0 ? held[frame] : specs[i].edge[cell] ? 0 : 1));
@@ -83,7 +83,11 @@ function roomsOf(specs: FrameSpec[]): Room[] {
     const beside = BESIDE * Math.min(3, child.length - 1);
     const [wide, high] = [Math.max(LEAST.w, w - 2 * pad), Math.max(0.6 * h, h - header - 2 * pad - beside)];
     for (const frame of child) {
-      if (frame >= 0) rooms[frame] = { w: wide, h: Math.max(LEAST.h, high * Math.min(1, (SHARED * held[frame]) / Math.max(1, together))) };
+      if (frame >= 0)
+        rooms[frame] = {
+          w: wide,
+          h: Math.max(LEAST.h, high * Math.min(1, (SHARED * held[frame]) / Math.max(1, together))),
+        };
     }
   });
   return rooms;
@@ -104,14 +108,15 @@ function turn(specs: FrameSpec[], results: FrameResult[]): void {
 const upendings = new WeakMap<FrameResult, FrameResult>();
 
 function upended(spec: FrameSpec, result: FrameResult): FrameResult {
-  let found = upendings.get(result);
-  if (found) return found;
+  let frameResult = upendings.get(result);
+  if (frameResult) return frameResult;
   const { height, header } = result;
   const path = result.path.slice();
-  for (let i = 1; i < path.length; i += 2) path[i] = path[i] <= 0 ? height : path[i] >= height ? 0 : header + height - path[i];
-  found = { ...result, path, y: Float64Array.from(result.y, (y, cell) => header + height - y - spec.h[cell]) };
-  upendings.set(result, found);
-  return found;
+  for (let i = 1; i < path.length; i += 2)
+    path[i] = path[i] <= 0 ? height : path[i] >= height ? 0 : header + height - path[i];
+  frameResult = { ...result, path, y: Float64Array.from(result.y, (y, cell) => header + height - y - spec.h[cell]) };
+  upendings.set(result, frameResult);
+  return frameResult;
 }
 
 function sizeCells(spec: FrameSpec, results: FrameResult[]): void {
@@ -186,7 +191,17 @@ function dressed(spec: FrameSpec, sheet: Sheet): FrameResult {
     if (spec.edge[spec.dst[line]]) path[to - 1] = border(spec.edge[spec.dst[line]]);
   }
   keepOff(spec, sheet, width, header);
-  return { width, height, header, x: sheet.x, y: sheet.y, path, pathStart: sheet.pathStart, crossings: sheet.crossings, flip: sheet.flip };
+  return {
+    width,
+    height,
+    header,
+    x: sheet.x,
+    y: sheet.y,
+    path,
+    pathStart: sheet.pathStart,
+    crossings: sheet.crossings,
+    flip: sheet.flip,
+  };
 }
 
 /** What frames are in is looked at from farther away, and its name has to be larger then. */
@@ -199,16 +214,22 @@ function headerOf({ header, child }: FrameSpec, inside: number): number {
 function keepOff(spec: FrameSpec, sheet: Sheet, width: number, header: number): void {
   const [low, high] = [(spec.title ?? 0) + BESIDE_A_NAME, width - (spec.buttons ?? 0) - BESIDE_A_NAME];
   const upper = spec.up ? BOTTOM : TOP;
-  const ports = Array.from(sheet.x.keys()).filter((cell) => spec.edge[cell] === upper).sort((a, b) => sheet.x[a] - sheet.x[b]);
+  const ports = Array.from(sheet.x.keys())
+    .filter((cell) => spec.edge[cell] === upper)
+    .sort((a, b) => sheet.x[a] - sheet.x[b]);
   if (!header || !ports.length || high - low < (ports.length - 1) * NARROW) return;
-  const place = ports.map((cell) => sheet.x[cell] + 4);
-  for (let i = 0; i < place.length; i++) place[i] = Math.max(place[i], i ? place[i - 1] + NARROW : low);
-  for (let i = place.length - 1; i >= 0; i--) place[i] = Math.min(place[i], i < place.length - 1 ? place[i + 1] - NARROW : high);
-  ports.forEach((cell, i) => (sheet.x[cell] = place[i] - 4));
+  const index = ports.map((cell) => sheet.x[cell] + 4);
+  for (let i = 0; i < index.length; i++) index[i] = Math.max(index[i], i ? index[i - 1] + NARROW : low);
+  for (let i = index.length - 1; i >= 0; i--)
+    index[i] = Math.min(index[i], i < index.length - 1 ? index[i + 1] - NARROW : high);
+  ports.forEach((cell, i) => (sheet.x[cell] = index[i] - 4));
   for (let line = 0; line < spec.src.length; line++) {
     const [from, to] = [sheet.pathStart[line], sheet.pathStart[line + 1]];
     if (to - from < 6) continue;
-    for (const [cell, end, next] of [[spec.src[line], from, from + 2], [spec.dst[line], to - 2, to - 4]]) {
+    for (const [cell, end, next] of [
+      [spec.src[line], from, from + 2],
+      [spec.dst[line], to - 2, to - 4],
+    ]) {
       if (spec.edge[cell] !== upper || sheet.path[end + 1] !== 0) continue;
       sheet.path[end] = sheet.path[next] = sheet.x[cell] + 4;
       sheet.path[next + 1] = header;

@@ -90,7 +90,7 @@ export function arrange(cells: Cells, lines: Lines, spacing: Spacing): Sheet {
   const rank = ranksOf(cells, lines);
   if (spacing.wrap) splitWide(cells, rank, spacing);
   const chains = lanes(cells, lines, rank, turned);
-  const work = assemble(cells, lines, rank, chains, turned);
+  const work = assemble(cells, lines, rank, chains);
   const crossings = improve(work);
   place(work, spacing.gap);
   const bands = stack(cells, work, spacing);
@@ -114,9 +114,11 @@ export function orient(cells: Cells, lines: Lines): Uint8Array {
 export function ranksOf(cells: Cells, lines: Lines): Int32Array {
   const count = cells.w.length;
   const rank = new Int32Array(count);
-  const byOrder = Int32Array.from({ length: count }, (_, i) => i).sort((a, b) => cells.order[a] - cells.order[b] || a - b);
-  const place = new Int32Array(count);
-  byOrder.forEach((cell, at) => (place[cell] = at));
+  const byOrder = Int32Array.from({ length: count }, (_, i) => i).sort(
+    (a, b) => cells.order[a] - cells.order[b] || a - b,
+  );
+  const index = new Int32Array(count);
+  byOrder.forEach((cell, at) => (index[cell] = at));
   const after = group(count, lines.src);
   const fed = new Uint8Array(count);
   const lowest = cells.edge.includes(TOP) ? 1 : 0;
@@ -124,7 +126,7 @@ export function ranksOf(cells: Cells, lines: Lines): Int32Array {
   for (const cell of byOrder) {
     for (let row = after.start[cell]; row < after.start[cell + 1]; row++) {
       const target = lines.dst[after.item[row]];
-      if (place[target] <= place[cell]) continue;
+      if (index[target] <= index[cell]) continue;
       fed[target] = 1;
       rank[target] = Math.max(rank[target], rank[cell] + 1);
     }
@@ -211,7 +213,7 @@ function lanes(cells: Cells, lines: Lines, rank: Int32Array, turned: Uint8Array)
   return { first, far, laneRank, laneOrder, laneLine, rows: { upper: [], lower: [], out: [], into: [], weight: [] } };
 }
 
-function assemble(cells: Cells, lines: Lines, rank: Int32Array, chains: Chains, _turned: Uint8Array): Work {
+function assemble(cells: Cells, lines: Lines, rank: Int32Array, chains: Chains): Work {
   const real = cells.w.length;
   const count = real + chains.laneRank.length;
   const allRank = new Int32Array(count);
@@ -230,9 +232,9 @@ function assemble(cells: Cells, lines: Lines, rank: Int32Array, chains: Chains, 
   for (let i = 0; i < count; i++) lists[allRank[i]].push(i);
   const slot = new Int32Array(count);
   const sorted = lists.map((list) => {
-    const found = Int32Array.from(list).sort((a, b) => order[a] - order[b] || a - b);
-    found.forEach((cell, at) => (slot[cell] = at));
-    return found;
+    const results = Int32Array.from(list).sort((a, b) => order[a] - order[b] || a - b);
+    results.forEach((cell, at) => (slot[cell] = at));
+    return results;
   });
   const { upper, lower, out, into, weight } = chains.rows;
   const joined = new Uint8Array(chains.laneRank.length); // lanes whose way from above is known
@@ -266,7 +268,12 @@ function assemble(cells: Cells, lines: Lines, rank: Int32Array, chains: Chains, 
 }
 
 function adjacent(
-  count: number, owner: number[], other: number[], theirs: number[], mine: number[], weight: number[],
+  count: number,
+  owner: number[],
+  other: number[],
+  theirs: number[],
+  mine: number[],
+  weight: number[],
 ): Adjacent {
   const { start, item } = group(count, Int32Array.from(owner));
   return {
@@ -283,7 +290,7 @@ function stack(cells: Cells, work: Work, { rankGap }: Spacing): Bands {
   const top = new Float64Array(work.ranks.length);
   const bottom = new Float64Array(work.ranks.length);
   let at = 0;
-  work.ranks.forEach((rank, place) => {
+  work.ranks.forEach((rank, index) => {
     let height = 0;
     let ports = true;
     for (const cell of rank) {
@@ -291,19 +298,24 @@ function stack(cells: Cells, work: Work, { rankGap }: Spacing): Bands {
       height = Math.max(height, cells.h[cell]);
       ports &&= cells.edge[cell] !== 0;
     }
-    top[place] = at;
-    bottom[place] = at + height;
-    const lines = work.ranks[place + 1] ? rank.length + work.ranks[place + 1].length : 0;
+    top[index] = at;
+    bottom[index] = at + height;
+    const lines = work.ranks[index + 1] ? rank.length + work.ranks[index + 1].length : 0;
     const room = rankGap + Math.min(60, Math.max(0, lines - 6) * 1.5);
-    const below = work.ranks[place + 1]?.every((cell) => cell >= work.real || cells.edge[cell] === BOTTOM);
-    const straight = rank.length === 1 && work.ranks[place + 1]?.length === 1;
+    const below = work.ranks[index + 1]?.every((cell) => cell >= work.real || cells.edge[cell] === BOTTOM);
+    const straight = rank.length === 1 && work.ranks[index + 1]?.length === 1;
     at += height + (ports || below ? (straight ? 6 : Math.min(room, 16 + 2 * lines)) : room);
   });
   return { top, bottom };
 }
 
 function draw(
-  cells: Cells, lines: Lines, work: Work, chains: Chains, bands: Bands, turned: Uint8Array,
+  cells: Cells,
+  lines: Lines,
+  work: Work,
+  chains: Chains,
+  bands: Bands,
+  turned: Uint8Array,
   columns: ReturnType<typeof wrapped>,
 ): Omit<Sheet, "crossings"> {
   let left = Infinity;
@@ -348,7 +360,13 @@ function draw(
     pathStart[i + 1] = path.length;
   }
   return {
-    width: right - left, height, x, y, path: Float64Array.from(path), pathStart, columns: columns ? columns.shiftX.length : 1,
+    width: right - left,
+    height,
+    x,
+    y,
+    path: Float64Array.from(path),
+    pathStart,
+    columns: columns ? columns.shiftX.length : 1,
     top: Float64Array.from(cells.w, (_, i) => bands.top[work.rank[i]]),
     bottom: Float64Array.from(cells.w, (_, i) => bands.bottom[work.rank[i]]),
   };
@@ -356,8 +374,16 @@ function draw(
 
 /** The knots of a line: upright through each rank, sideways in the gaps, and round the corner where the chain wraps. */
 function trail(
-  path: number[], i: number, cells: Cells, lines: Lines, work: Work, chains: Chains, bands: Bands, y: Float64Array,
-  columns: ReturnType<typeof wrapped>, left: number,
+  path: number[],
+  i: number,
+  cells: Cells,
+  lines: Lines,
+  work: Work,
+  chains: Chains,
+  bands: Bands,
+  y: Float64Array,
+  columns: ReturnType<typeof wrapped>,
+  left: number,
 ): void {
   const src = lines.src[i];
   const dst = lines.dst[i];
@@ -379,4 +405,3 @@ function trail(
     before = cell;
   }
 }
-

@@ -58,7 +58,8 @@ function sweep(work: Work, best: Best, downFirst: boolean): void {
   for (let turn = 0; turn < most && best.fewest && without < 4; turn++) {
     const down = (turn % 2 === 0) === downFirst;
     const near = down ? work.up : work.down;
-    for (let at = 0; at < work.ranks.length; at++) sort(work, near, down ? at : work.ranks.length - 1 - at, turn % 4 > 1);
+    for (let at = 0; at < work.ranks.length; at++)
+      sort(work, near, down ? at : work.ranks.length - 1 - at, turn % 4 > 1);
     if (work.count <= SWAPS_EACH_TIME) swap(work, 3);
     without = best.keep() ? 0 : without + 1;
   }
@@ -74,21 +75,21 @@ function sort(work: Work, near: Adjacent, at: number, fromRight: boolean): void 
   const rank = work.ranks[at];
   if (rank.length < 2) return;
   if (wanted.length < rank.length) wanted = new Float64Array(2 * rank.length);
-  for (let place = 0; place < rank.length; place++) {
-    const cell = rank[place];
+  for (let index = 0; index < rank.length; index++) {
+    const cell = rank[index];
     let sum = 0;
     for (let row = near.start[cell]; row < near.start[cell + 1]; row++) {
       sum += work.slot[near.other[row]] + 0.001 * near.theirs[row];
     }
     const count = near.start[cell + 1] - near.start[cell];
-    wanted[place] = count ? sum / count : place;
+    wanted[index] = count ? sum / count : index;
   }
   // Ranks are nearly in order after the first sweeps, which insertion makes use of; equal ones keep or change their order.
-  for (let place = 1; place < rank.length; place++) {
-    const cell = rank[place];
-    const want = wanted[place];
-    let to = place;
-    while (to > 0 && (fromRight && place < SHORT ? wanted[to - 1] >= want : wanted[to - 1] > want)) {
+  for (let position = 1; position < rank.length; position++) {
+    const cell = rank[position];
+    const want = wanted[position];
+    let to = position;
+    while (to > 0 && (fromRight && position < SHORT ? wanted[to - 1] >= want : wanted[to - 1] > want)) {
       rank[to] = rank[to - 1];
       wanted[to] = wanted[to - 1];
       to -= 1;
@@ -107,7 +108,10 @@ function swap(work: Work, rounds: number): void {
       for (let at = 0; at + 1 < rank.length; at++) {
         const [a, b] = [rank[at], rank[at + 1]];
         const gain =
-          pairs(work, work.up, a, b) + pairs(work, work.down, a, b) - pairs(work, work.up, b, a) - pairs(work, work.down, b, a);
+          pairs(work, work.up, a, b) +
+          pairs(work, work.down, a, b) -
+          pairs(work, work.up, b, a) -
+          pairs(work, work.down, b, a);
         if (gain <= 0) continue;
         rank[at] = b;
         rank[at + 1] = a;
@@ -121,14 +125,14 @@ function swap(work: Work, rounds: number): void {
 
 /** How many lines of `a` cross lines of `b` while `a` stands to the left. */
 function pairs(work: Work, near: Adjacent, a: number, b: number): number {
-  let found = 0;
+  let result = 0;
   for (let i = near.start[a]; i < near.start[a + 1]; i++) {
     const mine = work.slot[near.other[i]] + 1e-4 * near.theirs[i];
     for (let j = near.start[b]; j < near.start[b + 1]; j++) {
-      if (mine > work.slot[near.other[j]] + 1e-4 * near.theirs[j]) found += 1;
+      if (mine > work.slot[near.other[j]] + 1e-4 * near.theirs[j]) result += 1;
     }
   }
-  return found;
+  return result;
 }
 
 /** Pairs of lines that cross, counted rank by rank with a Fenwick tree over the lower ends. */

@@ -23,7 +23,11 @@ const SMALL = 0.5; // of the tallest part: one that is no taller is set beside o
 export function set(cells: Cells, lines: Lines, spacing: Spacing): Sheet {
   const parts = partsOf(cells, lines);
   if (parts.length < 2) return one(cells, lines, spacing);
-  const sheets = parts.map((part) => (part.cells.length === 1 ? single(cells, part.cells[0]) : one(takeCells(cells, part), takeLines(lines, part, numbers(cells, part)), spacing)));
+  const sheets = parts.map((part) =>
+    part.cells.length === 1
+      ? single(cells, part.cells[0])
+      : one(takeCells(cells, part), takeLines(lines, part, numbers(cells, part)), spacing),
+  );
   return joined(cells, lines, parts, sheets, together(parts, sheets, cells, spacing.room ?? ROOM));
 }
 
@@ -34,8 +38,16 @@ function one(cells: Cells, lines: Lines, spacing: Spacing): Sheet {
 function single(cells: Cells, cell: number): Sheet {
   const [w, h] = [cells.w[cell], cells.h[cell]];
   return {
-    width: w, height: h, x: Float64Array.of(0), y: Float64Array.of(0), path: new Float64Array(0), pathStart: Int32Array.of(0),
-    crossings: 0, columns: 1, top: Float64Array.of(0), bottom: Float64Array.of(h),
+    width: w,
+    height: h,
+    x: Float64Array.of(0),
+    y: Float64Array.of(0),
+    path: new Float64Array(0),
+    pathStart: Int32Array.of(0),
+    crossings: 0,
+    columns: 1,
+    top: Float64Array.of(0),
+    bottom: Float64Array.of(h),
   };
 }
 
@@ -51,7 +63,9 @@ export function partsOf(cells: Cells, lines: Lines): Part[] {
   for (let cell = 0; cell < count; cell++) if (cells.edge[cell]) above[top(cell)] = top(port);
   for (let i = 0; i < lines.src.length; i++) above[top(lines.src[i])] = top(lines.dst[i]);
   const parts = new Map<number, Part>();
-  const sorted = Int32Array.from({ length: count }, (_, i) => i).sort((a, b) => cells.order[a] - cells.order[b] || a - b);
+  const sorted = Int32Array.from({ length: count }, (_, i) => i).sort(
+    (a, b) => cells.order[a] - cells.order[b] || a - b,
+  );
   if (port >= 0) parts.set(top(port), { cells: [], lines: [] });
   for (const cell of sorted) {
     const part = parts.get(top(cell));
@@ -63,24 +77,28 @@ export function partsOf(cells: Cells, lines: Lines): Part[] {
 }
 
 export function numbers(cells: Cells, part: Part): Int32Array {
-  const found = new Int32Array(cells.w.length).fill(-1);
-  part.cells.forEach((cell, at) => (found[cell] = at));
-  return found;
+  const results = new Int32Array(cells.w.length).fill(-1);
+  part.cells.forEach((cell, at) => (results[cell] = at));
+  return results;
 }
 
 export function takeCells(cells: Cells, part: Part): Cells {
   const { cells: own } = part;
   return {
-    w: Float64Array.from(own, (cell) => cells.w[cell]), h: Float64Array.from(own, (cell) => cells.h[cell]),
-    order: Int32Array.from(own, (cell) => cells.order[cell]), edge: Uint8Array.from(own, (cell) => cells.edge[cell]),
+    w: Float64Array.from(own, (cell) => cells.w[cell]),
+    h: Float64Array.from(own, (cell) => cells.h[cell]),
+    order: Int32Array.from(own, (cell) => cells.order[cell]),
+    edge: Uint8Array.from(own, (cell) => cells.edge[cell]),
   };
 }
 
 export function takeLines(lines: Lines, { lines: own }: Part, number: Int32Array): Lines {
   return {
-    src: Int32Array.from(own, (line) => number[lines.src[line]]), dst: Int32Array.from(own, (line) => number[lines.dst[line]]),
+    src: Int32Array.from(own, (line) => number[lines.src[line]]),
+    dst: Int32Array.from(own, (line) => number[lines.dst[line]]),
     key: Int32Array.from(own, (line) => lines.key[line]),
-    exit: Float64Array.from(own, (line) => lines.exit[line]), entry: Float64Array.from(own, (line) => lines.entry[line]),
+    exit: Float64Array.from(own, (line) => lines.exit[line]),
+    entry: Float64Array.from(own, (line) => lines.entry[line]),
   };
 }
 
@@ -93,11 +111,11 @@ function together(parts: Part[], sheets: Sheet[], cells: Cells, room: Room): Pla
   sheets.forEach((sheet, i) => ((hasPorts ? i === 0 : sheet.height > tallest * SMALL) ? tall : small).push(i));
   let best: Placed | null = null;
   let least = Infinity;
-  const see = (found: Placed): void => {
-    const cost = oversize(found, { w: room.w / 4, h: room.h / 4 }); // what fits may still be smaller
+  const see = (placed: Placed): void => {
+    const cost = oversize(placed, { w: room.w / 4, h: room.h / 4 }); // what fits may still be smaller
     if (cost >= least - 1e-9) return;
     least = cost;
-    best = found;
+    best = placed;
   };
   for (const outer of shelves(sheets, tall, room)) {
     if (!small.length) see(outer);
@@ -119,23 +137,26 @@ function shelves(sheets: Sheet[], which: number[], room: Room): Placed[] {
     area += (sheets[i].width + BETWEEN) * (sheets[i].height + BETWEEN);
   }
   const wanted = Math.sqrt((area * room.w) / room.h);
-  const limits = which.length === 1 ? [widest] : [widest, room.w, ...[0.5, 0.7, 0.85, 1, 1.2, 1.5, 2].map((share) => Math.max(widest, wanted * share))];
+  const limits =
+    which.length === 1
+      ? [widest]
+      : [widest, room.w, ...[0.5, 0.7, 0.85, 1, 1.2, 1.5, 2].map((share) => Math.max(widest, wanted * share))];
   return [...new Set(limits)].map((limit) => shelf(sheets, which, limit));
 }
 
 function shelf(sheets: Sheet[], which: number[], limit: number): Placed {
-  const found: Placed = { x: [], y: [], w: 0, h: 0 };
+  const placed: Placed = { x: [], y: [], w: 0, h: 0 };
   let [x, y, high] = [0, 0, 0];
   for (const i of which) {
     if (x && x + sheets[i].width > limit + 0.5) [x, y, high] = [0, y + high + BETWEEN, 0];
-    found.x.push(x);
-    found.y.push(y);
-    found.w = Math.max(found.w, x + sheets[i].width);
+    placed.x.push(x);
+    placed.y.push(y);
+    placed.w = Math.max(placed.w, x + sheets[i].width);
     high = Math.max(high, sheets[i].height);
-    found.h = Math.max(found.h, y + high);
+    placed.h = Math.max(placed.h, y + high);
     x += sheets[i].width + BETWEEN;
   }
-  return found;
+  return placed;
 }
 
 function beside(outer: Placed, inner: Placed, count: number, tall: number[], small: number[], right: boolean): Placed {
@@ -152,7 +173,7 @@ function joined(cells: Cells, lines: Lines, parts: Part[], sheets: Sheet[], plac
   const [x, y, top, bottom] = [0, 0, 0, 0].map(() => new Float64Array(count));
   const flip = new Uint8Array(count);
   const owner = new Int32Array(lines.src.length);
-  const place = new Int32Array(lines.src.length);
+  const index = new Int32Array(lines.src.length);
   let [crossings, columns] = [0, 1];
   parts.forEach((part, number) => {
     const sheet = sheets[number];
@@ -170,7 +191,7 @@ function joined(cells: Cells, lines: Lines, parts: Part[], sheets: Sheet[], plac
     }
     part.lines.forEach((line, at) => {
       owner[line] = number;
-      place[line] = at;
+      index[line] = at;
     });
     crossings += sheet.crossings;
     columns = Math.max(columns, sheet.columns);
@@ -179,7 +200,7 @@ function joined(cells: Cells, lines: Lines, parts: Part[], sheets: Sheet[], plac
   const path = new Float64Array(sheets.reduce((sum, sheet) => sum + sheet.path.length, 0));
   for (let line = 0; line < owner.length; line++) {
     const { path: own, pathStart: start } = sheets[owner[line]];
-    const knots = own.subarray(start[place[line]], start[place[line] + 1]);
+    const knots = own.subarray(start[index[line]], start[index[line] + 1]);
     path.set(knots, pathStart[line]);
     pathStart[line + 1] = pathStart[line] + knots.length;
   }

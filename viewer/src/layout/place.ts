@@ -31,7 +31,8 @@ function spread(work: Work, gap: number): void {
   for (let sweep = 0; sweep < 2 * sweeps; sweep++) {
     const down = sweep % 2 === 0;
     const both = sweep >= sweeps;
-    for (let i = 0; i < work.ranks.length; i++) settle(work, down ? i : work.ranks.length - 1 - i, down, both, gap, spreader);
+    for (let i = 0; i < work.ranks.length; i++)
+      settle(work, down ? i : work.ranks.length - 1 - i, down, both, gap, spreader);
   }
 }
 
@@ -74,7 +75,10 @@ export class Spreader {
   private readonly places: Float64Array;
 
   constructor(most: number) {
-    [this.wanted, this.weights, this.widths, this.shift, this.total, this.weight, this.places] = Array.from({ length: 7 }, () => new Float64Array(most));
+    [this.wanted, this.weights, this.widths, this.shift, this.total, this.weight, this.places] = Array.from(
+      { length: 7 },
+      () => new Float64Array(most),
+    );
     this.size = new Int32Array(most);
   }
 

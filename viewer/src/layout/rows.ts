@@ -16,7 +16,10 @@ export function splitWide(cells: Cells, rank: Int32Array, { gap, rankGap, room =
       high = Math.max(high, cells.h[cell]);
     }
     const ports = own.some((cell) => cells.edge[cell] !== 0);
-    const rows = ports || own.length <= CROWD || wide < 3 * room.w ? 1 : Math.max(1, Math.round(Math.sqrt((wide * room.h) / (room.w * (high + rankGap)))));
+    const rows =
+      ports || own.length <= CROWD || wide < 3 * room.w
+        ? 1
+        : Math.max(1, Math.round(Math.sqrt((wide * room.h) / (room.w * (high + rankGap)))));
     const sorted = rows > 1 ? own.slice().sort((a, b) => cells.order[a] - cells.order[b] || a - b) : own;
     sorted.forEach((cell, at) => (rank[cell] = r + down + Math.floor((at * rows) / sorted.length)));
     down += rows - 1;

@@ -13,7 +13,7 @@ export interface Columns {
   shiftY: Float64Array;
   width: number;
   height: number;
-  turn(upper: number, lower: number): { x: number; below: number; above: number };
+  turn: (upper: number, lower: number) => { x: number; below: number; above: number };
 }
 
 type Rows = { upper: number[]; lower: number[] };
@@ -89,11 +89,18 @@ function bounds({ low, high }: Extents): [number] {
   return [right - left];
 }
 
-function costOf(of: Int32Array, bands: Bands, { low, high }: Extents, crossing: Int32Array, room: Room, few: boolean): number {
+function costOf(
+  of: Int32Array,
+  bands: Bands,
+  { low, high }: Extents,
+  crossing: Int32Array,
+  room: Room,
+  few: boolean,
+): number {
   const count = of[of.length - 1] + 1;
   if (count < 2) return Infinity;
   let [w, h, cost, most, filled] = [0, 0, 0, 0, 0];
-  for (let from = 0; from < of.length; ) {
+  for (let from = 0; from < of.length;) {
     let to = from;
     let [left, right] = [Infinity, -Infinity];
     for (; to < of.length && of[to] === of[from]; to++) {
@@ -130,7 +137,7 @@ function divide(ports: boolean[], bands: Bands, crossing: Int32Array, count: num
       if (reached < each * 0.7) continue;
       if (reached > each * 1.2 && best < Infinity) break;
       if (ports[rank] || ports[rank + 1]) continue;
-      const cost = crossing[rank] + 4 * Math.abs(reached - each) / each;
+      const cost = crossing[rank] + (4 * Math.abs(reached - each)) / each;
       if (cost < best) {
         best = cost;
         end = rank + 1;
@@ -185,10 +192,17 @@ function lay(work: Work, bands: Bands, of: Int32Array, rows: Rows): Columns | nu
     at += high[column] - low[column];
     gutter[column] = at + GUTTER / 2;
     if (column < count - 1) at += GUTTER + channels[column] * CHANNEL;
-    height = Math.max(height, head + end[column] - begin[column] + (column < count - 1 ? EDGE + channels[column] * CHANNEL : 0));
+    height = Math.max(
+      height,
+      head + end[column] - begin[column] + (column < count - 1 ? EDGE + channels[column] * CHANNEL : 0),
+    );
   }
   return {
-    of, shiftX, shiftY, width: at, height,
+    of,
+    shiftX,
+    shiftY,
+    width: at,
+    height,
     turn: (upper, lower) => {
       const { column, channel } = turns.get(`${upper},${lower}`)!;
       return {

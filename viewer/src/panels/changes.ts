@@ -17,8 +17,10 @@ interface Alike {
 /** The words for one operation, or where to find them if more changed than the page has words for; null where it is not changed. */
 export function changeWords(run: Run, node: number): HTMLElement | null {
   if (run.difference?.[node] !== CHANGED) return null;
-  const row = run.data.compare!.changes.rows.find(([one]) => one === node);
-  const text = row ? said(run, row) : h("div", { class: "sub" }, "More changed than this page says in words: tv.compare(a, b).changed has them all.");
+  const row = run.data.compare!.changes.rows.find(([amount]) => amount === node);
+  const text = row
+    ? said(run, row)
+    : h("div", { class: "sub" }, "More changed than this page says in words: tv.compare(a, b).changed has them all.");
   return section("What changed, A → B", text);
 }
 
@@ -28,26 +30,47 @@ export function changeList(run: Run, go: Go): HTMLElement[] {
   if (!all.length) return [];
   const shown = all.slice(0, MOST);
   const total = Object.entries(run.data.compare!.counts).find(([name]) => name === "changed")?.[1] ?? all.length;
-  const told = shown.reduce((sum, { count: many }) => sum + many, 0);
-  return [section(`Changed, A → B (${count(total)})`, h("div", { class: "changes" }, ...shown.flatMap(({ row, count: many }) => [
-    nodeLink(run, row[0], go),
-    said(run, row, many > 1 ? ` and ${count(many - 1)} more like it` : ""),
-  ])), more(total - told))];
+  const listed = shown.reduce((sum, { count: many }) => sum + many, 0);
+  return [
+    section(
+      `Changed, A → B (${count(total)})`,
+      h(
+        "div",
+        { class: "changes" },
+        ...shown.flatMap(({ row, count: many }) => [
+          nodeLink(run, row[0], go),
+          said(run, row, many > 1 ? ` and ${count(many - 1)} more like it` : ""),
+        ]),
+      ),
+      more(total - listed),
+    ),
+  ];
 }
 
 function alike(run: Run): Alike[] {
-  const found = new Map<string, Alike>();
+  const results = new Map<string, Alike>();
   for (const row of run.data.compare!.changes.rows) {
     const key = [run.name(row[0]), run.nodePhase[row[0]], ...row.slice(1)].join("\u0000");
-    const known = found.get(key);
+    const known = results.get(key);
     if (known) known.count += 1;
-    else found.set(key, { row, count: 1 });
+    else results.set(key, { row, count: 1 });
   }
-  const groups = [...found.values()];
+  const groups = [...results.values()];
   const isView = ({ row }: Alike): boolean => run.isView(row[0]);
   return [...groups.filter((one) => !isView(one)), ...groups.filter(isView)];
 }
 
 function said(run: Run, [, ...texts]: number[], after = ""): HTMLElement {
-  return h("ul", { class: "limits" }, ...texts.map((text, i) => h("li", {}, run.data.compare!.changes.texts[text], i === texts.length - 1 && after ? h("span", { class: "sub" }, after) : null)));
+  return h(
+    "ul",
+    { class: "limits" },
+    ...texts.map((text, i) =>
+      h(
+        "li",
+        {},
+        run.data.compare!.changes.texts[text],
+        i === texts.length - 1 && after ? h("span", { class: "sub" }, after) : null,
+      ),
+    ),
+  );
 }

@@ -1,9 +1,11 @@
 /** Every fact of the selection. */
 
 import type { App } from "../app.ts";
-import { pathBefore } from "../data/moved.ts";
+import { pathBefore } from "../data/renamed.ts";
 import { callsOf, RECOMPUTED, SAID } from "../data/recomputed.ts";
-import { DIFFERENCES, KINDS, PARAMETER, PHASES, ROLES, type Run, type SiteRow } from "../data/run.ts";
+import { DIFFERENCES, type Run } from "../data/run.ts";
+import { KINDS, Phase, PHASES, Role, ROLES } from "../data/schema.gen.ts";
+import type { SiteRow } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { count, size } from "../data/units.ts";
 import { button, h, replace } from "../dom.ts";
@@ -18,15 +20,23 @@ const MOST = 12;
 const MOST_LOOKED_AT = 200;
 const BUFFER = 3;
 const FLAGS: Record<string, string> = {
-  escape: "a value left for Python here", random: "draws random numbers", opaque: "stands for code that could not be looked into",
-  recompute: "a forward operation run again during backward", view: "a view: it writes nothing",
+  escape: "a value left for Python here",
+  random: "draws random numbers",
+  opaque: "stands for code that could not be looked into",
+  recompute: "a forward operation run again during backward",
+  view: "a view: it writes nothing",
 };
 
 export class Details {
   readonly element = h("div", { class: "panel details" });
   private whole: Box | null = null; // a repeat of which all instances are asked for, though one is shown
 
-  constructor(readonly app: App, readonly go: Go, readonly goScope: (scope: number) => void, readonly copy: () => void) {
+  constructor(
+    readonly app: App,
+    readonly go: Go,
+    readonly goScope: (scope: number) => void,
+    readonly copy: () => void,
+  ) {
     app.on("select", () => {
       if (this.whole !== app.selected) this.whole = null;
       this.show();
@@ -38,12 +48,24 @@ export class Details {
     const { app } = this;
     if (app.node >= 0) replace(this.element, ...this.operation(app.node));
     else if (app.selected) replace(this.element, ...this.group(app.selected));
-    else replace(this.element, h("p", { class: "hint" }, app.run.count ? "Click a box to see everything about it. Double click opens it, / searches, ? shows all keys." : "Nothing ran, so there is nothing to look at."));
+    else
+      replace(
+        this.element,
+        h(
+          "p",
+          { class: "hint" },
+          app.run.count
+            ? "Click a box to see everything about it. Double click opens it, / searches, ? shows all keys."
+            : "Nothing ran, so there is nothing to look at.",
+        ),
+      );
     this.element.scrollTop = 0;
   }
 
   private heading(title: string, sub: string): HTMLElement {
-    return h("div", { class: "heading" },
+    return h(
+      "div",
+      { class: "heading" },
       h("div", { class: "titles" }, h("h2", {}, title), h("div", { class: "sub" }, sub)),
       button("Copy", "Copy as Markdown (c)", () => this.copy(), { class: "icon copy" }),
     );
@@ -59,16 +81,41 @@ export class Details {
         ["number", count(node)],
         ["phase", PHASES[run.nodePhase[node]]],
         ["module", this.scopeLink(run.nodeScope[node])],
-        ["note", run.flags(node).map((flag) => FLAGS[flag] ?? flag).join("; ")],
+        [
+          "note",
+          run
+            .flags(node)
+            .map((flag) => FLAGS[flag] ?? flag)
+            .join("; "),
+        ],
         ["comparison", run.difference ? DIFFERENCES[run.difference[node]] : ""],
         ...singleRows(this.app, "node", node),
       ]),
       changeWords(run, node),
       ...(compared.length ? comparedFacts(compared) : []),
-      section("Arguments", h("table", { class: "rows" }, ...run.arguments(node).map((one) => h("tr", {},
-        h("th", {}, one.name),
-        h("td", {}, ...(one.values.length ? one.values.map((value) => this.value(value)) : [h("code", {}, one.text)])),
-      )))),
+      section(
+        "Arguments",
+        h(
+          "table",
+          { class: "rows" },
+          ...run
+            .arguments(node)
+            .map((entry) =>
+              h(
+                "tr",
+                {},
+                h("th", {}, entry.name),
+                h(
+                  "td",
+                  {},
+                  ...(entry.values.length
+                    ? entry.values.map((value) => this.value(value))
+                    : [h("code", {}, entry.text)]),
+                ),
+              ),
+            ),
+        ),
+      ),
       section("Makes", ...run.outputs(node).map((value) => this.value(value))),
       this.aliases(node),
       this.linksOf(node),
@@ -81,12 +128,19 @@ export class Details {
   /** Values that are read through an alias, which no argument names. */
   private aliases(node: number): HTMLElement | null {
     const { run } = this.app;
-    const found: HTMLElement[] = [];
+    const results: HTMLElement[] = [];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       if (run.inSlot[row] >= 0) continue;
-      found.push(h("div", {}, this.value(run.inValue[row]), h("span", { class: "sub" }, ` ${KINDS[run.inKind[row]]}, through an alias`)));
+      results.push(
+        h(
+          "div",
+          {},
+          this.value(run.inValue[row]),
+          h("span", { class: "sub" }, ` ${KINDS[run.inKind[row]]}, through an alias`),
+        ),
+      );
     }
-    return found.length ? section("Also reads", ...found) : null;
+    return results.length ? section("Also reads", ...results) : null;
   }
 
   private linksOf(node: number): HTMLElement | null {
@@ -99,7 +153,12 @@ export class Details {
     const { run } = this.app;
     if (box.kind === "input" || box.kind === "output") {
       const value = box.elements[0];
-      return [this.heading(box.label, box.kind), facts([["type", box.type]]), section("Value", this.value(value)), this.nodes("Read by", run.readers(value)) ?? h("div")];
+      return [
+        this.heading(box.label, box.kind),
+        facts([["type", box.type]]),
+        section("Value", this.value(value)),
+        this.nodes("Read by", run.readers(value)) ?? h("div"),
+      ];
     }
     if (box.subject !== box && this.whole !== box) return this.body(box.subject, box);
     return this.body(box, null);
@@ -141,29 +200,55 @@ export class Details {
 
   /** The way from the instance that is shown to the figures of all of them. */
   private allOf(fold: Box): HTMLElement {
-    return h("button", { class: "link", type: "button", title: "Show the sums over all of them", on: { click: () => { this.whole = fold; this.show(); } } },
-      `${fold.label} ×${count(fold.count)} (number ${fold.shown + 1}); show all together`);
+    return h(
+      "button",
+      {
+        class: "link",
+        type: "button",
+        title: "Show the sums over all of them",
+        on: {
+          click: () => {
+            this.whole = fold;
+            this.show();
+          },
+        },
+      },
+      `${fold.label} ×${count(fold.count)} (number ${fold.shown + 1}); show all together`,
+    );
   }
 
   /** That backward ran it again, and the way to the other computation. */
   private again(box: Box): Fact {
     const { run } = this.app;
-    const scopes = Array.from(box.elements).filter((element) => element < 0).map((element) => ~element);
+    const scopes = Array.from(box.elements)
+      .filter((element) => element < 0)
+      .map((element) => ~element);
     const others = box.kind === "root" ? [] : callsOf(run, scopes, !box.recomputed);
-    const link = (text: string): HTMLElement => h("button", { class: "link", type: "button", on: { click: () => this.goScope(others[0]) } }, text);
+    const link = (text: string): HTMLElement =>
+      h("button", { class: "link", type: "button", on: { click: () => this.goScope(others[0]) } }, text);
     if (!box.recomputed) return ["computed again", others.length ? link("during backward") : ""];
-    return [RECOMPUTED, others.length ? h("span", {}, `${SAID}; `, link(others.length > scopes.length ? "see its first call" : "see it in forward")) : SAID];
+    return [
+      RECOMPUTED,
+      others.length
+        ? h("span", {}, `${SAID}; `, link(others.length > scopes.length ? "see its first call" : "see it in forward"))
+        : SAID,
+    ];
   }
 
   private nodeButton(node: number): HTMLElement {
-    return h("button", { class: "link", type: "button", on: { click: () => this.go(node) } }, `${this.app.run.name(node)} · ${count(node)}`);
+    return h(
+      "button",
+      { class: "link", type: "button", on: { click: () => this.go(node) } },
+      `${this.app.run.name(node)} · ${count(node)}`,
+    );
   }
 
   /** The line of an operation that a module runs itself lies in its forward; of one that runs none, say whose it is. */
   private source(box: Box, nodes: number[]): HTMLElement | null {
     const { run } = this.app;
-    const siteOf = (node: number): SiteRow | null => (run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null);
-    const isForward = (node: number): boolean => run.nodePhase[node] === 0;
+    const siteOf = (node: number): SiteRow | null =>
+      run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;
+    const isForward = (node: number): boolean => run.nodePhase[node] === Phase.FORWARD;
     const own = box.scope >= 0 ? Array.from(box.forest.elements(box.scope)).filter((element) => element >= 0) : [];
     for (const node of [...own.filter(isForward), ...own]) {
       const site = siteOf(node);
@@ -171,7 +256,11 @@ export class Details {
     }
     const first = nodes.find((node) => siteOf(node));
     if (first === undefined) return null;
-    return sourceOf(run, siteOf(first)!, `Source of its first operation, ${run.name(first)} in ${run.where(run.nodeScope[first])}`);
+    return sourceOf(
+      run,
+      siteOf(first)!,
+      `Source of its first operation, ${run.name(first)} in ${run.where(run.nodeScope[first])}`,
+    );
   }
 
   /** What crosses the border of a group. */
@@ -181,46 +270,61 @@ export class Details {
     const takes = new Set<number>();
     const makes = new Set<number>();
     const kept = new Set<number>(); // that only another phase reads
-    const inside = (node: number): boolean => node >= 0 && forest.position[node] >= box.start && forest.position[node] < box.end;
-    for (let place = box.start; place < box.end && takes.size < MOST_LOOKED_AT; place++) {
-      const node = forest.order[place];
+    const inside = (node: number): boolean =>
+      node >= 0 && forest.position[node] >= box.start && forest.position[node] < box.end;
+    for (let position = box.start; position < box.end && takes.size < MOST_LOOKED_AT; position++) {
+      const node = forest.order[position];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         const value = run.inValue[row];
-        if (!inside(run.producer[value]) && run.roleOf(value) !== PARAMETER) takes.add(value);
+        if (!inside(run.producer[value]) && run.roleOf(value) !== Role.PARAMETER) takes.add(value);
       }
       for (const value of run.outputs(node)) {
-        if (run.roleOf(value) === PARAMETER) continue;
+        if (run.roleOf(value) === Role.PARAMETER) continue;
         const readers = run.readers(value).filter((reader) => !inside(reader));
         const into = readers.some((reader) => run.nodePhase[reader] === run.nodePhase[node]) ? makes : kept;
         if (readers.length && into.size < MOST_LOOKED_AT) into.add(value);
       }
     }
-    return [this.values("Reads from outside", [...takes], MOST_LOOKED_AT), this.values("Results that are read outside", [...makes], MOST_LOOKED_AT), this.values("Kept for another phase", [...kept], MOST_LOOKED_AT)];
+    return [
+      this.values("Reads from outside", [...takes], MOST_LOOKED_AT),
+      this.values("Results that are read outside", [...makes], MOST_LOOKED_AT),
+      this.values("Kept for another phase", [...kept], MOST_LOOKED_AT),
+    ];
   }
 
   private parameters(box: Box): HTMLElement | null {
     const { run } = this.app;
-    const found = new Map<string, number>();
-    for (let place = box.start; place < box.end && found.size < 2 * MOST_LOOKED_AT; place++) {
-      const node = box.forest.order[place];
+    const results = new Map<string, number>();
+    for (let position = box.start; position < box.end && results.size < 2 * MOST_LOOKED_AT; position++) {
+      const node = box.forest.order[position];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         const value = run.rootOf(run.inValue[row]);
-        if ((run.valueRole[value] === PARAMETER || run.valueRole[value] === BUFFER) && run.valueName[value] >= 0) found.set(run.valueLabel(value), value);
+        if ((run.valueRole[value] === Role.PARAMETER || run.valueRole[value] === BUFFER) && run.valueName[value] >= 0)
+          results.set(run.valueLabel(value), value);
       }
     }
-    return this.values("Parameters and buffers", [...found.values()], 2 * MOST_LOOKED_AT);
+    return this.values("Parameters and buffers", [...results.values()], 2 * MOST_LOOKED_AT);
   }
 
   private values(title: string, values: number[], looked = Infinity): HTMLElement | null {
     if (!values.length) return null;
     const rows = values.slice(0, MOST).map((value) => this.value(value));
-    return section(`${title} (${count(values.length)}${values.length >= looked ? " or more" : ""})`, ...rows, more(values.length - MOST));
+    return section(
+      `${title} (${count(values.length)}${values.length >= looked ? " or more" : ""})`,
+      ...rows,
+      more(values.length - MOST),
+    );
   }
 
   private scopeLink(scope: number): HTMLElement | string {
     const { run } = this.app;
     const [path, type, kind] = run.module(scope);
-    const text = kind === "function" ? `${type.includes(".") ? type : path} in ${run.where(scope)}` : path ? `${path} (${type})` : type || "(the run)";
+    const text =
+      kind === "function"
+        ? `${type.includes(".") ? type : path} in ${run.where(scope)}`
+        : path
+          ? `${path} (${type})`
+          : type || "(the run)";
     return h("button", { class: "link", type: "button", on: { click: () => this.goScope(scope) } }, text);
   }
 
@@ -238,14 +342,25 @@ export class Details {
     const root = run.rootOf(value);
     const isView = root !== value;
     const title = [
-      `${dtype}, strides [${stride.join(", ")}], ${layout}`, device,
+      `${dtype}, strides [${stride.join(", ")}], ${layout}`,
+      device,
       bytes === undefined ? "" : `memory block ${run.valueStorage[value]} of ${size(bytes)}`,
       isView ? `a view of ${run.valueLabel(root)} ${run.typeText(root)}` : "",
-    ].filter(Boolean).join("\n");
-    const label = isView && run.valueName[value] < 0 && run.valueName[root] >= 0 ? `${run.valueLabel(root)} (view)` : run.valueLabel(value);
+    ]
+      .filter(Boolean)
+      .join("\n");
+    const label =
+      isView && run.valueName[value] < 0 && run.valueName[root] >= 0
+        ? `${run.valueLabel(root)} (view)`
+        : run.valueLabel(value);
     const role = run.roleOf(value);
-    return h("button", { class: "value link", type: "button", title, on: { click: () => this.follow(value) } },
-      h("b", {}, label), ` ${run.typeText(value)} `, h("i", { class: `role r${role}` }, ROLES[role]));
+    return h(
+      "button",
+      { class: "value link", type: "button", title, on: { click: () => this.follow(value) } },
+      h("b", {}, label),
+      ` ${run.typeText(value)} `,
+      h("i", { class: `role r${role}` }, ROLES[role]),
+    );
   }
 
   /** Go to what made a value, or else to who reads it first; a view that is not drawn is looked through. */
@@ -263,6 +378,12 @@ function operators(run: Run, nodes: number[]): HTMLElement | null {
   for (const node of nodes) counts.set(run.name(node), (counts.get(run.name(node)) ?? 0) + 1);
   const sorted = [...counts].sort((a, b) => b[1] - a[1]);
   if (!sorted.length) return null;
-  const text = sorted.slice(0, 14).map(([name, n]) => (n > 1 ? `${name} ×${count(n)}` : name)).join(", ");
-  return section(plural(sorted.length, "operator"), h("div", { class: "ops" }, text + (sorted.length > 14 ? ` and ${sorted.length - 14} more` : "")));
+  const text = sorted
+    .slice(0, 14)
+    .map(([name, n]) => (n > 1 ? `${name} ×${count(n)}` : name))
+    .join(", ");
+  return section(
+    plural(sorted.length, "operator"),
+    h("div", { class: "ops" }, text + (sorted.length > 14 ? ` and ${sorted.length - 14} more` : "")),
+  );
 }

@@ -1,7 +1,7 @@
 /** What leaves the page: the view as a picture, the selection as data or as text to paste. */
 
 import type { App } from "../app.ts";
-import { PHASES, ROLES } from "../data/run.ts";
+import { PHASES, ROLES } from "../data/schema.gen.ts";
 import { download, h } from "../dom.ts";
 import { keyOf, keyPieces, type Piece } from "../draw/key.ts";
 import { Painter } from "../draw/painter.ts";
@@ -10,6 +10,7 @@ import { FONT } from "../draw/text.ts";
 import type { View } from "../draw/view.ts";
 import { comparedRows, groupRows, singleRows } from "./figures.ts";
 import { instanceName } from "./repeats.ts";
+import { cellText } from "./rows.ts";
 
 const LARGEST = 8000; // pixels of a side
 const MOST = 5000; // operations of a selection
@@ -31,9 +32,18 @@ export async function pngOf(app: App): Promise<Blob> {
   const [w, hh] = [Math.ceil(wide * scale), Math.ceil(tall * scale)];
   const canvas = h("canvas", { width: w, height: hh });
   const context = canvas.getContext("2d")!;
-  new Painter(context).draw(scene, { scale, x: 20 * scale, y: 20 * scale }, { ...app.look, still: true, hover: null }, w, hh, 1);
+  new Painter(context).draw(
+    scene,
+    { scale, x: 20 * scale, y: 20 * scale },
+    { ...app.look, still: true, hover: null },
+    w,
+    hh,
+    1,
+  );
   drawKey(context, key.pieces, app, scene.height + 20);
-  return new Promise((resolve, reject) => canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("no picture"))), "image/png"));
+  return new Promise((resolve, reject) =>
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("no picture"))), "image/png"),
+  );
 }
 
 /** The legend below the graph, in its units. */
@@ -59,20 +69,47 @@ export async function savePng(app: App): Promise<void> {
 export function selectionJson(app: App): string {
   const { run } = app;
   const selected = app.selected?.subject ?? null;
-  const nodes = app.node >= 0 ? [app.node] : selected && selected.start >= 0 ? Array.from(selected.forest.order.subarray(selected.start, selected.end)) : [];
-  const tensor = (value: number): object => ({ value, name: run.valueName[value] >= 0 ? run.valueLabel(value) : null, role: ROLES[run.valueRole[value]], dtype: run.type(value)[0], shape: run.type(value)[1] });
-  const metrics = (row: number): object => Object.fromEntries([...run.metrics.values()].filter((metric) => metric.along === "node").map((metric) => [metric.name, run.metric(metric.name, row)]));
-  return JSON.stringify({
-    model: run.data.meta.model ?? null,
-    selection: selected ? { label: selected.label, type: selected.type, kind: selected.kind, count: selected.count } : null,
-    operations: nodes.slice(0, MOST).map((node) => ({
-      number: node, op: run.op(node), path: run.path(run.nodeScope[node]), phase: PHASES[run.nodePhase[node]],
-      arguments: Object.fromEntries(run.arguments(node).map((one) => [one.name, one.text])),
-      inputs: Array.from(run.inValue.subarray(run.inStart[node], run.inStart[node + 1]), tensor),
-      outputs: run.outputs(node).map(tensor), link: run.nodeLink[node] >= 0 ? run.nodeLink[node] : null, metrics: metrics(node),
-    })),
-    left_out: Math.max(0, nodes.length - MOST),
-  }, null, 1);
+  const nodes =
+    app.node >= 0
+      ? [app.node]
+      : selected && selected.start >= 0
+        ? Array.from(selected.forest.order.subarray(selected.start, selected.end))
+        : [];
+  const tensor = (value: number): object => ({
+    value,
+    name: run.valueName[value] >= 0 ? run.valueLabel(value) : null,
+    role: ROLES[run.valueRole[value]],
+    dtype: run.type(value)[0],
+    shape: run.type(value)[1],
+  });
+  const metrics = (row: number): object =>
+    Object.fromEntries(
+      [...run.metrics.values()]
+        .filter((metric) => metric.along === "node")
+        .map((metric) => [metric.name, run.metric(metric.name, row)]),
+    );
+  return JSON.stringify(
+    {
+      model: run.data.meta.model ?? null,
+      selection: selected
+        ? { label: selected.label, type: selected.type, kind: selected.kind, count: selected.count }
+        : null,
+      operations: nodes.slice(0, MOST).map((node) => ({
+        number: node,
+        op: run.op(node),
+        path: run.path(run.nodeScope[node]),
+        phase: PHASES[run.nodePhase[node]],
+        arguments: Object.fromEntries(run.arguments(node).map((entry) => [entry.name, entry.text])),
+        inputs: Array.from(run.inValue.subarray(run.inStart[node], run.inStart[node + 1]), tensor),
+        outputs: run.outputs(node).map(tensor),
+        link: run.nodeLink[node] >= 0 ? run.nodeLink[node] : null,
+        metrics: metrics(node),
+      })),
+      left_out: Math.max(0, nodes.length - MOST),
+    },
+    null,
+    1,
+  );
 }
 
 export function selectionMarkdown(app: App): string {
@@ -82,8 +119,18 @@ export function selectionMarkdown(app: App): string {
   let title = String(run.data.meta.model ?? "run");
   if (node >= 0) {
     title = run.name(node);
-    rows.push(["operator", `\`${run.op(node)}\``], ["module", run.path(run.nodeScope[node]) || "(the run)"], ["phase", PHASES[run.nodePhase[node]]]);
-    for (const one of run.arguments(node)) rows.push([one.name, one.values.length ? one.values.map((value) => `${run.valueLabel(value)} ${run.typeText(value)}`).join(", ") : one.text]);
+    rows.push(
+      ["operator", `\`${run.op(node)}\``],
+      ["module", run.path(run.nodeScope[node]) || "(the run)"],
+      ["phase", PHASES[run.nodePhase[node]]],
+    );
+    for (const entry of run.arguments(node))
+      rows.push([
+        entry.name,
+        entry.values.length
+          ? entry.values.map((value) => `${run.valueLabel(value)} ${run.typeText(value)}`).join(", ")
+          : entry.text,
+      ]);
     run.outputs(node).forEach((value) => rows.push(["makes", run.typeText(value)]));
     const site = run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;
     if (site) rows.push(["source", `${site[0]}:${site[1]} in ${site[2]}`]);
@@ -95,10 +142,21 @@ export function selectionMarkdown(app: App): string {
   }
   const isGroup = node < 0 && selected !== null && selected.start >= 0;
   const figures = node >= 0 ? singleRows(app, "node", node) : isGroup ? groupRows(app, selected) : [];
-  for (const [name, text] of figures) rows.push([name, String(text)]);
+  for (const [name, text] of figures) rows.push([name, cellText(text)]);
   const compared = node >= 0 || isGroup ? comparedRows(app, node >= 0 ? null : selected, node) : [];
-  const table = (head: string[], lines: string[][]): string => [head, head.map(() => "---"), ...lines].map((line) => `| ${line.map(cell).join(" | ")} |`).join("\n").replace(/^\|  +\|  +\|$/m, "| | |");
-  return `### ${cell(title)}\n\n${table(["", ""], rows)}\n${compared.length ? `\n${table(["", "A", "B", "B − A"], compared.map((line) => line.map(String)))}\n` : ""}`;
+  const table = (head: string[], lines: string[][]): string =>
+    [head, head.map(() => "---"), ...lines]
+      .map((line) => `| ${line.map(cell).join(" | ")} |`)
+      .join("\n")
+      .replace(/^\|  +\|  +\|$/m, "| | |");
+  return `### ${cell(title)}\n\n${table(["", ""], rows)}\n${
+    compared.length
+      ? `\n${table(
+          ["", "A", "B", "B − A"],
+          compared.map((line) => line.map(cellText)),
+        )}\n`
+      : ""
+  }`;
 }
 
 function cell(text: string): string {
@@ -114,6 +172,7 @@ export async function copyMarkdown(app: App): Promise<void> {
     area.value = text;
     document.body.append(area);
     area.select();
+    // eslint-disable-next-line @typescript-eslint/no-deprecated -- the only way where there is no clipboard
     document.execCommand("copy");
     area.remove();
   }

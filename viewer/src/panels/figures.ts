@@ -1,37 +1,23 @@
 /** The figures of an operation or a group, under names that a person reads; in a comparison for both runs. */
 
 import type { App } from "../app.ts";
-import { COMPARED, PARAMETER, REMOVED, ADDED } from "../data/run.ts";
+import { COMPARED, REMOVED, ADDED } from "../data/run.ts";
+import { METRIC_INFO, Role } from "../data/schema.gen.ts";
 import { plural } from "../data/text.ts";
-import { amount, duration, showFor, signed } from "../data/units.ts";
+import { amount, duration, metricLabel, showFor, signed } from "../data/units.ts";
 import { BOUNDS } from "../draw/heat.ts";
 import type { Box } from "../tree/box.ts";
 import { isUnknown, type Sum } from "../tree/forest.ts";
 import type { Fact } from "./rows.ts";
 
-const LABELS: Record<string, string> = {
-  start_ns: "began after", time_ns: "time", kernel_ns: "time of its kernels", alloc_bytes: "memory allocated", free_bytes: "memory freed",
-  live_bytes: "memory alive after it", moved_bytes: "bytes moved", flops: "FLOPs", macs: "multiply-adds", parameters: "parameters",
-  scope_start_ns: "call began after", scope_time_ns: "call took", scope_self_ns: "of it its own", scope_host_ns: "of it Python", norm: "norm of the result", bound: "bound by",
-  nans: "NaN values",
-  time_low_ns: "time, lowest", time_high_ns: "time, highest", kernel_low_ns: "kernels, lowest", kernel_high_ns: "kernels, highest", kernel_start_ns: "kernels began after",
-  scope_time_low_ns: "call, lowest", scope_time_high_ns: "call, highest", infs: "infinite values", peak_share: "share of the peak reached", units: "units", dead_units: "dead units",
-};
-/** Told only where there are any. */
-const RARE = new Set(["nans", "infs", "units", "dead_units"]);
-/** Not to be added up. */
-const SINGLE = new Set(["start_ns", "kernel_start_ns", "time_low_ns", "time_high_ns", "kernel_low_ns", "kernel_high_ns", "live_bytes", "norm", "bound", "relevance", "difference", "peak_share"]);
 const WHOLE = new Set(["gradient_norm", "activation_norm", "bound", "relevance", "peak_share"]);
-
-export function metricLabel(name: string): string {
-  return LABELS[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " ");
-}
 
 /** An amount of a metric as text. */
 export function metricText(app: App, name: string, amount: number): string {
   const { run } = app;
   if (name === "bound") return BOUNDS[amount] || "nothing: a view";
-  if (name === "start_ns" || name === "scope_start_ns") return duration(amount - (run.metric("scope_start_ns", 0) ?? run.metric("start_ns", 0) ?? 0));
+  if (name === "start_ns" || name === "scope_start_ns")
+    return duration(amount - (run.metric("scope_start_ns", 0) ?? run.metric("start_ns", 0) ?? 0));
   return showFor(name)(amount);
 }
 
@@ -57,7 +43,12 @@ export function comparedRows(app: App, box: Box | null, node: number): Fact[] {
   const rows: Fact[] = [];
   for (const [name, delta] of Object.entries(COMPARED)) {
     if (!run.metrics.has(delta)) continue;
-    rows.push([metricLabel(name), cell(`${name}@a`, name, status !== ADDED), cell(name, name, status !== REMOVED), difference(delta, name)]);
+    rows.push([
+      metricLabel(name),
+      cell(`${name}@a`, name, status !== ADDED),
+      cell(name, name, status !== REMOVED),
+      difference(delta, name),
+    ]);
   }
   return rows;
 }
@@ -67,9 +58,15 @@ export function singleRows(app: App, along: "node" | "scope", row: number): Fact
   const { run } = app;
   const rows: Fact[] = [];
   for (const metric of run.metrics.values()) {
-    if (metric.along !== along || metric.name.startsWith("difference") || isCompared(app, metric.name) || run.isAbsent(metric, row)) continue;
+    if (
+      metric.along !== along ||
+      metric.name.startsWith("difference") ||
+      isCompared(app, metric.name) ||
+      run.isAbsent(metric, row)
+    )
+      continue;
     const amount = run.metric(metric.name, row);
-    if (RARE.has(metric.name) && !amount) continue;
+    if (METRIC_INFO[metric.name]?.isRare && !amount) continue;
     rows.push([metricLabel(metric.name), amount === null ? "not known" : metricText(app, metric.name, amount)]);
   }
   return rows;
@@ -80,10 +77,16 @@ export function groupRows(app: App, box: Box): Fact[] {
   const { run } = app;
   const rows: Fact[] = [];
   for (const { name, along } of run.metrics.values()) {
-    if (along !== "node" || SINGLE.has(name) || name.startsWith("difference") || isCompared(app, name)) continue;
+    if (
+      along !== "node" ||
+      METRIC_INFO[name]?.isSummed === false ||
+      name.startsWith("difference") ||
+      isCompared(app, name)
+    )
+      continue;
     const sum = box.forest.sum(name, box.start, box.end);
     if (!sum || (run.difference && box.difference === REMOVED)) continue;
-    if (RARE.has(name) && !sum.total) continue;
+    if (METRIC_INFO[name]?.isRare && !sum.total) continue;
     if (name === "parameters" && !run.difference) {
       rows.push([metricLabel(name), parametersText(box, sum.total)]);
       continue;
@@ -104,16 +107,20 @@ const MOST_LOOKED_AT = 50_000;
 /** How many parameters a box reads; each is counted where the run first uses it, so that sums are right. */
 function parametersText(box: Box, counted: number): string {
   const { run, forest } = box;
-  const found = new Map<string, number>();
-  for (let place = box.start; place < box.end && box.operations < MOST_LOOKED_AT; place++) {
-    const node = forest.order[place];
+  const results = new Map<string, number>();
+  for (let position = box.start; position < box.end && box.operations < MOST_LOOKED_AT; position++) {
+    const node = forest.order[position];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       const value = run.rootOf(run.inValue[row]);
-      if (run.valueRole[value] === PARAMETER && run.producer[value] < 0) found.set(run.valueLabel(value), run.type(value)[1].reduce((a, b) => a * b, 1));
+      if (run.valueRole[value] === Role.PARAMETER && run.producer[value] < 0)
+        results.set(
+          run.valueLabel(value),
+          run.type(value)[1].reduce((a, b) => a * b, 1),
+        );
     }
   }
   let held = 0;
-  for (const size of found.values()) held += size;
+  for (const size of results.values()) held += size;
   if (held <= counted) return amount(counted);
   return `${amount(held)} (${counted ? `${amount(counted)} of them first used here` : "shared: first used elsewhere"})`;
 }

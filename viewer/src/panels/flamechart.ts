@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { flame, type Bars, type Flame } from "../data/flame.ts";
 import { AGAIN, isOutermost, isRecomputed, RECOMPUTED } from "../data/recomputed.ts";
-import { PHASES } from "../data/run.ts";
+import { PHASES } from "../data/schema.gen.ts";
 import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
 import { count, duration } from "../data/units.ts";
@@ -15,6 +15,18 @@ const ROW = 19;
 const TOP = 36; // the clock, and the phases below it
 const PHASE = 18;
 const CLASSES = 7;
+
+/** A bar in sight: what it stands for (-1 for none of the two), its label, and its place in the window. */
+export interface Bar {
+  scope: number;
+  node: number;
+  label: string;
+  row: number;
+  x: number;
+  y: number;
+  w: number;
+  h: number;
+}
 
 export class FlameChart {
   readonly canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": "Time by module" });
@@ -30,7 +42,11 @@ export class FlameChart {
   private moved = false;
   private scroll = 0;
 
-  constructor(readonly app: App, readonly go: (node: number) => void, readonly goScope: (scope: number) => void) {
+  constructor(
+    readonly app: App,
+    readonly go: (node: number) => void,
+    readonly goScope: (scope: number) => void,
+  ) {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
     app.on("look", () => this.draw());
     app.on("select", () => this.draw());
@@ -59,18 +75,54 @@ export class FlameChart {
     this.draw();
   }
 
+  bars(): Bar[] {
+    const bounds = this.canvas.getBoundingClientRect();
+    const scale = bounds.width / (this.to - this.from);
+    return this.chart!.rows.flatMap(({ owner, start, end }, row) =>
+      Array.from(owner, (scope, bar) => ({
+        scope: scope >= 0 ? scope : -1,
+        node: scope < 0 ? ~scope : -1,
+        label: this.barLabel(scope),
+        row,
+        x: bounds.left + (start[bar] - this.from) * scale,
+        y: bounds.top + TOP + row * ROW - this.scroll,
+        w: (end[bar] - start[bar]) * scale,
+        h: ROW,
+      })),
+    );
+  }
+
+  private barLabel(owner: number): string {
+    return owner >= 0 ? this.label(owner) : this.app.run.name(~owner);
+  }
+
   /** The classes of modules that take most of the chart, with their colours; operations have those of the graph. */
   private fillKey(): void {
     const spans = new Map<string, number>();
     for (const { owner, start, end } of this.chart!.rows) {
-      owner.forEach((one, bar) => { if (one >= 0) spans.set(this.app.run.module(one)[1], (spans.get(this.app.run.module(one)[1]) ?? 0) + end[bar] - start[bar]); });
+      owner.forEach((scope, bar) => {
+        if (scope >= 0)
+          spans.set(
+            this.app.run.module(scope)[1],
+            (spans.get(this.app.run.module(scope)[1]) ?? 0) + end[bar] - start[bar],
+          );
+      });
     }
-    const classes = [...spans].sort((a, b) => b[1] - a[1]).slice(0, CLASSES).map(([name]) => name);
-    replace(this.key, h("span", { class: "sub" }, "module classes:"), ...classes.map((name) => {
-      const swatch = h("i", { class: "swatch" });
-      swatch.style.background = blend("#ffffff", hueOf(name), 0.6);
-      return h("span", { class: "key" }, swatch, name);
-    }), this.app.run.columns.has("scope_recomputed") ? h("span", { class: "key" }, `${AGAIN}${RECOMPUTED}`) : null, h("span", { class: "sub" }, "operations have the colours of the graph"));
+    const classes = [...spans]
+      .sort((a, b) => b[1] - a[1])
+      .slice(0, CLASSES)
+      .map(([name]) => name);
+    replace(
+      this.key,
+      h("span", { class: "sub" }, "module classes:"),
+      ...classes.map((name) => {
+        const swatch = h("i", { class: "swatch" });
+        swatch.style.background = blend("#ffffff", hueOf(name), 0.6);
+        return h("span", { class: "key" }, swatch, name);
+      }),
+      this.app.run.columns.has("scope_recomputed") ? h("span", { class: "key" }, `${AGAIN}${RECOMPUTED}`) : null,
+      h("span", { class: "sub" }, "operations have the colours of the graph"),
+    );
   }
 
   private reset(): void {
@@ -129,7 +181,8 @@ export class FlameChart {
     const { run } = this.app;
     const owner = bars.owner[bar];
     const span = bars.end[bar] - bars.start[bar];
-    if (owner < 0) return `${run.name(~owner)}: ${this.chart!.isTime ? duration(span) : plural(span, "operation")}\noperation ${count(~owner)} · ${PHASES[run.nodePhase[~owner]]}`;
+    if (owner < 0)
+      return `${run.name(~owner)}: ${this.chart!.isTime ? duration(span) : plural(span, "operation")}\noperation ${count(~owner)} · ${PHASES[run.nodePhase[~owner]]}`;
     const [path, type] = run.module(owner);
     const inside = this.inside(bars.start[bar], bars.end[bar]);
     const name = `${path || type}${path ? ` (${type})` : ""}`;
@@ -141,14 +194,14 @@ export class FlameChart {
   private inside(from: number, to: number): { time: number; count: number; phase: number } {
     const { run } = this.app;
     const starts = run.metrics.get("start_ns");
-    const found = { time: 0, count: 0, phase: 0 };
-    if (!starts) return found;
+    const result = { time: 0, count: 0, phase: 0 };
+    if (!starts) return result;
     for (let node = firstAfter(starts.values, from - 1); node < run.count && starts.values[node] < to; node++) {
-      if (!found.count) found.phase = run.nodePhase[node];
-      found.time += run.metric("time_ns", node) ?? 0;
-      found.count += 1;
+      if (!result.count) result.phase = run.nodePhase[node];
+      result.time += run.metric("time_ns", node) ?? 0;
+      result.count += 1;
     }
-    return found;
+    return result;
   }
 
   private at(event: MouseEvent): { bars: Bars; bar: number } | null {
@@ -158,7 +211,11 @@ export class FlameChart {
     if (!bars || event.clientY - bounds.top < TOP) return null;
     const time = this.from + this.share(event) * (this.to - this.from);
     const slack = ((this.to - this.from) / Math.max(1, bounds.width)) * 1.5;
-    for (let bar = Math.min(bars.start.length - 1, firstAfter(bars.start, time + slack)); bar >= 0 && bar > firstAfter(bars.start, time + slack) - 4; bar--) {
+    for (
+      let bar = Math.min(bars.start.length - 1, firstAfter(bars.start, time + slack));
+      bar >= 0 && bar > firstAfter(bars.start, time + slack) - 4;
+      bar--
+    ) {
       if (bars.start[bar] <= time + slack && bars.end[bar] >= time - slack) return { bars, bar };
     }
     return null;
@@ -188,7 +245,11 @@ export class FlameChart {
       const y = TOP + row * ROW - this.scroll;
       if (y > height || y < TOP - ROW) return;
       let painted = -1;
-      for (let bar = Math.max(0, firstAfter(bars.start, this.from) - 1); bar < bars.start.length && bars.start[bar] <= this.to; bar++) {
+      for (
+        let bar = Math.max(0, firstAfter(bars.start, this.from) - 1);
+        bar < bars.start.length && bars.start[bar] <= this.to;
+        bar++
+      ) {
         const x = (bars.start[bar] - this.from) * scale;
         const end = Math.max(x + 1, (bars.end[bar] - this.from) * scale);
         if (end < 0 || end - painted < 0.8) continue;
@@ -213,7 +274,8 @@ export class FlameChart {
   private strip(context: CanvasRenderingContext2D, width: number, scale: number): void {
     const { theme, run } = this.app;
     const starts = run.metrics.get("start_ns");
-    const at = (node: number): number => ((this.chart!.isTime ? (node < run.count ? starts!.values[node] : this.chart!.to) : node) - this.from) * scale;
+    const at = (node: number): number =>
+      ((this.chart!.isTime ? (node < run.count ? starts!.values[node] : this.chart!.to) : node) - this.from) * scale;
     for (const { from, to, name } of this.phases) {
       const [x, end] = [Math.max(0, at(from)), Math.min(width, at(to))];
       if (end - x < 2) continue;
@@ -236,7 +298,7 @@ export class FlameChart {
     const { app } = this;
     const { run, theme } = app;
     const wide = end - x;
-    const label = owner >= 0 ? this.label(owner) : run.name(~owner);
+    const label = this.barLabel(owner);
     const family = owner >= 0 ? "module" : (run.data.families[run.name(~owner)] ?? "elementwise");
     const base = owner >= 0 ? hueOf(run.module(owner)[1]) : FAMILIES[family];
     const isOn = owner < 0 ? ~owner === app.node : app.selected?.scope === owner;
@@ -258,9 +320,9 @@ function hueOf(name: string): string {
 }
 
 function hash(text: string): number {
-  let found = 7;
-  for (let i = 0; i < text.length; i++) found = (found * 31 + text.charCodeAt(i)) >>> 0;
-  return found;
+  let result = 7;
+  for (let i = 0; i < text.length; i++) result = (result * 31 + text.charCodeAt(i)) >>> 0;
+  return result;
 }
 
 /** The first place whose number is larger. */

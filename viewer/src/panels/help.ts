@@ -31,10 +31,25 @@ export const KEYS: [string, string][] = [
 export function helpSheet(): HTMLDialogElement {
   const sheet = h("dialog", { class: "help", "aria-label": "Keys" });
   sheet.append(
-    h("div", { class: "heading" }, h("h2", {}, "Keys"), button("✕", "Close", () => sheet.close(), { class: "icon" })),
-    h("table", { class: "facts" }, ...KEYS.map(([key, text]) => h("tr", {}, h("th", {}, h("kbd", {}, key)), h("td", {}, text)))),
-    h("p", { class: "sub" }, "Mouse: drag to move, wheel to zoom (Shift wheel: sideways), click to select, double click to open, click ×12 to show every instance."),
+    h(
+      "div",
+      { class: "heading" },
+      h("h2", {}, "Keys"),
+      button("✕", "Close", () => sheet.close(), { class: "icon" }),
+    ),
+    h(
+      "table",
+      { class: "facts" },
+      ...KEYS.map(([key, text]) => h("tr", {}, h("th", {}, h("kbd", {}, key)), h("td", {}, text))),
+    ),
+    h(
+      "p",
+      { class: "sub" },
+      "Mouse: drag to move, wheel to zoom (Shift wheel: sideways), click to select, double click to open, click ×12 to show every instance.",
+    ),
   );
-  sheet.addEventListener("click", (event) => { if (event.target === sheet) sheet.close(); });
+  sheet.addEventListener("click", (event) => {
+    if (event.target === sheet) sheet.close();
+  });
   return sheet;
 }

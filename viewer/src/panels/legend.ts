@@ -6,14 +6,15 @@ import { keyOf } from "../draw/key.ts";
 
 export function legendOf(app: App): HTMLElement[] {
   const { title, notes, ramp, ticks, swatches } = keyOf(app);
-  const found: HTMLElement[] = [];
-  if (title || notes) found.push(h("div", { class: "legend-title" }, h("b", {}, title), h("span", { class: "sub" }, ` ${notes}`)));
+  const results: HTMLElement[] = [];
+  if (title || notes)
+    results.push(h("div", { class: "legend-title" }, h("b", {}, title), h("span", { class: "sub" }, ` ${notes}`)));
   if (ramp.length) {
     const bar = h("div", { class: "ramp" });
     bar.style.background = `linear-gradient(to right, ${ramp.join(", ")})`;
-    found.push(bar, h("div", { class: "ticks" }, ...ticks.map((text) => h("span", {}, text))));
+    results.push(bar, h("div", { class: "ticks" }, ...ticks.map((text) => h("span", {}, text))));
   }
-  return [...found, ...swatches.map(([color, text]) => swatch(color, text))];
+  return [...results, ...swatches.map(([color, text]) => swatch(color, text))];
 }
 
 function swatch(color: string, text: string): HTMLElement {

@@ -1,7 +1,7 @@
 /** The module table: one row for each module, all its calls together; any column sorts. */
 
 import type { App } from "../app.ts";
-import { pathBefore } from "../data/moved.ts";
+import { pathBefore } from "../data/renamed.ts";
 import { AGAIN, isOutermost, isRecomputed, RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { COMPARED, DIFFERENCES } from "../data/run.ts";
 import { count, showFor, signed, type Show } from "../data/units.ts";
@@ -30,7 +30,11 @@ const MOST = 1500;
 const DELTAS = new Set(Object.values(COMPARED));
 const LOW = "It is not known of all operations in this module";
 const LABEL: Record<string, string> = {
-  time_ns: "time", alloc_bytes: "memory", flops: "FLOPs", parameters: "params", moved_bytes: "bytes",
+  time_ns: "time",
+  alloc_bytes: "memory",
+  flops: "FLOPs",
+  parameters: "params",
+  moved_bytes: "bytes",
 };
 
 export class ModuleTable {
@@ -42,7 +46,11 @@ export class ModuleTable {
   private filter = "";
 
   /** `go` takes a call to go to, and whether this table stays in front. */
-  constructor(readonly app: App, readonly go: (scope: number, stay: boolean) => void, readonly changed: () => void) {
+  constructor(
+    readonly app: App,
+    readonly go: (scope: number, stay: boolean) => void,
+    readonly changed: () => void,
+  ) {
     this.columns = headsOf(app);
     app.on("select", () => this.mark());
   }
@@ -59,18 +67,30 @@ export class ModuleTable {
 
   show(): void {
     this.rows ??= this.gather();
-    const input = h("input", { type: "search", placeholder: "Filter modules", value: this.filter, "aria-label": "Filter modules" });
+    const input = h("input", {
+      type: "search",
+      placeholder: "Filter modules",
+      value: this.filter,
+      "aria-label": "Filter modules",
+    });
     const body = h("tbody");
     input.addEventListener("input", () => {
       this.filter = input.value;
       this.fill(body);
     });
     const scroll = h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, this.head()), body));
-    const hint = (): void => { scroll.dataset.more = String(scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 4); };
+    const hint = (): void => {
+      scroll.dataset.more = String(scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 4);
+    };
     scroll.addEventListener("scroll", hint, { passive: true });
     new ResizeObserver(hint).observe(scroll);
     this.fill(body);
-    replace(this.element, input, scroll, h("div", { class: "sub foot" }, "Click shows a module in the graph, double click all about it.", ...this.notes()));
+    replace(
+      this.element,
+      input,
+      scroll,
+      h("div", { class: "sub foot" }, "Click shows a module in the graph, double click all about it.", ...this.notes()),
+    );
     this.mark();
     requestAnimationFrame(() => scroll.querySelector("tr.on")?.scrollIntoView({ block: "nearest" }));
   }
@@ -79,8 +99,13 @@ export class ModuleTable {
   private notes(): HTMLElement[] {
     const again = this.rows!.some((row) => row.again) ? `${AGAIN}${RECOMPUTED}: ${SAID}.` : "";
     const isLow = this.rows!.some((row) => row.low.includes(true));
-    const signs = [1, 2, 3].filter((one) => this.rows!.some((row) => row.difference === one)).map((one) => `${SIGNS[one]}${DIFFERENCES[one]}`).join(", ");
-    const low = isLow ? `≥: operations not known are left out${this.app.run.difference ? "; – under Δ: not to be compared" : ""}.` : "";
+    const signs = [1, 2, 3]
+      .filter((amount) => this.rows!.some((row) => row.difference === amount))
+      .map((number) => `${SIGNS[number]}${DIFFERENCES[number]}`)
+      .join(", ");
+    const low = isLow
+      ? `≥: operations not known are left out${this.app.run.difference ? "; – under Δ: not to be compared" : ""}.`
+      : "";
     return [signs && `${signs}.`, again, low].filter(Boolean).map((text) => h("div", {}, text));
   }
 
@@ -88,7 +113,15 @@ export class ModuleTable {
     const cell = (label: string, at: number): HTMLElement => {
       const isOn = this.sorted === at;
       const order = !isOn ? "none" : at < 0 ? "other" : this.down ? "descending" : "ascending";
-      return h("th", { "aria-sort": order }, button(label + (isOn && at >= 0 ? (this.down ? " ↓" : " ↑") : ""), at < 0 ? "In the order in which they ran" : `Sort by ${label}`, () => this.sortBy(at)));
+      return h(
+        "th",
+        { "aria-sort": order },
+        button(
+          label + (isOn && at >= 0 ? (this.down ? " ↓" : " ↑") : ""),
+          at < 0 ? "In the order in which they ran" : `Sort by ${label}`,
+          () => this.sortBy(at),
+        ),
+      );
     };
     return h("tr", {}, cell("module", -1), ...this.columns.map((column, at) => cell(column.label, at)));
   }
@@ -105,15 +138,27 @@ export class ModuleTable {
     const low = this.filter.toLowerCase();
     let rows = this.rows!.filter(({ module, again }) => {
       const [path, type] = run.tables.modules[module];
-      return !low || [path.toLowerCase(), type.toLowerCase(), again ? RECOMPUTED : ""].some((text) => text.includes(low));
+      return (
+        !low || [path.toLowerCase(), type.toLowerCase(), again ? RECOMPUTED : ""].some((text) => text.includes(low))
+      );
     });
     if (this.sorted >= 0) {
       const at = this.sorted;
       const sign = this.down ? -1 : 1;
-      rows = rows.slice().sort((a, b) => sign * ((this.amount(a, at) ?? -Infinity) - (this.amount(b, at) ?? -Infinity)));
+      rows = rows
+        .slice()
+        .sort((a, b) => sign * ((this.amount(a, at) ?? -Infinity) - (this.amount(b, at) ?? -Infinity)));
     }
-    const most = this.columns.map((_, at) => this.rows!.reduce((top, row) => Math.max(top, Math.abs(this.amount(row, at) ?? 0)), 0));
-    replace(body, ...rows.slice(0, MOST).map((row) => this.line(row, most)), rows.length > MOST ? h("tr", {}, h("td", { class: "sub" }, `and ${count(rows.length - MOST)} more: filter them`)) : null);
+    const most = this.columns.map((_, at) =>
+      this.rows!.reduce((top, row) => Math.max(top, Math.abs(this.amount(row, at) ?? 0)), 0),
+    );
+    replace(
+      body,
+      ...rows.slice(0, MOST).map((row) => this.line(row, most)),
+      rows.length > MOST
+        ? h("tr", {}, h("td", { class: "sub" }, `and ${count(rows.length - MOST)} more: filter them`))
+        : null,
+    );
     this.mark();
   }
 
@@ -122,21 +167,47 @@ export class ModuleTable {
     const isTree = this.sorted < 0 && !this.filter;
     const sign = SIGNS[row.difference] ?? "";
     const before = pathBefore(this.app.run, row.scope);
-    const all = [path, type, sign ? DIFFERENCES[row.difference] : "", before ? `in A: ${before}` : "", row.again ? `${RECOMPUTED}: ${SAID}` : ""];
-    const name = h("td", { class: "name", title: all.filter(Boolean).join("\n") }, h("b", {}, sign + (isTree ? row.label : path || type)), h("span", { class: "sub" }, ` ${row.again ? AGAIN : ""}${path ? type : ""}${before ? ` · was ${before}` : ""}`));
+    const all = [
+      path,
+      type,
+      sign ? DIFFERENCES[row.difference] : "",
+      before ? `in A: ${before}` : "",
+      row.again ? `${RECOMPUTED}: ${SAID}` : "",
+    ];
+    const name = h(
+      "td",
+      { class: "name", title: all.filter(Boolean).join("\n") },
+      h("b", {}, sign + (isTree ? row.label : path || type)),
+      h("span", { class: "sub" }, ` ${row.again ? AGAIN : ""}${path ? type : ""}${before ? ` · was ${before}` : ""}`),
+    );
     if (isTree) name.style.paddingLeft = `${6 + Math.min(row.depth, 12) * 11}px`;
-    return h("tr", { tabindex: "0", "data-scope": row.scope, on: {
-      click: () => this.go(row.scope, true),
-      dblclick: () => this.go(row.scope, false),
-      keydown: (event) => { if ((event as KeyboardEvent).key === "Enter") this.go(row.scope, !(event as KeyboardEvent).shiftKey); },
-    } }, name, ...row.cells.map((_, at) => {
-      const cell = this.amount(row, at);
-      const kind = DELTAS.has(this.columns[at].id) && cell ? (cell < 0 ? "num less" : "num more") : "num";
-      const td = h("td", { class: kind, title: row.low[at] ? LOW : undefined }, cell === null ? "–" : (row.low[at] ? "≥ " : "") + this.columns[at].show(cell));
-      const share = cell && most[at] ? Math.abs(cell) / most[at] : 0;
-      if (share > 0.03 && this.columns[at].id !== "calls") td.style.backgroundSize = `${100 * share}% 3px`;
-      return td;
-    }));
+    return h(
+      "tr",
+      {
+        tabindex: "0",
+        "data-scope": row.scope,
+        on: {
+          click: () => this.go(row.scope, true),
+          dblclick: () => this.go(row.scope, false),
+          keydown: (event) => {
+            if ((event as KeyboardEvent).key === "Enter") this.go(row.scope, !(event as KeyboardEvent).shiftKey);
+          },
+        },
+      },
+      name,
+      ...row.cells.map((_, at) => {
+        const cell = this.amount(row, at);
+        const kind = DELTAS.has(this.columns[at].id) && cell ? (cell < 0 ? "num less" : "num more") : "num";
+        const td = h(
+          "td",
+          { class: kind, title: row.low[at] ? LOW : undefined },
+          cell === null ? "–" : (row.low[at] ? "≥ " : "") + this.columns[at].show(cell),
+        );
+        const share = cell && most[at] ? Math.abs(cell) / most[at] : 0;
+        if (share > 0.03 && this.columns[at].id !== "calls") td.style.backgroundSize = `${100 * share}% 3px`;
+        return td;
+      }),
+    );
   }
 
   /** What a row shows in a column; null where it is not known. */
@@ -168,7 +239,16 @@ export class ModuleTable {
       const module = run.scopeModule[scope];
       let row = byModule.get(module);
       if (!row) {
-        row = { module, scope, depth: depths[scope], label: this.label(scope), again: false, difference: -1, cells: this.columns.map(() => null), low: this.columns.map(() => false) };
+        row = {
+          module,
+          scope,
+          depth: depths[scope],
+          label: this.label(scope),
+          again: false,
+          difference: -1,
+          cells: this.columns.map(() => null),
+          low: this.columns.map(() => false),
+        };
         byModule.set(module, row);
         rows.push(row);
       }
@@ -183,17 +263,17 @@ export class ModuleTable {
     row.cells[at("calls")] = (row.cells[at("calls")] ?? 0) + (isRecomputed(this.app.run, scope) ? 0 : 1); // as in the printed table
     row.again ||= isOutermost(this.app.run, scope);
     const { difference } = this.app.run;
-    for (let place = from; difference && place < to && row.difference < 3; place++) {
-      const one = difference[forest.order[place]];
-      row.difference = row.difference < 0 || row.difference === one ? one : 3;
+    for (let position = from; difference && position < to && row.difference < 3; position++) {
+      const amount = difference[forest.order[position]];
+      row.difference = row.difference < 0 || row.difference === amount ? amount : 3;
     }
     if ((open.get(row.module) ?? -1) > from) return;
     open.set(row.module, to);
     row.cells[at("ops")] = (row.cells[at("ops")] ?? 0) + to - from;
-    this.columns.forEach(({ id }, place) => {
+    this.columns.forEach(({ id }, index) => {
       const sum = forest.sum(id, from, to);
-      if (sum && !isUnknown(sum)) row.cells[place] = (row.cells[place] ?? 0) + sum.total;
-      if (sum?.unknown) row.low[place] = true;
+      if (sum && !isUnknown(sum)) row.cells[index] = (row.cells[index] ?? 0) + sum.total;
+      if (sum?.unknown) row.low[index] = true;
     });
   }
 
@@ -214,16 +294,34 @@ function asTheyRan({ run, start, end }: Forest): Int32Array {
   const scopes = Int32Array.from({ length: run.scopes }, (_, scope) => scope);
   if (!run.difference) return scopes;
   const at = (scope: number): number => (scope && start[scope] === end[scope] ? Infinity : start[scope]);
-  return scopes.sort((a, b) => (a === 0 ? -1 : b === 0 ? 1 : (at(a) === at(b) ? 0 : at(a) - at(b)) || end[b] - end[a] || a - b));
+  return scopes.sort((a, b) =>
+    a === 0 ? -1 : b === 0 ? 1 : (at(a) === at(b) ? 0 : at(a) - at(b)) || end[b] - end[a] || a - b,
+  );
 }
 
 /** In a comparison what changed comes first, with both figures beside it. */
 function headsOf(app: App): Head[] {
   const { metrics, difference } = app.run;
-  const calls: Head[] = [{ id: "ops", label: "ops", show: count }, { id: "calls", label: "calls", show: count }];
+  const calls: Head[] = [
+    { id: "ops", label: "ops", show: count },
+    { id: "calls", label: "calls", show: count },
+  ];
   const names = Object.keys(LABEL).filter((name) => metrics.has(name));
   if (!difference) return [...names.map((name) => ({ id: name, label: LABEL[name], show: showFor(name) })), ...calls];
-  const deltas = names.filter((name) => metrics.has(COMPARED[name])).map((name): Head => ({ id: COMPARED[name], label: `Δ ${LABEL[name]}`, show: (n) => (n ? signed(showFor(name))(n) : "0") }));
-  const both = names.flatMap((name): Head[] => [["@a", "A"], ["", "B"]].filter(([suffix]) => metrics.has(name + suffix)).map(([suffix, side]) => ({ id: name + suffix, label: `${LABEL[name]} ${side}`, show: showFor(name) })));
+  const deltas = names
+    .filter((name) => metrics.has(COMPARED[name]))
+    .map((name): Head => ({
+      id: COMPARED[name],
+      label: `Δ ${LABEL[name]}`,
+      show: (n) => (n ? signed(showFor(name))(n) : "0"),
+    }));
+  const both = names.flatMap((name): Head[] =>
+    [
+      ["@a", "A"],
+      ["", "B"],
+    ]
+      .filter(([suffix]) => metrics.has(name + suffix))
+      .map(([suffix, side]) => ({ id: name + suffix, label: `${LABEL[name]} ${side}`, show: showFor(name) })),
+  );
   return [...deltas, ...both, ...calls];
 }

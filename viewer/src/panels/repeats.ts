@@ -1,6 +1,6 @@
 /** What a repeat says of its instances: how many, which differ, and in what. */
 
-import { PARAMETER } from "../data/run.ts";
+import { Role } from "../data/schema.gen.ts";
 import { plural } from "../data/text.ts";
 import { count } from "../data/units.ts";
 import { h } from "../dom.ts";
@@ -17,17 +17,22 @@ export function instanceName(box: Box): string {
   const other = siblings.find((sibling) => sibling !== box);
   // What all of them work on is the name of none.
   if (own && !(other && parameterOf(other) === own)) return own;
-  return box.kind === "step" ? `${box.type}, ${box.label}` : siblings.length > 1 ? `${box.label}, ${count(siblings.indexOf(box) + 1)} of ${count(siblings.length)}` : box.label;
+  return box.kind === "step"
+    ? `${box.type}, ${box.label}`
+    : siblings.length > 1
+      ? `${box.label}, ${count(siblings.indexOf(box) + 1)} of ${count(siblings.length)}`
+      : box.label;
 }
 
 /** The first parameter that a box reads, by name. */
 function parameterOf(box: Box): string {
   const { run, forest } = box;
-  for (let place = box.start; place < box.end; place++) {
-    const node = forest.order[place];
+  for (let position = box.start; position < box.end; position++) {
+    const node = forest.order[position];
     for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
       const value = run.inValue[row];
-      if (run.roleOf(value) === PARAMETER && run.valueName[run.rootOf(value)] >= 0) return run.valueLabel(run.rootOf(value));
+      if (run.roleOf(value) === Role.PARAMETER && run.valueName[run.rootOf(value)] >= 0)
+        return run.valueLabel(run.rootOf(value));
     }
   }
   return "";
@@ -36,7 +41,9 @@ function parameterOf(box: Box): string {
 export function standsFor(box: Box): string {
   const odd = box.oddInstances.length;
   if (!odd) return `${count(box.count)} that do the same; what can be added up is the sum over all of them`;
-  const differ = box.children.some((child, i) => child.odd && box.oddInstances.includes(i) && !sameOperators(child, typical(box)));
+  const differ = box.children.some(
+    (child, i) => child.odd && box.oddInstances.includes(i) && !sameOperators(child, typical(box)),
+  );
   return `${count(box.count)} in a row, ${count(odd)} of them with other ${differ ? "operators or shapes" : "shapes"}; what can be added up is the sum over all of them`;
 }
 
@@ -45,22 +52,32 @@ export function differing(box: Box, go: Go): HTMLElement | null {
   const odd = box.oddInstances;
   if (!odd.length) return null;
   const usual = typical(box);
-  const rows = odd.slice(0, MOST).map((place) => {
-    const one = box.children[place];
-    return h("button", { class: "row tall link", type: "button", on: { click: () => go(one.forest.order[one.start]) } }, h("b", {}, pathText(instanceName(one))), h("span", { class: "second" }, difference(one, usual)));
+  const rows = odd.slice(0, MOST).map((index) => {
+    const one = box.children[index];
+    return h(
+      "button",
+      { class: "row tall link", type: "button", on: { click: () => go(one.forest.order[one.start]) } },
+      h("b", {}, pathText(instanceName(one))),
+      h("span", { class: "second" }, difference(one, usual)),
+    );
   });
-  return section(`${plural(odd.length, "instance")} that differ${odd.length === 1 ? "s" : ""} from the others`, ...rows, more(odd.length - MOST));
+  return section(
+    `${plural(odd.length, "instance")} that differ${odd.length === 1 ? "s" : ""} from the others`,
+    ...rows,
+    more(odd.length - MOST),
+  );
 }
 
 /** In what an instance differs, in a few words. */
-export function difference(one: Box, usual: Box): string {
-  if (!sameOperators(one, usual)) return `other operators: ${count(one.operations)} instead of ${count(usual.operations)}`;
-  const { run, forest } = one;
-  for (let place = 0; place < one.operations; place++) {
-    const here = run.outputs(forest.order[one.start + place])[0];
-    const there = run.outputs(forest.order[usual.start + place])[0];
-    if (here === undefined || there === undefined || run.typeText(here) === run.typeText(there)) continue;
-    return `${run.name(forest.order[one.start + place])} makes ${run.typeText(here)}, not ${run.typeText(there)}`;
+export function difference(box: Box, usual: Box): string {
+  if (!sameOperators(box, usual))
+    return `other operators: ${count(box.operations)} instead of ${count(usual.operations)}`;
+  const { run, forest } = box;
+  for (let position = 0; position < box.operations; position++) {
+    const a = run.outputs(forest.order[box.start + position])[0];
+    const b = run.outputs(forest.order[usual.start + position])[0];
+    if (a === undefined || b === undefined || run.typeText(a) === run.typeText(b)) continue;
+    return `${run.name(forest.order[box.start + position])} makes ${run.typeText(a)}, not ${run.typeText(b)}`;
   }
   return "differs inside";
 }
@@ -72,8 +89,12 @@ function typical(box: Box): Box {
 function sameOperators(a: Box, b: Box): boolean {
   if (a.operations !== b.operations) return false;
   const { run, forest } = a;
-  for (let place = 0; place < a.operations; place++) {
-    if (run.opIds[run.nodeCall[forest.order[a.start + place]]] !== run.opIds[run.nodeCall[forest.order[b.start + place]]]) return false;
+  for (let position = 0; position < a.operations; position++) {
+    if (
+      run.opIds[run.nodeCall[forest.order[a.start + position]]] !==
+      run.opIds[run.nodeCall[forest.order[b.start + position]]]
+    )
+      return false;
   }
   return true;
 }

@@ -1,6 +1,7 @@
 /** Pieces that panels share: sections, tables of facts, links to operations, paths that keep their end. */
 
-import { PHASES, type Run } from "../data/run.ts";
+import type { Run } from "../data/run.ts";
+import { PHASES } from "../data/schema.gen.ts";
 import { count } from "../data/units.ts";
 import { h } from "../dom.ts";
 
@@ -10,6 +11,10 @@ const LEFT_OUT = "≥: operations of which it is not known are left out, so that
 export type Go = (node: number) => void;
 export type Fact = [name: string, ...cells: (string | HTMLElement)[]];
 
+export function cellText(cell: string | HTMLElement): string {
+  return typeof cell === "string" ? cell : cell.textContent;
+}
+
 export function section(title: string, ...children: (Node | string | null)[]): HTMLElement {
   return h("section", {}, h("h3", {}, title), ...children);
 }
@@ -17,12 +22,19 @@ export function section(title: string, ...children: (Node | string | null)[]): H
 /** Rows with something to say; with `heads`, several columns under them. */
 export function facts(rows: Fact[], heads: string[] = []): HTMLElement {
   const head = heads.length ? h("tr", {}, h("th"), ...heads.map((text) => h("th", { class: "head" }, text))) : null;
-  return h("table", { class: heads.length ? "facts sides" : "facts" }, head, ...rows.filter(([, ...cells]) => cells.some((cell) => cell !== "")).map(([name, ...cells]) => h("tr", {}, h("th", {}, name), ...cells.map((cell) => h("td", {}, cell)))));
+  return h(
+    "table",
+    { class: heads.length ? "facts sides" : "facts" },
+    head,
+    ...rows
+      .filter(([, ...cells]) => cells.some((cell) => cell !== ""))
+      .map(([name, ...cells]) => h("tr", {}, h("th", {}, name), ...cells.map((cell) => h("td", {}, cell)))),
+  );
 }
 
 /** What A, B and the difference come to; where a sum leaves operations out, what that means. */
 export function comparedFacts(rows: Fact[]): HTMLElement[] {
-  const isLow = rows.some((row) => row.some((cell) => String(cell).startsWith("≥")));
+  const isLow = rows.some((row) => row.some((cell) => cellText(cell).startsWith("≥")));
   return [facts(rows, ["A", "B", "B − A"]), ...(isLow ? [h("p", { class: "sub" }, LEFT_OUT)] : [])];
 }
 
@@ -31,13 +43,23 @@ export function pathText(path: string, after = ""): HTMLElement {
   const parts = path.split(".");
   let tail = parts.pop()!;
   while (parts.length && tail.length + parts[parts.length - 1].length < LONGEST_TAIL) tail = `${parts.pop()}.${tail}`;
-  return h("span", { class: "sub path", title: path + after }, h("span", { class: "path-head" }, path.slice(0, path.length - tail.length)), h("span", { class: "path-tail" }, tail + after));
+  return h(
+    "span",
+    { class: "sub path", title: path + after },
+    h("span", { class: "path-head" }, path.slice(0, path.length - tail.length)),
+    h("span", { class: "path-tail" }, tail + after),
+  );
 }
 
 export function nodeLink(run: Run, node: number, go: Go, extra = ""): HTMLElement {
   const path = run.where(run.nodeScope[node]);
-  return h("button", { class: "row link", type: "button", on: { click: () => go(node) } },
-    h("b", {}, run.name(node)), pathText(path, ` · ${PHASES[run.nodePhase[node]]} · ${count(node)}`), extra ? h("span", { class: "amount" }, extra) : "");
+  return h(
+    "button",
+    { class: "row link", type: "button", on: { click: () => go(node) } },
+    h("b", {}, run.name(node)),
+    pathText(path, ` · ${PHASES[run.nodePhase[node]]} · ${count(node)}`),
+    extra ? h("span", { class: "amount" }, extra) : "",
+  );
 }
 
 export function more(left: number): HTMLElement | null {
@@ -47,8 +69,21 @@ export function more(left: number): HTMLElement | null {
 /** The lines around a place of the program. */
 export function sourceOf(run: Run, [file, line, fn]: [string, number, string], title = "Source"): HTMLElement {
   const lines = run.tables.sources[file] ?? {};
-  const near = Object.keys(lines).map(Number).filter((n) => Math.abs(n - line) <= 4).sort((a, b) => a - b);
-  const code = h("pre", { class: "source" }, ...near.map((n) => h("div", { class: n === line ? "here" : "" }, h("span", { class: "no" }, String(n).padStart(5)), ` ${lines[n]}`)));
-  const place = `${file.split(/[\\/]/).slice(-2).join("/")}:${line}`;
-  return section(title, h("div", { class: "sub", title: `${file}:${line}` }, `${place} in ${fn}`), near.length ? code : h("div", { class: "sub" }, "the file was not there when this page was written"));
+  const near = Object.keys(lines)
+    .map(Number)
+    .filter((n) => Math.abs(n - line) <= 4)
+    .sort((a, b) => a - b);
+  const code = h(
+    "pre",
+    { class: "source" },
+    ...near.map((n) =>
+      h("div", { class: n === line ? "here" : "" }, h("span", { class: "no" }, String(n).padStart(5)), ` ${lines[n]}`),
+    ),
+  );
+  const index = `${file.split(/[\\/]/).slice(-2).join("/")}:${line}`;
+  return section(
+    title,
+    h("div", { class: "sub", title: `${file}:${line}` }, `${index} in ${fn}`),
+    near.length ? code : h("div", { class: "sub" }, "the file was not there when this page was written"),
+  );
 }

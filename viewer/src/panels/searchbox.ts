@@ -11,13 +11,23 @@ import { nodeLink, pathText, type Go } from "./rows.ts";
 const SHOWN = 200;
 
 export class SearchBox {
-  readonly input = h("input", { type: "search", placeholder: "Search  /   time>1ms op:conv* phase:backward", spellcheck: "false", "aria-label": "Search operations and modules" });
+  readonly input = h("input", {
+    type: "search",
+    placeholder: "Search  /   time>1ms op:conv* phase:backward",
+    spellcheck: "false",
+    "aria-label": "Search operations and modules",
+  });
   readonly results = h("div", { class: "results", hidden: true, role: "listbox" });
   readonly element = h("div", { class: "search" }, this.input, this.results);
   found: Found | null = null;
   private at = -1;
 
-  constructor(readonly app: App, readonly go: Go, readonly goScope: (scope: number) => void, readonly marked: () => void) {
+  constructor(
+    readonly app: App,
+    readonly go: Go,
+    readonly goScope: (scope: number) => void,
+    readonly marked: () => void,
+  ) {
     let waiting = 0;
     this.input.addEventListener("input", () => {
       clearTimeout(waiting);
@@ -45,11 +55,15 @@ export class SearchBox {
     const { nodes, scopes, total, error, mask } = this.found;
     this.app.mark(error || !total ? null : mask);
     this.marked();
-    const summary = error || plural(total, "operation") + (scopes.length ? `, ${plural(scopes.length, "module call")}` : "");
-    replace(this.results,
+    const summary =
+      error || plural(total, "operation") + (scopes.length ? `, ${plural(scopes.length, "module call")}` : "");
+    replace(
+      this.results,
       h("div", { class: error ? "sub error" : "sub", role: "status" }, summary),
       ...scopes.slice(0, 40).map((scope) => this.scopeRow(scope)),
-      ...nodes.slice(0, SHOWN).map((node) => nodeLink(this.app.run, node, (n) => this.pick(() => this.go(n)), this.amount(node))),
+      ...nodes
+        .slice(0, SHOWN)
+        .map((node) => nodeLink(this.app.run, node, (n) => this.pick(() => this.go(n)), this.amount(node))),
     );
   }
 
@@ -63,8 +77,16 @@ export class SearchBox {
   private scopeRow(scope: number): HTMLElement {
     const [path, type] = this.app.run.module(scope);
     const call = this.app.run.scopeCall[scope];
-    return h("button", { class: "row link", type: "button", on: { click: () => this.pick(() => this.goScope(scope)) } },
-      path ? pathText(path) : h("b", {}, type), h("span", { class: "kind" }, `${path ? type : ""}${call ? ` · call ${call + 1}` : ""}${isRecomputed(this.app.run, scope) ? ` · ${RECOMPUTED}` : ""}`));
+    return h(
+      "button",
+      { class: "row link", type: "button", on: { click: () => this.pick(() => this.goScope(scope)) } },
+      path ? pathText(path) : h("b", {}, type),
+      h(
+        "span",
+        { class: "kind" },
+        `${path ? type : ""}${call ? ` · call ${call + 1}` : ""}${isRecomputed(this.app.run, scope) ? ` · ${RECOMPUTED}` : ""}`,
+      ),
+    );
   }
 
   private pick(act: () => void): void {
@@ -84,7 +106,7 @@ export class SearchBox {
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       this.at = Math.max(0, Math.min(rows.length - 1, this.at + (event.key === "ArrowDown" ? 1 : -1)));
-      rows.forEach((row, place) => row.classList.toggle("on", place === this.at));
+      rows.forEach((row, index) => row.classList.toggle("on", index === this.at));
       rows[this.at]?.scrollIntoView({ block: "nearest" });
     } else if (event.key === "Enter") {
       this.run();
@@ -97,11 +119,16 @@ export class SearchBox {
 }
 
 function help(metrics: string[]): HTMLElement {
-  return h("div", { class: "sub" },
+  return h(
+    "div",
+    { class: "sub" },
     "Words match operators, module paths and classes; /regex/ too. Filters:",
-    h("table", { class: "facts" },
+    h(
+      "table",
+      { class: "facts" },
       ...Object.entries(FIELDS).map(([name, text]) => h("tr", {}, h("th", {}, `${name}:`), h("td", {}, text))),
       h("tr", {}, h("th", {}, "time>1ms"), h("td", {}, `${metrics.join(", ")}; <, >, =; units ns…s, B…GiB, K…T`)),
-      h("tr", {}, h("th", {}, "-op:view"), h("td", {}, "a minus turns a filter round"))),
+      h("tr", {}, h("th", {}, "-op:view"), h("td", {}, "a minus turns a filter round")),
+    ),
   );
 }

@@ -2,7 +2,8 @@
 
 import type { App } from "../app.ts";
 import { isRecomputed, recomputedOperations } from "../data/recomputed.ts";
-import { PHASES, type Side } from "../data/run.ts";
+import { PHASES } from "../data/schema.gen.ts";
+import type { Side } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { amount, count, duration, signed, size, type Show } from "../data/units.ts";
 import { h, replace } from "../dom.ts";
@@ -11,34 +12,90 @@ import { changeList } from "./changes.ts";
 import { comparedFacts, facts, section, type Fact, type Go } from "./rows.ts";
 
 /** What of the run's facts has a row of its own, and what the others are called. */
-const OWN = new Set(["model", "wall_ns", "overhead_ns", "parameters", "error", "backward", "plain_wall_ns", "plain_wall_high_ns"]);
+const OWN = new Set([
+  "model",
+  "wall_ns",
+  "overhead_ns",
+  "parameters",
+  "error",
+  "backward",
+  "plain_wall_ns",
+  "plain_wall_high_ns",
+]);
 const NAMES: Record<string, string> = {
-  torch: "torch", python: "Python", machine: "machine", threads: "threads", devices: "devices", fake: "by shapes alone",
-  repeat: "runs timed", plain_wall_low_ns: "half of them within", compile_ns: "of it to compile", via: "captured via", ranges: "sizes",
+  torch: "torch",
+  python: "Python",
+  machine: "machine",
+  threads: "threads",
+  devices: "devices",
+  fake: "by shapes alone",
+  repeat: "runs timed",
+  plain_wall_low_ns: "half of them within",
+  compile_ns: "of it to compile",
+  via: "captured via",
+  ranges: "sizes",
 };
 
 interface Figure {
   name: string;
   show: Show;
-  of(side: Side): number | null;
-  unknown?(side: Side): number;
+  of: (side: Side) => number | null;
+  unknown?: (side: Side) => number;
 }
 
 export class Summary {
   readonly element = h("div", { class: "panel summary" });
 
-  constructor(readonly app: App, readonly go: Go, readonly goScope: (scope: number) => void) {}
+  constructor(
+    readonly app: App,
+    readonly go: Go,
+    readonly goScope: (scope: number) => void,
+  ) {}
 
   show(): void {
     const { run } = this.app;
     const { limits, compare, meta } = run.data;
     const error = meta.error ? String(meta.error) : "";
-    const missing = [...(error ? [`The run stopped with ${error}; what would have come after is not here`] : []), ...limits];
-    replace(this.element,
-      error ? h("div", { class: "alert", role: "alert" }, h("b", {}, "The run did not finish"), h("div", {}, error), h("div", { class: "sub" }, "Everything up to there is shown.")) : null,
-      run.count ? null : h("p", { class: "hint" }, "No operation ran: the model gave back what it was given, or did nothing with tensors."),
-      ...(compare ? this.comparison(compare.sides) : [section("Run", facts([["model", String(meta.model ?? "run")], ...rows([this.own()]), ...circumstances([this.own()], true)]))]),
-      section(`Not captured (${count(missing.length)})`, missing.length ? h("ul", { class: "limits" }, ...missing.map((text) => h("li", {}, text))) : h("p", { class: "sub" }, "Everything the run did was captured.")),
+    const missing = [
+      ...(error ? [`The run stopped with ${error}; what would have come after is not here`] : []),
+      ...limits,
+    ];
+    replace(
+      this.element,
+      error
+        ? h(
+            "div",
+            { class: "alert", role: "alert" },
+            h("b", {}, "The run did not finish"),
+            h("div", {}, error),
+            h("div", { class: "sub" }, "Everything up to there is shown."),
+          )
+        : null,
+      run.count
+        ? null
+        : h(
+            "p",
+            { class: "hint" },
+            "No operation ran: the model gave back what it was given, or did nothing with tensors.",
+          ),
+      ...(compare
+        ? this.comparison(compare.sides)
+        : [
+            section(
+              "Run",
+              facts([
+                ["model", String(meta.model ?? "run")],
+                ...rows([this.own()]),
+                ...circumstances([this.own()], true),
+              ]),
+            ),
+          ]),
+      section(
+        `Not captured (${count(missing.length)})`,
+        missing.length
+          ? h("ul", { class: "limits" }, ...missing.map((text) => h("li", {}, text)))
+          : h("p", { class: "sub" }, "Everything the run did was captured."),
+      ),
       breakList(run, this.goScope),
     );
   }
@@ -46,8 +103,17 @@ export class Summary {
   private comparison(sides: Side[]): HTMLElement[] {
     const compare = this.app.run.data.compare!;
     return [
-      section("Comparison", facts(sides.map((side, i): Fact => [i ? "B" : "A", titleOf(side)])), ...comparedFacts([...rows(sides), ...circumstances(sides, false)]), facts(circumstances(sides, true))),
-      section("Operations", facts(Object.entries(compare.counts).map(([name, n]): Fact => [name, count(n)])), ...compare.notes.map((note) => h("p", { class: "sub" }, note))),
+      section(
+        "Comparison",
+        facts(sides.map((side, i): Fact => [i ? "B" : "A", titleOf(side)])),
+        ...comparedFacts([...rows(sides), ...circumstances(sides, false)]),
+        facts(circumstances(sides, true)),
+      ),
+      section(
+        "Operations",
+        facts(Object.entries(compare.counts).map(([name, n]): Fact => [name, count(n)])),
+        ...compare.notes.map((note) => h("p", { class: "sub" }, note)),
+      ),
       ...changeList(this.app.run, this.go),
     ];
   }
@@ -58,18 +124,30 @@ export class Summary {
     const phases: Record<string, number> = {};
     const counts = [0, 0, 0];
     for (let node = 0; node < run.count; node++) counts[run.nodePhase[node]] += 1;
-    counts.forEach((n, phase) => { if (n) phases[PHASES[phase]] = n; });
+    counts.forEach((n, phase) => {
+      if (n) phases[PHASES[phase]] = n;
+    });
     return {
-      name: "", phases, operations: run.count, tensors: run.values, calls: this.calls(), recomputed: recomputedOperations(run), peak_bytes: this.peak(),
-      totals: Object.fromEntries(["time_ns", "alloc_bytes", "flops", "moved_bytes"].flatMap((name) => this.total(name))), meta: run.data.meta,
+      name: "",
+      phases,
+      operations: run.count,
+      tensors: run.values,
+      calls: this.calls(),
+      recomputed: recomputedOperations(run),
+      peak_bytes: this.peak(),
+      totals: Object.fromEntries(
+        ["time_ns", "alloc_bytes", "flops", "moved_bytes"].flatMap((name) => this.total(name)),
+      ),
+      meta: run.data.meta,
     };
   }
 
   private calls(): number {
     const { run } = this.app;
-    let found = 0;
-    for (let scope = 1; scope < run.scopes; scope++) if (run.module(scope)[2] === "module" && !isRecomputed(run, scope)) found += 1;
-    return found;
+    let result = 0;
+    for (let scope = 1; scope < run.scopes; scope++)
+      if (run.module(scope)[2] === "module" && !isRecomputed(run, scope)) result += 1;
+    return result;
   }
 
   private total(name: string): [string, [number | null, number]][] {
@@ -100,66 +178,104 @@ export class Summary {
 
 /** A run in one line: two of the same model are told apart by their size. */
 function titleOf({ name, operations, meta }: Side): string {
-  return [name, plural(operations, "operation"), typeof meta.parameters === "number" ? `${amount(meta.parameters)} parameters` : ""].filter(Boolean).join(" · ");
+  return [
+    name,
+    plural(operations, "operation"),
+    typeof meta.parameters === "number" ? `${amount(meta.parameters)} parameters` : "",
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 function figures(sides: Side[]): Figure[] {
   const number = (value: unknown): number | null => (typeof value === "number" ? value : null);
   const total = (name: string, metric: string, show: Show): Figure[] =>
-    sides.some((side) => side.totals[metric]) ? [{ name, show, of: (side) => side.totals[metric]?.[0] ?? null, unknown: (side) => side.totals[metric]?.[1] ?? 0 }] : [];
+    sides.some((side) => side.totals[metric])
+      ? [
+          {
+            name,
+            show,
+            of: (side) => side.totals[metric]?.[0] ?? null,
+            unknown: (side) => side.totals[metric]?.[1] ?? 0,
+          },
+        ]
+      : [];
   const phases = PHASES.filter((phase) => sides.some((side) => side.phases[phase]));
   return [
     { name: "operations", show: count, of: (side) => side.operations },
-    ...(phases.length > 1 ? phases.map((phase): Figure => ({ name: phase, show: count, of: (side) => side.phases[phase] ?? 0 })) : []),
-    ...(sides.some((side) => side.recomputed) ? [{ name: "computed again", show: count, of: (side: Side) => side.recomputed ?? 0 }] : []),
+    ...(phases.length > 1
+      ? phases.map((phase): Figure => ({ name: phase, show: count, of: (side) => side.phases[phase] ?? 0 }))
+      : []),
+    ...(sides.some((side) => side.recomputed)
+      ? [{ name: "computed again", show: count, of: (side: Side) => side.recomputed ?? 0 }]
+      : []),
     { name: "tensors", show: count, of: (side) => side.tensors },
     { name: "module calls", show: count, of: (side) => side.calls },
-    ...(sides.some((side) => number(side.meta.parameters) !== null) ? [{ name: "parameters", show: amount, of: (side: Side) => number(side.meta.parameters) }] : []),
+    ...(sides.some((side) => number(side.meta.parameters) !== null)
+      ? [{ name: "parameters", show: amount, of: (side: Side) => number(side.meta.parameters) }]
+      : []),
     ...total("time of operations", "time_ns", duration),
     ...total("memory allocated", "alloc_bytes", size),
     ...total("FLOPs", "flops", amount),
     ...total("bytes moved", "moved_bytes", size),
     { name: "peak memory", show: size, of: (side) => side.peak_bytes },
     { name: "wall time", show: duration, of: (side) => number(side.meta.wall_ns) },
-    ...(sides.some((side) => number(side.meta.overhead_ns) !== null) ? [{ name: "of it to record", show: duration, of: (side: Side) => number(side.meta.overhead_ns) }] : []),
-    ...(sides.some((side) => number(side.meta.plain_wall_ns) !== null) ? [{ name: "without recording", show: duration, of: (side: Side) => number(side.meta.plain_wall_ns) }] : []),
+    ...(sides.some((side) => number(side.meta.overhead_ns) !== null)
+      ? [{ name: "of it to record", show: duration, of: (side: Side) => number(side.meta.overhead_ns) }]
+      : []),
+    ...(sides.some((side) => number(side.meta.plain_wall_ns) !== null)
+      ? [{ name: "without recording", show: duration, of: (side: Side) => number(side.meta.plain_wall_ns) }]
+      : []),
   ];
 }
 
 /** One column for each run; of two the difference as well. */
 function rows(sides: Side[]): Fact[] {
   const isEmpty = sides.every((side) => !side.operations);
-  return figures(sides).filter(({ of }) => !isEmpty || sides.some((side) => of(side) !== null)).map(({ name, show, of, unknown }): Fact => {
-    const cells = sides.map((side) => {
-      const one = of(side);
-      const left = unknown?.(side) ?? 0;
-      if (one === null) return "not known";
-      return left && sides.length > 1 ? `≥ ${show(one)}` : show(one) + (left ? ` (${plural(left, "operation")} not known)` : "");
+  return figures(sides)
+    .filter(({ of }) => !isEmpty || sides.some((side) => of(side) !== null))
+    .map(({ name, show, of, unknown }): Fact => {
+      const cells = sides.map((side) => {
+        const amount = of(side);
+        const left = unknown?.(side) ?? 0;
+        if (amount === null) return "not known";
+        return left && sides.length > 1
+          ? `≥ ${show(amount)}`
+          : show(amount) + (left ? ` (${plural(left, "operation")} not known)` : "");
+      });
+      const [a, b] = sides.map(of);
+      const isLow = sides.some((side) => unknown?.(side)); // sums that leave something out cannot be compared
+      return [
+        name,
+        ...cells,
+        ...(sides.length > 1 ? [a === null || b === null || isLow ? "" : b === a ? "0" : signed(show)(b - a)] : []),
+      ];
     });
-    const [a, b] = sides.map(of);
-    const isLow = sides.some((side) => unknown?.(side)); // sums that leave something out cannot be compared
-    return [name, ...cells, ...(sides.length > 1 ? [a === null || b === null || isLow ? "" : b === a ? "0" : signed(show)(b - a)] : [])];
-  });
 }
 
 /** Where and how it ran: what all runs share in one cell, or what they do not in one for each. */
 function circumstances(sides: Side[], shared: boolean): Fact[] {
-  const found: Fact[] = [];
+  const results: Fact[] = [];
   const names = new Set(sides.flatMap((side) => Object.keys(side.meta)));
   for (const name of names) {
     if (OWN.has(name) || sides.every((side) => side.meta[name] === false)) continue;
     const texts = sides.map((side) => metaText(name, side.meta));
-    if (new Set(texts).size === 1 !== shared) continue;
-    found.push([NAMES[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " "), ...(shared ? [texts[0]] : [...texts, "≠"])]);
+    if ((new Set(texts).size === 1) !== shared) continue;
+    results.push([
+      NAMES[name] ?? name.replace(/_(ns|bytes)$/, "").replaceAll("_", " "),
+      ...(shared ? [texts[0]] : [...texts, "≠"]),
+    ]);
   }
-  return found;
+  return results;
 }
 
 function metaText(name: string, meta: Side["meta"]): string {
   const value = meta[name];
-  if (name === "plain_wall_low_ns" && typeof value === "number") return `${duration(value)} to ${duration(Number(meta.plain_wall_high_ns))}`;
+  if (name === "plain_wall_low_ns" && typeof value === "number")
+    return `${duration(value)} to ${duration(Number(meta.plain_wall_high_ns))}`;
   if (value === undefined || value === null) return "";
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "number") return name.endsWith("_ns") ? duration(value) : name.endsWith("_bytes") ? size(value) : String(value);
-  return String(Array.isArray(value) ? value.join(", ") : value);
+  if (typeof value === "number")
+    return name.endsWith("_ns") ? duration(value) : name.endsWith("_bytes") ? size(value) : String(value);
+  return Array.isArray(value) ? value.join(", ") : value;
 }

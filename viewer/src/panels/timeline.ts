@@ -17,16 +17,29 @@ const MOST = 60;
 const SEEN = 0.004; // share of the peak below which a use has no area to be seen
 
 export class Timeline {
-  readonly canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": "Memory alive over the run" });
+  readonly canvas = h("canvas", {
+    class: "chart",
+    tabindex: "0",
+    role: "img",
+    "aria-label": "Memory alive over the run",
+  });
   readonly list = h("div", { class: "list" });
   private readonly key = h("div", { class: "chart-key" });
-  readonly element = h("div", { class: "dock-body" }, h("div", { class: "chart-side" }, this.canvas, this.key), this.list);
+  readonly element = h(
+    "div",
+    { class: "dock-body" },
+    h("div", { class: "chart-side" }, this.canvas, this.key),
+    this.list,
+  );
   private phases: Stretch[] = [];
   memory: Memory | null = null;
   brush: [number, number] | null = null;
   private from: number | null = null;
 
-  constructor(readonly app: App, readonly go: (node: number) => void) {
+  constructor(
+    readonly app: App,
+    readonly go: (node: number) => void,
+  ) {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
     app.on("look", () => this.draw());
     app.on("select", () => this.draw());
@@ -69,7 +82,7 @@ export class Timeline {
     if (!this.brush) return;
     this.brush = null;
     this.app.mark(null);
-    this.app.tell("look");
+    this.app.emit("look");
     this.fill();
   }
 
@@ -81,7 +94,7 @@ export class Timeline {
       if (birth >= 0 && birth < mask.length) mask[birth] = 1;
     }
     this.app.mark(mask);
-    this.app.tell("look");
+    this.app.emit("look");
     this.fill();
   }
 
@@ -89,13 +102,18 @@ export class Timeline {
   private fillKey(at: number, when: string): void {
     const memory = this.memory!;
     const least = (memory.total[memory.peak] ?? 0) * SEEN;
-    const isTold = (use: number): boolean => memory.live[use][at] > 0 || Array.prototype.some.call(memory.live[use], (bytes: number) => bytes > least);
-    replace(this.key, h("span", { class: "sub" }, `bytes alive ${when}:`), ...memory.words.flatMap((word, use) => {
-      if (!isTold(use)) return [];
-      const swatch = h("i", { class: "swatch" });
-      swatch.style.background = USE_COLORS[use];
-      return [h("span", { class: "key" }, swatch, word, h("b", { class: "amount" }, size(memory.live[use][at])))];
-    }));
+    const isTold = (use: number): boolean =>
+      memory.live[use][at] > 0 || Array.prototype.some.call(memory.live[use], (bytes: number) => bytes > least);
+    replace(
+      this.key,
+      h("span", { class: "sub" }, `bytes alive ${when}:`),
+      ...memory.words.flatMap((word, use) => {
+        if (!isTold(use)) return [];
+        const swatch = h("i", { class: "swatch" });
+        swatch.style.background = USE_COLORS[use];
+        return [h("span", { class: "key" }, swatch, word, h("b", { class: "amount" }, size(memory.live[use][at])))];
+      }),
+    );
   }
 
   private nodeAt(event: PointerEvent): number {
@@ -108,18 +126,36 @@ export class Timeline {
     const memory = this.memory!;
     const { run } = this.app;
     if (!run.count || !memory.isKnown) {
-      replace(this.list, h("p", { class: "sub" }, run.count ? "No memory was recorded with this run." : "Nothing ran."));
+      replace(
+        this.list,
+        h("p", { class: "sub" }, run.count ? "No memory was recorded with this run." : "Nothing ran."),
+      );
       return;
     }
     const [from, to] = this.brush ?? [memory.peak, memory.peak];
     const alive = memory.alive(from, to);
     const bytes = alive.reduce((sum, storage) => sum + memory.bytes[storage], 0);
     const most = memory.highest(from, to);
-    const title = !this.brush || (from === to && from === memory.peak) ? `Peak: ${size(memory.total[memory.peak])} at operation ${count(memory.peak)}` : from === to ? `${size(bytes)} alive at operation ${count(from)}` : `At most ${size(memory.total[most])} at once from operation ${count(from)} to ${count(to)}`;
-    const among = from === to ? plural(alive.length, "memory block") : `at operation ${count(most)}; in all ${plural(alive.length, "memory block")} of ${size(bytes)} were alive at some time in between`;
+    const title =
+      !this.brush || (from === to && from === memory.peak)
+        ? `Peak: ${size(memory.total[memory.peak])} at operation ${count(memory.peak)}`
+        : from === to
+          ? `${size(bytes)} alive at operation ${count(from)}`
+          : `At most ${size(memory.total[most])} at once from operation ${count(from)} to ${count(to)}`;
+    const among =
+      from === to
+        ? plural(alive.length, "memory block")
+        : `at operation ${count(most)}; in all ${plural(alive.length, "memory block")} of ${size(bytes)} were alive at some time in between`;
     this.fillKey(most, most === memory.peak ? "at the peak" : `at operation ${count(most)}`);
-    replace(this.list,
-      h("div", { class: "heading" }, h("h3", {}, title), button("peak", "Show what makes the peak", () => this.setBrush(memory.peak, memory.peak)), this.brush ? button("✕", "Let go of the brush (Esc)", () => this.clear(), { class: "icon" }) : null),
+    replace(
+      this.list,
+      h(
+        "div",
+        { class: "heading" },
+        h("h3", {}, title),
+        button("peak", "Show what makes the peak", () => this.setBrush(memory.peak, memory.peak)),
+        this.brush ? button("✕", "Let go of the brush (Esc)", () => this.clear(), { class: "icon" }) : null,
+      ),
       h("div", { class: "row sub" }, `${run.name(most)} in`, pathText(run.where(run.nodeScope[most]))),
       h("div", { class: "sub" }, `${among}, largest first`),
       ...alive.slice(0, MOST).map((storage) => this.row(storage)),
@@ -136,9 +172,28 @@ export class Timeline {
     const swatch = h("i", { class: "swatch" });
     swatch.style.background = USE_COLORS[memory.use[storage]];
     const first = birth >= 0 ? birth : value >= 0 ? (run.readers(value)[0] ?? -1) : -1;
-    return h("button", { class: "row link", type: "button", on: { click: () => { if (first >= 0) this.go(first); } } },
-      swatch, h("b", {}, pathText(name)), h("span", { class: "kind" }, value >= 0 ? run.typeText(value) : ""), h("span", { class: "amount" }, size(memory.bytes[storage])),
-      h("span", { class: "second" }, h("span", { class: "what" }, what), birth >= 0 ? pathText(run.where(run.nodeScope[birth])) : null));
+    return h(
+      "button",
+      {
+        class: "row link",
+        type: "button",
+        on: {
+          click: () => {
+            if (first >= 0) this.go(first);
+          },
+        },
+      },
+      swatch,
+      h("b", {}, pathText(name)),
+      h("span", { class: "kind" }, value >= 0 ? run.typeText(value) : ""),
+      h("span", { class: "amount" }, size(memory.bytes[storage])),
+      h(
+        "span",
+        { class: "second" },
+        h("span", { class: "what" }, what),
+        birth >= 0 ? pathText(run.where(run.nodeScope[birth])) : null,
+      ),
+    );
   }
 
   draw(): void {
@@ -156,7 +211,10 @@ export class Timeline {
     const stacked = new Float64Array(columns);
     const peaks = this.peaks(columns);
     memory.live.forEach((steps, use) => {
-      const [left, top] = [(i: number): number => LEFT + (i * wide) / columns, (i: number): number => TOP + high - (stacked[i] / most) * high];
+      const [left, top] = [
+        (i: number): number => LEFT + (i * wide) / columns,
+        (i: number): number => TOP + high - (stacked[i] / most) * high,
+      ];
       context.beginPath();
       for (let i = 0; i < columns; i++) {
         context.lineTo(left(i), top(i));
@@ -201,14 +259,15 @@ export class Timeline {
   /** For each column of pixels the operation at which most is alive. */
   private peaks(columns: number): Int32Array {
     const { count } = this.app.run;
-    const found = new Int32Array(columns);
+    const results = new Int32Array(columns);
     for (let i = 0; i < columns; i++) {
       const from = Math.floor((i * count) / columns);
       const to = Math.max(from + 1, Math.floor(((i + 1) * count) / columns));
-      found[i] = from;
-      for (let node = from; node < to; node++) if (this.memory!.total[node] > this.memory!.total[found[i]]) found[i] = node;
+      results[i] = from;
+      for (let node = from; node < to; node++)
+        if (this.memory!.total[node] > this.memory!.total[results[i]]) results[i] = node;
     }
-    return found;
+    return results;
   }
 
   private axes(context: CanvasRenderingContext2D, width: number, high: number, most: number): void {

@@ -1,10 +1,9 @@
 /** What is drawn: boxes for operations, calls of modules and repeats; each makes its children when first asked. */
 
-import { wasText } from "../data/moved.ts";
+import { wasText } from "../data/renamed.ts";
 import { isRecomputed, isRepeated } from "../data/recomputed.ts";
-import type { Run } from "../data/run.ts";
-import { cut, type Stretch } from "./fold.ts";
-import { Hash, type Forest } from "./forest.ts";
+import type { Run, Stretch } from "../data/run.ts";
+import type { Forest } from "./forest.ts";
 
 export type Kind = "root" | "module" | "op" | "fold" | "step" | "bundle" | "input" | "output";
 
@@ -13,14 +12,15 @@ export type Opening = "closed" | "one" | "all";
 
 const MOST_IN_A_FRAME = 2500;
 const BUNDLE = 200;
-const SHARE_OF_ODD = 0.25; // more instances than this that differ, and they are not folded
 
 export class Box {
   readonly key: string;
   opening: Opening = "closed";
   shown = 0; // of a repeat that shows one instance: which
   count = 1;
-  odd: boolean = false; // an instance that differs from its siblings
+  odd = false; // an instance that differs from its siblings
+  oddInstances: readonly number[] = []; // of a repeat: the numbers of those that differ from the others
+  private offset = 0; // of what stands for a part of a call: its first element there
   private made: Box[] | null = null;
 
   constructor(
@@ -68,7 +68,8 @@ export class Box {
   private onlyViews: boolean | null = null;
 
   private hasOnlyViews(): boolean {
-    for (let place = this.start; place < this.end; place++) if (!this.run.isView(this.forest.order[place])) return false;
+    for (let position = this.start; position < this.end; position++)
+      if (!this.run.isView(this.forest.order[position])) return false;
     return this.end > this.start;
   }
 
@@ -81,7 +82,10 @@ export class Box {
 
   private isAgain(): boolean {
     if (this.kind === "input" || this.kind === "output" || this.kind === "root") return false;
-    return this.elements.length > 0 && this.elements.every((element) => (element < 0 ? isRecomputed(this.run, ~element) : isRepeated(this.run, element)));
+    return (
+      this.elements.length > 0 &&
+      this.elements.every((element) => (element < 0 ? isRecomputed(this.run, ~element) : isRepeated(this.run, element)))
+    );
   }
 
   /** What was checkpointed is marked, and not once more all that is in it. */
@@ -104,7 +108,9 @@ export class Box {
 
   /** What a selection of this box means: of a repeat that shows one instance, that instance. */
   get subject(): Box {
-    return this.kind === "fold" && this.opening === "one" ? this.children[Math.min(this.shown, this.children.length - 1)] : this;
+    return this.kind === "fold" && this.opening === "one"
+      ? this.children[Math.min(this.shown, this.children.length - 1)]
+      : this;
   }
 
   private makeChildren(): Box[] {
@@ -112,40 +118,68 @@ export class Box {
     if (!this.canOpen) return [];
     if (this.kind === "fold") return this.instances();
     const elements = this.kind === "step" || this.kind === "bundle" ? this.elements : forest.elements(this.scope);
-    const plain = this.kind === "step" ? singles(elements.length) : folds(forest, elements);
-    const above = this.kind === "module" || this.kind === "root" ? this.run.path(this.scope) : this.above;
-    if (plain.length > MOST_IN_A_FRAME) return bundles(plain).map((part) => this.bundle(elements, part));
+    const parts = this.kind === "step" ? filled([], elements.length) : this.parts(elements.length);
+    const { above } = this;
+    if (parts.length > MOST_IN_A_FRAME) return bundles(parts).map((part) => this.bundle(elements, part));
     const seen = new Map<string, number>();
-    const boxes = plain.map((stretch) => this.child(elements, stretch, above, seen));
-    return boxes;
+    return parts.map((stretch) => this.child(elements, stretch, above, seen));
+  }
+
+  /** The repeats in a call or in a part of one, and the single elements between them. */
+  private parts(length: number): Stretch[] {
+    const { offset } = this;
+    const inside = this.forest
+      .repeats(this.module?.scope ?? 0)
+      .filter(({ start }) => start >= offset && start < offset + length);
+    return filled(offset ? inside.map((stretch) => ({ ...stretch, start: stretch.start - offset })) : inside, length);
   }
 
   /** The path of the module that this is in, which labels leave out. */
   get above(): string {
-    let box: Box | null = this;
+    const { module } = this;
+    return module ? this.run.path(module.scope) : "";
+  }
+
+  /** The box of the module that this is, or is in. */
+  private get module(): Box | null {
+    if (this.kind === "module" || this.kind === "root") return this;
+    let box = this.parent;
     while (box && box.kind !== "module" && box.kind !== "root") box = box.parent;
-    return box ? this.run.path(box.scope) : "";
+    return box;
   }
 
   private bundle(elements: Int32Array, part: Stretch): Box {
     const inside = elements.subarray(part.start, part.start + part.period);
     const [from, to] = span(this.forest, inside);
-    const label = `${names(this.run, inside)}`;
+    const label = names(this.run, inside);
     const type = `${(to - from).toLocaleString("en-US")} operations`;
-    return new Box(this.forest, "bundle", this, inside, from, to, label, type, this.level + 1);
+    const box = new Box(this.forest, "bundle", this, inside, from, to, label, type, this.level + 1);
+    box.offset = this.offset + part.start;
+    return box;
   }
 
-  private child(elements: Int32Array, { start, period, times }: Stretch, above: string, seen: Map<string, number>): Box {
+  private child(
+    elements: Int32Array,
+    { start, period, times, odd }: Stretch,
+    above: string,
+    seen: Map<string, number>,
+  ): Box {
     const { forest, run } = this;
     const inside = elements.subarray(start, start + period * times);
     const [from, to] = span(forest, inside);
     const level = this.level + 1;
     if (times > 1) {
       const first = inside[0];
-      const label = period > 1 ? names(run, inside.subarray(0, period)) : first < 0 ? spanLabel(run, inside, above) : run.name(first);
+      const label =
+        period > 1
+          ? names(run, inside.subarray(0, period))
+          : first < 0
+            ? spanLabel(run, inside, above)
+            : run.name(first);
       const type = period > 1 ? `${period} steps` : first < 0 ? typeLabel(run, ~first) : "";
       const box = new Box(forest, "fold", this, inside, from, to, label, type, level, period);
       box.count = times;
+      box.oddInstances = odd;
       return box;
     }
     const element = inside[0];
@@ -168,9 +202,12 @@ export class Box {
     const { forest, period, run } = this;
     const above = this.above;
     const boxes: Box[] = [];
-    const isOnce = period === 1 && this.recomputed && new Set(this.elements.map((element) => run.scopeModule[~element])).size === this.count;
-    for (let place = 0; place < this.elements.length; place += period) {
-      const inside = this.elements.subarray(place, place + period);
+    const isOnce =
+      period === 1 &&
+      this.recomputed &&
+      new Set(this.elements.map((element) => run.scopeModule[~element])).size === this.count;
+    for (let index = 0; index < this.elements.length; index += period) {
+      const inside = this.elements.subarray(index, index + period);
       const [from, to] = span(forest, inside);
       if (period === 1 && inside[0] < 0) {
         const call = run.scopeCall[~inside[0]];
@@ -183,15 +220,25 @@ export class Box {
         boxes.push(new Box(forest, "step", this, inside, from, to, label, names(run, inside), this.level, period));
       }
     }
-    const odd = oddOnes(boxes.map((box) => fingerprint(box)));
-    boxes.forEach((box, place) => (box.odd = odd.has(place)));
+    for (const index of this.oddInstances) boxes[index].odd = true;
     return boxes;
   }
 
   /** In a comparison, what the module or all of the modules were called before; empty where that is what they are called now. */
   get was(): string {
-    if (!this.run.data.compare || (this.kind !== "module" && this.kind !== "fold") || this.period > 1 || this.elements[0] >= 0) return "";
-    return wasText(this.run, Array.from(this.elements, (element) => ~element), this.parent?.above ?? "", joinedLabels);
+    if (
+      !this.run.data.compare ||
+      (this.kind !== "module" && this.kind !== "fold") ||
+      this.period > 1 ||
+      this.elements[0] >= 0
+    )
+      return "";
+    return wasText(
+      this.run,
+      Array.from(this.elements, (element) => ~element),
+      this.parent?.above ?? "",
+      joinedLabels,
+    );
   }
 
   /** In a comparison: 0 the same, 1 added, 2 removed, 3 changed or some of each. */
@@ -200,21 +247,15 @@ export class Box {
   }
 
   private found: number | null = null;
-  private oddOnes: number[] | null = null;
 
   private findDifference(difference: ArrayLike<number>): number {
-    let found = -1;
-    for (let place = this.start; place < this.end; place++) {
-      const one = difference[this.forest.order[place]];
-      if (found >= 0 && found !== one) return 3;
-      found = one;
+    let result = -1;
+    for (let position = this.start; position < this.end; position++) {
+      const amount = difference[this.forest.order[position]];
+      if (result >= 0 && result !== amount) return 3;
+      result = amount;
     }
-    return Math.max(0, found);
-  }
-
-  /** The numbers of the instances that are not like most of them. */
-  get oddInstances(): number[] {
-    return this.kind === "fold" ? (this.oddOnes ??= this.children.flatMap((box, place) => (box.odd ? [place] : []))) : [];
+    return Math.max(0, result);
   }
 }
 
@@ -224,89 +265,31 @@ export function rootBox(forest: Forest): Box {
   return box;
 }
 
-/** What a box does, as a number: operators, shapes, and so on down. */
-function fingerprint(box: Box): number {
-  const hash = new Hash();
-  hash.begin(1);
-  for (const element of box.elements) {
-    if (element >= 0) hash.add(box.forest.nodeKey(element, true));
-    else {
-      hash.add(box.forest.strict[~element] % 4294967296);
-      hash.add(box.forest.strict[~element] / 4294967296);
-    }
+/** Repeats, and each element that is in none of them by itself. */
+function filled(repeats: readonly Stretch[], length: number): Stretch[] {
+  const results: Stretch[] = [];
+  let start = 0;
+  const singles = (to: number): void => {
+    for (; start < to; start++) results.push({ start, period: 1, times: 1, odd: [] });
+  };
+  for (const stretch of repeats) {
+    singles(stretch.start);
+    results.push(stretch);
+    start += stretch.period * stretch.times;
   }
-  return hash.end();
-}
-
-function oddOnes(keys: number[]): Set<number> {
-  const counts = new Map<number, number>();
-  for (const key of keys) counts.set(key, (counts.get(key) ?? 0) + 1);
-  let most = keys[0];
-  for (const [key, count] of counts) if (count > (counts.get(most) ?? 0)) most = key;
-  const found = keys.flatMap((key, place) => (key === most ? [] : [place]));
-  return new Set(found.length * 2 > keys.length ? [] : found);
-}
-
-function singles(count: number): Stretch[] {
-  return Array.from({ length: count }, (_, start) => ({ start, period: 1, times: 1 }));
+  singles(length);
+  return results;
 }
 
 function bundles(parts: Stretch[]): Stretch[] {
   const size = Math.max(BUNDLE, Math.ceil(parts.length / BUNDLE));
-  const found: Stretch[] = [];
+  const results: Stretch[] = [];
   for (let at = 0; at < parts.length; at += size) {
     const last = parts[Math.min(at + size, parts.length) - 1];
-    found.push({ start: parts[at].start, period: last.start + last.period * last.times - parts[at].start, times: 1 });
+    const { start } = parts[at];
+    results.push({ start, period: last.start + last.period * last.times - start, times: 1, odd: [] });
   }
-  return found;
-}
-
-function folds(forest: Forest, elements: Int32Array): Stretch[] {
-  const { run } = forest;
-  const isCall = Uint8Array.from(elements, (element) => (element < 0 ? 1 : 0));
-  const strict = new Float64Array(elements.length);
-  const loose = new Float64Array(elements.length);
-  const stems: string[] = [];
-  const hash = new Hash();
-  const numbers = new Map<string, number>();
-  for (let i = 0; i < elements.length; i++) {
-    const element = elements[i];
-    if (element >= 0) {
-      const again = isRepeated(run, element) ? 0.5 : 0; // the other keys are whole numbers
-      strict[i] = forest.nodeKey(element, true) + again;
-      loose[i] = forest.nodeKey(element, false) + again;
-      continue;
-    }
-    const module = run.scopeModule[~element];
-    const path = run.tables.modules[module][0];
-    const dot = path.lastIndexOf(".");
-    const isNumbered = /^\d+$/.test(path.slice(dot + 1));
-    const again = isRecomputed(run, ~element) ? "\u0000again" : ""; // what ran once more is no neighbour of what ran first
-    const salt = (isNumbered ? path.slice(0, Math.max(0, dot)) : `\u0000${module}`) + again;
-    stems[i] = isNumbered ? `${salt}\u0000${run.tables.modules[module][1]}` : "";
-    if (!numbers.has(salt)) numbers.set(salt, numbers.size + 1);
-    for (const [into, from] of [[strict, isNumbered ? forest.strict : forest.loose], [loose, forest.loose]] as const) {
-      hash.begin(numbers.get(salt)!);
-      hash.add(from[~element] % 4294967296);
-      hash.add(from[~element] / 4294967296);
-      into[i] = -1 - hash.end();
-    }
-  }
-  admitOdd(strict, stems);
-  return cut(strict, loose, isCall);
-}
-
-/** Among numbered neighbours of one class, let the few that differ count as equal: they are marked, not torn out. */
-function admitOdd(keys: Float64Array, stems: string[]): void {
-  for (let from = 0; from < keys.length; ) {
-    let to = from + 1;
-    while (stems[from] && to < keys.length && stems[to] === stems[from]) to += 1;
-    const odd = to - from >= 5 ? oddOnes(Array.from(keys.subarray(from, to))) : new Set<number>();
-    if (odd.size && odd.size <= (to - from) * SHARE_OF_ODD && !odd.has(0) && !odd.has(to - from - 1)) {
-      for (const place of odd) keys[from + place] = keys[from];
-    }
-    from = to;
-  }
+  return results;
 }
 
 function span(forest: Forest, elements: Int32Array): [number, number] {
@@ -332,7 +315,11 @@ function names(run: Run, elements: Int32Array): string {
 /** A module by its path below what it is in; a call of a function by the function's name. */
 function shortLabel(run: Run, scope: number, above: string): string {
   const [path, type, kind] = run.module(scope);
-  if (kind === "function") return functionName(run, scope).replace(/^aten\.(\w+)\.\w+$/, "$1").split(".").pop()!;
+  if (kind === "function")
+    return functionName(run, scope)
+      .replace(/^aten\.(\w+)\.\w+$/, "$1")
+      .split(".")
+      .pop()!;
   if (!path) return type;
   return above && path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
 }
@@ -364,9 +351,9 @@ function spanLabel(run: Run, elements: Int32Array, above: string): string {
 /** Names that end in a number as one: `blocks.0–2`. */
 function joinedLabels(all: string[]): string {
   const labels = new Set(all);
-  const found = [...labels].map((label) => /^(.*?)(\d+)$/.exec(label)).filter((match) => match !== null);
-  if (labels.size === 1 || !found.length) return [...labels][0];
-  return found[found.length - 1][1] + numbersText(found.map((match) => Number(match[2])));
+  const results = [...labels].map((label) => /^(.*?)(\d+)$/.exec(label)).filter((match) => match !== null);
+  if (labels.size === 1 || !results.length) return [...labels][0];
+  return results[results.length - 1][1] + numbersText(results.map((match) => Number(match[2])));
 }
 
 const MOST_RUNS = 4;

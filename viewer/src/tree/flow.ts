@@ -33,7 +33,9 @@ export function flowOf(items: Item[], frames: Frame[], edges: Edge[], fixed: boo
     const [frame, a, b] = [meetings.frame[edge], meetings.from[edge], meetings.to[edge]];
     return frame >= 0 && order[frame][a] > order[frame][b];
   };
-  edges.forEach((_, edge) => { if (isWrong(edge)) wrong.add(meetings.frame[edge]); });
+  edges.forEach((_, edge) => {
+    if (isWrong(edge)) wrong.add(meetings.frame[edge]);
+  });
   if (!wrong.size) return { order, against };
   const pairs = new Map<number, [number, number][]>([...(fixed ? [] : wrong)].map((frame) => [frame, []]));
   edges.forEach((_, edge) => pairs.get(meetings.frame[edge])?.push([meetings.from[edge], meetings.to[edge]]));
@@ -47,7 +49,11 @@ function began({ box }: Item): number {
 }
 
 function meetingsOf(items: Item[], frames: Frame[], edges: Edge[]): Meetings {
-  const found = { frame: new Int32Array(edges.length).fill(-1), from: new Int32Array(edges.length), to: new Int32Array(edges.length) };
+  const result = {
+    frame: new Int32Array(edges.length).fill(-1),
+    from: new Int32Array(edges.length),
+    to: new Int32Array(edges.length),
+  };
   edges.forEach(({ source, target, hub }, edge) => {
     if (hub) return;
     let [a, b] = [items[source], items[target]];
@@ -55,9 +61,9 @@ function meetingsOf(items: Item[], frames: Frame[], edges: Edge[]): Meetings {
       if (frames[a.frame].depth >= frames[b.frame].depth) a = items[frames[a.frame].item];
       else b = items[frames[b.frame].item];
     }
-    [found.frame[edge], found.from[edge], found.to[edge]] = [a.frame, a.cell, b.cell];
+    [result.frame[edge], result.from[edge], result.to[edge]] = [a.frame, a.cell, b.cell];
   });
-  return found;
+  return result;
 }
 
 /** The order in which each cell comes after those that it takes from, and else as it was. */
@@ -68,7 +74,7 @@ function reordered(order: Int32Array, pairs: [number, number][]): Int32Array {
   for (const [a, b] of pairs) if (circle[a] !== circle[b] || order[a] < order[b]) before[b].push(a);
   const sorted = Array.from({ length: count }, (_, cell) => cell).sort((a, b) => order[a] - order[b] || a - b);
   const places = sorted.map((cell) => order[cell]); // the same numbers, given out anew
-  const found = new Int32Array(count);
+  const results = new Int32Array(count);
   const seen = new Uint8Array(count);
   let next = 0;
   for (const first of sorted) {
@@ -78,7 +84,7 @@ function reordered(order: Int32Array, pairs: [number, number][]): Int32Array {
       const top = stack[stack.length - 1];
       const [cell, at] = top;
       if (at === before[cell].length) {
-        found[cell] = places[next++];
+        results[cell] = places[next++];
         stack.pop();
         continue;
       }
@@ -89,7 +95,7 @@ function reordered(order: Int32Array, pairs: [number, number][]): Int32Array {
       stack.push([other, 0]);
     }
   }
-  return found;
+  return results;
 }
 
 /** For each cell the circle that it is part of, by number: cells from each of which bytes reach the other (Tarjan's way). */
@@ -121,7 +127,7 @@ function circlesOf(count: number, pairs: [number, number][]): Int32Array {
       stack.pop();
       if (stack.length) low[stack[stack.length - 1][0]] = Math.min(low[stack[stack.length - 1][0]], low[cell]);
       if (low[cell] < number[cell]) continue;
-      for (let last = -1; last !== cell; ) {
+      for (let last = -1; last !== cell;) {
         last = open.pop()!;
         circle[last] = circles;
       }

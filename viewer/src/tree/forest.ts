@@ -5,7 +5,8 @@
  * a position in one of several equal calls has its counterpart in each of the others at the same distance.
  */
 
-import { SHAPE, type Run } from "../data/run.ts";
+import type { Run, Stretch } from "../data/run.ts";
+import { Kind } from "../data/schema.gen.ts";
 
 export class Forest {
   /** By position, the operation; by operation, the position or -1. */
@@ -17,27 +18,30 @@ export class Forest {
   /** What each call holds: operations, and ~call for calls. */
   readonly elementStart: Int32Array;
   readonly element: Int32Array;
-  /** Fingerprints of calls: equal if the same operators ran in the same order; strict: with the same shapes. */
-  readonly strict: Float64Array;
-  readonly loose: Float64Array;
   readonly total: number;
-  private readonly sums = new Map<string, { sum: Float64Array; unknown: Int32Array | null; known: Int32Array | null }>();
+  private readonly sums = new Map<
+    string,
+    { sum: Float64Array; unknown: Int32Array | null; known: Int32Array | null }
+  >();
   private readonly edgeLists = new Map<boolean, Edges>();
 
-  constructor(readonly run: Run, readonly phases: readonly number[]) {
+  constructor(
+    readonly run: Run,
+    readonly phases: readonly number[],
+  ) {
     const inside = (node: number): boolean => phases.includes(run.nodePhase[node]);
     const scopes = run.scopes;
     const seen = new Uint8Array(scopes);
     const counts = new Int32Array(scopes + 1);
     if (scopes) seen[0] = 1;
-    const visit = (node: number, found: (owner: number, element: number) => void): void => {
+    const visit = (node: number, result: (owner: number, element: number) => void): void => {
       const chain: number[] = [];
       for (let scope = run.nodeScope[node]; scope >= 0 && !seen[scope]; scope = run.scopeParent[scope]) {
         seen[scope] = 1;
         chain.push(scope);
       }
-      for (let i = chain.length - 1; i >= 0; i--) found(Math.max(0, run.scopeParent[chain[i]]), ~chain[i]);
-      found(run.nodeScope[node], node);
+      for (let i = chain.length - 1; i >= 0; i--) result(Math.max(0, run.scopeParent[chain[i]]), ~chain[i]);
+      result(run.nodeScope[node], node);
     };
     let total = 0;
     for (let node = 0; node < run.count; node++) {
@@ -60,103 +64,76 @@ export class Forest {
     this.start = new Int32Array(scopes);
     this.end = new Int32Array(scopes);
     this.walk();
-    this.strict = new Float64Array(scopes);
-    this.loose = new Float64Array(scopes);
-    this.fingerprint();
   }
 
   elements(scope: number): Int32Array {
     return this.element.subarray(this.elementStart[scope], this.elementStart[scope + 1]);
   }
 
+  /** The repeated stretches among the elements of a call, from left to right. */
+  repeats(scope: number): readonly Stretch[] {
+    this.stretches ??= this.run.stretches(this.phases);
+    return this.stretches.get(scope) ?? [];
+  }
+
+  private stretches: Map<number, Stretch[]> | null = null;
+
   private walk(): void {
     if (!this.run.scopes) return;
     const stack = [0];
     const at = [this.elementStart[0]];
-    let place = 0;
+    let position = 0;
     while (stack.length) {
       const scope = stack[stack.length - 1];
       const next = at[at.length - 1]++;
       if (next === this.elementStart[scope + 1]) {
-        this.end[scope] = place;
+        this.end[scope] = position;
         stack.pop();
         at.pop();
       } else if (this.element[next] >= 0) {
-        this.position[this.element[next]] = place;
-        this.order[place++] = this.element[next];
+        this.position[this.element[next]] = position;
+        this.order[position++] = this.element[next];
       } else {
         const inner = ~this.element[next];
-        this.start[inner] = place;
+        this.start[inner] = position;
         stack.push(inner);
         at.push(this.elementStart[inner]);
       }
     }
   }
 
-  private fingerprint(): void {
-    const run = this.run;
-    const kinds = numbered(run.tables.modules.map((row) => `${row[1]}\u0000${row[2]}`));
-    const shapes = numbered(run.tables.types.map((row) => `${row[0]}${row[1].join(",")}`));
-    const hash = new Hash();
-    for (let scope = run.scopes - 1; scope >= 0; scope--) {
-      for (const [found, strict] of [[this.strict, true], [this.loose, false]] as const) {
-        hash.begin(kinds[run.scopeModule[scope]]);
-        for (let at = this.elementStart[scope]; at < this.elementStart[scope + 1]; at++) {
-          const element = this.element[at];
-          if (element < 0) {
-            hash.add(found[~element] % 4294967296);
-            hash.add(found[~element] / 4294967296);
-          } else {
-            hash.add(this.nodeKey(element, strict, shapes));
-          }
-        }
-        found[scope] = hash.end();
-      }
-    }
-    this.shapes = shapes;
-  }
-
-  private shapes!: Int32Array;
-
-  /** A number that is equal for operations that do the same. */
-  nodeKey(node: number, strict: boolean, shapes: Int32Array = this.shapes): number {
-    const run = this.run;
-    const name = run.opIds[run.nodeCall[node]];
-    if (!strict) return name;
-    const out = run.outStart[node];
-    const shape = out < run.outStart[node + 1] ? shapes[run.valueType[run.outValue[out]]] + 1 : 0;
-    const difference = run.difference ? run.difference[node] : 0;
-    return (name * 65599 + shape) * 4 + difference;
-  }
-
   /** The sum of a metric over a range of positions; in a comparison, what is not in the run that it is of counts for nothing. */
   sum(metric: string, from: number, to: number): Sum | null {
-    let found = this.sums.get(metric);
-    if (!found) {
+    let result = this.sums.get(metric);
+    if (!result) {
       const column = this.run.metrics.get(metric);
       if (!column || (column.along !== "node" && column.along !== "before")) return null;
       const sum = new Float64Array(this.total + 1);
       const unknown = column.known ? new Int32Array(this.total + 1) : null;
       const counted = column.known ? new Int32Array(this.total + 1) : null;
-      for (let place = 0; place < this.total; place++) {
-        const node = this.order[place];
+      for (let position = 0; position < this.total; position++) {
+        const node = this.order[position];
         const known = !column.known || column.known[node] === 1;
-        sum[place + 1] = sum[place] + (known ? column.values[node] : 0);
-        if (unknown) unknown[place + 1] = unknown[place] + (known || this.run.isAbsent(column, node) ? 0 : 1);
-        if (counted) counted[place + 1] = counted[place] + (known ? 1 : 0);
+        sum[position + 1] = sum[position] + (known ? column.values[node] : 0);
+        if (unknown) unknown[position + 1] = unknown[position] + (known || this.run.isAbsent(column, node) ? 0 : 1);
+        if (counted) counted[position + 1] = counted[position] + (known ? 1 : 0);
       }
-      found = { sum, unknown, known: counted };
-      this.sums.set(metric, found);
+      result = { sum, unknown, known: counted };
+      this.sums.set(metric, result);
     }
-    const { sum, unknown, known } = found;
-    return { total: sum[to] - sum[from], unknown: unknown ? unknown[to] - unknown[from] : 0, known: known ? known[to] - known[from] : to - from };
+    const { sum, unknown, known } = result;
+    return {
+      total: sum[to] - sum[from],
+      unknown: unknown ? unknown[to] - unknown[from] : 0,
+      known: known ? known[to] - known[from] : to - from,
+    };
   }
 
   /** Every passing of bytes from position to position; with `through`, views are looked through. */
   edges(through: boolean): Edges {
-    let found = this.edgeLists.get(through);
-    if (!found) this.edgeLists.set(through, (found = this.listEdges(through)));
-    return found;
+    let result = this.edgeLists.get(through);
+    if (!result) this.edgeLists.set(through, (result = this.listEdges(through)));
+    return result;
   }
 
   private listEdges(through: boolean): Edges {
@@ -168,18 +145,18 @@ export class Forest {
     const add = (from: number, node: number): void => {
       const origin = root ? root[from] : from;
       const producer = run.producer[origin];
-      const place = producer >= 0 ? this.position[producer] : -1;
-      if (producer >= 0 && place < 0) return; // from another phase
-      if (place === this.position[node]) return;
-      source.push(producer >= 0 ? place : ~origin);
+      const position = producer >= 0 ? this.position[producer] : -1;
+      if (producer >= 0 && position < 0) return; // from another phase
+      if (position === this.position[node]) return;
+      source.push(producer >= 0 ? position : ~origin);
       target.push(this.position[node]);
       value.push(from);
     };
-    for (let place = 0; place < this.total; place++) {
-      const node = this.order[place];
+    for (let index = 0; index < this.total; index++) {
+      const node = this.order[index];
       if (through && run.isView(node)) continue;
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
-        if (run.inKind[row] !== SHAPE) add(run.inValue[row], node);
+        if (run.inKind[row] !== Kind.SHAPE) add(run.inValue[row], node);
       }
       for (const before of run.readBefore(node)) add(before, node);
       for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) {
@@ -208,36 +185,4 @@ export interface Edges {
   source: Int32Array;
   target: Int32Array;
   value: Int32Array;
-}
-
-/** Two 32-bit streams joined into one number of 53 bits. */
-export class Hash {
-  private a = 0;
-  private b = 0;
-
-  begin(seed: number): void {
-    this.a = Math.imul(seed ^ 0x9e3779b9, 0x85ebca6b);
-    this.b = Math.imul(seed ^ 0x7f4a7c15, 0xc2b2ae35);
-  }
-
-  add(number: number): void {
-    const n = number | 0;
-    this.a = Math.imul((this.a ^ n) + 0x165667b1, 0x27d4eb2f);
-    this.a ^= this.a >>> 15;
-    this.b = Math.imul((this.b ^ (n + 0x51ed270b)) + 0x2545f491, 0x9e3779b1);
-    this.b ^= this.b >>> 13;
-  }
-
-  end(): number {
-    return (this.a >>> 0) * 2097152 + (this.b & 0x1fffff);
-  }
-}
-
-function numbered(items: string[]): Int32Array {
-  const numbers = new Map<string, number>();
-  return Int32Array.from(items, (item) => {
-    let number = numbers.get(item);
-    if (number === undefined) numbers.set(item, (number = numbers.size));
-    return number;
-  });
 }

@@ -5,7 +5,7 @@
  * take from outside or hand out is drawn at their counterparts; what one instance hands to the next is not.
  */
 
-import { ROLES } from "../data/run.ts";
+import { Phase, Role, ROLES } from "../data/schema.gen.ts";
 import type { FrameSpec } from "../layout/frames.ts";
 import { Box } from "./box.ts";
 import { FIRST, flowOf, LAST, type Flow } from "./flow.ts";
@@ -60,9 +60,9 @@ export interface Picture {
 export interface Options {
   views: boolean;
   up: boolean;
-  measure(box: Box): { w: number; h: number };
+  measure: (box: Box) => { w: number; h: number };
   header: number;
-  headerWidth(box: Box): number;
+  headerWidth: (box: Box) => number;
 }
 
 const MANY_READERS = 7;
@@ -90,7 +90,14 @@ export function compose(root: Box, options: Options): Picture {
   nameHubs(items, edges);
   const flow = flowOf(items, frames, edges, forest.phases.length > 1);
   const ports = route(items, frames, edges, flow);
-  return { forest, items, frames, edges, leaf, specs: frames.map((frame, i) => spec(frame, i, items, frames, ports, flow.order[i], options)) };
+  return {
+    forest,
+    items,
+    frames,
+    edges,
+    leaf,
+    specs: frames.map((frame, i) => spec(frame, i, items, frames, ports, flow.order[i], options)),
+  };
 }
 
 function add(items: Item[], frames: Frame[], box: Box, frame: number): number {
@@ -127,7 +134,8 @@ function collect(root: Box, items: Item[], frames: Frame[], leaf: Int32Array, fo
   for (let i = copies.length - 1; i >= 0; i--) {
     const [box, shown] = copies[i]; // inner folds come later, and are copied first
     for (const other of box.children) {
-      if (other !== shown && other.operations === shown.operations) leaf.copyWithin(other.start, shown.start, shown.end);
+      if (other !== shown && other.operations === shown.operations)
+        leaf.copyWithin(other.start, shown.start, shown.end);
     }
   }
 }
@@ -141,12 +149,18 @@ function foldsAt(forest: Forest, folds: Fold[]): Int32Array | null {
 }
 
 function connect(
-  forest: Forest, root: Box, items: Item[], frames: Frame[], leaf: Int32Array, folds: Fold[], options: Options,
+  forest: Forest,
+  root: Box,
+  items: Item[],
+  frames: Frame[],
+  leaf: Int32Array,
+  folds: Fold[],
+  options: Options,
 ): Edge[] {
   const { source, target, value } = forest.edges(!options.views);
   const at = foldsAt(forest, folds);
   const outside = outsideItems(forest, root, items, frames, source);
-  const found = new Map<number, Edge>();
+  const results = new Map<number, Edge>();
   const edges: Edge[] = [];
   for (let i = 0; i < source.length; i++) {
     const from = source[i];
@@ -155,11 +169,11 @@ function connect(
     if (a === b || a < 0 || b < 0) continue;
     if (at && from >= 0 && apart(from, target[i], at, folds)) continue;
     const key = a * MOST_ITEMS + b;
-    const known = found.get(key);
+    const known = results.get(key);
     if (known) known.count += 1;
     else {
       const edge = { source: a, target: b, value: value[i], count: 1, hub: false, lines: [] };
-      found.set(key, edge);
+      results.set(key, edge);
       edges.push(edge);
     }
   }
@@ -192,57 +206,83 @@ function instance(starts: Int32Array, position: number): number {
 
 /** Items for the inputs of the run: one each, or one for all where they are many. */
 function outsideItems(
-  forest: Forest, root: Box, items: Item[], frames: Frame[], source: Int32Array,
+  forest: Forest,
+  root: Box,
+  items: Item[],
+  frames: Frame[],
+  source: Int32Array,
 ): Map<number, number> | null {
-  if (!forest.phases.includes(0)) return null;
+  if (!forest.phases.includes(Phase.FORWARD)) return null;
   const { run } = forest;
   const values = givenValues(run, source);
   const sorted = [...values].sort((a, b) => a - b);
-  const found = new Map<number, number>();
+  const results = new Map<number, number>();
   const together = sorted.length > MOST_INPUTS;
   let number = -1;
   for (const value of sorted) {
     if (number < 0 || !together) {
-      const label = together ? `${sorted.length} inputs` : run.valueName[value] >= 0 ? run.valueLabel(value) : `from outside ${run.valueLabel(value)}`;
-      const box = new Box(forest, "input", root, Int32Array.of(value), -1, -1, label, together ? "" : run.typeText(value), 0);
+      const label = together
+        ? `${sorted.length} inputs`
+        : run.valueName[value] >= 0
+          ? run.valueLabel(value)
+          : `from outside ${run.valueLabel(value)}`;
+      const box = new Box(
+        forest,
+        "input",
+        root,
+        Int32Array.of(value),
+        -1,
+        -1,
+        label,
+        together ? "" : run.typeText(value),
+        0,
+      );
       number = add(items, frames, box, 0);
     }
-    found.set(value, number);
+    results.set(value, number);
   }
-  return found;
+  return results;
 }
 
 /** What the run was given; of a recorded stretch of a program that names no inputs, the tensors it found outside. */
 function givenValues(run: Forest["run"], source: Int32Array): Set<number> {
-  const [input, constant] = [ROLES.indexOf("input"), ROLES.indexOf("constant")];
-  const found = new Set<number>();
-  for (const from of source) if (from < 0 && run.valueRole[~from] === input) found.add(~from);
-  if (found.size || run.valueRole.includes(input)) return found;
-  for (const from of source) if (from < 0 && run.valueRole[~from] === constant && run.type(~from)[1].some((size) => size > 1)) found.add(~from);
-  return found;
+  const [input, constant] = [Role.INPUT, Role.CONSTANT];
+  const results = new Set<number>();
+  for (const from of source) if (from < 0 && run.valueRole[~from] === input) results.add(~from);
+  if (results.size || run.valueRole.includes(input)) return results;
+  for (const from of source)
+    if (from < 0 && run.valueRole[~from] === constant && run.type(~from)[1].some((size) => size > 1))
+      results.add(~from);
+  return results;
 }
 
 function addOutputs(
-  forest: Forest, root: Box, items: Item[], frames: Frame[], leaf: Int32Array, edges: Edge[], options: Options,
+  forest: Forest,
+  root: Box,
+  items: Item[],
+  frames: Frame[],
+  leaf: Int32Array,
+  edges: Edge[],
+  options: Options,
 ): void {
   const { run } = forest;
-  if (!forest.phases.includes(0)) return;
+  if (!forest.phases.includes(Phase.FORWARD)) return;
   const root_ = options.views ? null : run.roots;
   const start = run.columns.get("result_start");
   const values = run.columns.get("result_value");
   if (!start || !values) return;
-  const made = new Map<number, { label: string; value: number; count: number }>();
+  const outputs = new Map<number, { label: string; value: number; count: number }>();
   run.tables.results.forEach(([name, kind], row) => {
     if (kind !== "output" || start[row] === start[row + 1]) return;
     const value = values[start[row]];
     const producer = run.producer[root_ ? root_[value] : value];
     if (producer >= 0 ? forest.position[producer] < 0 : KEPT.has(ROLES[run.valueRole[value]])) return; // made, or only kept, elsewhere
     const item = producer >= 0 && forest.position[producer] >= 0 ? leaf[forest.position[producer]] : -1;
-    const known = made.get(item);
+    const known = outputs.get(item);
     if (known) known.count += 1;
-    else made.set(item, { label: name, value, count: 1 });
+    else outputs.set(item, { label: name, value, count: 1 });
   });
-  for (const [item, { label, value, count }] of made) {
+  for (const [item, { label, value, count }] of outputs) {
     const text = count > 1 ? `${label} and ${count - 1} more` : label;
     const box = new Box(forest, "output", root, Int32Array.of(value), -1, -1, text, run.typeText(value), 0);
     const number = add(items, frames, box, 0);
@@ -294,13 +334,31 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
     }
     return cell;
   };
-  const line = (edge: Edge, sides: [number, number], frame: number, from: number, to: number, label: boolean, arrow: boolean): void => {
-    const shared = crowded && items[frames[frame].items[from]]?.own >= 0 && crowded[items[frames[frame].items[from]].own];
+  const line = (
+    edge: Edge,
+    sides: [number, number],
+    frame: number,
+    from: number,
+    to: number,
+    label: boolean,
+    arrow: boolean,
+  ): void => {
+    const shared =
+      crowded && items[frames[frame].items[from]]?.own >= 0 && crowded[items[frames[frame].items[from]].own];
     const key = shared ? -1 - (from * 1_048_576 + to) : edge.source * 1_048_576 + to; // where a source's bytes come from is one cell in every frame
     let number = lineOf[frame].get(key);
     if (number === undefined) {
       number = frames[frame].lines.length;
-      frames[frame].lines.push({ source: edge.source, from, to, value: edge.value, label, arrow, exit: sides[0], entry: sides[1] });
+      frames[frame].lines.push({
+        source: edge.source,
+        from,
+        to,
+        value: edge.value,
+        label,
+        arrow,
+        exit: sides[0],
+        entry: sides[1],
+      });
       lineOf[frame].set(key, number);
     }
     edge.lines.push(frame, number);
@@ -335,17 +393,19 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
 
 /** Repeats of very many that have nothing to do with one another: with a line to each, all would stand in one endless row. */
 function crowdedFrames(items: Item[], frames: Frame[], edges: Edge[]): boolean[] | null {
-  const found = frames.map(({ item, items: cells }) => item >= 0 && items[item].box.kind === "fold" && cells.length > PARALLEL);
-  if (!found.includes(true)) return null;
+  const results = frames.map(
+    ({ item, items: cells }) => item >= 0 && items[item].box.kind === "fold" && cells.length > PARALLEL,
+  );
+  if (!results.includes(true)) return null;
   for (const { source, target } of edges) {
     let [a, b] = [items[source].frame, items[target].frame];
     while (a !== b) {
       if (frames[a].depth >= frames[b].depth) a = frames[a].parent;
       else b = frames[b].parent;
     }
-    found[a] = false; // they hand something to each other
+    results[a] = false; // they hand something to each other
   }
-  return found;
+  return results;
 }
 
 const portsOf = new WeakMap<Frame[], Map<number, number>>();
@@ -354,7 +414,15 @@ function portKey(frame: number, edge: number, source: number): number {
   return (frame * 4 + edge) * MOST_ITEMS + source;
 }
 
-function spec(frame: Frame, number: number, items: Item[], frames: Frame[], ports: Ports, placed: Int32Array, options: Options): FrameSpec {
+function spec(
+  frame: Frame,
+  number: number,
+  items: Item[],
+  frames: Frame[],
+  ports: Ports,
+  placed: Int32Array,
+  options: Options,
+): FrameSpec {
   const count = frame.items.length;
   const portOf = portsOf.get(frames)!;
   const w = new Float64Array(count).fill(8);
@@ -379,7 +447,11 @@ function spec(frame: Frame, number: number, items: Item[], frames: Frame[], port
     child[cell] >= 0 ? (portOf.get(portKey(child[cell], side, source)) ?? -1) : -1;
   const { lines } = frame;
   return {
-    w, h, order, edge, child,
+    w,
+    h,
+    order,
+    edge,
+    child,
     src: Int32Array.from(lines, (line) => line.from),
     dst: Int32Array.from(lines, (line) => line.to),
     key: Int32Array.from(lines, (line) => line.source),

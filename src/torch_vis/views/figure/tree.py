@@ -16,20 +16,11 @@ import numpy as np
 
 from torch_vis.graph import Graph
 from torch_vis.graph.call import short_name
-from torch_vis.graph.repeats import (
-    LONG_PERIODS,
-    LONG_WORK,
-    PERIODS,
-    Elements,
-    Stretch,
-    mix,
-    stretches,
-)
+from torch_vis.graph.repeats import ROOM, Elements, Stretch, repeated
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.views.text.notes import AGAIN
 
 Depth = int | Literal["auto"] | None
-ROOM = 44  # boxes that a person takes in at once; "auto" opens modules while they are no more
 MOST_IN_A_FRAME = 80  # beyond, neighbours are put together
 SPOKEN = {"_local_scalar_dense": "item", "_to_copy": "to", "_unsafe_view": "view"}  # as a program writes them
 MOST_RUNS = 4  # of numbers that follow one another; of more only the ends are named
@@ -72,7 +63,7 @@ class Tree:
 
 def grow(graph: Graph, phase: int, depth: Depth) -> Tree:
     """The tree of one phase, opened to a depth: an integer, None for everything, "auto" for what is readable."""
-    elements = Elements(graph, phase)
+    elements = Elements(graph, [phase])
     if depth != "auto":
         return _grow(graph, elements, phase, depth)
     best = _grow(graph, elements, phase, 0)
@@ -122,7 +113,7 @@ def _open(graph: Graph, tree: Tree, item: FigureItem) -> list[int]:
         level = item.level
     else:
         rows = tree.elements.of(~item.elements)
-        groups = _folds(graph, tree.elements, rows[0])
+        groups = _folds(tree.elements, rows[0])
         level = item.level + 1 if item.number >= 0 else 0
     above = graph.scope_paths[~int(item.elements[0])] if item.kind == "module" else None
     if len(groups) > MOST_IN_A_FRAME:
@@ -142,49 +133,17 @@ def _open(graph: Graph, tree: Tree, item: FigureItem) -> list[int]:
     return numbers
 
 
-def _folds(graph: Graph, elements: Elements, row: Any) -> list[Stretch]:
-    """A sequence of elements cut into single ones and repeated stretches.
-
-    Steps must agree in their shapes; but where that leaves more than a person can take in, only in their operators.
-    """
-    folds = _cut(row, _keys(graph, elements, row, strict=True), PERIODS)
-    if len(folds) > ROOM:
-        longest = min(LONG_PERIODS, LONG_WORK // len(row))
-        loose = _cut(row, _keys(graph, elements, row, strict=False), longest)
-        if len(loose) < len(folds):
-            return loose
-    return folds
-
-
-def _cut(row: Any, keys: Any, longest: int) -> list[Stretch]:
+def _folds(elements: Elements, row: Any) -> list[Stretch]:
+    """A sequence of elements cut into single ones and repeated stretches."""
+    strict, loose = (elements.keys(row, strict=kind) for kind in (True, False))
     cuts: list[Stretch] = []
     end = 0
-    for stretch in [*stretches(keys, row < 0, longest), Stretch(len(row), 1, 1)]:
+    for stretch in [*repeated(strict, loose, row < 0), Stretch(len(row), 1, 1)]:
         cuts.extend(Stretch(single, 1, 1) for single in range(end, stretch.start))
         if stretch.start < len(row):
             cuts.append(stretch)
         end = stretch.start + stretch.period * stretch.times
     return cuts
-
-
-def _keys(graph: Graph, elements: Elements, row: Any, *, strict: bool) -> Any:
-    is_call = row < 0
-    keys = np.empty(len(row), dtype=np.uint64)
-    of_node = elements.node_key if strict else elements.loose_node_key
-    keys[~is_call] = of_node[row[~is_call]]
-    keys[is_call] = [_call_key(graph, elements, scope, strict) for scope in (~row[is_call]).tolist()]
-    return keys
-
-
-def _call_key(graph: Graph, elements: Elements, scope: int, strict: bool) -> int:
-    """Equal for calls that may be folded: of one module, or of numbered neighbours with equal shapes inside."""
-    module = int(graph.scope_module[scope])
-    stem, _, number = graph.modules[module].path.rpartition(".")
-    if number.isdigit():
-        key, salt = (elements.strict if strict else elements.loose)[scope], hash(stem)
-    else:
-        key, salt = elements.loose[scope], module
-    return int(mix(np.array([key]) ^ np.array([salt & 0x7FFFFFFFFFFFFFFF], dtype=np.uint64))[0])
 
 
 def _bundled(groups: list[Stretch]) -> list[Stretch]:

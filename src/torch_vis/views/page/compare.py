@@ -10,6 +10,7 @@ import numpy as np
 from torch_vis.graph import Metrics
 from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.metrics import METRIC_INFO
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.union import ADDED, CHANGED, REMOVED, SAME, UnionGraph
@@ -18,7 +19,7 @@ from torch_vis.views.page.payload import payload, plain_meta
 from torch_vis.views.text.breaks import Breaks
 
 # Metrics of which the page has the figures of A as well.
-COMPARED = ("time_ns", "alloc_bytes", "flops", "moved_bytes", "parameters")
+COMPARED = tuple(info.difference_of for info in METRIC_INFO.values() if info.difference_of)
 
 
 def save_comparison(

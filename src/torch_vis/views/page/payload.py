@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from torch_vis.graph import Graph
 from torch_vis.graph.call import short_name
 from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.record import Run
+from torch_vis.graph.repeats import Elements, folds
 from torch_vis.graph.schema import COLUMNS
 from torch_vis.ops.families import figure_family
 from torch_vis.ops.schemas import argument_names
@@ -44,7 +48,8 @@ def payload(
         if column.known is not None:
             columns[f"known:{name}"] = column.known
     uses, lines = memory_columns(graph, metrics)
-    directory, text = pack({**columns, **lines})
+    status = metrics["difference"].values if "difference" in metrics else None
+    directory, text = pack({**columns, **lines, **fold_columns(graph, again, status)})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
     names = [short_name(call.op) for call in graph.calls]
@@ -62,6 +67,29 @@ def payload(
         "tables": tables,
         **more,
     }, text
+
+
+def fold_columns(graph: Graph, recomputed: Any, status: Any) -> dict[str, Any]:
+    """What the page draws as one: the repeated stretches of every scope, for each phase alone and for all together.
+
+    One row for each stretch: the phases as bits, the scope, and among its elements the first, how many make a step, and
+    how many steps there are; then the instances that differ from the others, by the stretch that they are in.
+    """
+    present = np.unique(graph.node_phase).tolist()
+    views = [[phase] for phase in present] + ([present] if len(present) > 1 else [])
+    parts: list[tuple[Any, ...]] = []
+    count = 0
+    for phases in views:
+        found = folds(Elements(graph, phases, recomputed=recomputed, status=status))
+        bits = np.full(len(found.scope), sum(1 << phase for phase in phases))
+        parts.append((bits, *found[:4], found.odd_fold + count, found.odd_instance))
+        count += len(found.scope)
+    names = ("phases", "scope", "start", "period", "times", "odd", "odd_instance")
+    empty = np.empty(0, dtype=np.int64)
+    return {
+        f"fold_{name}": np.concatenate([empty, *(part[number] for part in parts)])
+        for number, name in enumerate(names)
+    }
 
 
 def plain_meta(meta: Mapping[str, Any]) -> dict[str, Any]:

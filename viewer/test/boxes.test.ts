@@ -1,14 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { numbersText, rootBox, type Box } from "../src/tree/box.ts";
-import { stretches } from "../src/tree/fold.ts";
 import { Forest } from "../src/tree/forest.ts";
-import { openAll, openAtFirst, wayTo } from "../src/tree/openings.ts";
+import { openAll, openAtFirst, wayTo } from "../src/tree/expansion.ts";
 import { compose, type Picture } from "../src/tree/picture.ts";
-import { compared, makeRun, tower } from "./samples.ts";
+import { compared, makeRun, setFolds, tower } from "./samples.ts";
 
 const options = { views: false, up: false, measure: () => ({ w: 100, h: 40 }), header: 30, headerWidth: () => 0 };
-const calls = (count: number): Uint8Array => new Uint8Array(count).fill(1);
 
 function edgesOf(picture: Picture): string[] {
   const name = (item: number): string => picture.items[item].box.label;
@@ -20,21 +18,16 @@ function netOf(run: ReturnType<typeof tower>): { root: Box; net: Box } {
   return { root, net: root.children[0] };
 }
 
-test("repeated stretches are found, and the one that covers most wins", () => {
-  assert.deepEqual(stretches([7, 1, 2, 1, 2, 1, 2, 9], calls(8)), [{ start: 1, period: 2, times: 3 }]);
-  assert.deepEqual(stretches([1, 1, 1, 5, 5], calls(5)), [{ start: 0, period: 1, times: 3 }, { start: 3, period: 1, times: 2 }]);
-  assert.deepEqual(stretches([1, 2, 3], calls(3)), []);
-  assert.deepEqual(stretches([], calls(0)), []);
-});
-
-test("three equal operations are no repeat, four are", () => {
-  assert.deepEqual(stretches([1, 1, 1], new Uint8Array(3)), []);
-  assert.deepEqual(stretches([1, 1, 1, 1], new Uint8Array(4)), [{ start: 0, period: 1, times: 4 }]);
-});
-
 test("equal layers fold into one box", () => {
   const { net } = netOf(tower(12));
-  assert.deepEqual(net.children.map((box) => [box.label, box.kind, box.count]), [["stem", "module", 1], ["layers.0–11", "fold", 12], ["head", "module", 1]]);
+  assert.deepEqual(
+    net.children.map((box) => [box.label, box.kind, box.count]),
+    [
+      ["stem", "module", 1],
+      ["layers.0–11", "fold", 12],
+      ["head", "module", 1],
+    ],
+  );
   assert.equal(net.children[1].children.length, 12);
   assert.deepEqual(net.children[1].oddInstances, []);
 });
@@ -44,6 +37,34 @@ test("the layer that differs is in the fold, and marked", () => {
   assert.equal(net.children[1].count, 12);
   assert.deepEqual(net.children[1].oddInstances, [5]);
   assert.ok(net.children[1].children[5].odd);
+});
+
+test("repeats are those of the phases that are shown", () => {
+  const run = tower(3);
+  setFolds(run, [
+    { scope: 1, start: 1, times: 3, phases: [0] },
+    { scope: 1, start: 2, times: 2, phases: [0, 1] },
+  ]);
+  const labels = (phases: number[]): string[] =>
+    rootBox(new Forest(run, phases)).children[0].children.map((box) => box.label);
+  assert.deepEqual(labels([0]), ["stem", "layers.0–2", "head"]);
+  assert.deepEqual(labels([0, 1]), ["stem", "layers.0", "layers.1–2", "head"]);
+});
+
+test("where a frame would hold too many boxes, they are put together, and repeats stay what they are", () => {
+  const count = 6000;
+  const ops = Array.from({ length: count }, (_, i) => ({ name: `op${i}`, scope: 0, reads: [-1] }));
+  const folds = [{ scope: 0, start: 3000, period: 2, times: 5, odd: [4] }];
+  const root = rootBox(new Forest(makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops, folds }), [0]));
+  assert.ok(root.children.length < 100 && root.children.every(({ kind }) => kind === "bundle"));
+  const inside = root.children.flatMap((bundle) => bundle.children);
+  assert.equal(inside.length, count - 2 * 5 + 1);
+  const [fold] = inside.filter(({ kind }) => kind === "fold");
+  assert.deepEqual([fold.start, fold.count, fold.period, fold.oddInstances], [3000, 5, 2, [4]]);
+  assert.deepEqual(
+    inside.flatMap((box) => Array.from(box.elements)),
+    Array.from(ops.keys()),
+  );
 });
 
 test("a fold that shows one instance has the edges of that instance and of the ends", () => {
@@ -61,7 +82,14 @@ test("all instances shown are a chain", () => {
   const { root, net } = netOf(tower(3));
   net.opening = "all";
   net.children[1].opening = "all";
-  assert.deepEqual(edgesOf(compose(root, options)), ["head→output", "layers.0→layers.1", "layers.1→layers.2", "layers.2→head", "stem→layers.0", "x→stem"]);
+  assert.deepEqual(edgesOf(compose(root, options)), [
+    "head→output",
+    "layers.0→layers.1",
+    "layers.1→layers.2",
+    "layers.2→head",
+    "stem→layers.0",
+    "x→stem",
+  ]);
 });
 
 test("everything open has exactly the edges of the graph", () => {
@@ -69,21 +97,39 @@ test("everything open has exactly the edges of the graph", () => {
   const root = rootBox(new Forest(run, [0]));
   openAll(root, 1e6);
   const picture = compose(root, options);
-  const found = picture.edges.filter((edge) => picture.items[edge.source].box.node >= 0 && picture.items[edge.target].box.node >= 0).map((edge) => `${picture.items[edge.source].box.node}>${picture.items[edge.target].box.node}`);
+  const found = picture.edges
+    .filter((edge) => picture.items[edge.source].box.node >= 0 && picture.items[edge.target].box.node >= 0)
+    .map((edge) => `${picture.items[edge.source].box.node}>${picture.items[edge.target].box.node}`);
   const expected: string[] = [];
   for (let node = 0; node < run.count; node++) for (const from of run.producers(node)) expected.push(`${from}>${node}`);
   assert.deepEqual(found.sort(), expected.sort());
 });
 
 test("views are looked through, or shown when asked for", () => {
-  const run = makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops: [{ name: "mul", scope: 0, reads: [-1] }, { name: "view", scope: 0, reads: [0], view: true }, { name: "add", scope: 0, reads: [1] }] });
+  const run = makeRun({
+    modules: [["", "run"]],
+    scopes: [[-1, 0]],
+    ops: [
+      { name: "mul", scope: 0, reads: [-1] },
+      { name: "view", scope: 0, reads: [0], view: true },
+      { name: "add", scope: 0, reads: [1] },
+    ],
+  });
   const root = rootBox(new Forest(run, [0]));
   assert.deepEqual(edgesOf(compose(root, options)), ["add→output", "mul→add", "x→mul"]);
-  assert.deepEqual(edgesOf(compose(root, { ...options, views: true })), ["add→output", "mul→view", "view→add", "x→mul"]);
+  assert.deepEqual(edgesOf(compose(root, { ...options, views: true })), [
+    "add→output",
+    "mul→view",
+    "view→add",
+    "x→mul",
+  ]);
 });
 
 test("what many read is named at each reader", () => {
-  const ops = [{ name: "mask", scope: 0, reads: [-1] }, ...Array.from({ length: 9 }, (_, i) => ({ name: `op${i}`, scope: 0, reads: [0] }))];
+  const ops = [
+    { name: "mask", scope: 0, reads: [-1] },
+    ...Array.from({ length: 9 }, (_, i) => ({ name: `op${i}`, scope: 0, reads: [0] })),
+  ];
   const root = rootBox(new Forest(makeRun({ modules: [["", "run"]], scopes: [[-1, 0]], ops }), [0]));
   const picture = compose(root, options);
   assert.equal(picture.edges.filter((edge) => edge.hub).length, 8);
@@ -96,7 +142,10 @@ test("sums over boxes add up", () => {
   const root = rootBox(forest);
   const total = (box: Box): number => forest.sum("time_ns", box.start, box.end)!.total;
   const net = root.children[0];
-  assert.equal(net.children.map(total).reduce((a, b) => a + b), total(root));
+  assert.equal(
+    net.children.map(total).reduce((a, b) => a + b),
+    total(root),
+  );
   assert.equal(total(root), (100 * run.count * (run.count + 1)) / 2);
 });
 
@@ -112,7 +161,10 @@ test("the way to an operation opens what is around it", () => {
 
 test("a chain of modules so deep that recursion would fail", () => {
   const depth = 20_000;
-  const modules: [string, string][] = [["", "run"], ...Array.from({ length: depth }, (_, i): [string, string] => [`m${i}`, `M${i % 7}`])];
+  const modules: [string, string][] = [
+    ["", "run"],
+    ...Array.from({ length: depth }, (_, i): [string, string] => [`m${i}`, `M${i % 7}`]),
+  ];
   const scopes: [number, number][] = modules.map((_, i) => [i - 1, i]);
   const run = makeRun({ modules, scopes, ops: [{ name: "relu", scope: depth, reads: [-1] }] });
   const root = rootBox(new Forest(run, [0]));
@@ -128,24 +180,60 @@ test("an empty run", () => {
   assert.equal(compose(root, options).items.length, 0);
 });
 
-test("what ran again is not folded with what ran first, and is the only thing marked", () => {
-  const modules: [string, string][] = [["", "run"], ["layers.0", "Layer"], ["layers.1", "Layer"]];
-  const scopes: [number, number][] = [[-1, 0], [0, 1], [0, 2], [0, 2], [0, 1]];
+test("what ran again is the only thing marked", () => {
+  const modules: [string, string][] = [
+    ["", "run"],
+    ["layers.0", "Layer"],
+    ["layers.1", "Layer"],
+  ];
+  const scopes: [number, number][] = [
+    [-1, 0],
+    [0, 1],
+    [0, 2],
+    [0, 2],
+    [0, 1],
+  ];
   const ops = [1, 2, 3, 4].map((scope, i) => ({ name: "mm", scope, reads: [i - 1] }));
-  const run = makeRun({ modules, scopes, ops });
+  const folds = [0, 2].map((start) => ({ scope: 0, start, times: 2 }));
+  const run = makeRun({ modules, scopes, ops, folds });
   run.columns.set("scope_recomputed", Uint8Array.of(0, 0, 0, 1, 1));
   const boxes = rootBox(new Forest(run, [0])).children;
-  assert.deepEqual(boxes.map((box) => [box.label, box.count, box.recomputed, box.isMarked]), [["layers.0–1", 2, false, false], ["layers.0–1", 2, true, true]]);
-  assert.deepEqual(boxes[1].children.map((box) => box.isMarked), [false, false], "the repeat says it for all in it");
+  assert.deepEqual(
+    boxes.map((box) => [box.label, box.count, box.recomputed, box.isMarked]),
+    [
+      ["layers.0–1", 2, false, false],
+      ["layers.0–1", 2, true, true],
+    ],
+  );
+  assert.deepEqual(
+    boxes[1].children.map((box) => box.isMarked),
+    [false, false],
+    "the repeat says it for all in it",
+  );
 });
 
 test("in a comparison the one that was removed has its own name, and the one in its place says what it was", () => {
-  const run = compared(tower(3), [0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 0], new Array(11).fill(0));
+  const run = compared(tower(3), [0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 0], new Array<number>(11).fill(0));
+  setFolds(run, []);
   run.tables.modules[5][0] = "layers.1"; // what was layers.2 has the number of the one that was removed
-  run.data.compare = { a: "A", b: "B", counts: {}, notes: [], sides: [], changes: { texts: [], rows: [] }, was: [[5, "layers.2"]] };
+  run.data.compare = {
+    a: "A",
+    b: "B",
+    counts: {},
+    notes: [],
+    sides: [],
+    changes: { texts: [], rows: [] },
+    was: [[5, "layers.2"]],
+  };
   const net = rootBox(new Forest(run, [0])).children[0];
-  const found = net.children.filter((box) => box.label.startsWith("layers")).map((box) => [box.label, box.difference, box.was]);
-  assert.deepEqual(found, [["layers.0", 0, ""], ["layers.1", 2, ""], ["layers.1", 0, "was layers.2"]]);
+  const found = net.children
+    .filter((box) => box.label.startsWith("layers"))
+    .map((box) => [box.label, box.difference, box.was]);
+  assert.deepEqual(found, [
+    ["layers.0", 0, ""],
+    ["layers.1", 2, ""],
+    ["layers.1", 0, "was layers.2"],
+  ]);
 });
 
 test("numbers that do not follow on each other are told one by one", () => {

@@ -4,7 +4,7 @@ import type { App } from "../app.ts";
 import { LEGIBLE } from "../draw/fitting.ts";
 import type { View } from "../draw/view.ts";
 import type { Box, Opening } from "../tree/box.ts";
-import { eachShown, openingOf } from "../tree/openings.ts";
+import { eachShown, openingOf } from "../tree/expansion.ts";
 
 const MOST_BOXES = 90;
 const MOST_STEPS = 6;
@@ -14,7 +14,7 @@ const MANY = 6; // in one phase alone
 const COMFORTABLE = 0.75; // scale for another level; for a repeat to be seen, the least that can be read will do
 
 /** Open level by level while names can be read when all of it is fitted; leaves the scene laid out. */
-export async function openForFirstLook(app: App, view: View): Promise<void> {
+export async function openFirstView(app: App, view: View): Promise<void> {
   app.room = view.room;
   const { roots } = app;
   for (const root of roots) for (const box of snapshot(root).keys()) if (box !== root) box.opening = "closed";
@@ -30,7 +30,8 @@ export async function openForFirstLook(app: App, view: View): Promise<void> {
     before.forEach(restore);
     break;
   }
-  if (!(await showRepeats(app, view, roots, ENOUGH))) for (const root of roots) await showRepeats(app, view, [root], MANY);
+  if (!(await showRepeats(app, view, roots, ENOUGH)))
+    for (const root of roots) await showRepeats(app, view, [root], MANY);
   await app.relayout();
 }
 
@@ -69,11 +70,11 @@ function openLone(root: Box): number {
 }
 
 function openLevel(root: Box, level: number): boolean {
-  const found: Box[] = [];
+  const results: Box[] = [];
   eachShown(root, (box) => {
-    if (box.opening === "closed" && box.canOpen && box.level <= level && found.length < MOST_BOXES) found.push(box);
+    if (box.opening === "closed" && box.canOpen && box.level <= level && results.length < MOST_BOXES) results.push(box);
   });
-  const worth = found.filter((box) => box.children.some((child) => child.canOpen));
+  const worth = results.filter((box) => box.children.some((child) => child.canOpen));
   for (const box of worth) box.opening = openingOf(box);
   return worth.length > 0;
 }
@@ -83,9 +84,9 @@ function isRepeat(box: Box): boolean {
 }
 
 function repeatShown(root: Box): boolean {
-  let found = false;
-  eachShown(root, (box) => (found ||= isRepeat(box)));
-  return found;
+  let result = false;
+  eachShown(root, (box) => (result ||= isRepeat(box)));
+  return result;
 }
 
 /** Open what weighs most, and in it what weighs most, until a repeat of modules is to be seen; returns how many it has. */
@@ -113,9 +114,9 @@ function visible(root: Box): number {
 type Openings = Map<Box, Opening>;
 
 function snapshot(root: Box): Openings {
-  const found: Openings = new Map();
-  eachShown(root, (box) => found.set(box, box.opening));
-  return found;
+  const result: Openings = new Map();
+  eachShown(root, (box) => result.set(box, box.opening));
+  return result;
 }
 
 function restore(openings: Openings): void {

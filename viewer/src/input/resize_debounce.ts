@@ -10,11 +10,15 @@ const FEW = 1500; // boxes up to which a new layout is not noticed
 const LOW = 420; // pixels of the stage below which the legend would take what little room there is
 const SLIM = 520;
 
-export class Settling {
+export class ResizeDebounce {
   private waiting = 0;
   private asked: boolean | null = null; // whether the person wants to see the legend
 
-  constructor(readonly app: App, readonly view: View, readonly legend: HTMLDetailsElement) {
+  constructor(
+    readonly app: App,
+    readonly view: View,
+    readonly legend: HTMLDetailsElement,
+  ) {
     legend.querySelector("summary")!.addEventListener("click", () => (this.asked = !legend.open));
     const observer = new ResizeObserver(() => this.soon());
     observer.observe(view.canvas);

@@ -70,11 +70,11 @@ export function closeAll(root: Box): void {
 
 function openLevel(root: Box, level: number, callsOnly: boolean): boolean {
   let opened = false;
-  const found: Box[] = [];
+  const results: Box[] = [];
   eachShown(root, (box) => {
-    if (box.opening === "closed" && box.canOpen && box.level <= level) found.push(box);
+    if (box.opening === "closed" && box.canOpen && box.level <= level) results.push(box);
   });
-  for (const box of found) {
+  for (const box of results) {
     if (callsOnly && !box.children.some((child) => child.canOpen)) continue;
     box.opening = openingOf(box);
     opened = true;
@@ -91,9 +91,9 @@ function countVisible(root: Box): number {
 }
 
 function snapshot(root: Box): Map<Box, Opening> {
-  const found = new Map<Box, Opening>();
-  eachShown(root, (box) => found.set(box, box.opening));
-  return found;
+  const results = new Map<Box, Opening>();
+  eachShown(root, (box) => results.set(box, box.opening));
+  return results;
 }
 
 function restore(openings: Map<Box, Opening>): void {
@@ -122,14 +122,14 @@ export function wayTo(root: Box, position: number, open: boolean, to: Box | null
     if (box.opening === "closed" && !open) return way;
     let inside = box.children;
     if (box.kind === "fold" && (box.opening === "one" || (open && box.opening === "closed"))) {
-      const place = inside.findIndex((child) => position >= child.start && position < child.end);
-      if (place < 0) return way;
+      const index = inside.findIndex((child) => position >= child.start && position < child.end);
+      if (index < 0) return way;
       if (open) {
         box.opening = "one";
-        box.shown = place;
-      } else if (place !== box.shown) return way;
-      if (inside[place] === to) return way;
-      if (inside[place].canOpen) inside = inside[place].children;
+        box.shown = index;
+      } else if (index !== box.shown) return way;
+      if (inside[index] === to) return way;
+      if (inside[index].canOpen) inside = inside[index].children;
     } else if (open && box.opening === "closed") box.opening = "all";
     const next = inside.find((child) => position >= child.start && position < child.end);
     if (!next) return way;
