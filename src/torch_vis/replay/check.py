@@ -385,10 +385,10 @@ def _results(
             random = plan.generator(node) if graph.node_flags[node] & Flag.RANDOM else None
             if random is not None and node in states:
                 random.set_state(states[node])
-            made = list(flat(plan.prepared(node).run(*args, **kwargs)))
+            returned = list(flat(plan.prepared(node).run(*args, **kwargs)))
             rows = range(*graph.output_span(node))
             written = [tensors[-1 - graph.out_slot[row]] for row in rows if graph.out_slot[row] < 0]
-            return [tensor.clone() for tensor in [*made, *written]]
+            return [tensor.clone() for tensor in [*returned, *written]]
     except (RuntimeError, IndexError, ValueError):
         return None  # outside what the operation accepts: another change may do
     finally:

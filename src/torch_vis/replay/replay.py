@@ -141,11 +141,11 @@ class Replay:
         if row.layout != "strided":
             self.objects[storage] = tensor
             return
-        found = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+        geometry = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
         expected = (row.shape, row.stride, int(graph.value_offset[value]))
-        if found != expected or tensor.dtype != getattr(torch, row.dtype, None):
+        if geometry != expected or tensor.dtype != getattr(torch, row.dtype, None):
             raise CheckFailed(
-                f"replay of {where(graph, node)} gave {tensor.dtype} {found} where {row.dtype} {expected} was recorded"
+                f"replay of {where(graph, node)} gave {tensor.dtype} {geometry} where {row.dtype} {expected} was recorded"
             )
         born_here = storage >= 0 and graph.storage_birth[storage] == node
         if born_here or storage not in self.memory:
@@ -230,10 +230,10 @@ class ReplayPlan:
     def prepared(self, node: int) -> PreparedCall:
         """The node's call, decoded once per template."""
         call = int(self.graph.node_call[node])
-        found = self._prepared.get(call)
-        if found is None:
-            found = self._prepared[call] = PreparedCall(self.graph.calls[call], self.held.objects)
-        return found
+        prepared = self._prepared.get(call)
+        if prepared is None:
+            prepared = self._prepared[call] = PreparedCall(self.graph.calls[call], self.held.objects)
+        return prepared
 
     def last_uses(self, nodes: Sequence[int]) -> dict[int, list[int]]:
         """For each node, the blocks of memory that are needed no more after it, when nodes run in this order."""
@@ -267,11 +267,11 @@ class ReplayPlan:
 
     def form(self, type_: int) -> tuple[torch.dtype, int]:
         """The element type of a tensor type, and how many elements it reaches."""
-        found = self._forms.get(type_)
-        if found is None:
+        form = self._forms.get(type_)
+        if form is None:
             row = self.graph.types[type_]
-            found = self._forms[type_] = getattr(torch, row.dtype), extent(row.shape, row.stride)
-        return found
+            form = self._forms[type_] = getattr(torch, row.dtype), extent(row.shape, row.stride)
+        return form
 
     def generator(self, node: int) -> torch.Generator | None:
         """The generator that a random node draws from."""
@@ -298,8 +298,8 @@ class ReplayPlan:
             reads = reads | opaque[graph.value_type[graph.in_value]]
         source = graph.value_producer[graph.in_value[reads]]
         target = graph.in_node[reads]
-        made = source >= 0
-        before, after = [source[made]], [target[made]]
+        has_producer = source >= 0
+        before, after = [source[has_producer]], [target[has_producer]]
         made_by = graph.out_node
         is_write = graph.out_slot < 0
         births = graph.storage_birth[graph.value_storage[graph.out_value]] == made_by

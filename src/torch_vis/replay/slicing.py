@@ -149,10 +149,10 @@ def forward_names(target: ReplayTarget) -> list[tuple[str, int]]:
 
 def gradient_names(graph: Graph, target: ReplayTarget) -> list[tuple[str, int]]:
     """The gradients that come to a module, under the names that they are kept by."""
-    found = gradients(graph, target) if target.is_module else ()
+    values = gradients(graph, target) if target.is_module else ()
     return [
         (f"{target.name}.grad" + (f".{number}" if number else ""), value)
-        for number, value in enumerate(found)
+        for number, value in enumerate(values)
     ]
 
 
@@ -171,12 +171,12 @@ def descendants(graph: Graph, values: set[int]) -> Any:
     reads = graph.in_kind != Kind.SHAPE
     for node in range(len(graph)):
         start, stop = graph.input_span(node)
-        made = graph.out_value[slice(*graph.output_span(node))]
+        outputs = graph.out_value[slice(*graph.output_span(node))]
         if (touched[graph.in_value[start:stop]] & reads[start:stop]).any():
-            touched[made] = True
+            touched[outputs] = True
             continue
-        carried = graph.value_carries[made]
-        touched[made[(carried >= 0) & touched[carried]]] = True
+        carried = graph.value_carries[outputs]
+        touched[outputs[(carried >= 0) & touched[carried]]] = True
     return touched
 
 
@@ -200,8 +200,8 @@ def needed_nodes(
         # Each takes the generator as the one before it left it, so those before have to draw as well.
         before = random[: int(np.flatnonzero(nodes[random])[-1]) + 1]
         for node in before[~nodes[before]].tolist():
-            made = graph.out_value[slice(*graph.output_span(node))].tolist()
-            wanted += [(value, int(Kind.WHOLE)) for value in made]
+            outputs = graph.out_value[slice(*graph.output_span(node))].tolist()
+            wanted += [(value, int(Kind.WHOLE)) for value in outputs]
         nodes, _ = graph.ancestors(wanted)
     nodes[list(deciding)] = True
     return np.flatnonzero(nodes).tolist()

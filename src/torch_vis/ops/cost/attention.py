@@ -23,7 +23,7 @@ cost = family("attention")
 SOFTMAX = 4  # subtract the largest, exp, add up, divide
 
 
-class AttentionSizes(NamedTuple):
+class ScoreSizes(NamedTuple):
     """Batch times heads, queries, keys, and the widths of keys and of values."""
 
     rows: int
@@ -33,19 +33,17 @@ class AttentionSizes(NamedTuple):
     value_width: int
 
 
-def heads_first(q: TensorType, k: TensorType, v: TensorType) -> AttentionSizes:
+def heads_first(q: TensorType, k: TensorType, v: TensorType) -> ScoreSizes:
     """Tensors of shape (batch, heads, length, width); grouped keys are used once for every head of the queries."""
-    return AttentionSizes(prod(q.shape[:-2]), q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
+    return ScoreSizes(prod(q.shape[:-2]), q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
 
 
-def length_first(q: TensorType, k: TensorType, v: TensorType) -> AttentionSizes:
+def length_first(q: TensorType, k: TensorType, v: TensorType) -> ScoreSizes:
     """Tensors of shape (batch, length, heads, width)."""
-    return AttentionSizes(q.shape[0] * q.shape[2], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
+    return ScoreSizes(q.shape[0] * q.shape[2], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
 
 
-def forward(
-    op: Operation, sizes: AttentionSizes, *, bias: TensorType | None, dropout: float, lse: bool
-) -> Cost:
+def forward(op: Operation, sizes: ScoreSizes, *, bias: TensorType | None, dropout: float, lse: bool) -> Cost:
     """Scores, scale, bias, softmax, dropout and the weighted sum of values."""
     rows, queries, keys, width, value_width = sizes
     scores = rows * queries * keys
@@ -55,7 +53,7 @@ def forward(
 
 
 def backward(
-    op: Operation, sizes: AttentionSizes, *, bias: TensorType | None, dropout: float, bias_grad: bool
+    op: Operation, sizes: ScoreSizes, *, bias: TensorType | None, dropout: float, bias_grad: bool
 ) -> Cost:
     """The scores again, then the gradients of values, scores, keys and queries.
 

@@ -18,10 +18,10 @@ cost = family("reduction")
 NONE, MEAN = 0, 1  # how a loss is reduced, as the operators number it
 
 
-def _reduced(op: Operation, one: Work, n: int, reduction: int) -> Cost:
+def _reduced(op: Operation, each: Work, n: int, reduction: int) -> Cost:
     added = 0 if reduction == NONE else n
     mean = int(reduction == MEAN)
-    return op.count(add=one.add * n + added, mul=one.mul * n, div=one.div * n + mean, call=one.call * n)
+    return op.count(add=each.add * n + added, mul=each.mul * n, div=each.div * n + mean, call=each.call * n)
 
 
 def _elements(op: Operation, first: int = 0) -> int:
@@ -29,16 +29,16 @@ def _elements(op: Operation, first: int = 0) -> int:
     return max(op.args[first].numel, op.args[first + 1].numel)
 
 
-def _plain(one: Work) -> Any:
+def _plain(each: Work) -> Any:
     def formula(op: Operation) -> Cost:
-        return _reduced(op, one, _elements(op), op.arg(2, "reduction", MEAN))
+        return _reduced(op, each, _elements(op), op.arg(2, "reduction", MEAN))
 
     return formula
 
 
-def _gradient(one: Work) -> Any:
+def _gradient(each: Work) -> Any:
     def formula(op: Operation) -> Cost:
-        return _reduced(op, one, _elements(op, 1), NONE)
+        return _reduced(op, each, _elements(op, 1), NONE)
 
     return formula
 
