@@ -145,7 +145,8 @@ class Replay:
         expected = (row.shape, row.stride, int(graph.value_offset[value]))
         if geometry != expected or tensor.dtype != getattr(torch, row.dtype, None):
             raise CheckFailed(
-                f"replay of {where(graph, node)} gave {tensor.dtype} {geometry} where {row.dtype} {expected} was recorded"
+                f"replay of {where(graph, node)} gave {tensor.dtype} {geometry} "
+                f"where {row.dtype} {expected} was recorded"
             )
         born_here = storage >= 0 and graph.storage_birth[storage] == node
         if born_here or storage not in self.memory:

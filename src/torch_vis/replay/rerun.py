@@ -358,8 +358,10 @@ class _Execution(Replay):
     def patch(self, target: ReplayTarget, by: Replacement) -> None:
         """Replace what a module or operation gave."""
         before = [self.tensor(value).clone() for value in target.values]
-        found = by if isinstance(by, torch.Tensor) else by(before[0] if len(before) == 1 else tuple(before))
-        after = list(found) if isinstance(found, (tuple, list)) else [found]
+        replacement = (
+            by if isinstance(by, torch.Tensor) else by(before[0] if len(before) == 1 else tuple(before))
+        )
+        after = list(replacement) if isinstance(replacement, (tuple, list)) else [replacement]
         if len(after) != len(before):
             raise UsageError(
                 f"{target.name!r} gives {len(before)} tensors; the replacement gave {len(after)}"
@@ -526,8 +528,8 @@ def _another_way(trace: LiveRun, divergence: Diverged) -> UsageError:
     if exporting and _operator(trace, divergence):
         advice = ", or via='export', whose program has both ways"
     return UsageError(
-        f"{_place(trace, divergence)} saw {divergence.was} in the recorded run and sees {divergence.now} now, so other operations "
-        f"would run than those that were recorded; trace again with these inputs{advice}"
+        f"{_place(trace, divergence)} saw {divergence.was} in the recorded run and sees {divergence.now} now, "
+        f"so other operations would run than those that were recorded; trace again with these inputs{advice}"
     )
 
 

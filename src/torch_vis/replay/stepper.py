@@ -74,7 +74,7 @@ class Stepper:
         if generator is not None:
             self.left[generator] = generator.get_state()
 
-    def made(self, node: int) -> list[torch.Tensor]:
+    def outputs(self, node: int) -> list[torch.Tensor]:
         """What an operation that has just run made."""
         values = self.graph.out_value[slice(*self.graph.output_span(node))].tolist()
         return [self.replay.tensor(value) for value in values]
@@ -86,4 +86,4 @@ def observe(graph: Graph, held: KeptTensors | None, see: See, wanted: Any = None
     with quiet(run.plan.generators):
         for node in run.steps():
             if wanted is None or wanted[node]:
-                see(node, run.made(node))
+                see(node, run.outputs(node))

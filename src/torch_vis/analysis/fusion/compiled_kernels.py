@@ -46,10 +46,10 @@ class FusedBytes:
     ``kernels`` has for each operation the kernels that it is in; one that is computed where it is used is in several.
     """
 
-    def __init__(self, found: Fusion, kernels: Mapping[int, set[int]]) -> None:
-        graph = found.graph
-        self._found = found
-        self.rows, self.root, self._size = found.reads
+    def __init__(self, fusion: Fusion, kernels: Mapping[int, set[int]]) -> None:
+        graph = fusion.graph
+        self._found = fusion
+        self.rows, self.root, self._size = fusion.reads
         self._reader = graph.in_node[self.rows]
         self._maker = graph.value_producer[self.root]
         pairs = zip(self._maker.tolist(), self._reader.tolist())
@@ -69,10 +69,10 @@ class FusedBytes:
         return np.where(of[self._maker] == of[self._reader], of[self._reader], -1)
 
     def _split(self, chain: Ints, size: Ints) -> tuple[Ints, int]:
-        found = np.zeros(self._found.count, dtype=np.int64)
+        total = np.zeros(self._found.count, dtype=np.int64)
         inside = chain >= 0
-        np.add.at(found, chain[inside], size[inside])
-        return found, int(size[~inside].sum())
+        np.add.at(total, chain[inside], size[inside])
+        return total, int(size[~inside].sum())
 
     def _passed(self) -> tuple[Ints, int]:
         """Reads of what the reader's own kernel made."""
@@ -90,12 +90,12 @@ class FusedBytes:
 
     def _unwritten(self) -> tuple[Ints, int]:
         """Tensors that only their own kernel reads."""
-        found, count = self._found, len(self._found.graph.value_type)
+        fusion, count = self._found, len(self._found.graph.value_type)
         inside = np.bincount(self.root[self.fused], minlength=count)
         everywhere = np.bincount(self.root, minlength=count)
-        gone = np.flatnonzero((inside > 0) & (inside == everywhere) & ~found.results)
-        maker = found.graph.value_producer[gone]
-        return self._split(np.where(found.vanishing[gone], found.of[maker], -1), found.written[gone])
+        gone = np.flatnonzero((inside > 0) & (inside == everywhere) & ~fusion.results)
+        maker = fusion.graph.value_producer[gone]
+        return self._split(np.where(fusion.vanishing[gone], fusion.of[maker], -1), fusion.written[gone])
 
 
 WORDS = {"yes": "fused", "no": "not fused", "partly": "partly fused", "unknown": "not compiled"}
@@ -128,8 +128,8 @@ def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> dict[str, Char
     """
     alike: dict[str, list[ExpectedChain]] = {}
     for chain in chains:
-        place = family(shared_path(chain.modules))
-        name = f"{ends(chain.names)}{f' in {place}' if place else ''}: {WORDS[chain.fused]}"
+        module = family(shared_path(chain.modules))
+        name = f"{ends(chain.names)}{f' in {module}' if module else ''}: {WORDS[chain.fused]}"
         alike.setdefault(name, []).append(chain)
     sums = {
         f"{len(some):,} × {name}" if len(some) > 1 else name: (
@@ -142,9 +142,9 @@ def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> dict[str, Char
     if beyond:
         shown["not expected, and fused"] = (beyond, 0)
     series = [
-        Series(name, [*shown], [row[place] for row in shown.values()], color=color)
-        for place, (name, color) in enumerate((("saved", COLORS[2]), ("could be saved, and is not", PALE)))
-        if any(row[place] for row in shown.values())
+        Series(name, [*shown], [row[module] for row in shown.values()], color=color)
+        for module, (name, color) in enumerate((("saved", COLORS[2]), ("could be saved, and is not", PALE)))
+        if any(row[module] for row in shown.values())
     ]
     if not series:
         return {}
@@ -237,10 +237,10 @@ class CompiledKernels(Report):
     @cached_property
     def kernels(self) -> list[CompiledKernel]:
         """The kernels in the order in which they were scheduled."""
-        made, paths = [], module_paths(self.graph)
+        rows, paths = [], module_paths(self.graph)
         for number, (kernel, members) in enumerate(self._kernels):
             nodes = [self.graph.nodes[node] for node in members]
-            made.append(
+            rows.append(
                 CompiledKernel(
                     number=number,
                     name=kernel.name,
@@ -252,7 +252,7 @@ class CompiledKernels(Report):
                     layout_of=() if members else tuple(dict.fromkeys(o.op for o in kernel.origins)),
                 )
             )
-        return made
+        return rows
 
     def _predicted(self, members: Sequence[int]) -> str:
         if len(members) < 2:
@@ -316,23 +316,23 @@ class CompiledKernels(Report):
     @cached_property
     def chains(self) -> list[ExpectedChain]:
         """The chains that were expected, in the order of the run."""
-        found, paths = self.fusion, module_paths(self.graph)
-        made = []
+        fusion, paths = self.fusion, module_paths(self.graph)
+        chains = []
         for group, verdict in enumerate(self._verdicts()):
-            members = found.members(group)
-            kernels = members[found.is_kernel[members]].tolist()
-            made.append(
+            members = fusion.members(group)
+            kernels = members[fusion.is_kernel[members]].tolist()
+            chains.append(
                 ExpectedChain(
                     operations=tuple(members.tolist()),
                     names=tuple(self.graph.nodes[node].name for node in kernels),
                     modules=tuple(dict.fromkeys(paths[int(self.graph.node_scope[node])] for node in kernels)),
-                    kind=found.kind(group),
+                    kind=fusion.kind(group),
                     fused=verdict,
-                    could_save=int(found.saved[group]),
+                    could_save=int(fusion.saved[group]),
                     saved_bytes=int(self._bytes.of_chains[group]),
                 )
             )
-        return made
+        return chains
 
     def _verdicts(self) -> list[str]:
         _, maker, reader, fused = self._pairs
@@ -423,14 +423,14 @@ class CompiledKernels(Report):
 
     def notes(self) -> Sequence[str]:
         """How the figures are meant."""
-        found = [
+        notes = [
             "a pair is two operations of which one reads what the other makes; without those after a matrix product, "
             "for which Inductor calls a library",
         ]
         for row in self.outside[:NAMED]:
             names = ", ".join(list(dict.fromkeys(row.names))[:NAMES])
-            found.append(f"in no kernel: {names}: {row.reason}")
-        return found
+            notes.append(f"in no kernel: {names}: {row.reason}")
+        return notes
 
 
 def compiled_kernels(

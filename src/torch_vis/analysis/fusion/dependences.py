@@ -73,19 +73,19 @@ class Dependences:
         kept[maker[elsewhere]] = False
         return kept
 
-    def number_of(self, found: Pattern | None) -> int:
+    def number_of(self, runs: Pattern | None) -> int:
         """The number of a pattern in ``patterns``; -1 for none."""
-        if found is None:
+        if runs is None:
             return -1
-        number = self._pattern_numbers.setdefault(found, len(self.patterns))
+        number = self._pattern_numbers.setdefault(runs, len(self.patterns))
         if number == len(self.patterns):
-            self.patterns.append(found)
+            self.patterns.append(runs)
         return number
 
     @property
     def kept(self) -> list[int]:
         """For each pattern, how many sums it makes."""
-        return [kept(found) for found in self.patterns]
+        return [kept(runs) for runs in self.patterns]
 
     def _shape_loops(self) -> None:
         """Find the loop of every operation: once for each kind of call, then for all of them."""
@@ -100,17 +100,17 @@ class Dependences:
             types = len(graph.types)
             read = graph.in_slot.astype(np.int64) * types + graph.value_type[graph.in_value]
             slot = graph.out_slot.astype(np.int64)
-            made = np.where(slot >= 0, 2 * slot, -2 * slot - 1) * types + graph.value_type[graph.out_value]
-            inputs, outputs = (read, graph.in_start, graph.in_slot >= 0), (made, graph.out_start, None)
+            written = np.where(slot >= 0, 2 * slot, -2 * slot - 1) * types + graph.value_type[graph.out_value]
+            inputs, outputs = (read, graph.in_start, graph.in_slot >= 0), (written, graph.out_start, None)
             group = classes(nodes, graph.node_call.astype(np.int64), inputs, outputs)
             first = np.zeros(int(group.max()) + 1, dtype=np.int64)
             first[group[::-1]] = nodes[::-1]
             self._loops += [self._loop(int(node)) for node in first]
             self._class[nodes] = group + 1
             shapes = [1 if loop.kind != LoopKind.OTHER else 0 for loop in self._loops]
-            for place, loop in enumerate(self._loops):
+            for index, loop in enumerate(self._loops):
                 for size in loop.shape:
-                    shapes[place] *= size
+                    shapes[index] *= size
             self.kind[nodes] = np.array([int(loop.kind) for loop in self._loops])[group + 1]
             self.numel[nodes] = np.array(shapes, dtype=np.int64)[group + 1]
             self.pattern[nodes] = np.array([self.number_of(loop.pattern) for loop in self._loops])[group + 1]
@@ -118,12 +118,12 @@ class Dependences:
 
     def _loop(self, node: int) -> LoopNest:
         graph, types = self.graph, self.graph.types
-        given = {slot: types[graph.value_type[value]] for slot, value in inputs_by_slot(graph, node).items()}
-        made = sorted(outputs_by_slot(graph, node).items())
-        written = [value for slot, value in reversed(made) if slot < 0]
-        returned = [value for slot, value in made if slot >= 0]
+        inputs = {slot: types[graph.value_type[value]] for slot, value in inputs_by_slot(graph, node).items()}
+        outputs = sorted(outputs_by_slot(graph, node).items())
+        written = [value for slot, value in reversed(outputs) if slot < 0]
+        returned = [value for slot, value in outputs if slot >= 0]
         call = graph.calls[int(graph.node_call[node])]
-        return loop_of(call, given, [types[graph.value_type[value]] for value in returned or written])
+        return loop_of(call, inputs, [types[graph.value_type[value]] for value in returned or written])
 
     def _set_apart(self) -> None:
         """Take out of every loop what no kernel shares: code unseen, data for Python, other devices, partial writes."""
@@ -203,12 +203,12 @@ class Dependences:
         seen, loop = graph.value_type[value].astype(np.int64), self._class[target]
         code = (under * len(graph.types) + seen) * len(self._loops) + loop
         _, first, group = np.unique(code, return_index=True, return_inverse=True)
-        found = []
-        for place in first.tolist():
-            root_type, seen_type = graph.types[int(under[place])], graph.types[int(seen[place])]
-            rel, spread = relation(root_type, seen_type, self._loops[int(loop[place])])
-            found.append((int(rel), root_type.numel, self.number_of(spread)))
-        table = np.array(found, dtype=np.int64).reshape(-1, 3)[group.reshape(-1)]
+        rows = []
+        for row in first.tolist():
+            root_type, seen_type = graph.types[int(under[row])], graph.types[int(seen[row])]
+            rel, spread = relation(root_type, seen_type, self._loops[int(loop[row])])
+            rows.append((int(rel), root_type.numel, self.number_of(spread)))
+        table = np.array(rows, dtype=np.int64).reshape(-1, 3)[group.reshape(-1)]
         table[self.kind[target] == LoopKind.OTHER, 0] = Rel.WINDOW
         return table[:, 0], table[:, 1], table[:, 2]
 

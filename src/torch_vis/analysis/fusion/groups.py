@@ -72,24 +72,26 @@ class Merger:
     def sweep(self, *, forward: bool, heavy: bool) -> None:
         """Let every group join its neighbours on one side; with ``heavy``, matrix products and what follows too."""
         order = np.argsort(self.level if forward else -self.level, kind="stable")
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
         near, far = (
             (self.edges.source, self.edges.target) if forward else (self.edges.target, self.edges.source)
         )
-        rows = np.argsort(place[far], kind="stable")
-        start = np.searchsorted(place[far][rows], np.arange(len(order) + 1)).tolist()
+        rows = np.argsort(position[far], kind="stable")
+        start = np.searchsorted(position[far][rows], np.arange(len(order) + 1)).tolist()
         self.order = order.tolist()
-        walk = _Walk(self, place[near][rows].tolist(), *(column[rows].tolist() for column in self.edges[2:]))
+        walk = _Walk(
+            self, position[near][rows].tolist(), *(column[rows].tolist() for column in self.edges[2:])
+        )
         walk.forward, walk.with_heavy = forward, heavy
         walk.run(start)
-        self._contract(walk, place, forward)
+        self._contract(walk, position, forward)
 
-    def _contract(self, walk: _Walk, place: Ints, forward: bool) -> None:
+    def _contract(self, walk: _Walk, position: Ints, forward: bool) -> None:
         """Make one group of those that joined, and keep the dependences between different ones."""
         lead = _leaders(walk.lead)
         leaders, number = np.unique(lead, return_inverse=True)
-        number = number.reshape(-1)[place]
+        number = number.reshape(-1)[position]
         levels = np.array(walk.level, dtype=np.int64)[leaders]
         self.level = levels if forward else levels.max(initial=0) - levels
         self.traits = [walk.traits[leader] for leader in leaders.tolist()]
@@ -112,13 +114,13 @@ class Merger:
             a, b = _find(lead, with_), _find(lead, group)
             if a == b or self.level[a] != self.level[b]:
                 continue
-            one, two = self.traits[a], self.traits[b]
-            if one is None or two is None or one.numel != two.numel or one.heavy or two.heavy:
+            left, right = self.traits[a], self.traits[b]
+            if left is None or right is None or left.numel != right.numel or left.heavy or right.heavy:
                 continue
-            if one.turned or two.turned or not _go_together(one, two, False):
+            if left.turned or right.turned or not _go_together(left, right, False):
                 continue
             lead[b] = a
-            self.traits[a] = _joined(one, two, False)
+            self.traits[a] = _joined(left, right, False)
         self.of = _leaders(lead)[self.of]
 
 
@@ -231,10 +233,10 @@ def _find(lead: list[int], group: int) -> int:
 
 def _leaders(lead: list[int]) -> Ints:
     """Of all groups at once, the one that each has gone into."""
-    found = np.array(lead, dtype=np.int64)
-    while ((further := found[found]) != found).any():
-        found = further
-    return found
+    leader = np.array(lead, dtype=np.int64)
+    while ((further := leader[leader]) != leader).any():
+        leader = further
+    return leader
 
 
 def _go_together(a: Traits, b: Traits, heavy: bool) -> bool:
@@ -293,14 +295,14 @@ def result_values(graph: Graph, root: Ints) -> Bools:
 
     Results of the run; memory that was there before it; what a later write leaves standing; what is read by an alias.
     """
-    found = np.zeros(len(graph.value_type), dtype=bool)
-    found[graph.result_value] = True
-    found[graph.in_value[(graph.in_slot < 0) & (graph.in_kind != Read.SHAPE)]] = True
+    is_result = np.zeros(len(graph.value_type), dtype=bool)
+    is_result[graph.result_value] = True
+    is_result[graph.in_value[(graph.in_slot < 0) & (graph.in_kind != Read.SHAPE)]] = True
     carried = graph.value_carries[graph.value_carries >= 0]
-    found[carried] = True
-    found |= graph.storage_birth[graph.value_storage] < 0
-    found[root[found]] = True
-    return found
+    is_result[carried] = True
+    is_result |= graph.storage_birth[graph.value_storage] < 0
+    is_result[root[is_result]] = True
+    return is_result
 
 
 def _homes(flow: Dependences, apart: Ints | None) -> Ints:
@@ -408,15 +410,15 @@ class Fusion:
     @cached_property
     def kinds(self) -> Ints:
         """The kind of each group, as its place in ``KINDS``."""
-        found = np.zeros(self.count, dtype=np.int64)
+        kinds = np.zeros(self.count, dtype=np.int64)
         inner = self._inner_edges
         linked = np.zeros(self.count, dtype=bool)
         linked[self.of[inner]] = True
-        found[~linked] = KINDS.index("horizontal")
+        kinds[~linked] = KINDS.index("horizontal")
         for kind, name in ((LoopKind.ROWS, "reduction"), (LoopKind.HEAVY, "epilogue")):
             having = self.of[(self.flow.kind == kind) & (self.of >= 0)]
-            found[having[linked[having]]] = KINDS.index(name)
-        return found
+            kinds[having[linked[having]]] = KINDS.index(name)
+        return kinds
 
     @cached_property
     def _inner_edges(self) -> Ints:
@@ -448,9 +450,9 @@ class Fusion:
         rows = np.flatnonzero(flow.reads)
         value, node = graph.in_value[rows], graph.in_node[rows].astype(np.int64)
         size = read_bytes(graph, rows, self._whole(rows), graph.types, graph.value_type[value])
-        made, maker = self._made
+        out_bytes, maker = self._made
         whole = np.bincount(node, weights=size, minlength=len(graph))
-        whole += np.bincount(maker, weights=made, minlength=len(graph))
+        whole += np.bincount(maker, weights=out_bytes, minlength=len(graph))
         slots = int(max(graph.in_slot.max(initial=0), -graph.out_slot.min(initial=0))) + 1
         over = graph.out_slot < 0
         into = np.isin(node * slots + graph.in_slot[rows], maker[over] * slots - graph.out_slot[over] - 1)
@@ -475,9 +477,9 @@ class Fusion:
         block = owner[places] * len(graph.value_type) + root[places]
         kind = graph.value_type[graph.in_value[rows[places]]]
         left = fresh_bytes(graph, rows[places], full[places], graph.types, kind, block)
-        found = np.zeros(len(rows), dtype=np.int64)
-        found[places] = np.maximum(size[places] - left, 0)
-        return found
+        read = np.zeros(len(rows), dtype=np.int64)
+        read[places] = np.maximum(size[places] - left, 0)
+        return read
 
     @cached_property
     def _made(self) -> tuple[Ints, Ints]:
@@ -500,9 +502,11 @@ class Fusion:
         size, maker = self._made
         total = np.bincount(maker, weights=size, minlength=len(graph))
         total += np.bincount(graph.in_node[rows], weights=read, minlength=len(graph))
-        found = np.zeros(len(graph.value_type), dtype=np.int64)
-        found[graph.out_value] = _without(size, maker, self._beyond(total), np.argsort(maker, kind="stable"))
-        return found
+        written = np.zeros(len(graph.value_type), dtype=np.int64)
+        written[graph.out_value] = _without(
+            size, maker, self._beyond(total), np.argsort(maker, kind="stable")
+        )
+        return written
 
     @cached_property
     def _inside(self) -> Bools:
@@ -513,8 +517,8 @@ class Fusion:
         """Of the reads, those of something made in the reader's own part, given the part of every operation."""
         rows, root, _ = self.reads
         maker, part = self.graph.value_producer[root], of[self.graph.in_node[rows]]
-        made = (maker >= 0) & self.is_kernel[maker]  # memory that was only given out has nothing to read
-        return (part >= 0) & made & (of[maker] == part)
+        computed = (maker >= 0) & self.is_kernel[maker]  # memory that was only given out has nothing to read
+        return (part >= 0) & computed & (of[maker] == part)
 
     @cached_property
     def vanishing(self) -> Bools:
@@ -535,14 +539,14 @@ class Fusion:
         graph = self.graph
         rows, _, size = self.reads
         part, inside = of[graph.in_node[rows]], self.within(of)
-        made = np.zeros(count, dtype=np.int64)
-        np.add.at(made, part[inside], size[inside])
+        kept = np.zeros(count, dtype=np.int64)
+        np.add.at(kept, part[inside], size[inside])
         gone = np.flatnonzero(self._unwritten(inside))
-        np.add.at(made, of[graph.value_producer[gone]], self.written[gone])
+        np.add.at(kept, of[graph.value_producer[gone]], self.written[gone])
         outside = (part >= 0) & ~inside
         more = np.zeros(count, dtype=np.int64)
         np.add.at(more, part[outside], self.again(outside, part)[outside])
-        return made, more
+        return kept, more
 
     @cached_property
     def _kept(self) -> tuple[Ints, Ints]:
@@ -577,9 +581,9 @@ class Fusion:
         return np.bincount(self.of[(self.of >= 0) & ~self.moved.known], minlength=self.count)
 
     def _sum(self, group: Ints, size: Ints) -> Ints:
-        found = np.zeros(self.count, dtype=np.int64)
-        np.add.at(found, group, size)
-        return found
+        total = np.zeros(self.count, dtype=np.int64)
+        np.add.at(total, group, size)
+        return total
 
 
 def _without(size: Ints, node: Ints, less: Ints, order: Ints) -> Ints:

@@ -76,7 +76,7 @@ def contents_and_norms(
     with quiet(run.plan.generators):
         for node in run.steps(activations.before):
             if shown[node]:
-                see(node, run.made(node))
+                see(node, run.outputs(node))
     counted = np.zeros(count, dtype=bool)
     counted[list(stuck)] = True
     found = {"norm": Column("norm", norm, known=known)}

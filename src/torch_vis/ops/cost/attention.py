@@ -48,8 +48,8 @@ def forward(op: Operation, sizes: ScoreSizes, *, bias: TensorType | None, dropou
     rows, queries, keys, width, value_width = sizes
     scores = rows * queries * keys
     each = 1 + SOFTMAX + adds(bias) + (2 if dropout else 0)
-    made = op.count(mac=scores * (width + value_width))
-    return made._replace(flops=made.flops + each * scores + (2 * rows * queries if lse else 0))
+    products = op.count(mac=scores * (width + value_width))
+    return products._replace(flops=products.flops + each * scores + (2 * rows * queries if lse else 0))
 
 
 def backward(
@@ -63,8 +63,8 @@ def backward(
     rows, queries, keys, width, value_width = sizes
     scores = rows * queries * keys
     each = 1 + adds(bias) + 2 + 2 + 1 + (4 if dropout else 0) + int(bias_grad)
-    made = op.count(mac=scores * (3 * width + 2 * value_width))
-    return made._replace(flops=made.flops + each * scores + 2 * rows * queries * value_width)
+    products = op.count(mac=scores * (3 * width + 2 * value_width))
+    return products._replace(flops=products.flops + each * scores + 2 * rows * queries * value_width)
 
 
 def adds(bias: TensorType | None) -> int:
@@ -73,8 +73,8 @@ def adds(bias: TensorType | None) -> int:
 
 
 def _mask(op: Operation, position: int | None, name: str) -> TensorType | None:
-    found = op.arg(position, name)
-    return found if isinstance(found, TensorType) and found.numel else None
+    mask = op.arg(position, name)
+    return mask if isinstance(mask, TensorType) and mask.numel else None
 
 
 def _gives_lse(op: Operation) -> bool:

@@ -52,15 +52,15 @@ def layers(
 
 def _hidden(params: Sequence[TensorType]) -> list[TensorType]:
     """The hidden-to-hidden weights: the second matrix of each layer and direction, projections left aside."""
-    found = []
+    layers = []
     previous: TensorType | None = None
     for each in params:
         if len(each.shape) == 2 and previous is not None and previous.shape[0] == each.shape[0]:
-            found.append(each)
+            layers.append(each)
             previous = None
         elif len(each.shape) == 2:
             previous = each
-    return found
+    return layers
 
 
 def _made(op: Operation, counted: tuple[int, int, int]) -> Cost:
@@ -146,7 +146,7 @@ def fused_cell(op: Operation) -> Cost:
     """The arithmetic of a cell on gates that are there already, with their biases."""
     cell = LSTM if "lstm" in op.op else GRU
     units = op.args[2].numel
-    biases = sum(op.arg(place, "") is not None for place in (3, 4))
+    biases = sum(op.arg(position, "") is not None for position in (3, 4))
     return Cost(units * (cell.forward + biases * cell.gates))
 
 

@@ -113,7 +113,7 @@ class _Side:
         for node in self.run.steps():
             self.noise.after(node)
             for value, place in self.places.get(node, ()):
-                self.copies[value] = self.run.made(node)[place].clone()
+                self.copies[value] = self.run.outputs(node)[place].clone()
             yield node
             self.overwritten.pop(node, None)
             self._save(node + 1)
