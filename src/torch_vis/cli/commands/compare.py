@@ -133,8 +133,8 @@ def _weights(options: Any, out: Output) -> int:
     """Compare two files of weights."""
     before, after = (targets.opened(word, trust=options.trust) for word in options.target)
     before.title, after.title = options.target
-    from torch_vis.interfaces.explorer.compare import compare_weights
+    from torch_vis.interfaces.explorer.weight_files import compare_weights
 
     found = compare_weights(before, after)
-    out.give(found.to_plain(), str(found))
+    out.give(found.to_dict(), str(found))
     return int(not found.same)
