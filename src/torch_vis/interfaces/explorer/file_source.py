@@ -20,10 +20,12 @@ from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_o
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
+from torch_vis.replay.rerun import DTYPES
 from torch_vis.views.terminal.forest import Forest, Sharing, share
-from torch_vis.views.terminal.source import Bars, Details, Figures, Source, TensorRow
+from torch_vis.views.terminal.source import Bars, Details, Figures, Source, TensorRow, sizes
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
+OF_SAFETENSORS = {code: dtype for dtype, code in DTYPES.items()}
 LEVELS = 100  # of a tree of names; what a file nests deeper is no model
 DANGER = "it holds more than weights, and a pickle can run any code while it is read: if you trust where it comes from,"
 
@@ -71,9 +73,7 @@ class StateSource(Source):
         super().__init__(title, forest, facts=facts)
         self._count()
         words = forest.texts
-        words["shapes"] = lambda row: (
-            "×".join(map(str, tensor.shape)) or "scalar" if (tensor := self._tensor(row)) else ""
-        )
+        words["shapes"] = lambda row: sizes(tensor.shape) if (tensor := self._tensor(row)) else ""
         words["dtype"] = lambda row: tensor.dtype if (tensor := self._tensor(row)) else ""
         words["device"] = lambda row: tensor.device if (tensor := self._tensor(row)) else ""
         forest.describe = lambda row: (words["shapes"](row), words["dtype"](row))
@@ -260,35 +260,15 @@ def _safetensors(path: str) -> Source:
             state: dict[str, Any] = {}
             for name in file.keys():  # noqa: SIM118  (it is no dictionary)
                 part = file.get_slice(name)
-                dtype, width = _SAFE.get(part.get_dtype(), (part.get_dtype().lower(), 1))
+                dtype = OF_SAFETENSORS.get(part.get_dtype(), part.get_dtype().lower())
+                width = getattr(torch, dtype).itemsize if part.get_dtype() in OF_SAFETENSORS else 1
                 shape = part.get_shape()
-                state[name] = Stored(
-                    shape, dtype, int(np.prod(shape, dtype=np.int64)) * width, _safe_loader(path, name)
-                )
+                nbytes = int(np.prod(shape, dtype=np.int64)) * width
+                state[name] = Stored(shape, dtype, nbytes, _safe_loader(path, name))
     except (SafetensorError, OSError) as error:
         raise CorruptFile(f"cannot read {path}: {error}") from error
     facts = [f"{key}: {value}"[:40] for key, value in metadata.items()]
     return StateSource(Path(path).name, state, facts=facts[:3])
-
-
-_SAFE = {
-    "F64": ("float64", 8),
-    "F32": ("float32", 4),
-    "F16": ("float16", 2),
-    "BF16": ("bfloat16", 2),
-    "I64": ("int64", 8),
-    "I32": ("int32", 4),
-    "I16": ("int16", 2),
-    "I8": ("int8", 1),
-    "U8": ("uint8", 1),
-    "U16": ("uint16", 2),
-    "U32": ("uint32", 4),
-    "U64": ("uint64", 8),
-    "BOOL": ("bool", 1),
-    "F8_E4M3": ("float8_e4m3fn", 1),
-    "F8_E5M2": ("float8_e5m2", 1),
-    "C64": ("complex64", 8),
-}
 
 
 def _safe_loader(path: str, name: str) -> Any:

@@ -41,6 +41,7 @@ from torch_vis.views.terminal.source import (
     Source,
     SourceCode,
     TensorRow,
+    sizes,
 )
 
 PLAIN_TENSORS = frozenset({torch.nn.Parameter, torch.Tensor})
@@ -456,7 +457,7 @@ class ModuleSource(Source):
             for call in reversed(record.calls):
                 if call.maps:
                     shape = call.outputs[0].shape if call.outputs else None
-                    pictures.append(Picture(f"output of call {call.number} {_sizes(shape)}", call.maps))
+                    pictures.append(Picture(f"output of call {call.number} {sizes(shape)}", call.maps))
         if not pictures and self.trace is not None and self.trace.kept is not None:
             if self._maps is None:
                 self._maps = Maps(self.trace, self.row_of_scope)
@@ -472,7 +473,7 @@ class ModuleSource(Source):
         """What quantizing or pruning this module's own weights would bring, from the weights themselves."""
         return advise(self.modules[row])
 
-    def batch_sizes(self) -> Sequence[Advice] | None:
+    def batchsizes(self) -> Sequence[Advice] | None:
         """How large a batch fits this machine's memory."""
         return None if self.trace is None else batch_advice(self.model, self.trace)
 
@@ -480,7 +481,7 @@ class ModuleSource(Source):
 def _words(forest: Forest, modules: list[torch.nn.Module]) -> None:
     forest.texts["args"] = lambda row: _arguments(modules[row])
     forest.texts["shapes"] = lambda row: " ".join(
-        _sizes(_shape(tensor)) for _, tensor, role in _own(modules[row]) if role == "parameter"
+        sizes(_shape(tensor)) for _, tensor, role in _own(modules[row]) if role == "parameter"
     )
     forest.texts["dtype"] = lambda row: _each(
         str(t.dtype).removeprefix("torch.") for _, t, _ in _own(modules[row])
@@ -527,10 +528,6 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _sizes(shape: Sequence[int] | None) -> str:
-    return "?" if shape is None else "×".join(map(str, shape)) if len(shape) else "scalar"
 
 
 def _arguments(module: torch.nn.Module) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch_vis.capture.modules_only.stats import CallRecorder, CallStats
 from torch_vis.errors import NotTraceable
 from torch_vis.views.terminal.forest import Forest, share
+from torch_vis.views.terminal.source import sizes
 
 _recorded: dict[int, tuple[weakref.ref[torch.nn.Module], ForwardStats]] = {}
 
@@ -191,9 +192,7 @@ def add_columns(forest: Forest, stats: ForwardStats) -> None:
 
     def shapes(side: str, row: int) -> str:
         facts = getattr(first[row], side) if row in first else ()
-        return " ".join(
-            "?" if fact.shape is None else "×".join(map(str, fact.shape)) or "scalar" for fact in facts
-        )
+        return " ".join(sizes(fact.shape) for fact in facts)
 
     forest.texts["in"] = lambda row: shapes("inputs", row)
     forest.texts["out"] = lambda row: shapes("outputs", row)

@@ -19,8 +19,16 @@ from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.tree import inner_path
 from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing, measure, share
-from torch_vis.views.terminal.panels.panel_canvas import sizes
-from torch_vis.views.terminal.source import CallRow, Details, Gradient, Picture, Source, SourceCode, TensorRow
+from torch_vis.views.terminal.source import (
+    CallRow,
+    Details,
+    Gradient,
+    Picture,
+    Source,
+    SourceCode,
+    TensorRow,
+    sizes,
+)
 from torch_vis.views.text.notes import wall_time
 
 MOST_CALLS = 3  # of one row
@@ -376,8 +384,8 @@ def _parameters(graph: Graph, forest: Forest) -> list[tuple[int, TensorRow]]:
     shapes: dict[int, str] = {}
     for row, tensor_row in tensors:
         if tensor_row.role == "parameter":
-            sizes = "×".join(map(str, tensor_row.shape or ()))
-            shapes[row] = f"{shapes[row]} {sizes}" if row in shapes else sizes
+            shape = "×".join(map(str, tensor_row.shape or ()))
+            shapes[row] = f"{shapes[row]} {shape}" if row in shapes else shape
     forest.texts["shapes"] = lambda row: shapes.get(row, "")
     return tensors
 

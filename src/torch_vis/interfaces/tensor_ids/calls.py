@@ -47,7 +47,7 @@ class Calls:
         self._calls: dict[int, NotedCall] = {}
         self._spellings: list[Spelling] = []
         self._arguments: dict[int, dict[str, Any]] = {}
-        capture: Any = getattr(trace, "_capture", None)  # only what was just recorded has notes; files do not
+        capture: Any = getattr(trace, "capture", None)  # only what was just recorded has notes; files do not
         if capture is None or capture.recorder.function_mode is None or not hasattr(capture, "numbers"):
             return
         recorder = capture.recorder

@@ -265,9 +265,8 @@ def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
         step * number for number in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)
     ]
     room = ROOM * (most - least)
-    whole = (
-        chart.kind in ("dots", "points") and first - least < room
-    )  # a point at the end would be cut in half
+    # A point at the end would be cut in half.
+    whole = chart.kind in ("dots", "points") and first - least < room
     low = least - room if whole or (least and chart.kind != "areas") else least
     end = most if chart.kind == "areas" and which == "x" else most + room
     if which == "y" and chart.stages:

@@ -30,11 +30,8 @@ from torch_vis.views.charts.chart import (
 from torch_vis.views.charts.labels import shortened_alike
 from torch_vis.views.charts.marks import Mark, marked
 
-SPACED = {
-    "ticks": "outside",
-    "ticklen": 6,
-    "tickcolor": "rgba(0,0,0,0)",
-}  # labels do not touch what they name
+# Labels do not touch what they name.
+SPACED = {"ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
 ROW = 22  # pixels, as all lengths here
 LETTER = 6  # a small one
 BUTTONS = ["select", "lasso", "zoomin", "zoomout", "autoscale"]  # of no use here, and in the way of the title

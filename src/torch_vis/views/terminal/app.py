@@ -398,7 +398,7 @@ class Explorer(App[None]):
         if not len(positions):
             return
         after = positions[positions > tree.cursor] if step > 0 else positions[positions < tree.cursor][::-1]
-        tree._go(int(after[0] if len(after) else positions[0 if step > 0 else -1]))
+        tree.go_to(int(after[0] if len(after) else positions[0 if step > 0 else -1]))
 
     # looks
 

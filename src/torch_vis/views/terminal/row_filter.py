@@ -172,9 +172,8 @@ class Arrangement:
         up = position[forest.parent[rows]]  # an outermost row stays at -1: the last entry is no row
         size = np.searchsorted(rows, forest.end[rows]) - np.arange(len(rows))
         order = np.lexsort((key, up))
-        before = (
-            np.cumsum(size[order]) - size[order]
-        )  # rows of earlier neighbours, and of those under earlier parents
+        # Rows of earlier neighbours, and of those under earlier parents.
+        before = np.cumsum(size[order]) - size[order]
         first = np.concatenate([[True], up[order][1:] != up[order][:-1]])
         before -= np.maximum.accumulate(np.where(first, before, 0))
         offset = np.empty(len(rows), dtype=np.int64)

@@ -190,3 +190,8 @@ class Source:
         rows: Any = self.row_of_scope[self.graph.node_scope]
         stop = int(self.forest.end[row]) if below else row + 1
         return np.flatnonzero((rows >= row) & (rows < stop))
+
+
+def sizes(shape: Sequence[int] | None) -> str:
+    """A shape as people write it."""
+    return "?" if shape is None else "×".join(map(str, shape)) if len(shape) else "scalar"

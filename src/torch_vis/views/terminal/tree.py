@@ -289,15 +289,15 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def action_move(self, step: int) -> None:
         """Go up or down."""
-        self._go(self.cursor + step)
+        self.go_to(self.cursor + step)
 
     def action_page(self, step: int) -> None:
         """Go a screen up or down."""
-        self._go(self.cursor + step * max(1, self.size.height - 2))
+        self.go_to(self.cursor + step * max(1, self.size.height - 2))
 
     def action_edge(self, position: int) -> None:
         """Go to the first or the last row."""
-        self._go(position if position >= 0 else len(self.rows) - 1)
+        self.go_to(position if position >= 0 else len(self.rows) - 1)
 
     def action_left(self) -> None:
         """Close the row, or go to the one above it."""
@@ -307,7 +307,7 @@ class ModuleTree(ScrollView, can_focus=True):
         if self.arrangement.is_open[row] and not self.arrangement.flat:
             self.action_open_close()
         elif self.forest.parent[row] >= 0:
-            self._go(self._nearest(int(self.forest.parent[row])))
+            self.go_to(self._nearest(int(self.forest.parent[row])))
 
     def action_right(self) -> None:
         """Open the row, or go into it."""
@@ -315,7 +315,7 @@ class ModuleTree(ScrollView, can_focus=True):
         if row < 0 or not self.arrangement.has_children[row] or self.arrangement.flat:
             return
         if self.arrangement.is_open[row]:
-            self._go(self.cursor + 1)
+            self.go_to(self.cursor + 1)
         else:
             self.action_open_close()
 
@@ -332,7 +332,8 @@ class ModuleTree(ScrollView, can_focus=True):
         self.first_column = max(0, min(last, self.first_column + step))
         self.refresh()
 
-    def _go(self, position: int) -> None:
+    def go_to(self, position: int) -> None:
+        """Put the cursor on a line of those on show."""
         position = max(0, min(position, len(self.rows) - 1))
         if position != self.cursor and len(self.rows):
             self.cursor = position
@@ -354,7 +355,7 @@ class ModuleTree(ScrollView, can_focus=True):
             self.post_message(self.Sort(self._column_at(event.x)))
         elif position < len(self.rows):
             again = position == self.cursor
-            self._go(position)
+            self.go_to(position)
             depth = 0 if self.arrangement.flat else int(self.forest.depth[self.row])
             if again or event.x // 2 == depth:
                 self.action_open_close()

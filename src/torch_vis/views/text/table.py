@@ -108,9 +108,10 @@ def fitted(listing: Listing, width: int) -> FittedTable:
     every, cells = listing.shown()
     kept = list(range(len(every)))
     whole_width = least = _least_width(listing, every, cells)
-    for column in sorted(
+    droppable = sorted(
         (column for column in kept if every[column].drop), key=lambda column: every[column].drop
-    ):
+    )
+    for column in droppable:
         if least <= width:
             break
         kept.remove(column)
@@ -175,7 +176,7 @@ def shrink(wanted: Sequence[int], least: Sequence[int], room: int, *, further: b
     >>> shrink([30, 10], [16, 16], 32), shrink([30, 10], [16, 16], 20), shrink([30, 10], [16, 16], 20, further=True)
     ([20, 10], [16, 10], [9, 9])
     """
-    widths = list(wanted)
+    widths = [min(ask, max(room, low)) for ask, low in zip(wanted, least, strict=True)]
     while widths and total(widths) > room:
         spare = [wide - min(low, ask) for wide, low, ask in zip(widths, least, wanted, strict=True)]
         column = spare.index(max(spare))

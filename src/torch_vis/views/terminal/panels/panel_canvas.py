@@ -211,8 +211,3 @@ def short(figure: float | None) -> str:
     if abs(figure) < 1e-3 or abs(figure) >= 1e5:
         return f"{figure:.3g}" if abs(figure) >= 1e5 else f"{figure:.1e}"
     return f"{figure:.4g}"
-
-
-def sizes(shape: Sequence[int] | None) -> str:
-    """A shape as people write it."""
-    return "?" if shape is None else "×".join(map(str, shape)) if len(shape) else "scalar"

@@ -15,8 +15,8 @@ from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.views.terminal.columns import cell
 from torch_vis.views.terminal.forest import RECOMPUTED
-from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, cut, short, sizes, sparkline
-from torch_vis.views.terminal.source import CallRow, Source, TensorRow
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, cut, short, sparkline
+from torch_vis.views.terminal.source import CallRow, Source, TensorRow, sizes
 from torch_vis.views.text.notes import AGAIN
 
 NEEDS_RUN = (

@@ -13,7 +13,7 @@ from rich.text import Text
 from torch_vis.errors import TorchVisError
 from torch_vis.graph import Graph
 from torch_vis.graph.memory_use import MemoryByUse
-from torch_vis.graph.text import size
+from torch_vis.graph.text import many, size
 from torch_vis.graph.types import Floats
 from torch_vis.views.figure.palette import mixed
 from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, chart, cut, short, squeeze
@@ -133,7 +133,7 @@ def _summary(gradients: list[Gradient], canvas: PanelCanvas) -> None:
         gradient.norm for gradient in gradients if gradient.norm is not None and math.isfinite(gradient.norm)
     ]
     whole = math.sqrt(sum(norm * norm for norm in known))
-    facts = [("norm of all", short(whole)), ("parameters", _tensors(len(gradients)))]
+    facts = [("norm of all", short(whole)), ("parameters", many(len(gradients), "tensor"))]
     for label, number in (
         ("without gradient", sum(gradient.norm is None for gradient in gradients)),
         ("zero", sum(gradient.norm == 0 for gradient in gradients)),
@@ -151,7 +151,7 @@ def _summary(gradients: list[Gradient], canvas: PanelCanvas) -> None:
         ),
     ):
         if number:
-            facts.append((label, _tensors(number)))
+            facts.append((label, many(number, "tensor")))
     canvas.facts(facts)
     canvas.blank()
 
@@ -161,10 +161,6 @@ def _style(gradient: Gradient, canvas: PanelCanvas) -> Style:
     if norm is None or not math.isfinite(norm) or norm > HIGH:
         return canvas.colours.bad
     return canvas.colours.warn if norm < LOW else canvas.colours.good
-
-
-def _tensors(number: int) -> str:
-    return f"{number:,} tensor{'' if number == 1 else 's'}"
 
 
 RAMP = ("#0b0b2a", "#3b1f7a", "#8f2a7f", "#d8576b", "#f9a242", "#fcf6a5")
