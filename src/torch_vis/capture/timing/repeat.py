@@ -295,9 +295,7 @@ class Repeats:
         backward = np.where(rows.backward >= 0, rows.backward - self.first_number, rows.backward)
         names = [call.op.partition(".")[0] for call in self.graph.calls]
         return Pieces(
-            self._followed_scopes()[rows.scope],
-            backward,
-            [names[call] for call in rows.call.tolist()],
+            self._followed_scopes()[rows.scope], backward, [names[call] for call in rows.call.tolist()]
         )
 
     def _recorded(self) -> None:
