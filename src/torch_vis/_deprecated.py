@@ -28,6 +28,19 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
     # the class: its old attributes and the new ones
     "LatencyReport": {"found": "prediction"},
     "Report": {"to_plain": "to_dict"},
+    "Comparison": {"to_plain": "to_dict"},
+    "DifferencesReport": {
+        "born": "origins",
+        "came_in": "input_error",
+        "gaps": "distances",
+        "given": "input_differences",
+        "led_by_rounding": "rounding_only",
+        "left_out": "uncompared",
+        "mixed": "accumulated",
+        "outputs_left_out": "uncompared_outputs",
+        "plain": "python_outputs",
+        "rounds": "ulps",
+    },
     "RooflineReport": {"found": "roofline"},
 }
 

@@ -33,7 +33,7 @@ class Recording(Trace):
         from torch_vis.graph.graph import GraphBuilder
 
         super().__init__(GraphBuilder().build(), Metrics())
-        self._capture = capture
+        self.capture = capture
         self._is_open = False
 
     @property
@@ -42,17 +42,17 @@ class Recording(Trace):
         return self._is_open
 
     def __enter__(self) -> Recording:
-        self._capture.__enter__()
+        self.capture.__enter__()
         self._is_open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._capture.__exit__()
+        self.capture.__exit__()
         self._is_open = False
         self.error = error
-        self._fill(self._capture)
+        self._fill(self.capture)
         if error is not None:
             self.meta["error"] = _in_one_line(error)
 

@@ -21,6 +21,7 @@ from tests.kit.onnx_reader import graphs
 from tests.kit.traced import NAMES, traced
 from torch_vis.exporters.onnx import save, to_onnx
 from torch_vis.graph import Metrics
+from torch_vis.graph.record import Run
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 netron = pytest.importorskip("netron", reason="netron is not installed")
@@ -44,9 +45,9 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (scripts / "package.json").write_text('{"type": "module"}')
     for name in NAMES:
         t = traced(name)
-        save(folder / f"{name}.onnx", t.graph, t.metrics, t.limits, t.meta)
+        save(folder / f"{name}.onnx", t)
     for name, make in HAND_MADE.items():
-        save(folder / f"{name}.onnx", make(), Metrics(), (), {})
+        save(folder / f"{name}.onnx", Run(make(), Metrics()))
     done = subprocess.run(
         [node, str(READER), str(scripts), str(folder)], capture_output=True, text=True, check=False
     )
@@ -161,7 +162,7 @@ CLICK = "{}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
 
 def test_a_person_can_open_bert_in_a_browser(page: Any, tmp_path: Path) -> None:
     t = traced("bert")
-    save(tmp_path / "bert.onnx", t.graph, t.metrics, t.limits, t.meta)
+    save(tmp_path / "bert.onnx", t)
     with served(tmp_path / "bert.onnx") as url:
         open_page(page, url)
         titles = page.execute_script(f"return {TITLES}")
@@ -187,7 +188,7 @@ def test_a_person_can_open_bert_in_a_browser(page: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", HAND_MADE)
 def test_small_graphs_open_in_a_browser(page: Any, tmp_path: Path, name: str) -> None:
-    save(tmp_path / "run.onnx", HAND_MADE[name](), Metrics(), LIMITS, META)
+    save(tmp_path / "run.onnx", Run(HAND_MADE[name](), Metrics(), LIMITS, META))
     with served(tmp_path / "run.onnx") as url:
         open_page(page, url)
         titles = page.execute_script(f"return {TITLES}")

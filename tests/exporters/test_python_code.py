@@ -231,7 +231,7 @@ def test_a_saved_run_refuses_inputs_that_go_another_way(kind: Any, via: str, tmp
     if kind is Cond and via == "dynamo":  # one program, with both ways
         assert torch.equal(loaded(-x), model(-x))
         return
-    with pytest.raises(RuntimeError, match=r"test_saved\.py:\d+ .* was True .* is False now"):
+    with pytest.raises(RuntimeError, match=r"test_python_code\.py:\d+ .* was True .* is False now"):
         loaded(-x)
 
 

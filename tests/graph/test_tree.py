@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 from torch_vis.graph.tree import Tree
-from torch_vis.interfaces.explorer.trace_source import TraceSubject
+from torch_vis.interfaces.explorer.trace_source import TraceSource
 
 parents = st.lists(st.integers(0, 10**6), max_size=40).map(
     lambda draws: [-1, *(draw % (row + 1) for row, draw in enumerate(draws))]
@@ -104,7 +104,7 @@ def test_a_recomputed_call_counts_where_that_very_call_was_made_first(shared: tv
 
 
 def test_print_explorer_and_time_agree_on_a_checkpointed_module_of_two_callers(shared: tv.Trace) -> None:
-    explorer = TraceSubject(shared).forest
+    explorer = TraceSource(shared).forest
     recomputed = {path: explorer.numbers["recomputed"][explorer.row(path)] for path in ("a", "b")}
     times = {row.name: row.recomputed_ns for row in shared.time().modules if row.name in recomputed}
     assert recomputed == times and recomputed["b"] > 0 < recomputed["a"]

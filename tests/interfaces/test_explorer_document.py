@@ -71,7 +71,7 @@ def test_the_usual_way(opened: list[Any]) -> None:
     explore_torch_module(model)
     timing_data = get_forward_stats(model)
     assert timing_data["conv1"].timing()["total"] > 0
-    assert "time" in opened[0].subject.forest.numbers
+    assert "time" in opened[0].source.forest.numbers
 
 
 def test_any_model_and_a_real_one(opened: list[Any]) -> None:
@@ -82,7 +82,7 @@ def test_any_model_and_a_real_one(opened: list[Any]) -> None:
 
     explore_model(models.resnet50(weights=None))
     explore_model(CustomNet())
-    assert [program.subject.title for program in opened] == ["ResNet", "CustomNet"]
+    assert [program.source.title for program in opened] == ["ResNet", "CustomNet"]
 
 
 def test_a_trace_explores(opened: list[Any]) -> None:
@@ -90,14 +90,14 @@ def test_a_trace_explores(opened: list[Any]) -> None:
     t = torch_vis.trace(model, torch.randn(1, 3, 8, 8), backward=True)
     t.explore()
     t.explore(model=model, against=t, config=ExplorerConfig(color_scheme="light"))
-    assert opened[1].subject.other is not None and "backward" in opened[1].subject.forest.numbers
+    assert opened[1].source.other is not None and "backward" in opened[1].source.forest.numbers
 
 
 def test_a_file_that_torch_saved(opened: list[Any], tmp_path: Path) -> None:
     torch.save(CustomNet().state_dict(), tmp_path / "model.pth")
     explore_model(tmp_path / "model.pth")
     explore_model(torch.load(tmp_path / "model.pth"))
-    assert all(program.subject.forest.row("conv1.weight") is not None for program in opened)
+    assert all(program.source.forest.row("conv1.weight") is not None for program in opened)
 
 
 def test_the_helpers_as_they_are_written_down() -> None:

@@ -14,7 +14,7 @@ import torch
 
 import torch_vis as tv
 from tests.kit.screen import drive, panel, press
-from torch_vis.interfaces.explorer.explorer import explore, subject_of
+from torch_vis.interfaces.explorer.explorer import explore, source_of
 
 PATIENCE = 300  # seconds in which a terminal shows what it should, however busy the machine is
 
@@ -25,22 +25,22 @@ def net() -> torch.nn.Module:
 
 
 def paths(path: Path, **options: Any) -> dict[str, int]:
-    forest = subject_of(path, **options).forest
+    forest = source_of(path, **options).forest
     column = forest.numbers["elements" if "elements" in forest.numbers else "params"]
     return {one: int(column[row]) for row, one in enumerate(forest.paths)}
 
 
 def test_a_state_dict_is_a_tree_of_tensors(tmp_path: Path) -> None:
     torch.save(net().state_dict(), tmp_path / "net.pth")
-    subject = subject_of(tmp_path / "net.pth")
+    source = source_of(tmp_path / "net.pth")
     assert (
-        "params" not in subject.forest.numbers and "7 tensors" in subject.facts
+        "params" not in source.forest.numbers and "7 tensors" in source.facts
     )  # running_mean is no parameter
     found = paths(tmp_path / "net.pth")
     assert found["0"] == 15 and found["0.weight"] == 12 and found["1.num_batches_tracked"] == 1
 
     async def steps(app: Any, pilot: Any) -> None:
-        app.tree_view.show_row(app.subject.forest.row("0.weight"))
+        app.tree_view.show_row(app.source.forest.row("0.weight"))
         await press(app, pilot, "i")
         assert "3×4" in panel(app) and "std" in panel(app) and "█" in panel(app)
 
@@ -54,10 +54,10 @@ def test_a_checkpoint_of_many_things(tmp_path: Path) -> None:
     optimizer.step()
     whole = {"epoch": 3, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "note": "hello"}
     torch.save(whole, tmp_path / "last.ckpt")
-    subject = subject_of(tmp_path / "last.ckpt")
-    forest = subject.forest
+    source = source_of(tmp_path / "last.ckpt")
+    forest = source.forest
     row = forest.row("epoch")
-    assert row is not None and ("value", "3") in subject.details(row).facts
+    assert row is not None and ("value", "3") in source.details(row).facts
     assert forest.row("optimizer.state.0.exp_avg") is not None
 
 
@@ -82,44 +82,44 @@ def test_a_pickle_that_would_run_code_is_refused_until_it_is_trusted(tmp_path: P
     target = tmp_path / "made"
     torch.save({"weights": torch.ones(1), "evil": Evil(str(target))}, tmp_path / "evil.pt")
     with pytest.raises(tv.errors.UsageError, match=r"can run any code while it is read.*trust=True"):
-        subject_of(tmp_path / "evil.pt")
+        source_of(tmp_path / "evil.pt")
     assert not target.exists()
-    subject_of(tmp_path / "evil.pt", trust=True)
+    source_of(tmp_path / "evil.pt", trust=True)
     assert target.exists()
 
 
 def test_a_whole_model_opens_when_it_is_trusted(tmp_path: Path) -> None:
     torch.save(net(), tmp_path / "whole.pt")
     with pytest.raises(tv.errors.UsageError, match="trust=True"):
-        subject_of(tmp_path / "whole.pt")
-    assert subject_of(tmp_path / "whole.pt", trust=True).forest.types[0] == "Sequential"
+        source_of(tmp_path / "whole.pt")
+    assert source_of(tmp_path / "whole.pt", trust=True).forest.types[0] == "Sequential"
 
 
 def test_safetensors_read_tensors_only_when_they_are_looked_at(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(net().state_dict(), tmp_path / "net.safetensors", metadata={"format": "pt"})
-    subject = subject_of(tmp_path / "net.safetensors")
-    row = subject.forest.row("0.weight")
-    assert row is not None and int(subject.forest.numbers["bytes"][row]) == 48
-    assert subject.figures(row)[0].figures is not None
-    assert any("format: pt" in fact for fact in subject.facts)
+    source = source_of(tmp_path / "net.safetensors")
+    row = source.forest.row("0.weight")
+    assert row is not None and int(source.forest.numbers["bytes"][row]) == 48
+    assert source.figures(row)[0].figures is not None
+    assert any("format: pt" in fact for fact in source.facts)
 
 
 def test_exported_programs(tmp_path: Path) -> None:
     program = torch.export.export(net().eval(), (torch.ones(2, 4),))
     torch.export.save(program, tmp_path / "net.pt2")
-    subject = subject_of(tmp_path / "net.pt2")
-    assert int(subject.forest.numbers["params"][0]) == 21
-    assert any("exported program" in fact for fact in subject.facts)
-    assert subject.forest.types == ["Sequential", "Linear", "BatchNorm1d"]
-    assert not {"training", "eval"} & set(subject.facts)  # which of the two it was is not in the file
+    source = source_of(tmp_path / "net.pt2")
+    assert int(source.forest.numbers["params"][0]) == 21
+    assert any("exported program" in fact for fact in source.facts)
+    assert source.forest.types == ["Sequential", "Linear", "BatchNorm1d"]
+    assert not {"training", "eval"} & set(source.facts)  # which of the two it was is not in the file
 
 
 def test_scripted_modules_have_the_classes_that_they_had(tmp_path: Path) -> None:
     torch.jit.script(net().eval()).save(tmp_path / "net.pt")
-    subject = subject_of(tmp_path / "net.pt")
-    assert subject.forest.types == ["Sequential", "Linear", "BatchNorm1d"] and "eval" in subject.facts
+    source = source_of(tmp_path / "net.pt")
+    assert source.forest.types == ["Sequential", "Linear", "BatchNorm1d"] and "eval" in source.facts
 
 
 def test_onnx_of_our_own_and_of_others(tmp_path: Path) -> None:
@@ -134,19 +134,19 @@ def test_onnx_of_our_own_and_of_others(tmp_path: Path) -> None:
     found = paths(tmp_path / "a.onnx")
     assert found["initializers.w"] == 12 and "nodes.layer.MatMul" in found
     tv.trace(net(), torch.ones(2, 4)).save(tmp_path / "b.onnx")
-    assert subject_of(tmp_path / "b.onnx").facts
+    assert source_of(tmp_path / "b.onnx").facts
 
 
 @pytest.mark.parametrize("ending", ["tvz", "json"])
 def test_traces(tmp_path: Path, ending: str) -> None:
     tv.trace(net(), torch.ones(2, 4), backward=True).save(tmp_path / f"run.{ending}")
-    subject = subject_of(tmp_path / f"run.{ending}")
-    assert subject.forest.row("0") is not None and "time" in subject.forest.numbers
+    source = source_of(tmp_path / f"run.{ending}")
+    assert source.forest.row("0") is not None and "time" in source.forest.numbers
 
 
 def test_torchscript(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(net()), tmp_path / "net.pt")
-    assert int(subject_of(tmp_path / "net.pt").forest.numbers["params"][0]) == 21
+    assert int(source_of(tmp_path / "net.pt").forest.numbers["params"][0]) == 21
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_what_cannot_be_opened_is_said_in_one_line(
     elif content is not None:
         path.write_bytes(content)
     with pytest.raises(tv.errors.TorchVisError, match=message) as caught:
-        subject_of(path)
+        source_of(path)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(tv.errors.UsageError, match="takes a module, a trace, a state dict or the path"):
-        subject_of(3)
+        source_of(3)
     with pytest.raises(tv.errors.UsageError, match="config is an ExplorerConfig"):
         explore(net(), config={"max_depth": 1})  # type: ignore[arg-type]
     with pytest.raises(tv.errors.UsageError, match="needs a terminal"):
@@ -237,9 +237,9 @@ def test_a_saved_trace_opens_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys, torch_vis as tv\n"
         "from torch_vis.interfaces.explorer.open import program\n"
-        "from torch_vis.interfaces.explorer.trace_source import TraceSubject\n"
-        f"shown = program(TraceSubject(tv.load({str(tmp_path / 't.tvz')!r})))\n"
-        "assert len(shown.subject.forest) > 3 and 'torch' not in sys.modules\n"
+        "from torch_vis.interfaces.explorer.trace_source import TraceSource\n"
+        f"shown = program(TraceSource(tv.load({str(tmp_path / 't.tvz')!r})))\n"
+        "assert len(shown.source.forest) > 3 and 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -257,6 +257,6 @@ def test_what_costs_are_not_known_of_is_said(tmp_path: Path) -> None:
 
     model = Odd()
     trace = tv.trace(model, torch.ones(2))
-    for subject in (subject_of(trace), subject_of(model, trace=trace)):
-        notes = [note for note in subject.notes if "FLOPs" in note]
+    for source in (source_of(trace), source_of(model, trace=trace)):
+        notes = [note for note in source.notes if "FLOPs" in note]
         assert notes == ["FLOPs of 1 operation are not known and count as none"]

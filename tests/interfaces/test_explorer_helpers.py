@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_vis as tv
 from tests.zoo import cases, close_process_group
-from torch_vis.interfaces.explorer.explorer import subject_of
+from torch_vis.interfaces.explorer.explorer import source_of
 
 
 class Tied(torch.nn.Module):
@@ -35,7 +35,7 @@ def test_parameters_are_counted_once_and_buffers_not_at_all() -> None:
     assert stats["total_params"] == linear + norm + embedding
     assert stats["non_trainable_params"] == 4
     assert stats["memory_usage"] == 4 * stats["total_params"]
-    forest = subject_of(model).forest
+    forest = source_of(model).forest
     figures = {path: int(forest.numbers["params"][row]) for row, path in enumerate(forest.paths)}
     assert figures[""] == stats["total_params"]
     assert figures["head"] == figures["embed"] == 40
@@ -60,7 +60,7 @@ def test_every_module_of_the_zoo_has_a_tree_without_any_input(case: tv.Trace) ->
         if not isinstance(model, torch.nn.Module):
             pytest.skip("not a module")
         text = tv.export_model_summary(model)
-        assert len(text.splitlines()) == len(subject_of(model).forest)
+        assert len(text.splitlines()) == len(source_of(model).forest)
         whole = json.loads(tv.export_model_summary(model, format="json"))
         lazy = any(isinstance(p, torch.nn.parameter.UninitializedParameter) for p in model.parameters())
         if not lazy:
@@ -78,7 +78,7 @@ def test_meta_and_fake_models() -> None:
     with FakeTensorMode():
         fake = torch.nn.Linear(3, 2)
     assert tv.export_model_summary(fake) == "Linear: 8 params, 32 B"
-    assert subject_of(fake).figures(0)[0].figures is None
+    assert source_of(fake).figures(0)[0].figures is None
 
 
 def test_lazy_modules_and_modules_whose_repr_raises() -> None:
@@ -194,7 +194,7 @@ def test_shapes() -> None:
 
 def test_advice_scales_by_output_channels() -> None:
     """Channels of one size each lose nothing, wherever a weight has its outputs; five of the six are weak."""
-    from torch_vis.interfaces.explorer.advice import advise
+    from torch_vis.interfaces.explorer.model_source import advise
 
     plain, transposed = torch.nn.Conv2d(4, 6, 3), torch.nn.ConvTranspose2d(4, 6, 3, groups=2)
     sizes = torch.tensor([2.0**-12, 2.0**-10, 2.0**-9, 2.0**-8, 2.0**-7, 127.0])

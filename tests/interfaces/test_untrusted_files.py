@@ -22,10 +22,9 @@ import torch
 
 from tests.kit.forking import Server
 from torch_vis.errors import TorchVisError
-from torch_vis.interfaces.explorer.archives import NotUnderstood, strided
-from torch_vis.interfaces.explorer.compare import compare_weights
-from torch_vis.interfaces.explorer.explorer import subject_of
-from torch_vis.interfaces.explorer.inert_pickle import Call, Global, read_pickle
+from torch_vis.interfaces.explorer.archives import Global, NotUnderstood, PickledCall, read_pickle, strided
+from torch_vis.interfaces.explorer.explorer import source_of
+from torch_vis.interfaces.explorer.weight_files import compare_weights
 
 COMMANDS = (["summary"], ["explore", "--json"], ["compare", "self"], ["show"])
 
@@ -217,10 +216,10 @@ def test_no_code_of_a_file_runs_without_trust(cli: Server, tmp_path: Path, name:
         else:
             assert done.code == 2 and len((done.err or done.out).strip().splitlines()) == 1, done.err
     try:
-        subject = subject_of(path)
-        assert is_listed and any("param" in fact for fact in subject.facts)
-        for row in range(len(subject.forest)):
-            subject.details(row), subject.figures(row), subject.histograms(row), subject.source(row)
+        source = source_of(path)
+        assert is_listed and any("param" in fact for fact in source.facts)
+        for row in range(len(source.forest)):
+            source.details(row), source.figures(row), source.histograms(row), source.source_code(row)
     except TorchVisError as error:
         reasons = ("trust=True", "cannot read", "was not written by torch_vis")
         assert not is_listed and any(reason in str(error) for reason in reasons)
@@ -242,12 +241,12 @@ def test_no_code_runs_in_a_program_that_opens_files(tmp_path: Path) -> None:
     """In a new interpreter, whose logging does not raise as that of the tests does."""
     marker, code = (
         tmp_path / "marker",
-        "import sys\nfrom torch_vis.interfaces.explorer.explorer import subject_of\n",
+        "import sys\nfrom torch_vis.interfaces.explorer.explorer import source_of\n",
     )
     for name in ("exported, sample inputs", "scripted, __setstate__"):
         path = tmp_path / ("file.pt2" if name.startswith("exported") else "file.pt")
         path.write_bytes(PROGRAMS[name](str(marker)))
-        code += f"assert len(subject_of({str(path)!r}).forest)\n"
+        code += f"assert len(source_of({str(path)!r}).forest)\n"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert not marker.exists()
 
@@ -262,9 +261,9 @@ def test_what_needs_trust_names_it_in_one_line(cli: Server, tmp_path: Path) -> N
 
 def test_what_would_restore_itself_is_listed_as_the_file_has_it(tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_bytes(scripted(Restoring(str(tmp_path / "marker"))))
-    subject = subject_of(tmp_path / "a.pt")
-    assert any("1 module not restored" in fact for fact in subject.facts)
-    assert [(one.name, one.shape) for one in subject.details(0).tensors] == [("state_0", (4,))]
+    source = source_of(tmp_path / "a.pt")
+    assert any("1 module not restored" in fact for fact in source.facts)
+    assert [(one.name, one.shape) for one in source.details(0).tensors] == [("state_0", (4,))]
 
 
 class Tied(torch.nn.Module):
@@ -315,18 +314,18 @@ def test_a_listing_without_trust_is_that_with_it(tmp_path: Path, name: str, form
         torch.jit.script(model).save(path)
     else:
         torch.jit.trace(model, inputs, check_trace=False).save(path)
-    safe, trusted = subject_of(path), subject_of(path, trust=True)
+    safe, trusted = source_of(path), source_of(path, trust=True)
     assert rows(safe) == rows(trusted) and safe.facts == trusted.facts and safe.title == trusted.title
     assert compare_weights(safe, trusted).same
     assert {*model.state_dict(), "unsaved"} >= {pair.name for pair in compare_weights(safe, trusted).pairs}
 
 
-def rows(subject: Any) -> list[Any]:
-    forest = subject.forest
+def rows(source: Any) -> list[Any]:
+    forest = source.forest
     columns = ("params", "trainable", "bytes", "buffer_bytes")
     figures = [[int(forest.numbers[column][row]) for column in columns] for row in range(len(forest))]
     tensors = [
-        sorted((one.name, one.role, one.shape, one.dtype) for one in subject.details(row).tensors)
+        sorted((one.name, one.role, one.shape, one.dtype) for one in source.details(row).tensors)
         for row in range(len(forest))
     ]
     return sorted(zip(forest.paths, forest.types, figures, tensors, strict=True), key=lambda row: row[0])
@@ -335,7 +334,7 @@ def rows(subject: Any) -> list[Any]:
 def test_a_renamed_file_is_read_by_what_is_in_it(tmp_path: Path) -> None:
     for name, data in (("a.pth", exported()), ("b.bin", scripted(net())), ("c.pt2", scripted(net()))):
         (tmp_path / name).write_bytes(data)
-        assert int(subject_of(tmp_path / name).forest.numbers["params"][0]) == 21
+        assert int(source_of(tmp_path / name).forest.numbers["params"][0]) == 21
 
 
 # what a hostile archive says of itself
@@ -346,7 +345,9 @@ def test_a_pickle_is_read_without_calling_anything(tmp_path: Path) -> None:
     value = read_pickle(pickle.dumps({"a": [Runs(str(marker)), (1, None, 2.5)]}, protocol=2))
     call = value["a"][0]
     assert (
-        isinstance(call, Call) and call.function == Global("posix", "mkdir") and call.args == (str(marker),)
+        isinstance(call, PickledCall)
+        and call.function == Global("posix", "mkdir")
+        and call.args == (str(marker),)
     )
     assert value["a"][1] == (1, None, 2.5) and not marker.exists()
 
@@ -441,7 +442,7 @@ def test_tables_that_lie_are_refused_in_one_line(tmp_path: Path, change: Any) ->
     path = tmp_path / "a.pt2"
     path.write_bytes(config(change))
     with pytest.raises(TorchVisError, match="trust=True") as caught:
-        subject_of(path)
+        source_of(path)
     assert "\n" not in str(caught.value)
 
 
@@ -449,7 +450,7 @@ def test_tables_nested_without_end_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.pt2"
     path.write_bytes(replaced(exported(), "models/model.json", b"[" * 1_000_000))
     with pytest.raises(TorchVisError, match="trust=True"):
-        subject_of(path)
+        source_of(path)
 
 
 def test_a_compressed_table_is_read_up_to_a_bound(tmp_path: Path) -> None:
@@ -461,7 +462,7 @@ def test_a_compressed_table_is_read_up_to_a_bound(tmp_path: Path) -> None:
             content = b" " * (17 << 20) if bomb else before.read(entry)
             after.writestr(entry.filename, content, zipfile.ZIP_DEFLATED if bomb else zipfile.ZIP_STORED)
     with pytest.raises(TorchVisError, match=r"larger than 16 MiB.*trust=True"):
-        subject_of(path)
+        source_of(path)
 
 
 def test_a_compressed_record_is_not_expanded_beyond_the_size_it_claims(tmp_path: Path) -> None:
@@ -481,7 +482,7 @@ def test_a_compressed_record_is_not_expanded_beyond_the_size_it_claims(tmp_path:
     tracemalloc.start()
     try:
         with pytest.raises(TorchVisError, match="trust=True"):
-            subject_of(path)
+            source_of(path)
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
@@ -495,7 +496,7 @@ def test_entries_that_overlap_are_refused(tmp_path: Path) -> None:
     struct.pack_into("<II", data, at + 20, 1 << 30, 1 << 30)
     path.write_bytes(data)
     with pytest.raises(TorchVisError, match="overlap"):
-        subject_of(path)
+        source_of(path)
 
 
 def test_an_archive_of_several_disks_is_refused(tmp_path: Path) -> None:
@@ -504,7 +505,7 @@ def test_an_archive_of_several_disks_is_refused(tmp_path: Path) -> None:
     struct.pack_into("<I", data, data.rfind(b"PK\x06\x07") + 16, 9)
     path.write_bytes(data)
     with pytest.raises(TorchVisError, match="disks"):
-        subject_of(path)
+        source_of(path)
 
 
 def modules(state: bytes) -> bytes:
@@ -536,7 +537,7 @@ def test_modules_without_end_are_refused(tmp_path: Path, state: bytes) -> None:
     """Modules in themselves, and forty levels of two names each, which would be 2⁴⁰ names."""
     (tmp_path / "a.pt").write_bytes(modules(b"\x80\x02" + state + b"."))
     with pytest.raises(TorchVisError, match=r"(nested too deep|inside itself).*trust=True"):
-        subject_of(tmp_path / "a.pt")
+        source_of(tmp_path / "a.pt")
 
 
 def test_containers_nested_without_end_are_refused(tmp_path: Path) -> None:
@@ -545,7 +546,7 @@ def test_containers_nested_without_end_are_refused(tmp_path: Path) -> None:
         nested = [1, nested]
     torch.save({"a": nested}, tmp_path / "a.pt")
     with pytest.raises(TorchVisError, match="nested more than 100"):
-        subject_of(tmp_path / "a.pt")
+        source_of(tmp_path / "a.pt")
 
 
 def test_reading_does_not_change_the_file(tmp_path: Path) -> None:
@@ -553,9 +554,9 @@ def test_reading_does_not_change_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(scripted(net()))
     before = path.read_bytes()
-    subject: Any = subject_of(path)
+    source: Any = source_of(path)
     with torch.no_grad():
-        for parameter in subject.model.parameters():
+        for parameter in source.model.parameters():
             parameter.zero_()
     assert path.read_bytes() == before
-    assert np.all(subject_of(path).figures(1)[0].figures is not None)
+    assert np.all(source_of(path).figures(1)[0].figures is not None)

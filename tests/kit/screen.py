@@ -57,7 +57,7 @@ def screen(app: Any) -> str:
 
 def panel(app: Any) -> str:
     """The text of the panel, all of it."""
-    return "" if app._sheet is None else str(app._sheet.text().plain)
+    return "" if app.panel_canvas is None else str(app.panel_canvas.text().plain)
 
 
 def timeless(text: str) -> str:

@@ -89,7 +89,7 @@ class Report:
 
     def to_plain(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
-        rows = {listing.title: listing.to_plain() for listing in self.listings()}
+        rows = {listing.title: listing.to_dict() for listing in self.listings()}
         return {"facts": dict(self.facts()), **rows, "notes": list(self.notes())}
 
     def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:

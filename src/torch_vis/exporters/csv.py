@@ -29,14 +29,14 @@ def save(path: PathLike, run: Run) -> None:
 
 
 def _texts(name: str, cells: Any, known: Any) -> list[Any]:
-    found = cells.tolist()
+    items = cells.tolist()
     if known is not None:
-        return [cell if is_known else None for cell, is_known in zip(found, known.tolist())]
+        return [cell if is_known else None for cell, is_known in zip(items, known.tolist())]
     if name == "shape":
-        return [None if shape is None else "x".join(map(str, shape)) or "scalar" for shape in found]
+        return [None if shape is None else "x".join(map(str, shape)) or "scalar" for shape in items]
     if name == "input_shapes":
-        return [" ".join("x".join(map(str, shape)) or "scalar" for shape in shapes) for shapes in found]
-    return found
+        return [" ".join("x".join(map(str, shape)) or "scalar" for shape in shapes) for shapes in items]
+    return items
 
 
 def _metric(column: Column) -> list[Any]:

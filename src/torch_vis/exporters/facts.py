@@ -1,16 +1,62 @@
-"""What is known of an operation beside its data flow, in words: phase, source line, cost, marks."""
+"""What exporters write of an operation in words: names that are never the same twice, and facts with their units."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.call import short_name
+from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.text import many, with_unit
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Array
+
+LONGEST = 2000
+
+
+def clean(text: str, longest: int = LONGEST) -> str:
+    """Text that can be written as UTF-8, cut in the middle where it is very long.
+
+    >>> clean("caf\\udce9"), clean("0123456789", 5)
+    ('caf?', '01…89')
+    """
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}…{text[-(longest // 2) :]}"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+class Names:
+    """Hands out names; one that is taken gets a number."""
+
+    def __init__(self, taken: Iterable[str] = (), *, longest: int = LONGEST) -> None:
+        self._taken = {"", *taken}
+        self._next: dict[str, int] = {}
+        self._longest = longest
+
+    def new(self, wanted: str) -> str:
+        """The name wanted, or the next one like it."""
+        name = wanted = clean(wanted, self._longest)
+        while name in self._taken:
+            number = self._next[wanted] = self._next.get(wanted, 1) + 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+
+def outside_name(graph: Graph, value: int) -> str:
+    """The name of a value that came from outside, or what it is."""
+    name = int(graph.value_name[value])
+    role = Role(graph.value_role[value]).name.lower()
+    return graph.names[name] if name >= 0 and graph.names[name] else f"{role}_{value}"
+
+
+def node_names(graph: Graph) -> list[str]:
+    """A name for each operation that also finds it in the graph: ``addmm_31`` is ``graph.nodes[31]``."""
+    short = [clean(short_name(call.op)) or "operation" for call in graph.calls]
+    return [f"{short[call]}_{node}" for node, call in enumerate(graph.node_call.tolist())]
+
 
 Fact = tuple[str, str]
 METRICS = {
@@ -41,8 +87,8 @@ class Facts:
 
     def __init__(self, graph: Graph, metrics: Metrics) -> None:
         self.graph = graph
-        found = [name for name in METRICS if name in metrics]
-        self.columns = {name: metrics[name] for name in found if metrics[name].along == "node"}
+        names = [name for name in METRICS if name in metrics]
+        self.columns = {name: metrics[name] for name in names if metrics[name].along == "node"}
         self._figures = {
             name: (
                 METRICS[name],
@@ -58,14 +104,14 @@ class Facts:
 
     def of_node(self, node: int, *, site: bool = True) -> list[Fact]:
         """What is known of one operation, the source line included or not."""
-        found = [("phase", PHASES[self._phase[node]])]
+        facts = [("phase", PHASES[self._phase[node]])]
         if site:
-            found += self.of_site(self._site[node])
+            facts += self.of_site(self._site[node])
         for name, ((label, unit), values, known) in self._figures.items():
             if (known is None or known[node]) and (values[node] or name not in FEW):
-                found.append((label, with_unit(values[node], unit, exact=name not in NOT_SUMMED)))
+                facts.append((label, with_unit(values[node], unit, exact=name not in NOT_SUMMED)))
         flags = FLAGS[self._flags[node]]
-        return [*found, ("flags", flags)] if flags else found
+        return [*facts, ("flags", flags)] if flags else facts
 
     def of_site(self, site: int) -> list[Fact]:
         """A source line by its number in ``graph.sites``; nothing for -1."""
@@ -85,7 +131,7 @@ class Facts:
             return tree.inclusive(own)
 
         operations = sums_of(np.ones(len(group), dtype=np.int64))
-        found = [[("operations", f"{operations[number]:,}")] for number in range(count)]
+        facts = [[("operations", f"{operations[number]:,}")] for number in range(count)]
         for name, column in self.columns.items():
             if name in NOT_SUMMED:
                 continue
@@ -96,5 +142,5 @@ class Facts:
             for number, (total, unknown) in enumerate(zip(sums.tolist(), missing.tolist())):
                 if unknown < operations[number] and (total or name not in FEW):
                     rest = f"; {many(unknown, 'operation')} not known" if unknown else ""
-                    found[number].append((label, with_unit(total, unit) + rest))
-        return found
+                    facts[number].append((label, with_unit(total, unit) + rest))
+        return facts

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.sax.saxutils import escape
 
-from torch_vis.exporters.links import links
-from torch_vis.exporters.operations import operations
+from torch_vis.exporters.operations import links, operations
 from torch_vis.graph import Graph
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run

@@ -13,10 +13,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torch_vis.exporters.facts import Facts
-from torch_vis.exporters.names import node_names, outside_name
-from torch_vis.exporters.namespaces import Namespaces
-from torch_vis.exporters.reading import node_reads
+from torch_vis.exporters.facts import Facts, node_names, outside_name
+from torch_vis.exporters.nesting import Namespaces, node_reads
 from torch_vis.graph import Column, Graph, Metrics, Slot, TensorType
 from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
@@ -112,8 +110,8 @@ class _Explorer:
         self.types = [_type_text(type_) for type_ in graph.types]
         self._signatures = Signatures()
         self.calls = [self._call(number) for number in range(len(graph.calls))]
-        place = np.arange(len(graph.out_value)) - np.repeat(graph.out_start[:-1], np.diff(graph.out_start))
-        self.output_id = dict(zip(graph.out_value.tolist(), place.tolist()))
+        index = np.arange(len(graph.out_value)) - np.repeat(graph.out_start[:-1], np.diff(graph.out_start))
+        self.output_id = dict(zip(graph.out_value.tolist(), index.tolist()))
 
     def nodes(self) -> Iterator[Record]:
         """Every record, what is read before what reads it."""
@@ -126,13 +124,13 @@ class _Explorer:
         """What is known of each layer: its module, and the sums over its operations."""
         spaces = self.spaces
         sums = self.facts.of_groups(spaces.of_node, spaces.parents)
-        found = {}
+        groups = {}
         for name, scope, facts in zip(spaces.names, spaces.scopes, sums):
             if name:
                 module = self.graph.modules[int(self.graph.scope_module[scope])] if scope >= 0 else None
                 about = {"class": module.type, "module": module.path} if module else {}
-                found[name] = {**about, **dict(facts)}
-        return found
+                groups[name] = {**about, **dict(facts)}
+        return groups
 
     def _outside(self) -> Iterator[Record]:
         """Tensors from outside, each beside the first operation that reads it; the run's inputs at the top."""
@@ -168,18 +166,18 @@ class _Explorer:
         if link >= 0:
             facts.append(("forward", self.ids[link]))
         reads = self.reads[node]
-        made = graph.out_value[slice(*graph.output_span(node))].tolist()
+        outputs = graph.out_value[slice(*graph.output_span(node))].tolist()
         record = _record(
             self.ids[node],
             title,
             self.spaces.name(node),
             facts,
             [self._source(value) for _, value in reads],
-            [self._type(value) for value in made],
+            [self._type(value) for value in outputs],
         )
         record["inputsMetadata"] = [
-            {"id": str(place), "attrs": _attrs([("__tensor_tag", ports.get(slot, "through an alias"))])}
-            for place, (slot, _) in enumerate(reads)
+            {"id": str(index), "attrs": _attrs([("__tensor_tag", ports.get(slot, "through an alias"))])}
+            for index, (slot, _) in enumerate(reads)
         ]
         return record
 
@@ -187,8 +185,8 @@ class _Explorer:
         """What the run gave back: outputs at the top, gradients and changed state beside what made them."""
         for result in self.graph.outcomes:
             values = list(dict.fromkeys(value for value, _ in result.sources()))
-            made = [self.producer[value] for value in values if self.producer[value] >= 0]
-            near = made[0] if made and result.kind != "output" else -1
+            producers = [self.producer[value] for value in values if self.producer[value] >= 0]
+            near = producers[0] if producers and result.kind != "output" else -1
             label, space = self._beside(near, result.name or result.kind)
             label += " updated" if result.kind == "state" else ""
             facts = [("name", result.name), ("result", result.kind)]
@@ -231,12 +229,12 @@ def _record(
         "namespace": space,
         "attrs": _attrs(facts),
         "incomingEdges": [
-            {"sourceNodeId": source, "sourceNodeOutputId": str(output), "targetNodeInputId": str(place)}
-            for place, (source, output) in enumerate(sources)
+            {"sourceNodeId": source, "sourceNodeOutputId": str(output), "targetNodeInputId": str(index)}
+            for index, (source, output) in enumerate(sources)
         ],
         "outputsMetadata": [
-            {"id": str(place), "attrs": _attrs([("tensor_shape", type_)])}
-            for place, type_ in enumerate(types)
+            {"id": str(index), "attrs": _attrs([("tensor_shape", type_)])}
+            for index, type_ in enumerate(types)
         ],
     }
 

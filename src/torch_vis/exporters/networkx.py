@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
-from torch_vis.exporters.links import links
+from torch_vis.exporters.operations import links
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Kind
 
@@ -28,24 +28,24 @@ def to_networkx(graph: Graph, metrics: Metrics) -> networkx.MultiDiGraph:
         import networkx as nx
     except ImportError as error:
         raise missing_extra("networkx") from error
-    made = nx.MultiDiGraph()
-    made.add_nodes_from(_operations(graph, metrics))
-    made.add_nodes_from(_outside(graph))
-    made.add_nodes_from(
+    digraph = nx.MultiDiGraph()
+    digraph.add_nodes_from(_operations(graph, metrics))
+    digraph.add_nodes_from(_outside(graph))
+    digraph.add_nodes_from(
         (f"result:{result.index}", {"kind": result.kind, "name": result.name, "shape": result.value.shape})
         for result in graph.outcomes
     )
-    made.add_edges_from(_edges(graph))
-    return made
+    digraph.add_edges_from(_edges(graph))
+    return digraph
 
 
 def _operations(graph: Graph, metrics: Metrics) -> list[tuple[int, dict[str, Any]]]:
     columns = {name: column for name, column in metrics.items() if column.along == "node"}
-    found = []
+    nodes = []
     for node in graph.nodes:
         outputs = [value.type for value in node.outputs]
         site = node.site
-        found.append(
+        nodes.append(
             (
                 node.index,
                 {
@@ -62,7 +62,7 @@ def _operations(graph: Graph, metrics: Metrics) -> list[tuple[int, dict[str, Any
                 },
             )
         )
-    return found
+    return nodes
 
 
 def _outside(graph: Graph) -> list[tuple[str, dict[str, Any]]]:

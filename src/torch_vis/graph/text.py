@@ -21,6 +21,17 @@ def many(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else plural)
 
 
+def inert(text: str, instead: str = "�") -> str:
+    r"""Text of a model or a file as it may be shown: control codes and marks that turn text around are replaced.
+
+    >>> inert("a\x1b[2Jb\u202e"), inert("two\nlines", " ")
+    ('a�[2Jb�', 'two lines')
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else instead for letter in text)
+
+
 def and_more(names: Sequence[object], most: int = 5) -> str:
     """The first of some names, and how many more there are.
 

@@ -13,22 +13,24 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import COLUMNS, TABLES, Kind
+from torch_vis.graph.types import Bools, Ints
 
-Ints = NDArray[np.int64]
 SAME, ADDED, REMOVED, CHANGED = range(4)
 
 
 class UnionGraph:
     """The union of two graphs, and for every operation whether it is the same, added, removed or changed.
 
-    The alignment is given as arrays: for each operation and each scope of ``a`` its counterpart in ``b``, -1 for none;
-    ``changed`` says which operations of ``b`` differ from their counterparts. What ``b`` has keeps its order;
+    The alignment is given as arrays: for each operation, scope and value of ``a`` its counterpart in ``b``, -1 for
+    none; ``changed`` says which operations of ``b`` differ from their counterparts. What ``b`` has keeps its order;
     ``node_of_a`` and ``node_of_b`` are the indices of both runs' operations in the union.
     """
 
-    def __init__(self, a: Graph, b: Graph, to_b: Ints, scope_to_b: Ints, changed: NDArray[np.bool_]) -> None:
+    def __init__(
+        self, a: Graph, b: Graph, to_b: Ints, scope_to_b: Ints, value_to_b: Ints, changed: Bools
+    ) -> None:
         self.a, self.b = a, b
-        self.to_b, self.scope_to_b, self.changed = to_b, scope_to_b, changed
+        self.to_b, self.scope_to_b, self.value_to_b, self.changed = to_b, scope_to_b, value_to_b, changed
         # operations of b by their index, those of a alone by ~index
         self._order = self._ordered()
         self._from_b = self._order >= 0
@@ -95,7 +97,7 @@ class UnionGraph:
         pairs = np.stack([self.node_of_a[a.in_node[lost]], self._value_of_a[values[lost]]], axis=1)
         return [int(index) for index in np.unique(pairs, axis=0).ravel()]
 
-    def recomputed(self) -> NDArray[np.bool_]:
+    def recomputed(self) -> Bools:
         """Which scopes backward recomputed: of those that both runs have, in ``b``."""
         recomputed = np.zeros(len(self.graph.scope_call), dtype=bool)
         recomputed[self._scope_of_a[self.a.tree.recomputed]] = True
@@ -201,17 +203,7 @@ class UnionGraph:
     def _add_values(self, columns: dict[str, Any]) -> Ints:
         """Add the values that only ``a`` has; returns the index of each value of ``a`` in the union."""
         a, b = self.a, self.b
-        indices = np.full(len(a.value_type), -1, dtype=np.int64)
-        for node in np.flatnonzero(self.to_b >= 0).tolist():
-            outputs_a = a.out_value[slice(*a.output_span(node))]
-            outputs_b = b.out_value[slice(*b.output_span(int(self.to_b[node])))]
-            count = min(len(outputs_a), len(outputs_b))
-            indices[outputs_a[:count]] = outputs_b[:count]
-        named = {
-            b.names[b.value_name[v]]: v for v in np.flatnonzero((b.value_producer < 0) & (b.value_name >= 0))
-        }
-        for value in np.flatnonzero((a.value_producer < 0) & (a.value_name >= 0)).tolist():
-            indices[value] = named.get(a.names[a.value_name[value]], -1)
+        indices = self.value_to_b.astype(np.int64)
         added = np.flatnonzero(indices < 0)
         indices[added] = len(b.value_type) + np.arange(len(added))
         shifts = {

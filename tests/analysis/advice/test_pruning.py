@@ -17,7 +17,7 @@ from tests.zoo_models.torchvision_ops import declare_torchvision_ops
 from torch_vis.analysis.advice.pruning.dependency import Dependencies
 from torch_vis.analysis.advice.pruning.surgery import without
 from torch_vis.analysis.advice.pruning.trial import OTHER, PruningTrials
-from torch_vis.analysis.compare.numeric.side_by_side import gap_of
+from torch_vis.analysis.compare.numeric.tensor_distance import distance_of
 from torch_vis.errors import UsageError
 
 declare_torchvision_ops()
@@ -97,7 +97,7 @@ def test_cutting_what_is_zero_changes_nothing(name):
                 parameter.index_fill_(number, torch.as_tensor(np.flatnonzero(~mask)), 0.0)
     before = model(x)
     exact = without(model, kept)
-    assert gap_of([before], [exact(x)]).relative < 1e-5
+    assert distance_of([before], [exact(x)]).relative < 1e-5
     assert sum(p.numel() for p in exact.parameters()) < sum(p.numel() for p in model.parameters())
 
 

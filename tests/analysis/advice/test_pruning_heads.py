@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import torch_vis as tv
 from tests.zoo import ZOO, declare_torchvision_ops
 from torch_vis.analysis.advice.pruning.trial import MIXED, OTHER, PruningTrials
-from torch_vis.analysis.compare.numeric.side_by_side import gap_of
+from torch_vis.analysis.compare.numeric.tensor_distance import distance_of
 
 declare_torchvision_ops()
 
@@ -235,7 +235,7 @@ def test_a_model_without_heads_is_the_model_with_their_columns_at_zero(name):
                 tensors(tried.model.eval()(*args)),
             )
         assert tried.model.get_parameter(path).shape[dimension] == columns * (len(group.units) - len(heads))
-        assert gap_of(without, left).relative < 1e-6 < 1e-3 < gap_of(whole, without).relative
+        assert distance_of(without, left).relative < 1e-6 < 1e-3 < distance_of(whole, without).relative
 
 
 def test_names_in_the_table_and_the_figure():

@@ -70,7 +70,7 @@ def test_what_the_output_does_not_show_gets_no_advice(model: nn.Module, hidden: 
         assert (found.advice[row.weight] is None) == (row.weight in hidden)
     assert "inf" not in " ".join(found.facts().values())
     assert "not known" in found.facts() and "keep as they are" not in found.facts()
-    advice = found.listings()[1].to_plain()
+    advice = found.listings()[1].to_dict()
     zeros = {name for name in hidden if not model.get_parameter(name).any()}
     assert {row["weight"] for row in advice if row["format"] == "not known"} == hidden - zeros
     assert {row["weight"] for row in advice if row["format"] == "all zeros"} == zeros
@@ -211,6 +211,6 @@ def test_nothing_is_said_of_formats_together_where_nothing_was_run_together(
     found = tv.advise.quantization(model, torch.randn(2, 64), effect=effect, floor_db=20.0)
     assert any(found.advice.values()) and found.advice == found.alone
     assert found.advised is None and "advised" not in found.facts()
-    assert {title for row in found.listings()[1].to_plain() for title in row} == {"weight", "format"}
+    assert {title for row in found.listings()[1].to_dict() for title in row} == {"weight", "format"}
     assert "together" not in " ".join(str(found).split()).replace("not run together", "")
     assert any("not run together" in note for note in found.notes())

@@ -146,7 +146,7 @@ def wrong_pairs(found: tv.Comparison) -> list[tuple[str, str]]:
     return [
         (row.a.name, module_of(row.a))
         for row in differences.rows
-        if not differences.gaps.rounding[row.a.index]
+        if not differences.distances.rounding[row.a.index]
     ]
 
 

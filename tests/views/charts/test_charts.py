@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.labels import written
 from torch_vis.errors import NoMatch
-from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series, draw, said, scale
+from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series, axis_text, draw, scale
 from torch_vis.views.charts.labels import families, named_ticks
 from torch_vis.views.charts.marks import marked
 
@@ -152,7 +152,7 @@ def test_dots_have_their_figures_beside_them(renderer: str) -> None:
     chart = Chart("dots", "T", Axis(""), Axis("time", "ns"), STACKED)
     figure = draw(chart, renderer)
     each = [(label, number) for series in STACKED for label, number in zip(series.x, series.y)]
-    assert sorted(texts_in(figure)) == sorted(said(chart.y, number) for _, number in each)
+    assert sorted(texts_in(figure)) == sorted(axis_text(chart.y, number) for _, number in each)
     if renderer == "matplotlib":
         figure.canvas.draw()
         (axes,) = figure.axes

@@ -14,7 +14,7 @@ from textual.events import Key
 import torch_vis as tv
 from tests.kit.net import Net
 from tests.kit.screen import drive, panel, press, screen, settle, timeless
-from torch_vis.views.terminal.panels.table import PANELS
+from torch_vis.views.terminal.app import PANELS
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_folding_repeats_sums_them_up(model: Net) -> None:
     async def steps(app: Any, pilot: Any) -> None:
         await press(app, pilot, "E", "z")
         assert "0–2 × 3" in names(app) and len(names(app)) == 9
-        row = app.subject.forest.row("blocks.0")
+        row = app.source.forest.row("blocks.0")
         assert app.tree_view.figure("params", row) == 3 * (8 * 8 + 8)
         await press(app, pilot, "z")
         assert len(names(app)) == 15
@@ -228,7 +228,7 @@ def test_every_panel_on_every_row_of_a_trace_alone(trace: tv.Trace, name: str) -
 
 def test_times_in_the_tree_are_those_of_the_trace(model: Net, trace: tv.Trace) -> None:
     async def steps(app: Any, pilot: Any) -> None:
-        numbers, forest = app.subject.forest.numbers, app.subject.forest
+        numbers, forest = app.source.forest.numbers, app.source.forest
         scopes = {scope.path: scope.index for scope in trace.graph.scopes if scope.kind == "module"}
         for path in ("", "conv", "blocks.1.0"):
             row = forest.row(path)
@@ -271,7 +271,7 @@ def test_a_live_trace_has_maps_and_gradients(model: Net, trace: tv.Trace) -> Non
     whole = sum(float(p.grad.norm()) ** 2 for p in model.parameters() if p.grad is not None) ** 0.5
 
     async def alone(app: Any, pilot: Any) -> None:
-        app.tree_view.show_row(app.subject.forest.row("conv"))
+        app.tree_view.show_row(app.source.forest.row("conv"))
         await press(app, pilot, "8")
         text = panel(app)
         assert "output of call 0 2×3×8×8" in text and "▀▀▀▀▀▀▀▀" in text
@@ -279,19 +279,19 @@ def test_a_live_trace_has_maps_and_gradients(model: Net, trace: tv.Trace) -> Non
         app.sort_by("gradient")
         await settle(app, pilot)
         assert app.arrangement.sort == "gradient"
-        assert app.subject.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-5)
+        assert app.source.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-5)
 
     drive(trace, alone)
 
     async def with_model(app: Any, pilot: Any) -> None:
-        app.tree_view.show_row(app.subject.forest.row("conv"))
+        app.tree_view.show_row(app.source.forest.row("conv"))
         await press(app, pilot, "8")
         assert "output of call 0 2×3×8×8" in panel(app)
         await press(app, pilot, "v")
         app.screen.query_one("SelectionList").select("gradient")
         await press(app, pilot, "enter")
         assert "gradient" in app.tree_view.columns
-        assert app.subject.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-5)
+        assert app.source.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-5)
 
     drive(model, with_model, trace=trace)
 
@@ -335,11 +335,11 @@ def test_gradients_that_the_step_let_go_of_are_shown(model: Net, tmp_path: Path,
     whole = sum(norm**2 for norm in one.values()) ** 0.5
 
     async def steps(app: Any, pilot: Any) -> None:
-        found = {gradient.name: gradient.norm for gradient in app.subject.gradients()}
+        found = {gradient.name: gradient.norm for gradient in app.source.gradients()}
         assert found == {name: pytest.approx(norm, rel=1e-4, abs=1e-5) for name, norm in one.items()}
         app.sort_by("gradient")
         await settle(app, pilot)
-        assert app.subject.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-4)
+        assert app.source.forest.numbers["gradient"][0] == pytest.approx(whole, rel=1e-4)
         await press(app, pilot, "7")
         assert "norm of all" in panel(app) and "conv.weight" in panel(app)
 
@@ -405,13 +405,13 @@ def test_batch_sizes_on_demand(model: Net) -> None:
 def test_a_slow_panel_does_not_keep_the_words_of_another(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    from torch_vis.views.terminal.panels.table import Panel
+    from torch_vis.views.terminal.app import Panel
 
     going = threading.Event()
 
-    def slow(subject: Any, row: int, sheet: Any) -> None:
+    def slow(source: Any, row: int, canvas: Any) -> None:
         going.wait(20)
-        sheet.say("at last")
+        canvas.say("at last")
 
     async def steps(app: Any, pilot: Any) -> None:
         monkeypatch.setitem(PANELS, "activations", Panel("Maps", slow))
@@ -458,7 +458,7 @@ def test_flow_keeps_what_differs_and_leaves_gradients_out() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
     async def steps(app: Any, pilot: Any) -> None:
-        app.tree_view.show_row(app.subject.forest.row("0"))
+        app.tree_view.show_row(app.source.forest.row("0"))
         await press(app, pilot, "4")
         below = panel(app).partition("┬")[2].partition("State")[0]
         assert below.count("▶") == 1 and "to 1 · addmm" in below, below
@@ -625,7 +625,7 @@ def test_what_is_shown_can_be_saved(model: Net, tmp_path: Path) -> None:
 def test_the_configuration_does_what_it_says(model: Net) -> None:
     async def deep(app: Any, pilot: Any) -> None:
         await press(app, pilot, "E")
-        assert max(app.subject.forest.depth[row] for row in app.tree_view.rows) == 1
+        assert max(app.source.forest.depth[row] for row in app.tree_view.rows) == 1
 
     drive(model, deep, config=tv.ExplorerConfig(max_depth=1))
 
@@ -704,11 +704,11 @@ def test_quitting_while_a_panel_is_being_filled(model: Net, monkeypatch: pytest.
     """What comes too late finds no screen, and says nothing of that."""
     import threading
 
-    from torch_vis.views.terminal.panels.table import Panel
+    from torch_vis.views.terminal.app import Panel
 
     begun, going = threading.Event(), threading.Event()
 
-    def slow(subject: Any, row: int, sheet: Any) -> None:
+    def slow(source: Any, row: int, canvas: Any) -> None:
         begun.set()
         going.wait(20)
 
@@ -727,21 +727,19 @@ def test_an_answer_that_comes_late_is_not_shown(model: Net, monkeypatch: pytest.
     """A thread cannot be stopped; what the first of two requests says after the second is not what was asked last."""
     import threading
 
-    from torch_vis.views.terminal.panels import details
-
     begun, going, said = threading.Event(), threading.Event(), threading.Event()
-    draw = details.draw
+    details = PANELS["details"]
 
-    def first_is_slow(subject: Any, row: int, sheet: Any, *, histograms: bool) -> None:
-        if not histograms:
+    def first_is_slow(source: Any, row: int, canvas: Any) -> None:
+        if not canvas.histograms:
             begun.set()
             going.wait(20)
-        draw(subject, row, sheet, histograms=histograms)
+        details.draw(source, row, canvas)
 
     async def steps(app: Any, pilot: Any) -> None:
         plain = panel(app)
         assert "█" not in plain
-        monkeypatch.setattr(details, "draw", first_is_slow)
+        monkeypatch.setitem(PANELS, "details", details._replace(draw=first_is_slow))
         from_worker = app.from_worker
         monkeypatch.setattr(app, "from_worker", lambda *args: (from_worker(*args), said.set()))
         app.redraw_panel()

@@ -17,7 +17,7 @@ from tests.views.text.test_module_tree import Checkpointed
 from torch_vis.graph.module_table import Outline
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import duration
-from torch_vis.interfaces.explorer.trace_source import TraceSubject
+from torch_vis.interfaces.explorer.trace_source import TraceSource
 
 LAYERS = ["layers.0", "layers.1", "layers.2"]
 
@@ -40,7 +40,7 @@ def marked(forest: Any) -> list[str]:
 @pytest.mark.parametrize("inside", [False, True])
 def test_rows_have_the_figures_of_the_printed_table(reentrant: bool, inside: bool) -> None:
     _, trace = traced(reentrant, inside)
-    forest, outline = TraceSubject(trace).forest, Outline(trace.graph, trace.metrics)
+    forest, outline = TraceSource(trace).forest, Outline(trace.graph, trace.metrics)
     assert len(forest) == len(outline.blocks), "a module has one row"
     blocks = {(block.path, block.type): block for block in outline.blocks}
     numbers = forest.numbers
@@ -61,10 +61,10 @@ def test_rows_have_the_figures_of_the_printed_table(reentrant: bool, inside: boo
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_live_model_with_a_trace_has_the_same(inside: bool) -> None:
     model, trace = traced(inside=inside)
-    alone = TraceSubject(trace).forest
+    alone = TraceSource(trace).forest
 
     async def steps(app: Any, pilot: Any) -> None:
-        live = app.subject.forest
+        live = app.source.forest
         assert marked(live) == marked(alone)
         for path in ("first", "layers.0.0", "layers.1.3"):
             here, there = live.row(path), alone.row(path)
@@ -76,12 +76,12 @@ def test_a_live_model_with_a_trace_has_the_same(inside: bool) -> None:
 
 def test_the_mark_stands_on_what_was_checkpointed() -> None:
     _, trace = traced()
-    assert marked(TraceSubject(trace).forest) == LAYERS
+    assert marked(TraceSource(trace).forest) == LAYERS
     _, parts = traced(inside=True)  # a function was, and each module that it calls is run again by itself
-    assert set(marked(TraceSubject(parts).forest)) >= {"layers.0.0", "layers.2.3"}
+    assert set(marked(TraceSource(parts).forest)) >= {"layers.0.0", "layers.2.3"}
     plain = tv.trace(torch.nn.Linear(2, 2), torch.ones(1, 2), backward=True)
-    subject = TraceSubject(plain)
-    assert not subject.forest.marks and "recomputed" not in subject.forest.numbers
+    source = TraceSource(plain)
+    assert not source.forest.marks and "recomputed" not in source.forest.numbers
 
 
 def test_what_is_checkpointed_without_a_module_counts_where_it_ran() -> None:
@@ -95,7 +95,7 @@ def test_what_is_checkpointed_without_a_module_counts_where_it_ran() -> None:
             return self.head(wave)
 
     trace = tv.trace(Bare(), torch.ones(3, 4), backward=True)
-    forest, number = TraceSubject(trace).forest, len(trace.graph.find(flag="recompute"))
+    forest, number = TraceSource(trace).forest, len(trace.graph.find(flag="recompute"))
     assert number and not forest.marks
     assert forest.numbers["recomputed_ops"].tolist() == [number, number, 0, 0]
     assert f"computed again  {number} of the operations of backward" in str(trace)
@@ -126,7 +126,7 @@ def test_the_panels_tell_of_it() -> None:
     _, trace = traced()
 
     async def steps(app: Any, pilot: Any) -> None:
-        forest = app.subject.forest
+        forest = app.source.forest
         row = forest.row("layers.1")
         app.tree_view.show_row(row)
         await settle(app, pilot)
@@ -173,11 +173,11 @@ def test_layers_of_which_some_are_recomputed_are_not_folded_into_one() -> None:
         await press(app, pilot, "z")
         labels = [app.tree_view.arrangement.label(int(row)) for row in app.tree_view.rows]
         assert "layers.0" in labels and "layers.1–2 × 2" in labels
-        row = app.subject.forest.row("layers.1")
-        numbers = app.subject.forest.numbers["recomputed_ops"]
+        row = app.source.forest.row("layers.1")
+        numbers = app.source.forest.numbers["recomputed_ops"]
         assert (
             app.tree_view.figure("recomputed_ops", row)
-            == numbers[row] + numbers[app.subject.forest.row("layers.2")]
+            == numbers[row] + numbers[app.source.forest.row("layers.2")]
         )
 
     drive(tv.trace(Some(False, False), torch.ones(2, 4), backward=True), steps)
@@ -185,7 +185,7 @@ def test_layers_of_which_some_are_recomputed_are_not_folded_into_one() -> None:
 
 def test_time_of_the_run_is_that_of_forward() -> None:
     _, trace = traced()
-    forest = TraceSubject(trace).forest
+    forest = TraceSource(trace).forest
     scopes = [scope.index for scope in trace.graph.scopes if scope.type == "Checkpointed"]
     own = [node.index for node in trace.graph.nodes if node.scope.index == 0 and node.phase == "forward"]
     time, call = trace.metrics["time_ns"], trace.metrics["scope_time_ns"]
@@ -196,7 +196,7 @@ def test_time_of_the_run_is_that_of_forward() -> None:
 def test_the_time_of_the_whole_run_is_told_apart_from_that_of_its_calls() -> None:
     _, trace = traced()
     whole = int(trace.metrics["scope_time_ns"].values[0])
-    numbers = TraceSubject(trace).forest.numbers
+    numbers = TraceSource(trace).forest.numbers
     rest = whole - int(numbers["time"][0] + numbers["backward"][0])
 
     async def steps(app: Any, pilot: Any) -> None:
@@ -218,7 +218,7 @@ def test_what_an_optimizer_does_is_not_called_forward() -> None:
         optimizer.step()
 
     trace = tv.trace(step, torch.ones(2, 4))
-    forest = TraceSubject(trace).forest
+    forest = TraceSource(trace).forest
     rows = {forest.types[row]: row for row in range(len(forest))}
 
     async def steps(app: Any, pilot: Any) -> None:

@@ -34,7 +34,7 @@ from torch_vis.analysis.compare.module_keys import (
     with_lists_renamed,
 )
 from torch_vis.analysis.compare.sequence_diff import common, in_any_order
-from torch_vis.analysis.compare.sides import Side
+from torch_vis.analysis.compare.sides import MatchingPass, Side
 from torch_vis.graph.types import Ints
 
 # Unmatched containers inside containers that are looked into at once; bounds the work to linear time.
@@ -50,15 +50,6 @@ class AmbiguousGroup(NamedTuple):
 
     a: list[int]
     b: list[int]
-
-
-class Pass(NamedTuple):
-    """One step of the matching: its name, what it pairs, an example, and the method that does it."""
-
-    name: str
-    what: str
-    example: str
-    run: Callable[[ModuleMatcher], None]
 
 
 def match_modules(
@@ -399,61 +390,61 @@ class ModuleMatcher:
 
 
 PASSES = (
-    Pass(
+    MatchingPass(
         "inside matched calls",
         "calls inside two matched ones, from the whole run inwards, by the keys of ModuleMatcher._keys",
         "encoder.layers.3 in both runs; the same layer under another name",
         lambda matcher: matcher.descend([(0, 0)]),
     ),
-    Pass(
+    MatchingPass(
         "equal weights",
         "calls anywhere that do the same with the same weights",
         "a block that was put into a Sequential",
         lambda matcher: matcher.by_weights(),
     ),
-    Pass(
+    MatchingPass(
         "unique fingerprint",
         "calls anywhere that do what no other call does",
         "the one Conv2d of a model, wrapped, in a run that kept no weights",
         lambda matcher: matcher.unique_fingerprints(),
     ),
-    Pass(
+    MatchingPass(
         "parents of matched calls",
         "calls of one class whose matched children are children of the other",
         "an encoder that was wrapped, and one of whose layers changed",
         lambda matcher: matcher.parents_of_matched(),
     ),
-    Pass(
+    MatchingPass(
         "unique containers",
         "the only containers of a class, if most of what they call is equal",
         "a decoder that was moved, with a layer more",
         lambda matcher: matcher.unique_containers(),
     ),
-    Pass(
+    MatchingPass(
         "whole models",
         "the only unmatched calls directly inside the two runs",
         "two models of different classes",
         lambda matcher: matcher.whole_models(),
     ),
-    Pass(
+    MatchingPass(
         "inside matched calls again",
         "calls inside matched ones, containers that hold matched calls looked into",
         "a new layer beside one that was wrapped",
         lambda matcher: matcher.inside_again(),
     ),
-    Pass(
+    MatchingPass(
         "equal fingerprint",
         "calls anywhere that do the same: under the same path, then in order between matched calls",
         "twelve equal activations, each moved into its layer",
         lambda matcher: matcher.by_fingerprint(),
     ),
-    Pass(
+    MatchingPass(
         "likely",
         "calls inside matched ones with nothing but a name or a position in common",
         "act: ReLU, now GELU; the only layer between two matched ones",
         lambda matcher: matcher.accept_likely(),
     ),
-    Pass(
+    MatchingPass(
         "equal path",
         "calls of one path and number that are made inside different ones",
         "a capture by torch.fx, which leaves containers out",

@@ -13,15 +13,15 @@ marked as uncertain.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from torch_vis.analysis.compare.outputs import match_results
 from torch_vis.analysis.compare.sequence_diff import common, in_order
-from torch_vis.analysis.compare.sides import RECOMPUTED, Side
+from torch_vis.analysis.compare.sides import RECOMPUTED, MatchingPass, Side
 from torch_vis.analysis.compare.wiring import (
     COMMUTATIVE,
     SUMS,
@@ -56,15 +56,6 @@ def match_operations(side_a: Side, side_b: Side, scope_to_b: Ints) -> tuple[Ints
     for step in PASSES:
         step.run(matcher)
     return np.array(matcher.to_b, dtype=np.int64), matcher.wiring
-
-
-class Pass(NamedTuple):
-    """One step of the matching: its name, what it pairs or drops, an example, and the method that does it."""
-
-    name: str
-    what: str
-    example: str
-    run: Callable[[_OperationMatcher], None]
 
 
 class _OperationMatcher:
@@ -322,85 +313,85 @@ class _OperationMatcher:
 
 
 PASSES = (
-    Pass(
+    MatchingPass(
         "forward in order",
         "operations of forward, recomputation and optimizer in two matched modules, like lines in a diff",
         "addmm, relu, addmm and addmm, gelu, addmm: both addmm are paired",
         lambda matcher: matcher.in_modules(FORWARD),
     ),
-    Pass(
+    MatchingPass(
         "drop unconnected",
         "drops pairs that share no more than the operator and no data flow with a certain pair",
         "the mul of a mask that is gone, paired with the mul of a new scale",
         lambda matcher: matcher.drop_unconnected(),
     ),
-    Pass(
+    MatchingPass(
         "exact calls again",
         "operations of forward that are called exactly the same, where a dropped pair stood in the way",
         "a view to (4, 8) that had been paired with a view to (8, 4)",
         lambda matcher: matcher.retry_exact(),
     ),
-    Pass(
+    MatchingPass(
         "forward by inputs",
         "equal calls on the same inputs, wherever they run",
         "two lines that changed places; an activation that is now called by the parent module",
         lambda matcher: matcher.by_inputs(FORWARD),
     ),
-    Pass(
+    MatchingPass(
         "backward of equal forward",
         "what belongs to two matched operations of forward, where both have the same operators",
         "the mm, mm and sum of one Linear's backward",
         lambda matcher: matcher.by_forward(only_equal=True),
     ),
-    Pass(
+    MatchingPass(
         "backward by readers",
         "operations of backward whose readers are matched, from the gradients back",
         "the add that sums up the gradients of a residual connection",
         lambda matcher: matcher.by_readers(),
     ),
-    Pass(
+    MatchingPass(
         "backward of forward",
         "what is left of what belongs to two matched operations of forward, in order",
         "the first layer, whose backward needs no gradient of its input",
         lambda matcher: matcher.by_forward(),
     ),
-    Pass(
+    MatchingPass(
         "backward by readers again",
         "operations of backward whose readers were matched by the pass before",
         "a sum of gradients that such a backward reads",
         lambda matcher: matcher.by_readers(),
     ),
-    Pass(
+    MatchingPass(
         "backward in order",
         "what is left of backward in two matched modules",
         "a captured backward, which has no links to forward",
         lambda matcher: matcher.in_modules((Phase.BACKWARD,)),
     ),
-    Pass(
+    MatchingPass(
         "drop unconnected backward",
         "drops pairs that share no more than the operator and no data flow with a certain pair",
         "a sum of one gradient, paired with the sum of another",
         lambda matcher: matcher.drop_unconnected(),
     ),
-    Pass(
+    MatchingPass(
         "across modules",
         "what is left in an unmatched module, with what is left in the matched module around it",
         "a LayerNorm that was written out; a call that a compiler dropped",
         lambda matcher: matcher.across_modules(),
     ),
-    Pass(
+    MatchingPass(
         "drop unconnected across modules",
         "drops of these the ones that share no data flow with a certain pair",
         "a neg of a loss, paired with a neg of a rotary embedding",
         lambda matcher: matcher.drop_unconnected(),
     ),
-    Pass(
+    MatchingPass(
         "all by inputs",
         "equal calls on the same inputs, now that what made these is matched, backward included",
         "what follows an operation that was paired across modules",
         lambda matcher: matcher.by_inputs(ALL),
     ),
-    Pass(
+    MatchingPass(
         "drop rewired backward",
         "drops pairs of backward that read different things and belong to no operation of forward",
         "two mm of a captured backward, of different layers",
@@ -481,8 +472,8 @@ class _InputMatcher:
         return bool(groups)
 
     def _prepare(self) -> None:
-        self.inputs_a = _Inputs(self.side_a.graph, self.views[0])
-        self.inputs_b = _Inputs(self.side_b.graph, self.views[1])
+        self.inputs_a = _InputRoots(self.side_a.graph, self.views[0])
+        self.inputs_b = _InputRoots(self.side_b.graph, self.views[1])
         self.outside_to_b: list[int] = self.wiring.outside_to_b.tolist()
         self.calls_a, self.calls_b = _numbered_calls(self.side_a, self.side_b)
 
@@ -579,7 +570,7 @@ class _InputMatcher:
         return same_operator and same_stage and self._are_in_matched_modules(node, other)
 
 
-class _Inputs:
+class _InputRoots:
     """What the operations of one graph read: for each the roots of the values, and the views that lead to them."""
 
     def __init__(self, graph: Graph, views: Ints) -> None:

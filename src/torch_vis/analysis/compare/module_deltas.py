@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -9,16 +10,18 @@ import numpy as np
 from torch_vis.analysis.compare.align import BETWEEN, Alignment
 from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.metrics import Column
 from torch_vis.graph.text import count, duration, size
+from torch_vis.graph.types import Ints
 from torch_vis.views.text.table import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
 
-Pair = tuple[float | None, float | None]
-SHOWN = 10
-SUMMED = {
+FigurePair = tuple[float | None, float | None]
+MOST_SHOWN = 10
+# The figures of a module, and how each is written.
+SUMMED: dict[str, Callable[[int], str]] = {
     "operations": "{:,}".format,
     "parameters": count,
     "time_ns": duration,
@@ -38,27 +41,27 @@ class ModuleDelta(NamedTuple):
 
     a: str | None
     b: str | None
-    operations: Pair
-    parameters: Pair
-    time_ns: Pair
-    alloc_bytes: Pair
-    flops: Pair
-    moved_bytes: Pair
+    operations: FigurePair
+    parameters: FigurePair
+    time_ns: FigurePair
+    alloc_bytes: FigurePair
+    flops: FigurePair
+    moved_bytes: FigurePair
 
     def delta(self, name: str) -> float | None:
         """How much more of it ``b`` has; None where that is not known."""
-        one, two = getattr(self, name)
-        return None if one is None or two is None else two - one
+        a, b = getattr(self, name)
+        return None if a is None or b is None else b - a
 
     def flat(self) -> dict[str, Any]:
         """Its figures one by one: ``flops_a``, ``flops_b``, …"""
-        pairs = {
-            f"{name}_{side}": getattr(self, name)[place] for name in SUMMED for place, side in enumerate("ab")
+        figures = {
+            f"{name}_{run}": getattr(self, name)[index] for name in SUMMED for index, run in enumerate("ab")
         }
-        return {"a": self.a, "b": self.b, **pairs}
+        return {"a": self.a, "b": self.b, **figures}
 
 
-def module_deltas(a: Trace, b: Trace, aligned: Alignment) -> list[ModuleDelta]:
+def module_deltas(a: Trace, b: Trace, alignment: Alignment) -> list[ModuleDelta]:
     """What every module that runs operations comes to in each of two runs, in the order of ``a``.
 
     >>> import torch, torch_vis as tv
@@ -67,32 +70,33 @@ def module_deltas(a: Trace, b: Trace, aligned: Alignment) -> list[ModuleDelta]:
     >>> [(row.b, row.parameters, row.delta("flops")) for row in tv.compare(one, two).modules]
     [('0', (8, 16), 14)]
     """
-    went: dict[str, str] = {}
-    paths_a, paths_b = _paths(a.graph), _paths(b.graph)
-    for here, there in enumerate(aligned.scope_to_b.tolist()):
-        if there >= 0:
-            went.setdefault(paths_a[here], paths_b[there])
-    came = {there: here for here, there in went.items()}
+    to_b: dict[str, str] = {}
+    paths_a, paths_b = _module_paths(a.graph), _module_paths(b.graph)
+    for scope, other in enumerate(alignment.scope_to_b.tolist()):
+        if other >= 0:
+            to_b.setdefault(paths_a[scope], paths_b[other])
+    to_a = {path_b: path_a for path_a, path_b in to_b.items()}
     sums_a, sums_b = _sums(a), _sums(b)
-    rows: list[tuple[str | None, str | None]] = [(path, went.get(path)) for path in sums_a]
-    rows += [(came.get(path), path) for path in sums_b if came.get(path) not in sums_a]
-    nothing: dict[str, float | None] = dict.fromkeys(SUMMED, 0)  # of one without operations of its own
-    found = []
-    for one, two in rows:
-        before = nothing if one is None else sums_a.get(one, nothing)
-        after = nothing if two is None else sums_b.get(two, nothing)
-        found.append(ModuleDelta(one, two, *((before[name], after[name]) for name in SUMMED)))
-    return found
+    rows: list[tuple[str | None, str | None]] = [(path, to_b.get(path)) for path in sums_a]
+    rows += [(to_a.get(path), path) for path in sums_b if to_a.get(path) not in sums_a]
+    # of a module without operations of its own
+    nothing: dict[str, float | None] = dict.fromkeys(SUMMED, 0)
+    deltas = []
+    for path_a, path_b in rows:
+        before = nothing if path_a is None else sums_a.get(path_a, nothing)
+        after = nothing if path_b is None else sums_b.get(path_b, nothing)
+        deltas.append(ModuleDelta(path_a, path_b, *((before[name], after[name]) for name in SUMMED)))
+    return deltas
 
 
-def module_scopes(graph: Graph) -> Any:
+def module_scopes(graph: Graph) -> Ints:
     """For each scope the call of a module around it, or itself; 0 for that of the whole model."""
-    found: list[int] = []
+    scopes: list[int] = []
     kinds = [module.kind in BETWEEN for module in graph.modules]
     for scope, (module, parent) in enumerate(zip(graph.scope_module.tolist(), graph.scope_parent.tolist())):
-        between = scope > 0 and kinds[module]
-        found.append(found[parent] if between else 0 if is_root(graph, scope) else scope)
-    return np.array(found, dtype=np.int64)
+        is_between = scope > 0 and kinds[module]
+        scopes.append(scopes[parent] if is_between else 0 if is_root(graph, scope) else scope)
+    return np.array(scopes, dtype=np.int64)
 
 
 def is_root(graph: Graph, scope: int) -> bool:
@@ -102,13 +106,13 @@ def is_root(graph: Graph, scope: int) -> bool:
     path, type_, kind = graph.modules[int(graph.scope_module[scope])]
     if kind != "module" or path != type_:
         return False
-    around = int(graph.scope_parent[scope])
-    while around > 0 and (graph.scopes[around].kind in BETWEEN or not graph.scope_paths[around]):
-        around = int(graph.scope_parent[around])
-    return around == 0 and not any(other.startswith(f"{path}.") for other in graph.scope_paths)
+    parent = int(graph.scope_parent[scope])
+    while parent > 0 and (graph.scopes[parent].kind in BETWEEN or not graph.scope_paths[parent]):
+        parent = int(graph.scope_parent[parent])
+    return parent == 0 and not any(other.startswith(f"{path}.") for other in graph.scope_paths)
 
 
-def _paths(graph: Graph) -> list[str]:
+def _module_paths(graph: Graph) -> list[str]:
     """For each scope the path of the module around it; that of the whole model is empty, whatever captured it."""
     return ["" if scope == 0 else graph.scope_paths[scope] for scope in module_scopes(graph).tolist()]
 
@@ -116,65 +120,64 @@ def _paths(graph: Graph) -> list[str]:
 def _sums(trace: Trace) -> dict[str, dict[str, float | None]]:
     """Of each module with operations of its own what these come to."""
     graph = trace.graph
-    paths: dict[str, int] = {}
-    numbers = [paths.setdefault(path, len(paths)) for path in _paths(graph)]
-    of = np.array(numbers, dtype=np.int64)[graph.node_scope]
-    counts = np.bincount(of, minlength=len(paths))
+    numbers: dict[str, int] = {}
+    of_scope = [numbers.setdefault(path, len(numbers)) for path in _module_paths(graph)]
+    module = np.array(of_scope, dtype=np.int64)[graph.node_scope]
+    counts = np.bincount(module, minlength=len(numbers))
     columns: dict[str, list[float | None]] = {"operations": counts.tolist()}
     for name in SUMMED:
-        column = _column(trace.metrics, graph, name)
-        if name != "operations":
-            columns[name] = [None] * len(paths) if column is None else _totals(column, of, len(paths))
-    if trace.meta.get("fake"):
-        columns["time_ns"] = [None] * len(paths)
+        if name == "operations":
+            continue
+        column = parameters_used(graph) if name == "parameters" else trace.metrics.get(name)
+        is_unknown = column is None or (name == "time_ns" and trace.meta.get("fake"))
+        columns[name] = [None] * len(numbers) if is_unknown else _totals(column, module, len(numbers))
     return {
-        path: {name: values[number] for name, values in columns.items()}
-        for path, number in paths.items()
+        path: {name: totals[number] for name, totals in columns.items()}
+        for path, number in numbers.items()
         if counts[number]
     }
 
 
-def _column(metrics: Metrics, graph: Graph, name: str) -> Column | None:
-    if name == "parameters":
-        return parameters_used(graph)
-    found: Column | None = metrics.get(name)
-    return found
+def _totals(column: Column, module: Ints, count: int) -> list[float | None]:
+    """The sum of a column for each module, None where an operation has no figure."""
+    known = np.ones(len(module), dtype=bool) if column.known is None else column.known
+    sums = np.bincount(module, np.where(known, column.values, 0), minlength=count)
+    is_known = np.bincount(module[~known], minlength=count) == 0
+    return [round(total) if all_known else None for total, all_known in zip(sums.tolist(), is_known.tolist())]
 
 
-def _totals(column: Column, of: Any, count: int) -> list[float | None]:
-    known = np.ones(len(of), dtype=bool) if column.known is None else column.known
-    sums = np.bincount(of, np.where(known, column.values, 0), minlength=count)
-    whole = np.bincount(of[~known], minlength=count) == 0
-    return [round(total) if all_known else None for total, all_known in zip(sums.tolist(), whole.tolist())]
-
-
-def largest(rows: list[ModuleDelta], are_medians: bool) -> Listing:
-    """The modules that changed most, by the share of what all come to; by times alone, only if these are medians."""
+def largest_deltas(deltas: list[ModuleDelta], have_medians: bool) -> Listing:
+    """The modules that changed most, by the share of what all come to; by times alone only if these are medians."""
     counted = [name for name in SUMMED if name != "time_ns"]
-    totals = {name: sum(abs(row.delta(name) or 0) for row in rows) for name in SUMMED}
+    totals = {name: sum(abs(row.delta(name) or 0) for row in deltas) for name in SUMMED}
+    names = counted if any(totals[name] for name in counted) or not have_medians else ["time_ns"]
 
-    def share(row: ModuleDelta, names: list[str]) -> float:
+    def share(row: ModuleDelta) -> float:
         return max(abs(row.delta(name) or 0) / (totals[name] or 1) for name in names)
 
-    of = counted if any(totals[name] for name in counted) or not are_medians else ["time_ns"]
-    found = sorted((row for row in rows if share(row, of)), key=lambda row: -share(row, of))
+    def text(show: Callable[[int], str]) -> Callable[[float], str]:
+        return lambda amount: signed(amount, show)
+
+    largest = sorted((row for row in deltas if share(row)), key=lambda row: -share(row))
     fields = (
         Field("module", "module"),
-        *(Field(name, TITLES.get(name, name), _signed(show), rare=True) for name, show in SUMMED.items()),
+        *(Field(name, TITLES.get(name, name), text(show), rare=True) for name, show in SUMMED.items()),
     )
-    cells = [(_named(row), *(row.delta(name) for name in SUMMED)) for row in found]
-    return Listing("Modules, by what their own operations come to: B − A", fields, cells, most=SHOWN)
+    cells = [(_path_text(row), *(row.delta(name) for name in SUMMED)) for row in largest]
+    return Listing("Modules, by what their own operations come to: B − A", fields, cells, most=MOST_SHOWN)
 
 
-def _named(row: ModuleDelta) -> str:
-    one, two = (None if path is None else path or "(root)" for path in (row.a, row.b))
-    if one is None or two is None:
-        return f"{one or two} (only in {'A' if two is None else 'B'})"
-    return one if one == two else f"{one} → {two}"
+def _path_text(row: ModuleDelta) -> str:
+    a, b = (None if path is None else path or "(root)" for path in (row.a, row.b))
+    if a is None or b is None:
+        return f"{a or b} (only in {'A' if b is None else 'B'})"
+    return a if a == b else f"{a} → {b}"
 
 
-def _signed(show: Any) -> Any:
-    def told(amount: float) -> str:
-        return ("−" if amount < 0 else "+") + show(abs(int(amount))) if amount else "0"
+def signed(amount: float, show: Callable[[int], str]) -> str:
+    """A difference with its sign.
 
-    return told
+    >>> signed(-1200, count), signed(0, count)
+    ('−1,200', '0')
+    """
+    return ("−" if amount < 0 else "+") + show(abs(int(amount))) if amount else "0"

@@ -6,14 +6,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from torch_vis.analysis.compare.wiring import Wiring, module_paths, renamed, without_compile_prefix
+from torch_vis.analysis.compare.wiring import (
+    Wiring,
+    module_paths,
+    renamed,
+    renamed_with_root,
+    without_compile_prefix,
+)
 from torch_vis.analysis.gradients.accumulated import accumulated
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
 from torch_vis.graph.types import Ints
 
 
-class RunResult(NamedTuple):
+class ComparedResult(NamedTuple):
     """An output, a gradient or a changed state of a run, and the value that it is."""
 
     kind: str
@@ -21,19 +27,19 @@ class RunResult(NamedTuple):
     value: int
 
 
-ResultKey = Callable[[RunResult], Hashable]
-ResultPairs = list[tuple[RunResult, RunResult]]
+ResultKey = Callable[[ComparedResult], Hashable]
+ResultPairs = list[tuple[ComparedResult, ComparedResult]]
 
 
 class MatchedResults(NamedTuple):
     """Pairs of results that both runs have, and what only one of them has."""
 
     pairs: ResultPairs
-    only_a: list[RunResult]
-    only_b: list[RunResult]
+    only_a: list[ComparedResult]
+    only_b: list[ComparedResult]
 
 
-def results_of(graph: Graph) -> list[RunResult]:
+def results_of(graph: Graph) -> list[ComparedResult]:
     """The results of a run; gradients as they were when complete, also those that were freed or zeroed since.
 
     Of a gradient that was added to what was there before the run, the part that the run itself added, where known.
@@ -47,8 +53,8 @@ def results_of(graph: Graph) -> list[RunResult]:
         value = outcome.value.index
         if outcome.kind == "gradient":
             value = complete.pop(outcome.name, value)
-        results.append(RunResult(outcome.kind, outcome.name, value))
-    return results + [RunResult("gradient", name, value) for name, value in complete.items()]
+        results.append(ComparedResult(outcome.kind, outcome.name, value))
+    return results + [ComparedResult("gradient", name, value) for name, value in complete.items()]
 
 
 def match_results(a: Graph, b: Graph, scope_to_b: Ints, wiring: Wiring | None = None) -> MatchedResults:
@@ -67,10 +73,11 @@ def match_results(a: Graph, b: Graph, scope_to_b: Ints, wiring: Wiring | None = 
     """
     paths = module_paths(a, b, scope_to_b)
     results_a, left_b = results_of(a), results_of(b)
-    counterparts: dict[RunResult, RunResult] = {}
+    counterparts: dict[ComparedResult, ComparedResult] = {}
     # the module's new path first: the old name may be another module's by now
     for name_a, name_b in (
         (lambda name: renamed(name, paths), str),
+        (lambda name: renamed_with_root(name, paths), str),
         (str, str),
         (without_compile_prefix, without_compile_prefix),
     ):
@@ -92,7 +99,7 @@ def match_results(a: Graph, b: Graph, scope_to_b: Ints, wiring: Wiring | None = 
 
 
 def _outputs_of_other_names(
-    a: Graph, b: Graph, left_a: list[RunResult], left_b: list[RunResult], wiring: Wiring | None
+    a: Graph, b: Graph, left_a: list[ComparedResult], left_b: list[ComparedResult], wiring: Wiring | None
 ) -> ResultPairs:
     """Pairs of outputs that do not share a name: only those that are certain."""
     outputs_a, outputs_b = ([row for row in left if row.kind == "output"] for left in (left_a, left_b))
@@ -128,7 +135,7 @@ def _identity(graph: Graph, identities: Ints) -> ResultKey:
     """The identity of an output, and its shape; None where it is unknown."""
     shape = _shape(graph)
 
-    def key(row: RunResult) -> Hashable:
+    def key(row: ComparedResult) -> Hashable:
         identity = int(identities[row.value])
         return (identity, shape(row)) if identity >= 0 else None
 
@@ -136,10 +143,10 @@ def _identity(graph: Graph, identities: Ints) -> ResultKey:
 
 
 def _pairs_by_key(
-    results_a: list[RunResult], results_b: list[RunResult], key_a: ResultKey, key_b: ResultKey
+    results_a: list[ComparedResult], results_b: list[ComparedResult], key_a: ResultKey, key_b: ResultKey
 ) -> ResultPairs:
     """Pairs that have one key, in order; not those whose key is None."""
-    groups: dict[Hashable, list[RunResult]] = defaultdict(list)
+    groups: dict[Hashable, list[ComparedResult]] = defaultdict(list)
     for row in reversed(results_b):
         groups[key_b(row)].append(row)
     keys = ((row, key_a(row)) for row in results_a)

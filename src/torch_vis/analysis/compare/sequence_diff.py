@@ -1,4 +1,4 @@
-"""Two sequences laid over one another."""
+"""The diff of two sequences: which elements of one are which of the other, in linear time."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-SHORT = 150  # up to here, the longest blocks are looked for, which takes more than linear time
-MOST_EDITS = 300  # that a longer sequence is searched for; beyond, it is cut at what is unique in both
-STRIDE = 60  # edits by which to go on where nothing is unique
+# Up to this length the longest common blocks are looked for, which takes more than linear time.
+SHORT = 150
+# Edits that a longer sequence is searched for; beyond, it is cut at what is unique in both.
+MOST_EDITS = 300
+# Edits by which to go on where nothing is unique.
+STRIDE = 60
 
 
-def common(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
-    """Places of two sequences that belong together, in order.
+def common(a: list[Any], b: list[Any]) -> list[tuple[int, int]]:
+    """Indices of equal elements of two sequences, in order.
 
     >>> common(["a", "b", "c"], ["a", "x", "c"])
     [(0, 0), (2, 2)]
     """
-    shorter = min(len(one), len(two))
-    head = next((i for i in range(shorter) if one[i] != two[i]), shorter)
-    tail = next((i for i in range(shorter - head) if one[-1 - i] != two[-1 - i]), shorter - head)
+    shorter = min(len(a), len(b))
+    head = next((i for i in range(shorter) if a[i] != b[i]), shorter)
+    tail = next((i for i in range(shorter - head) if a[-1 - i] != b[-1 - i]), shorter - head)
     start = [(i, i) for i in range(head)]
-    end = [(len(one) - i, len(two) - i) for i in range(tail, 0, -1)]
-    middle_a, middle_b = one[head : len(one) - tail], two[head : len(two) - tail]
+    end = [(len(a) - i, len(b) - i) for i in range(tail, 0, -1)]
+    middle_a, middle_b = a[head : len(a) - tail], b[head : len(b) - tail]
     inner = _blocks(middle_a, middle_b)
     if inner is None:
         inner = _long(middle_a, middle_b)
@@ -34,7 +37,7 @@ def common(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
 def in_order(
     coarse_a: list[Any], coarse_b: list[Any], fine_a: list[Any], fine_b: list[Any]
 ) -> list[tuple[int, int]]:
-    """Places that belong together by a coarse key, in order; of two ways, the one in which more agree by a fine one.
+    """Indices that are equal by a coarse key, in order; of two ways, the one in which more agree by a fine key.
 
     >>> in_order(list("tat"), list("t"), [1, 2, 3], [3]), in_order(list("ttt"), list("ttt"), [1, 2, 3], [2, 3, 4])
     ([(2, 0)], [(0, 0), (1, 1), (2, 2)])
@@ -44,198 +47,204 @@ def in_order(
         return plain
     finer: list[tuple[int, int]] = []
     last_a = last_b = 0
-    for place_a, place_b in [*common(fine_a, fine_b), (len(coarse_a), len(coarse_b))]:
-        between = common(coarse_a[last_a:place_a], coarse_b[last_b:place_b])
-        finer += [(last_a + here, last_b + there) for here, there in between]
-        finer.append((place_a, place_b))
-        last_a, last_b = place_a + 1, place_b + 1
+    for index_a, index_b in [*common(fine_a, fine_b), (len(coarse_a), len(coarse_b))]:
+        between = common(coarse_a[last_a:index_a], coarse_b[last_b:index_b])
+        finer += [(last_a + i, last_b + j) for i, j in between]
+        finer.append((index_a, index_b))
+        last_a, last_b = index_a + 1, index_b + 1
     finer.pop()
 
     def agreeing(pairs: list[tuple[int, int]]) -> tuple[int, int]:
-        return len(pairs), sum(fine_a[here] == fine_b[there] for here, there in pairs)
+        return len(pairs), sum(fine_a[i] == fine_b[j] for i, j in pairs)
 
     return max(finer, plain, key=agreeing)
 
 
 def in_any_order(
-    here: list[Any], there: list[Any], pairs: Sequence[tuple[int, int]] = ()
+    keys_a: list[Any], keys_b: list[Any], pairs: Sequence[tuple[int, int]] = ()
 ) -> list[tuple[int, int]]:
-    """Places of equal elements that are in none of the pairs, the first of one with the first of the other.
+    """Indices of equal elements that are in none of the pairs, the first of ``a`` with the first of ``b``.
 
     >>> in_any_order(["a", "b", "a"], ["b", "a"]), in_any_order(["a", "b", "a"], ["b", "a"], [(0, 1)])
     ([(0, 1), (1, 0)], [(1, 0)])
     """
     used_a, used_b = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
     waiting: dict[Any, list[int]] = defaultdict(list)
-    for place in range(len(there) - 1, -1, -1):
-        if place not in used_b:
-            waiting[there[place]].append(place)
+    for index in range(len(keys_b) - 1, -1, -1):
+        if index not in used_b:
+            waiting[keys_b[index]].append(index)
     return [
-        (place, waiting[key].pop()) for place, key in enumerate(here) if place not in used_a and waiting[key]
+        (index, waiting[key].pop())
+        for index, key in enumerate(keys_a)
+        if index not in used_a and waiting[key]
     ]
 
 
 def increasing(numbers: list[int]) -> set[int]:
-    """The places of a longest run of numbers that increase.
+    """The indices of a longest increasing subsequence.
 
     >>> sorted(increasing([3, 0, 1, 2]))
     [1, 2, 3]
     """
-    ends: list[int] = []  # the place of the smallest number that a run of each length ends with
+    # for each length the index of the smallest number that a subsequence ends with
+    ends: list[int] = []
     before = [-1] * len(numbers)
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         length = bisect_left(ends, number, key=numbers.__getitem__)
-        before[place] = ends[length - 1] if length else -1
-        ends[length : length + 1] = [place]
-    found: set[int] = set()
-    place = ends[-1] if ends else -1
-    while place >= 0:
-        found.add(place)
-        place = before[place]
-    return found
+        before[index] = ends[length - 1] if length else -1
+        ends[length : length + 1] = [index]
+    chosen: set[int] = set()
+    index = ends[-1] if ends else -1
+    while index >= 0:
+        chosen.add(index)
+        index = before[index]
+    return chosen
 
 
-def _blocks(one: list[Any], two: list[Any]) -> list[tuple[int, int]] | None:
+def _blocks(a: list[Any], b: list[Any]) -> list[tuple[int, int]] | None:
     """By the longest run that both have, then those before and after it; None for long sequences."""
-    if not one or not two:
+    if not a or not b:
         return []
-    if max(len(one), len(two)) > SHORT:
+    if max(len(a), len(b)) > SHORT:
         return None
-    blocks = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
+    blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
     return [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
 
 
-def _long(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
+def _long(a: list[Any], b: list[Any]) -> list[tuple[int, int]]:
     """Of sequences that may be of any length, in linear time."""
-    in_a, in_b = set(one), set(two)
-    kept_a = [place for place, item in enumerate(one) if item in in_b]
-    kept_b = [place for place, item in enumerate(two) if item in in_a]
-    both_a, both_b = [one[place] for place in kept_a], [two[place] for place in kept_b]
+    in_a, in_b = set(a), set(b)
+    kept_a = [index for index, item in enumerate(a) if item in in_b]
+    kept_b = [index for index, item in enumerate(b) if item in in_a]
+    both_a, both_b = [a[index] for index in kept_a], [b[index] for index in kept_b]
     pairs = _fewest_edits(both_a, both_b)
     if pairs is None:
         pairs = _anchored(both_a, both_b)
-    return _drawn_together(one, two, [(kept_a[here], kept_b[there]) for here, there in pairs])
+    return _closed_up(a, b, [(kept_a[i], kept_b[j]) for i, j in pairs])
 
 
-def _drawn_together(one: list[Any], two: list[Any], pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same, but with what is equal next to the pair after it where it can be: what was put in stays in one piece.
+def _closed_up(a: list[Any], b: list[Any], pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same, with equal elements next to the pair after them where possible: what was inserted stays in one piece.
 
-    >>> _drawn_together(list("tmat"), list("tsmmat"), [(0, 0), (1, 2), (2, 4), (3, 5)])
+    >>> _closed_up(list("tmat"), list("tsmmat"), [(0, 0), (1, 2), (2, 4), (3, 5)])
     [(0, 0), (1, 3), (2, 4), (3, 5)]
     """
-    found: list[tuple[int, int]] = []
-    next_a, next_b = len(one), len(two)
-    for here, there in reversed(pairs):
-        if here == next_a - 1 and two[next_b - 1] == one[here]:
-            there = next_b - 1
-        elif there == next_b - 1 and one[next_a - 1] == two[there]:
-            here = next_a - 1
-        found.append((here, there))
-        next_a, next_b = here, there
-    return found[::-1]
+    matches: list[tuple[int, int]] = []
+    next_a, next_b = len(a), len(b)
+    for i, j in reversed(pairs):
+        if i == next_a - 1 and b[next_b - 1] == a[i]:
+            j = next_b - 1
+        elif j == next_b - 1 and a[next_a - 1] == b[j]:
+            i = next_a - 1
+        matches.append((i, j))
+        next_a, next_b = i, j
+    return matches[::-1]
 
 
-def _fewest_edits(one: list[Any], two: list[Any]) -> list[tuple[int, int]] | None:
-    """By the fewest elements that have to be left out; None where these are too many."""
-    if abs(len(one) - len(two)) > MOST_EDITS:
+def _fewest_edits(a: list[Any], b: list[Any]) -> list[tuple[int, int]] | None:
+    """By the fewest edits; None where these are too many."""
+    if abs(len(a) - len(b)) > MOST_EDITS:
         return None
-    pairs, end = _furthest(one, two, (0, 0), MOST_EDITS)
-    return pairs if end == (len(one), len(two)) else None
+    pairs, end = _furthest(a, b, (0, 0), MOST_EDITS)
+    return pairs if end == (len(a), len(b)) else None
 
 
-def _in_strides(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
-    """As far as it gets with some elements left out, then on from there."""
-    found: list[tuple[int, int]] = []
+def _in_strides(a: list[Any], b: list[Any]) -> list[tuple[int, int]]:
+    """As far as some edits lead, then on from there."""
+    matches: list[tuple[int, int]] = []
     end = (0, 0)
-    while end[0] < len(one) and end[1] < len(two):
-        pairs, end = _furthest(one, two, end, STRIDE)
-        found += pairs
-    return found
+    while end[0] < len(a) and end[1] < len(b):
+        pairs, end = _furthest(a, b, end, STRIDE)
+        matches += pairs
+    return matches
 
 
 def _furthest(
-    one: list[Any], two: list[Any], begin: tuple[int, int], edits: int
+    a: list[Any], b: list[Any], begin: tuple[int, int], edits: int
 ) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """The pairs on the way that gets furthest with so many elements left out, and the places that it gets to.
+    """The pairs on the path that gets furthest with so many edits, and the indices that it gets to (Myers' diff).
 
-    A way goes along a diagonal (what it left out of ``two`` less what it left out of ``one``) while elements are equal.
+    A path goes along a diagonal (insertions less deletions) while elements are equal.
     """
     begin_a, begin_b = begin
-    size_a, size_b = len(one) - begin_a, len(two) - begin_b
-    at = {1: 0}  # for each diagonal the place in ``one`` that was reached
+    size_a, size_b = len(a) - begin_a, len(b) - begin_b
+    # for each diagonal the index in a that was reached
+    at = {1: 0}
     steps: list[dict[int, int]] = []
-    best = (0, 0, 0, 0)  # how far, how evenly, with how many edits, on which diagonal
+    # how far, how evenly, with how many edits, on which diagonal
+    best = (0, 0, 0, 0)
     for edit in range(edits + 1):
         steps.append(dict(at))
         for diagonal in range(-edit, edit + 1, 2):
-            before = _came_from(at, diagonal, edit)
-            here = at[before] + (before < diagonal)  # one of ``one`` is left out, else one of ``two``
-            there = here - diagonal
-            while here < size_a and there < size_b and one[begin_a + here] == two[begin_b + there]:
-                here, there = here + 1, there + 1
-            at[diagonal] = here
-            if here <= size_a and there <= size_b:
-                best = max(best, (here + there, -abs(diagonal), -edit, diagonal))
+            before = _previous_diagonal(at, diagonal, edit)
+            # an element of a is left out, else one of b
+            i = at[before] + (before < diagonal)
+            j = i - diagonal
+            while i < size_a and j < size_b and a[begin_a + i] == b[begin_b + j]:
+                i, j = i + 1, j + 1
+            at[diagonal] = i
+            if i <= size_a and j <= size_b:
+                best = max(best, (i + j, -abs(diagonal), -edit, diagonal))
         if best[0] == size_a + size_b:
             break
     far, _, edit, diagonal = best
-    here, there = (far + diagonal) // 2, (far - diagonal) // 2
-    end = (begin_a + here, begin_b + there)
-    found: list[tuple[int, int]] = []
+    i, j = (far + diagonal) // 2, (far - diagonal) // 2
+    end = (begin_a + i, begin_b + j)
+    matches: list[tuple[int, int]] = []
     for step in range(-edit, -1, -1):
-        before = _came_from(steps[step], here - there, step) if step else 0
+        before = _previous_diagonal(steps[step], i - j, step) if step else 0
         start = steps[step][before] if step else 0
-        while here > start and there > start - before:
-            here, there = here - 1, there - 1
-            found.append((begin_a + here, begin_b + there))
-        here, there = start, start - before
-    return found[::-1], end
+        while i > start and j > start - before:
+            i, j = i - 1, j - 1
+            matches.append((begin_a + i, begin_b + j))
+        i, j = start, start - before
+    return matches[::-1], end
 
 
-def _came_from(at: dict[int, int], diagonal: int, edit: int) -> int:
+def _previous_diagonal(at: dict[int, int], diagonal: int, edit: int) -> int:
     """The diagonal beside it from which one is reached with one edit more."""
     if diagonal == -edit or (diagonal != edit and at[diagonal - 1] < at[diagonal + 1]):
         return diagonal + 1
     return diagonal - 1
 
 
-def _anchored(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
+def _anchored(a: list[Any], b: list[Any]) -> list[tuple[int, int]]:
     """By what is unique in both, and between."""
-    found: list[tuple[int, int]] = []
+    matches: list[tuple[int, int]] = []
     last_a = last_b = 0
-    for end_a, end_b in [*_anchors(one, two), (len(one), len(two))]:
-        part_a, part_b = one[last_a:end_a], two[last_b:end_b]
+    for end_a, end_b in [*_anchors(a, b), (len(a), len(b))]:
+        part_a, part_b = a[last_a:end_a], b[last_b:end_b]
         between = _blocks(part_a, part_b)
         if between is None:
             between = _fewest_edits(part_a, part_b)
         if between is None:
             between = _in_strides(part_a, part_b)
-        found += [(last_a + here, last_b + there) for here, there in between]
-        found.append((end_a, end_b))
+        matches += [(last_a + i, last_b + j) for i, j in between]
+        matches.append((end_a, end_b))
         last_a, last_b = end_a + 1, end_b + 1
-    return found[:-1]
+    return matches[:-1]
 
 
-def _anchors(one: list[Any], two: list[Any]) -> list[tuple[int, int]]:
+def _anchors(a: list[Any], b: list[Any]) -> list[tuple[int, int]]:
     """Elements that are unique in both, as far as their order agrees, and what runs on equally from each."""
-    at_a, at_b = _unique(one), _unique(two)
+    at_a, at_b = _unique(a), _unique(b)
     pairs = sorted((at_a[key], at_b[key]) for key in at_a.keys() & at_b.keys())
-    found: list[tuple[int, int]] = []
+    matches: list[tuple[int, int]] = []
     last_a = last_b = -1
     for start_a, start_b in pairs:
         if start_a <= last_a or start_b <= last_b:
             continue
-        while start_a - 1 > last_a and start_b - 1 > last_b and one[start_a - 1] == two[start_b - 1]:
+        while start_a - 1 > last_a and start_b - 1 > last_b and a[start_a - 1] == b[start_b - 1]:
             start_a, start_b = start_a - 1, start_b - 1
-        while start_a < len(one) and start_b < len(two) and one[start_a] == two[start_b]:
-            found.append((start_a, start_b))
+        while start_a < len(a) and start_b < len(b) and a[start_a] == b[start_b]:
+            matches.append((start_a, start_b))
             last_a, last_b = start_a, start_b
             start_a, start_b = start_a + 1, start_b + 1
-    return found
+    return matches
 
 
 def _unique(items: list[Any]) -> dict[Any, int]:
-    places: dict[Any, list[int]] = defaultdict(list)
-    for place, item in enumerate(items):
-        places[item].append(place)
-    return {item: found[0] for item, found in places.items() if len(found) == 1}
+    indices: dict[Any, list[int]] = defaultdict(list)
+    for index, item in enumerate(items):
+        indices[item].append(index)
+    return {item: positions[0] for item, positions in indices.items() if len(positions) == 1}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,15 @@ from torch_vis.graph.schema import Flag, Phase
 TRANSPARENT = frozenset({"function", "compiled"})
 # The stage of what backward recomputes, which is no phase of its own.
 RECOMPUTED = len(Phase)
+
+
+class MatchingPass(NamedTuple):
+    """One step of matching: its name, what it pairs or drops, an example, and the method that does it."""
+
+    name: str
+    what: str
+    example: str
+    run: Callable[[Any], None]
 
 
 class Side:

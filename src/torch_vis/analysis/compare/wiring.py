@@ -80,7 +80,7 @@ class Wiring:
         matched = np.flatnonzero(to_b >= 0)
         self.to_a[to_b[matched]] = matched
         self._views = view_chains(a, b) if views is None else views
-        self._memory = _first_of_memory(a), _first_of_memory(b)
+        self.first_in_memory = _first_of_memory(a), _first_of_memory(b)
         inputs = self._inputs_in_the_same_slots()
         self.outside_to_b = self._match_outside(inputs, paths)
         """For each value of ``a`` from before the run its counterpart in ``b``; -1 for none, and for all others."""
@@ -104,9 +104,25 @@ class Wiring:
         index = np.searchsorted(keys_b, keys_a)
         both = index < len(keys_b)
         both[both] = keys_b[index[both]] == keys_a[both]
-        counterparts: Ints = self.outside_to_b.copy()
+        counterparts = self._outside_in_compiled()
         counterparts[values_a[both]] = values_b[index[both]]
         return counterparts
+
+    def _outside_in_compiled(self) -> Ints:
+        """``outside_to_b`` with what only compiled code reads, whose names have a prefix.
+
+        That is left out of the matching: of a captured backward, it would match the ends and nothing between.
+        """
+        first_a, first_b = self.first_in_memory
+        by_first = self.outside_to_b.copy()
+        taken = set(by_first.tolist())
+        named_b = {without_compile_prefix(name): value for name, value in _named(self.b, first_b).items()}
+        for name, value in _named(self.a, first_a).items():
+            other = named_b.get(without_compile_prefix(name), NONE)
+            if by_first[value] < 0 and other >= 0 and other not in taken:
+                by_first[value] = other
+                taken.add(other)
+        return np.where(first_a >= 0, by_first[first_a], NONE)
 
     @cached_property
     def value_to_a(self) -> Ints:
@@ -115,7 +131,7 @@ class Wiring:
         # in reverse, so that the first of several values in the same memory counts
         matched = np.flatnonzero(self.value_to_b >= 0)[::-1]
         counterparts[self.value_to_b[matched]] = matched
-        first = self._memory[1]
+        first = self.first_in_memory[1]
         return np.where(first >= 0, counterparts[first], counterparts)
 
     @cached_property
@@ -166,7 +182,7 @@ class Wiring:
     def _match_outside(self, inputs: tuple[Ints, Ints, Ints], paths: dict[str, str]) -> Ints:
         """Match the values from before the run: by name where the module went, by name, then by their first readers."""
         a, b = self.a, self.b
-        first_a, first_b = self._memory
+        first_a, first_b = self.first_in_memory
         named_a, named_b = _named(a, first_a), _named(b, first_b)
         counterparts: dict[int, int] = {}
         taken: set[int] = set()
@@ -176,13 +192,9 @@ class Wiring:
                 counterparts[value] = other
                 taken.add(other)
 
-        for name, value in named_a.items():
-            match(value, named_b.get(renamed(name, paths) or "", NONE))
-        for name, value in named_a.items():
-            match(value, named_b.get(name, NONE))
-        uncompiled = {without_compile_prefix(name): value for name, value in named_b.items()}
-        for name, value in named_a.items():
-            match(value, uncompiled.get(without_compile_prefix(name), NONE))
+        for new_name in (renamed, renamed_with_root, _unchanged):
+            for name, value in named_a.items():
+                match(value, named_b.get(new_name(name, paths) or "", NONE))
         _, value_a, value_b = inputs
         outside = np.flatnonzero((a.value_producer[value_a] < 0) & (b.value_producer[value_b] < 0))
         for value, other in zip(first_a[value_a[outside]].tolist(), first_b[value_b[outside]].tolist()):
@@ -199,7 +211,7 @@ class Wiring:
         both = []
         for graph, node, places, outside in (
             (self.a, self.to_b, places_a, self.outside_to_b),
-            (self.b, self._matched_b, places_b, self._memory[1]),
+            (self.b, self._matched_b, places_b, self.first_in_memory[1]),
         ):
             direct = np.where(outside >= 0, outside + before, NONE)
             values = np.flatnonzero(graph.value_producer >= 0)
@@ -406,7 +418,20 @@ def renamed(name: str, paths: dict[str, str]) -> str | None:
             path = paths.get(".".join(parts[:end]))
             if path is not None:
                 return prefix + ".".join([*([path] if path else []), *parts[end:]])
+    return None
+
+
+def renamed_with_root(name: str, paths: dict[str, str]) -> str | None:
+    """The name of a tensor if nothing but the whole model has another path, as inside a wrapper; None if it has not.
+
+    >>> renamed_with_root("scale", {"": "model"}), renamed_with_root("scale", {"": ""})
+    ('model.scale', None)
+    """
     return f"{paths['']}.{name}" if paths.get("") else None
+
+
+def _unchanged(name: str, paths: dict[str, str]) -> str:
+    return name
 
 
 def without_compile_prefix(name: str) -> str:

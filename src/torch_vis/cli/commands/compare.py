@@ -21,7 +21,7 @@ from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
     from torch_vis.analysis.compare.comparison import Comparison
-    from torch_vis.analysis.compare.numeric.report import Differences
+    from torch_vis.analysis.compare.numeric.report import DifferencesReport
 
 CANNOT = 2
 EXAMPLES = (
@@ -76,7 +76,7 @@ def run(options: Any, out: Output) -> int:
     found = tv.compare(before, after)
     if with_numbers:
         return _numbers(found, options, out)
-    out.give(found.to_plain(), str(found))
+    out.give(found.to_dict(), str(found))
     if found.same and not options.fake and not any(map(targets.is_trace, options.target)):
         out.say("both do the same; --numbers tells whether they compute the same as well")
     return int(not found.same)
@@ -90,14 +90,14 @@ def _numbers(found: Comparison, options: Any, out: Output) -> int:
         out.give({"same": numbers.same, "numbers": told}, str(numbers))
         return _code(numbers, same=numbers.same)
     same = found.same and numbers.same
-    plain = {**found.to_plain(), "same": same, "same_structure": found.same, "numbers": told}
+    plain = {**found.to_dict(), "same": same, "same_structure": found.same, "numbers": told}
     out.give(plain, f"{found}\n\n{numbers}")
     return _code(numbers, same=same) if found.same else 1
 
 
-def _code(numbers: Differences, *, same: bool) -> int:
+def _code(numbers: DifferencesReport, *, same: bool) -> int:
     """The exit code; 2 where there was nothing to compare, which is neither the same nor a difference."""
-    return int(not same) if numbers.any_compared or numbers.given else CANNOT
+    return int(not same) if numbers.any_compared or numbers.input_differences else CANNOT
 
 
 def _has_numbers(options: Any) -> None:
@@ -133,8 +133,8 @@ def _weights(options: Any, out: Output) -> int:
     """Compare two files of weights."""
     before, after = (targets.opened(word, trust=options.trust) for word in options.target)
     before.title, after.title = options.target
-    from torch_vis.interfaces.explorer.compare import compare_weights
+    from torch_vis.interfaces.explorer.weight_files import compare_weights
 
     found = compare_weights(before, after)
-    out.give(found.to_plain(), str(found))
+    out.give(found.to_dict(), str(found))
     return int(not found.same)

@@ -13,7 +13,7 @@ from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch_vis.views.terminal.source import Subject
+    from torch_vis.views.terminal.source import Source
 
 EXAMPLES = (
     ("a trace that was saved", "torch-vis explore net.tvz"),
@@ -48,20 +48,20 @@ def run(options: Any, out: Output) -> int:
     return 0
 
 
-def _opened(word: str | None, options: Any) -> Subject:
+def _opened(word: str | None, options: Any) -> Source:
     """What the explorer shows: what is in a file, or a model, with its run if one was asked for."""
     if targets.is_weights(word):
         return targets.opened(str(word), trust=options.trust)
     if targets.is_trace(word):
-        from torch_vis.interfaces.explorer.trace_source import TraceSubject
+        from torch_vis.interfaces.explorer.trace_source import TraceSource
 
-        return TraceSubject(targets.load(str(word)))
+        return TraceSource(targets.load(str(word)))
     found = model_spec.subject(options, word, needs_inputs=False)
     asked = options.input or options.backward or options.loss or options.via
     trace = model_spec.traced(found, options) if asked else None
-    from torch_vis.interfaces.explorer.explorer import subject_of
+    from torch_vis.interfaces.explorer.explorer import source_of
 
-    subject = subject_of(found.model, trace=trace)
+    source = source_of(found.model, trace=trace)
     if options.against:
-        subject.title = found.label
-    return subject
+        source.title = found.label
+    return source

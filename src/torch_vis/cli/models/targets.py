@@ -13,7 +13,7 @@ from torch_vis.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
-    from torch_vis.views.terminal.source import Subject
+    from torch_vis.views.terminal.source import Source
 
 
 WEIGHT_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
@@ -129,11 +129,11 @@ def is_weights(word: str | None) -> bool:
     return word is not None and word.lower().endswith(WEIGHT_ENDINGS)
 
 
-def opened(path: str, *, trust: bool) -> Subject:
+def opened(path: str, *, trust: bool) -> Source:
     """What is in the file."""
     if not os.path.exists(path):
         raise FileError(f"there is no file {path!r}")
-    from torch_vis.interfaces.explorer.files import NeedsTrust, open_file
+    from torch_vis.interfaces.explorer.file_source import NeedsTrust, open_file
 
     try:
         return open_file(path, trust=trust)
@@ -152,14 +152,14 @@ def refuse(command: str, word: str | None) -> None:
         )
 
 
-def give(subject: Subject, options: Any, out: Output) -> int:
+def give(source: Source, options: Any, out: Output) -> int:
     """Print the tree of a file, or all of it as data."""
-    from torch_vis.interfaces.explorer.listing import as_data, as_text
+    from torch_vis.interfaces.explorer.weight_files import as_data, as_text
 
     if out.as_json:
-        out.give(as_data(subject), "")
+        out.give(as_data(source), "")
     else:
-        out.give(None, as_text(subject, depth=getattr(options, "depth", "auto")))
+        out.give(None, as_text(source, depth=getattr(options, "depth", "auto")))
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
-from torch_vis.exporters.names import clean
+from torch_vis.exporters.facts import clean
 from torch_vis.graph import Slot, TensorType
 from torch_vis.ops.schemas import literal, slot_names
 
@@ -27,6 +27,8 @@ NEAREST = {
     "quint2x4": "uint2", "bits16": "uint16", "int1": "int2", "int3": "int4", "uint1": "uint2", "uint3": "uint4",
     "int5": "int8", "int6": "int8", "int7": "int8",
 }  # fmt: skip
+DOMAIN = "torch_vis"
+IR_VERSION = 10  # the first with metadata on nodes
 INT64 = range(-(2**63), 2**63)
 TEXT = 2000  # characters of a doc string or an attribute that are kept
 
@@ -65,6 +67,23 @@ class Protos:
         self.onnx = load_onnx()
         self._types: dict[TensorType, onnx.TypeProto] = {}
 
+    def model(self, name: str, operations: int) -> onnx.ModelProto:
+        """A model without contents, of a run with so many operations."""
+        model = self.onnx.ModelProto(ir_version=IR_VERSION, producer_name=DOMAIN)
+        model.doc_string = f"{operations:,} operations of a recorded run"
+        model.graph.name = name
+        return model
+
+    def declare(self, graph: onnx.GraphProto, name: str, type_: TensorType) -> bool:
+        """Declare a weight without its data; False for a scalar and for open sizes, which ONNX cannot so declare."""
+        if can_be_sparse(type_):
+            graph.sparse_initializer.append(self.weight(name, type_))
+        elif 0 in type_.shape and all(isinstance(size, int) for size in type_.shape):
+            graph.initializer.append(self.nothing(name, type_))
+        else:
+            return False
+        return True
+
     def type(self, type_: TensorType) -> onnx.TypeProto:
         """The type and shape of a tensor."""
         proto = self._types.get(type_)
@@ -82,7 +101,7 @@ class Protos:
     def bundle_type(self, word: str) -> onnx.TypeProto:
         """The type of several values that go together."""
         proto = self.onnx.TypeProto()
-        proto.opaque_type.domain, proto.opaque_type.name = "torch_vis", word
+        proto.opaque_type.domain, proto.opaque_type.name = DOMAIN, word
         return proto
 
     def value_info(self, name: str, type_: TensorType) -> onnx.ValueInfoProto:
@@ -109,8 +128,8 @@ class Protos:
     def attributes(self, arguments: list[tuple[str, Any]]) -> list[onnx.AttributeProto]:
         """The arguments that are no tensors."""
         slots = slot_names(arguments)
-        found = (self._attribute(name, argument, slots) for name, argument in arguments)
-        return [attribute for attribute in found if attribute is not None]
+        attributes = (self._attribute(name, argument, slots) for name, argument in arguments)
+        return [attribute for attribute in attributes if attribute is not None]
 
     def _attribute(self, name: str, argument: Any, slots: dict[int, str]) -> onnx.AttributeProto | None:
         if argument is None or isinstance(argument, Slot):
@@ -129,6 +148,12 @@ class Protos:
         # ONNX has no doubles here: 1e-12 as a single would show as 9.999999960041972e-13, so it is text
         text = argument if isinstance(argument, str) else literal(argument, slots)
         return kind(name=name, type=kind.STRING, s=clean(text, TEXT).encode())
+
+
+def import_domains(model: onnx.ModelProto, domains: Iterable[str]) -> None:
+    """Name the domains whose operators a model uses."""
+    for domain in sorted(domains):
+        model.opset_import.add(domain=domain, version=1)
 
 
 def say(proto: Any, *facts: tuple[str, str]) -> None:

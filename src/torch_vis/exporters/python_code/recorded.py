@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import os
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.errors import UsageError
-from torch_vis.exporters.python_code.containers import LITERALS, plan_of
 from torch_vis.graph.call import Slot, Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase, Role
@@ -37,7 +37,7 @@ class Recorded(NamedTuple):
 
 def recorded(graph: Graph, held: KeptTensors, entry: Entry, output: Any) -> Recorded:
     """The code of a recorded run; raises where an operation has no form in Python."""
-    writer = _Writer(graph, held, entry)
+    writer = _RunWriter(graph, held, entry)
     renamed: set[str] = set()
     numbers = [r for r, row in enumerate(graph.results) if row.kind == "output"]
     # All of them: one that the outputs do not rest on may still make the tensor that a later one writes into.
@@ -66,7 +66,7 @@ def _results(output: Any, renamed: set[str]) -> dict[str, Any]:
     return {"RESULTS": rows, "OUTPUTS": plan_of(spec, renamed)}
 
 
-class _Writer:
+class _RunWriter:
     """Writes the operations of a run, one line each."""
 
     def __init__(self, graph: Graph, held: KeptTensors, entry: Entry) -> None:
@@ -79,20 +79,20 @@ class _Writer:
     def lines(self, nodes: Sequence[int], results: Sequence[int]) -> list[str]:
         """The function that runs the operations and returns the results."""
         last = self._last_uses(nodes, results)
-        found = ["def recorded(state, given):", '    """The operations as they ran."""']
+        lines = ["def recorded(state, given):", '    """The operations as they ran."""']
         for value in self._outside(nodes, results):
-            found.append(f"    v{value} = {self._source(value)}")
+            lines.append(f"    v{value} = {self._source(value)}")
         mode = False
         for node in nodes:
             recording = bool(self.graph.node_flags[node] & Flag.GRAD_MODE)
             if recording != mode:  # a few kernels look at it
                 mode = recording
-                found.append(f"    torch.set_grad_enabled({mode})")
-            found += [f"    {line}" for line in self._operation(node)]
+                lines.append(f"    torch.set_grad_enabled({mode})")
+            lines += [f"    {line}" for line in self._operation(node)]
             if last.get(node):
-                found.append("    del " + ", ".join(f"v{value}" for value in sorted(last[node])))
-        made = "".join(f"v{value}, " for value in results)
-        return [*found, f"    return ({made.rstrip()})" if results else "    return ()"]
+                lines.append("    del " + ", ".join(f"v{value}" for value in sorted(last[node])))
+        returned = "".join(f"v{value}, " for value in results)
+        return [*lines, f"    return ({returned.rstrip()})" if results else "    return ()"]
 
     def _outside(self, nodes: Sequence[int], results: Sequence[int]) -> list[int]:
         read = {value for node in nodes for value in self.plan.arguments(node)} | set(results)
@@ -111,8 +111,8 @@ class _Writer:
             raise UsageError(f"{name} is {row.type.layout} and cannot be saved beside the program")
         block = self.held.storages[int(graph.value_storage[value])]
         offset, dtype = int(graph.value_offset[value]), getattr(torch, row.type.dtype)
-        made = torch.empty(0, dtype=dtype, device=block.device)
-        self.tensors[name] = made.set_(block, offset, row.type.shape, row.type.stride)
+        tensor = torch.empty(0, dtype=dtype, device=block.device)
+        self.tensors[name] = tensor.set_(block, offset, row.type.shape, row.type.stride)
         return f"state[{name!r}]"
 
     def _last_uses(self, nodes: Sequence[int], results: Sequence[int]) -> dict[int, set[int]]:
@@ -120,11 +120,11 @@ class _Writer:
         for node in nodes:
             for value in (*self.plan.arguments(node), *self._made(node)):
                 last[value] = node
-        found: dict[int, set[int]] = {}
+        by_node: dict[int, set[int]] = {}
         for value, node in last.items():
             if value not in results:
-                found.setdefault(node, set()).add(value)
-        return found
+                by_node.setdefault(node, set()).add(value)
+        return by_node
 
     def _made(self, node: int) -> list[int]:
         values: list[int] = self.graph.out_value[slice(*self.graph.output_span(node))].tolist()
@@ -202,3 +202,59 @@ def _returns_many(name: str) -> bool:
         operator = getattr(operator, part)
     returns = operator._schema.returns
     return len(returns) != 1 or str(returns[0].type) != "Tensor"
+
+
+LITERALS = (type(None), bool, int, float, str)
+Plan = tuple[Any, ...]
+
+
+def plan_of(spec: Any, renamed: set[str] | None = None) -> Plan:
+    """A treespec as nested literals: ``("leaf",)``, ``("tuple", plans)``, ``("dict", keys, plans)``…
+
+    A container that plain Python does not have becomes a dictionary, and its class is added to ``renamed``.
+
+    >>> from torch.utils import _pytree as pytree
+    >>> plan_of(pytree.tree_structure({"a": [1, 2]}))
+    ('dict', ('a',), (('list', (('leaf',), ('leaf',))),))
+    """
+    if spec.is_leaf():
+        return ("leaf",)
+    parts = tuple(plan_of(child, renamed) for child in spec.children())
+    if spec.type is tuple or spec.type in (list, deque):
+        return ("tuple" if spec.type is tuple else "list", parts)
+    if spec.type in (dict, OrderedDict, defaultdict):
+        keys = spec.context[1] if spec.type is defaultdict else spec.context
+        return ("dict", _literal_keys(keys), parts)
+    if _is_tuple(spec.type):
+        return ("tuple", parts)
+    if renamed is not None:
+        renamed.add(spec.type.__name__)
+    return ("dict", _names(spec.context, len(parts)), parts)
+
+
+def _is_tuple(kind: Any) -> bool:
+    """Named tuples (which pytree has under one name) and torch's own return types."""
+    return getattr(kind, "__name__", "") == "namedtuple" or (
+        isinstance(kind, type) and issubclass(kind, tuple)
+    )
+
+
+def _literal_keys(keys: Any) -> tuple[Any, ...]:
+    for key in keys:
+        if not isinstance(key, LITERALS):
+            raise UsageError(
+                f"a dictionary with the key {key!r} cannot be written as Python; use text or numbers"
+            )
+    return tuple(keys)
+
+
+def _names(context: Any, number: int) -> tuple[Any, ...]:
+    """The names of a custom container's parts, as far as what it remembers of itself tells them."""
+    for names in (context, *(context if isinstance(context, (tuple, list)) else ())):
+        if (
+            isinstance(names, (tuple, list))
+            and len(names) == number
+            and all(isinstance(n, str) for n in names)
+        ):
+            return tuple(names)
+    return tuple(str(index) for index in range(number))

@@ -1,7 +1,7 @@
 """The tensors of a saved program: blocks of memory in a safetensors file, and where in them each tensor lies.
 
 Tied weights, views of one another, strides and overlaps stay what they are: each block is written once, and a tensor
-is a place in it.
+is a location in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLAIN = frozenset(
 )
 
 
-class Place(NamedTuple):
+class TensorLocation(NamedTuple):
     """Where a tensor lies: its block, its type there, offset, shape and strides in elements, and what it is."""
 
     block: str
@@ -33,10 +33,10 @@ class Place(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Blocks of memory by name, and the place of each tensor in them."""
+    """Blocks of memory by name, and the location of each tensor in them."""
 
     blocks: dict[str, torch.Tensor]
-    places: dict[str, Place]
+    locations: dict[str, TensorLocation]
 
 
 def lay_out(tensors: Mapping[str, torch.Tensor]) -> Weights:
@@ -47,14 +47,14 @@ def lay_out(tensors: Mapping[str, torch.Tensor]) -> Weights:
         storage = tensor.untyped_storage()
         key = (str(storage.device), storage.data_ptr()) if storage.nbytes() else ("empty", name)
         groups.setdefault(key, []).append(name)
-    found = Weights({}, {})
+    weights = Weights({}, {})
     for names in groups.values():
-        _lay_group({name: plain[name] for name in names}, found, tensors)
-    return Weights(found.blocks, {name: found.places[name] for name in tensors})
+        _lay_group({name: plain[name] for name in names}, weights, tensors)
+    return Weights(weights.blocks, {name: weights.locations[name] for name in tensors})
 
 
 def _lay_group(
-    group: Mapping[str, torch.Tensor], found: Weights, originals: Mapping[str, torch.Tensor]
+    group: Mapping[str, torch.Tensor], weights: Weights, originals: Mapping[str, torch.Tensor]
 ) -> None:
     """One block for the tensors that lie in one storage."""
     first_name, first = next(iter(group.items()))
@@ -70,7 +70,7 @@ def _lay_group(
         block = torch.empty(0, dtype=dtype, device=first.device).set_(
             first.untyped_storage(), start, (stop - start,), (1,)
         )
-    found.blocks[first_name] = block.cpu().clone(memory_format=torch.contiguous_format)
+    weights.blocks[first_name] = block.cpu().clone(memory_format=torch.contiguous_format)
     for name, tensor in group.items():
         item = tensor.dtype.itemsize
         if (start * unit) % item:
@@ -83,7 +83,7 @@ def _lay_group(
             kind = "parameter" if original.requires_grad else "frozen"
         offset = int(tensor.storage_offset()) - start * unit // item
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-        found.places[name] = Place(
+        weights.locations[name] = TensorLocation(
             first_name, str(tensor.dtype)[6:], offset, shape, stride, str(tensor.device), kind
         )
 

@@ -6,6 +6,7 @@ import inspect
 import os
 import pprint
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.errors import UsageError
 from torch_vis.exporters.python_code import text
-from torch_vis.exporters.python_code.containers import LITERALS, plan_of
-from torch_vis.exporters.python_code.recorded import Recorded
-from torch_vis.exporters.python_code.statements import Code
+from torch_vis.exporters.python_code.recorded import LITERALS, Recorded, plan_of
 from torch_vis.exporters.python_code.weights import lay_out, write_blocks
 from torch_vis.graph.io.atomic import replacing
 
@@ -32,7 +31,7 @@ class Draft:
 
     def __init__(self) -> None:
         self.code = Code()
-        self.told: list[str] = []
+        self.sentences: list[str] = []
         self.tables: list[str] = []
         self.runtime: list[str] = []
         self.tensors: dict[str, torch.Tensor] = {}
@@ -44,15 +43,15 @@ class Draft:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write both files, each whole; the code last, so that it never stands beside weights of another program."""
         weights = lay_out({**self.tensors, **self.code.tensors})
-        self.table("WEIGHTS", {name: tuple(place) for name, place in weights.places.items()})
+        self.table("WEIGHTS", {name: tuple(location) for name, location in weights.locations.items()})
         needs = sorted({"torch", "safetensors"} | self.code.libraries)
-        told = [
-            *self.told,
+        sentences = [
+            *self.sentences,
             f"Needs {', '.join(needs[:-1])} and {needs[-1]}. Random operations draw from torch's generator.",
         ]
         imports = ["import os", "", "import torch", "from safetensors.torch import load_file"]
         imports += sorted(self.code.imports)
-        head = '"""' + "\n\n".join(told).replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
+        head = '"""' + "\n\n".join(sentences).replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
         parts = [
             head,
             "from __future__ import annotations",
@@ -100,12 +99,12 @@ def _exported(draft: Draft, exported: Any) -> None:
     draft.table("INPUTS", plan_of(exported.call_spec.in_spec))
     draft.table("OUTPUTS", plan_of(exported.call_spec.out_spec, renamed))
     rows: list[tuple[str, Any]] = []
-    places: dict[str, int] = {}
+    input_index: dict[str, int] = {}
     generators: dict[str, str] = {}
     for spec in signature.input_specs:
         kind = spec.kind.name
         if kind == "USER_INPUT":
-            places[spec.arg.name] = len(rows)
+            input_index[spec.arg.name] = len(rows)
             fixed = type(spec.arg).__name__ == "ConstantArgument"
             rows.append(
                 ("constant", spec.arg.value)
@@ -124,30 +123,30 @@ def _exported(draft: Draft, exported: Any) -> None:
         draft.tensors[spec.target] = tensor
         rows.append(("state", spec.target))
     draft.table("SIGNATURE", rows)
-    draft.table("RESULTS", [_result(spec, places) for spec in signature.output_specs])
+    draft.table("RESULTS", [_result(spec, input_index) for spec in signature.output_specs])
     draft.table("STATE", sorted(set(draft.tensors) - set(generators)))
     draft.table("GENERATORS", generators)
-    draft.told += [
+    draft.sentences += [
         "A model as torch.export captured it, written by torch_vis.\n\n    model = load()\n    output = model("
         + ", ".join(_call(exported))
         + ")",
         *_sizes(exported),
     ]
     if renamed:
-        draft.told.append(
+        draft.sentences.append(
             f"It returned {', '.join(sorted(renamed))}; this returns plain dictionaries with the same names."
         )
     draft.runtime += [text.LOADING, text.CONTAINERS, text.EXPORTED]
 
 
-def _result(spec: Any, places: dict[str, int]) -> tuple[str, Any]:
+def _result(spec: Any, input_index: dict[str, int]) -> tuple[str, Any]:
     kind = spec.kind.name
     if kind in ("USER_OUTPUT", "LOSS_OUTPUT"):
         return "output", None
     if kind in ("BUFFER_MUTATION", "PARAMETER_MUTATION"):
         return "state", spec.target
     if kind == "USER_INPUT_MUTATION":
-        return "input", places[spec.target]
+        return "input", input_index[spec.target]
     return "nothing", None
 
 
@@ -177,7 +176,7 @@ def save_recorded(path: str | os.PathLike[str], run: Recorded) -> None:
     """Write a run that went through no compiler."""
     _check_name(path)
     draft = Draft()
-    draft.told.append("A model as it ran, operation by operation, written by torch_vis.")
+    draft.sentences.append("A model as it ran, operation by operation, written by torch_vis.")
     draft.runtime += [text.LOADING, text.CONTAINERS]
     _recorded(draft, run)
     draft.write(path)
@@ -194,14 +193,14 @@ def _recorded(draft: Draft, run: Recorded) -> None:
         draft.table(name, content)
     draft.table("STATE", sorted(run.tensors))
     draft.tensors.update(run.tensors)
-    draft.told.append(
+    draft.sentences.append(
         "    model = load()\n    output = model(...)  # with the arguments of the recorded run\n\n"
         "What the program decided by values is as it was recorded: inputs that decide otherwise are refused. It\n"
         "gives no gradients."
     )
     if run.renamed:
         named = ", ".join(sorted(run.renamed))
-        draft.told.append(f"It returned {named}; this returns plain dictionaries with the same names.")
+        draft.sentences.append(f"It returned {named}; this returns plain dictionaries with the same names.")
     draft.code.imports.add("import warnings")
     draft.runtime += [run.code, text.RECORDED]
 
@@ -228,10 +227,10 @@ def _partitions(
     draft.runtime.append("GRAPHS = (" + "".join(f"{name}, " for name in names).rstrip() + ")")
     draft.runtime += [text.LOADING, text.CONTAINERS, text.PARTITIONED]
     number = f"{len(modules)} partition{'' if len(modules) == 1 else 's'}"
-    draft.told.append(f"A program of {number} as Dynamo captured it, written by torch_vis.")
+    draft.sentences.append(f"A program of {number} as Dynamo captured it, written by torch_vis.")
     whole = _whole(modules, program, output)
     if whole is None:
-        draft.told.append(
+        draft.sentences.append(
             "PARTITIONS lists the inputs of each: its name, its weight (None for what the caller gives), the\n"
             "expression it stands for, its shape and its type.\n\n"
             "    parts = load_parts()\n    outputs = parts[0](*inputs)"
@@ -240,30 +239,30 @@ def _partitions(
         if run is not None:
             _recorded(draft, run())
         else:
-            draft.told.append("The code between partitions is not in this file.")
+            draft.sentences.append("The code between partitions is not in this file.")
             draft.runtime.append(text.LONE_PART if len(modules) == 1 else text.SEVERAL_PARTS)
         return
-    draft.told.append(
+    draft.sentences.append(
         "    model = load()\n    output = model(...)  # with the arguments of the captured model"
     )
     for name, content in whole.pop("tables").items():
         draft.table(name, content)
     if whole["renamed"]:
         named = ", ".join(sorted(whole["renamed"]))
-        draft.told.append(f"It returned {named}; this returns plain dictionaries with the same names.")
+        draft.sentences.append(f"It returned {named}; this returns plain dictionaries with the same names.")
     draft.runtime += [whole["inputs"], text.WHOLE]
 
 
 def _name_weights(draft: Draft, module: fx.GraphModule, name: str) -> dict[str, str]:
     """The names under which a partition's weights are saved: their paths, as long as those mean one tensor each."""
-    found = {}
+    paths = {}
     for key, tensor in module.meta.get("weights", {}).items():
         path = module.meta["weight_paths"][key]
         if draft.tensors.setdefault(path, tensor) is not tensor:
             path = f"{name}.{key}"
             draft.tensors[path] = tensor
-        found[key] = path
-    return found
+        paths[key] = path
+    return paths
 
 
 def _known(node: fx.Node) -> tuple[Any, ...]:
@@ -281,12 +280,12 @@ def _whole(modules: Sequence[fx.GraphModule], program: Any, output: Any) -> dict
     placeholders = [node for node in modules[0].graph.nodes if node.op == "placeholder"]
     state = [str(node.meta.get("source")) for node in placeholders if node.name in weights]
     expressions = [node.meta.get("source") or "" for node in placeholders if node.name not in weights]
-    found = [SIMPLE.match(expression) for expression in expressions]
-    roots = {match[1] for match in found if match is not None}
+    matches = [SIMPLE.match(expression) for expression in expressions]
+    roots = {match[1] for match in matches if match is not None}
     names = _argument_names(program.signature, roots, state)
     renamed: set[str] = set()
     results = _results(modules[0], output, renamed)
-    if None in found or names is None or results is None:
+    if None in matches or names is None or results is None:
         return None
     lines = "".join(f"        {expression},\n" for expression in expressions)
     code = f"def inputs_of(L):\n    return [\n{lines}    ]"
@@ -316,7 +315,7 @@ def _argument_names(signature: Any, roots: set[str], state: Sequence[str]) -> di
 def _results(module: fx.GraphModule, output: Any, renamed: set[str]) -> dict[str, Any] | None:
     """Where each part of the model's output comes from: a result of the graph, or a literal."""
     returned = {
-        id(ref()): place for place, ref in enumerate(module.meta.get("returned", ())) if ref is not None
+        id(ref()): index for index, ref in enumerate(module.meta.get("returned", ())) if ref is not None
     }
     leaves, spec = pytree.tree_flatten(output)
     rows: list[tuple[str, Any]] = []
@@ -328,3 +327,132 @@ def _results(module: fx.GraphModule, output: Any, renamed: set[str]) -> dict[str
         else:
             return None
     return {"RESULTS": rows, "OUTPUTS": plan_of(spec, renamed)}
+
+
+KNOWN_SPACES = frozenset(
+    {"aten", "prim", "prims", "higher_order", "_quantized", "quantized", "inductor", "profiler"}
+)
+BUILTINS = {
+    "inf": "from math import inf",
+    "nan": "from math import nan",
+    "NoneType": "NoneType = type(None)",
+    "device": "from torch import device",
+    "fx_pytree": "import torch.fx._pytree as fx_pytree",
+    "pytree": "import torch.utils._pytree as pytree",
+}
+
+
+class Code:
+    """The text of a program's classes, and what it needs: imports, tensors, libraries."""
+
+    def __init__(self) -> None:
+        self.classes: list[str] = []
+        self.imports: set[str] = set()
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.libraries: set[str] = set()
+
+    def add(self, module: fx.GraphModule, name: str) -> None:
+        """Write a graph module as the class ``name``, after the classes of the graphs it calls."""
+        order: list[tuple[fx.GraphModule, str, dict[str, str]]] = []
+        waiting = [(module, name)]
+        while waiting:
+            graph, title = waiting.pop()
+            children = {
+                target: f"{title}_{re.sub(r'[^0-9a-zA-Z_]', '_', target)}"
+                for target, part in _attributes(graph).items()
+                if isinstance(part, fx.GraphModule)
+            }
+            order.append((graph, title, children))
+            waiting.extend((_attribute(graph, target), child) for target, child in children.items())
+        for graph, title, children in reversed(order):
+            self._write(graph, title, children)
+
+    def _write(self, module: fx.GraphModule, name: str, children: dict[str, str]) -> None:
+        lines = [
+            f"class {name}(torch.nn.Module):",
+            "    def __init__(self, weights):",
+            "        super().__init__()",
+        ]
+        for target, part in _attributes(module).items():
+            if isinstance(part, fx.GraphModule):
+                lines.append(f"        put(self, {target!r}, {children[target]}(weights))")
+            elif isinstance(part, torch.Tensor):
+                self.tensors[f"{name}.{target}"] = part
+                lines.append(f"        put(self, {target!r}, weights[{f'{name}.{target}'!r}])")
+            else:
+                lines.append(f"        put(self, {target!r}, {self._literal(target, part)})")
+        code = module.graph.python_code("self")
+        self._import(code.globals, code.src)
+        body = "\n".join(f"    {line}" if line.strip() else "" for line in code.src.strip("\n").splitlines())
+        self.classes.append("\n".join([*lines, "", body, ""]))
+
+    def _literal(self, target: str, part: Any) -> str:
+        """What a graph holds beside tensors and graphs, as an expression."""
+        if isinstance(part, (type(None), bool, int, float, str)):
+            return repr(part)
+        if not isinstance(part, pytree.TreeSpec):
+            raise UsageError(_refusal(target, part))
+        self.imports.add(BUILTINS["pytree"])
+        function = getattr(getattr(part.context, "value", None), "func", None)
+        if function is None:
+            try:
+                return f"pytree.treespec_loads({pytree.treespec_dumps(part)!r})"
+            except NotImplementedError as error:
+                raise UsageError(_refusal(target, part)) from error
+        name = f"called_{function.__name__}"  # a function that is an argument of flat_apply, wrapped as a treespec
+        self.imports.add(self._import_line(name, function))
+        self.imports.add("from torch._higher_order_ops.flat_apply import _ConstantFunction")
+        return f"pytree.tree_structure(_ConstantFunction({name}))"
+
+    def _import(self, names: dict[str, Any], source: str) -> None:
+        for name, item in names.items():
+            if name != "torch" and re.search(rf"\b{re.escape(name)}\b", source):
+                self.imports.add(BUILTINS.get(name) or self._import_line(name, item))
+        spaces = set(re.findall(r"\btorch\.ops\.(\w+)\.", source)) - KNOWN_SPACES
+        self.libraries |= {f"the library that registers torch.ops.{space}" for space in spaces}
+
+    def _import_line(self, name: str, item: Any) -> str:
+        module = getattr(item, "__module__", None)
+        path = str(getattr(item, "__qualname__", getattr(item, "__name__", "")))
+        target: Any = sys.modules.get(module or "")
+        for part in path.split("."):
+            target = getattr(target, part, None)
+        if module is None or target is not item:
+            raise UsageError(
+                f"the program calls {item!r}, which no import leads to; make it a function of a module, or trace with "
+                "via='export'"
+            )
+        top = module.partition(".")[0]
+        if top != "torch" and top not in sys.stdlib_module_names:
+            self.libraries.add(f"the module {module}")
+        head, _, rest = path.partition(".")
+        if rest:
+            return f"import {module}\n{name} = {module}.{path}"
+        return f"from {module} import {head} as {name}"
+
+
+def _attributes(module: fx.GraphModule) -> dict[str, Any]:
+    """What a graph takes from its module, by the name it is taken under."""
+    attributes = {}
+    for node in module.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            attributes[str(node.target)] = _attribute(module, str(node.target))
+    return attributes
+
+
+def _attribute(module: torch.nn.Module, path: str) -> Any:
+    item: Any = module
+    for part in path.split("."):
+        item = getattr(item, part)
+    return item
+
+
+def _refusal(target: str, part: Any) -> str:
+    what = (
+        f"calls {target!r}, a whole {type(part).__name__}"
+        if isinstance(part, torch.nn.Module)
+        else (f"holds {target!r}, a {type(part).__name__}")
+    )
+    return (
+        f"the program {what}, which cannot be written as Python; trace with via='export', which opens modules"
+    )

@@ -2,7 +2,8 @@
 
 Torch's loaders for both run code that the file brings along: ``torch.export.load`` unpickles sample inputs, and
 ``torch.jit.load`` calls ``__setstate__``. What such a file says of its modules and tensors lies beside that code, as
-text, as a description in a pickle and as raw bytes, and is read from there.
+text, as a description in a pickle and as raw bytes, and is read from there. Of a pickle, which Python's own reader
+would run, every instruction that would call, construct or import gives a record instead.
 """
 
 from __future__ import annotations
@@ -10,17 +11,143 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickletools
 import re
 import struct
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from torch_vis.interfaces.explorer.inert_pickle import Call, Global, Persistent, read_pickle
+
+class Global(NamedTuple):
+    """The name of a class or a function; it is never looked up."""
+
+    module: str
+    name: str
+
+
+class Persistent(NamedTuple):
+    """A reference to something outside the pickle, such as the bytes of a storage."""
+
+    key: Any
+
+
+class PickledCall:
+    """What a pickle would have called or constructed, its arguments, and the state that it would have been given."""
+
+    __slots__ = ("args", "function", "state")
+
+    def __init__(self, function: Any, args: Any) -> None:
+        self.function, self.args = function, args
+        self.state: Any = None
+
+
+KEYS = (str, int, float, bool, PickledCall)
+
+
+def read_pickle(data: bytes) -> Any:
+    """The value that a pickle describes: plain containers and numbers, and records for all that would run code."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[Any, Any] = {}
+    for opcode, argument, _ in pickletools.genops(data):
+        name = opcode.name
+        if name in LITERALS:
+            stack.append(LITERALS[name](argument))
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name in AFTER_MARK:
+            start = marks.pop()
+            items = stack[start:]
+            del stack[start:]
+            AFTER_MARK[name](stack, items)
+        elif name in ON_STACK:
+            ON_STACK[name](stack)
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif name == "STOP":
+            return stack.pop()
+        elif name != "PROTO":
+            raise ValueError(f"the instruction {name} is none that TorchScript writes")
+    raise ValueError("the pickle has no end")
+
+
+def _global(argument: str) -> Global:
+    module, _, name = argument.partition(" ")
+    return Global(module, name)
+
+
+def _call(stack: list[Any]) -> None:
+    args, function = stack.pop(), stack.pop()
+    stack.append(PickledCall(function, args))
+
+
+def _build(stack: list[Any]) -> None:
+    state = stack.pop()
+    if not isinstance(stack[-1], PickledCall) or stack[-1].state is not None:
+        raise ValueError("a state for what is no object")
+    stack[-1].state = state
+
+
+def _append(stack: list[Any], items: list[Any]) -> None:
+    if type(stack[-1]) is not list:
+        raise ValueError("an element for what is no list")
+    stack[-1].extend(items)
+
+
+def _set_items(stack: list[Any], items: list[Any]) -> None:
+    if type(stack[-1]) is not dict:
+        raise ValueError("a key for what is no dictionary")
+    # a key is hashed, which for a deeply nested tuple overflows the interpreter's stack
+    if not all(isinstance(key, KEYS) for key in items[::2]):
+        raise ValueError("a key that TorchScript does not write")
+    stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+
+def _last(stack: list[Any], number: int) -> list[Any]:
+    """Take some values off the stack."""
+    if len(stack) < number:
+        raise ValueError("the pickle takes more than it has put down")
+    items = stack[-number:]
+    del stack[-number:]
+    return items
+
+
+LITERALS: dict[str, Callable[[Any], Any]] = {
+    "NONE": lambda _: None,
+    "NEWTRUE": lambda _: True,
+    "NEWFALSE": lambda _: False,
+    "EMPTY_TUPLE": lambda _: (),
+    "EMPTY_LIST": lambda _: [],
+    "EMPTY_DICT": lambda _: {},
+    "GLOBAL": _global,
+    **dict.fromkeys(
+        ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"), lambda argument: argument
+    ),
+}
+AFTER_MARK: dict[str, Callable[[list[Any], list[Any]], None]] = {
+    "TUPLE": lambda stack, items: stack.append(tuple(items)),
+    "APPENDS": _append,
+    "SETITEMS": _set_items,
+}
+ON_STACK: dict[str, Callable[[list[Any]], None]] = {
+    "TUPLE1": lambda stack: stack.append(tuple(_last(stack, 1))),
+    "TUPLE2": lambda stack: stack.append(tuple(_last(stack, 2))),
+    "TUPLE3": lambda stack: stack.append(tuple(_last(stack, 3))),
+    "APPEND": lambda stack: _append(stack, _last(stack, 1)),
+    "SETITEM": lambda stack: _set_items(stack, _last(stack, 2)),
+    "BINPERSID": lambda stack: stack.append(Persistent(stack.pop())),
+    "REDUCE": _call,
+    "NEWOBJ": _call,
+    "BUILD": _build,
+}
+
 
 TABLE_BYTES = 16 << 20  # of a compressed table; torch writes them uncompressed
 CODE_BYTES = 64 << 20  # of all program text together
@@ -172,7 +299,7 @@ class ScriptClass(NamedTuple):
     restores_itself: bool
 
 
-class Script(NamedTuple):
+class ScriptFile(NamedTuple):
     """A TorchScript file: its module, and how many modules and tensors of it are not listed in full."""
 
     module: FileModule
@@ -197,16 +324,16 @@ STORAGES = {
 TENSOR = Global("torch._utils", "_rebuild_tensor_v2")
 
 
-def read_script(archive: Archive) -> Script:
+def read_script(archive: Archive) -> ScriptFile:
     """The modules of a TorchScript file with their tensors, from ``data.pkl`` and the declarations of its classes."""
     with _tables():
         if archive.records.get("byteorder") and archive.text("byteorder") != b"little":
             raise NotUnderstood("its bytes are not little-endian")
         root = read_pickle(archive.text("data.pkl"))
-        return _Script(archive).read(root)
+        return _ScriptReader(archive).read(root)
 
 
-class _Script:
+class _ScriptReader:
     """The reading of one TorchScript file."""
 
     def __init__(self, archive: Archive) -> None:
@@ -215,11 +342,11 @@ class _Script:
         self.files: dict[str, dict[str, ScriptClass]] = {}
         self.restoring = self.unlisted = 0
 
-    def read(self, root: Any) -> Script:
+    def read(self, root: Any) -> ScriptFile:
         if not self._is_module(root):
             raise NotUnderstood("it holds no module")
         # a record has no value of its own: its identity is what two names of one module share
-        modules: dict[Call, FileModule] = {root: FileModule(root.function.name)}
+        modules: dict[PickledCall, FileModule] = {root: FileModule(root.function.name)}
         waiting = [root]
         while waiting:
             record = waiting.pop()
@@ -229,15 +356,15 @@ class _Script:
                         modules[value] = FileModule(value.function.name)
                         waiting.append(value)
                     modules[record]._modules[name] = modules[value]
-                elif isinstance(value, Call):
+                elif isinstance(value, PickledCall):
                     self._own(modules[record], self.classes[record.function], name, value)
             state = record.state if isinstance(record.state, dict) else {}
             modules[record].training = bool(state.get("training", True))
         _refuse_endless(modules[root])
-        return Script(modules[root], self.restoring, self.unlisted)
+        return ScriptFile(modules[root], self.restoring, self.unlisted)
 
     def _is_module(self, value: Any) -> bool:
-        if not isinstance(value, Call) or not isinstance(value.function, Global):
+        if not isinstance(value, PickledCall) or not isinstance(value.function, Global):
             return False
         name = value.function
         if name.module.partition(".")[0] != "__torch__":
@@ -249,7 +376,7 @@ class _Script:
             self.classes[name] = self.files[path].get(name.name, NO_MODULE)
         return self.classes[name].is_module
 
-    def _attributes(self, record: Call) -> list[tuple[str, Any]]:
+    def _attributes(self, record: PickledCall) -> list[tuple[str, Any]]:
         """The attributes of a module; of one that would restore itself with its own code, what it would be given."""
         if not self.classes[record.function].restores_itself and isinstance(record.state, dict):
             return [(str(name), value) for name, value in record.state.items()]
@@ -260,7 +387,7 @@ class _Script:
         )
         return [(f"state_{name}", value) for name, value in items]
 
-    def _own(self, module: FileModule, kind: ScriptClass, name: str, value: Call) -> None:
+    def _own(self, module: FileModule, kind: ScriptClass, name: str, value: PickledCall) -> None:
         restored = kind.restores_itself
         if name not in kind.parameters and name not in kind.buffers and not restored:
             return
@@ -330,7 +457,7 @@ def _refuse_endless(root: FileModule) -> None:
 # exported programs
 
 
-class Exported(NamedTuple):
+class ExportedFile(NamedTuple):
     """An exported program: its modules with their tensors, the classes that they had, and its number of operations."""
 
     module: FileModule
@@ -364,7 +491,7 @@ DTYPES = {
 STRIDED = 7  # the number of the layout
 
 
-def read_exported(archive: Archive) -> Exported:
+def read_exported(archive: Archive) -> ExportedFile:
     """The modules of an exported program with their tensors, from the tables that describe graph and weights."""
     with _tables():
         program = json.loads(archive.text("models/model.json"))["graph_module"]
@@ -391,7 +518,7 @@ def read_exported(archive: Archive) -> Exported:
                 module.own(own_name, tensor, parameter=bool(payload["is_param"]), requires_grad=grad)
                 if folder == "constants":  # they are in no state dict
                     module._non_persistent_buffers_set.add(own_name)
-        return Exported(root, classes, len(nodes))
+        return ExportedFile(root, classes, len(nodes))
 
 
 def _config(archive: Archive, folder: str) -> dict[str, Any]:

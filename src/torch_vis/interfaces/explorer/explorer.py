@@ -7,14 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import UsageError
-from torch_vis.interfaces.explorer.format import (
-    ModuleInfo,
-    analyze_memory_usage,
-    format_param_count,
-    format_shape,
-    format_time,
-    get_parameter_statistics,
-)
 from torch_vis.interfaces.explorer.open import program, run
 from torch_vis.interfaces.explorer.stats import (
     ForwardStats,
@@ -22,7 +14,15 @@ from torch_vis.interfaces.explorer.stats import (
     get_forward_stats,
     record_torch_module_forward_stats,
 )
-from torch_vis.interfaces.explorer.summary import export_model_summary
+from torch_vis.interfaces.explorer.summary import (
+    ModuleInfo,
+    analyze_memory_usage,
+    export_model_summary,
+    format_param_count,
+    format_shape,
+    format_time,
+    get_parameter_statistics,
+)
 from torch_vis.views.terminal.config import ExplorerConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch_vis._trace import Trace
     from torch_vis.views.terminal.app import Explorer
-    from torch_vis.views.terminal.source import Subject
+    from torch_vis.views.terminal.source import Source
 
 __all__ = [
     "ExplorerConfig",
@@ -49,7 +49,7 @@ __all__ = [
     "get_forward_stats",
     "get_parameter_statistics",
     "record_torch_module_forward_stats",
-    "subject_of",
+    "source_of",
 ]
 
 
@@ -92,7 +92,7 @@ def explore_torch_module(module: torch.nn.Module, *, config: ExplorerConfig | No
 
 
 def explore(
-    subject: Any,
+    source: Any,
     *,
     trace: Trace | None = None,
     against: Any = None,
@@ -100,11 +100,11 @@ def explore(
     trust: bool = False,
 ) -> None:
     """Open the explorer on anything it can read; see ``explore_model``."""
-    run(explorer(subject, trace=trace, against=against, config=config, trust=trust))
+    run(explorer(source, trace=trace, against=against, config=config, trust=trust))
 
 
 def explorer(
-    subject: Any,
+    source: Any,
     *,
     trace: Trace | None = None,
     against: Any = None,
@@ -114,39 +114,39 @@ def explorer(
     """The explorer as a Textual application that is not running yet, for a terminal or a test of your own.
 
     >>> import torch
-    >>> explorer(torch.nn.Linear(3, 2)).subject.facts[0]
+    >>> explorer(torch.nn.Linear(3, 2)).source.facts[0]
     '8 parameters'
     """
-    found = subject_of(subject, trace=trace, trust=trust)
-    other = None if against is None else subject_of(against, trust=trust)
-    return program(found, against=other, config=config)
+    shown = source_of(source, trace=trace, trust=trust)
+    other = None if against is None else source_of(against, trust=trust)
+    return program(shown, against=other, config=config)
 
 
-def subject_of(subject: Any, *, trace: Trace | None = None, trust: bool = False) -> Subject:
+def source_of(source: Any, *, trace: Trace | None = None, trust: bool = False) -> Source:
     """What the explorer shows for a module, a trace, a state dict or a file."""
     import torch
 
     from torch_vis._trace import Trace
-    from torch_vis.interfaces.explorer.modules import ModuleSubject
-    from torch_vis.interfaces.explorer.trace_source import TraceSubject
-    from torch_vis.views.terminal.source import Subject
+    from torch_vis.interfaces.explorer.model_source import ModuleSource
+    from torch_vis.interfaces.explorer.trace_source import TraceSource
+    from torch_vis.views.terminal.source import Source
 
-    if isinstance(subject, Subject):
-        return subject
-    if isinstance(subject, Trace):
-        return TraceSubject(subject)
-    if isinstance(subject, torch.nn.Module):
-        stats = get_forward_stats(subject)
-        return ModuleSubject(subject, trace=trace, stats=stats if isinstance(stats, ForwardStats) else None)
-    if isinstance(subject, (str, os.PathLike)):
-        from torch_vis.interfaces.explorer.files import open_file
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, Trace):
+        return TraceSource(source)
+    if isinstance(source, torch.nn.Module):
+        stats = get_forward_stats(source)
+        return ModuleSource(source, trace=trace, stats=stats if isinstance(stats, ForwardStats) else None)
+    if isinstance(source, (str, os.PathLike)):
+        from torch_vis.interfaces.explorer.file_source import open_file
 
-        return open_file(subject, trust=trust)
-    if isinstance(subject, Mapping):
-        from torch_vis.interfaces.explorer.files import StateSubject
+        return open_file(source, trust=trust)
+    if isinstance(source, Mapping):
+        from torch_vis.interfaces.explorer.file_source import StateSource
 
-        return StateSubject("state dict", subject)
+        return StateSource("state dict", source)
     raise UsageError(
         "the explorer takes a module, a trace, a state dict or the path of a file, "
-        f"not {type(subject).__name__} {str(subject)[:40]!r}"
+        f"not {type(source).__name__} {str(source)[:40]!r}"
     )

@@ -1,4 +1,4 @@
-"""The explorer's program on a subject that is there already; nothing here needs torch, so a saved trace opens fast."""
+"""The explorer's program on a source that is there already; nothing here needs torch, so a saved trace opens fast."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch_vis.views.terminal.config import ExplorerConfig
 
 if TYPE_CHECKING:
     from torch_vis.views.terminal.app import Explorer
-    from torch_vis.views.terminal.source import Subject
+    from torch_vis.views.terminal.source import Source
 
 
-def program(subject: Subject, *, against: Subject | None = None, config: Any = None) -> Explorer:
+def program(source: Source, *, against: Source | None = None, config: Any = None) -> Explorer:
     """The explorer as a Textual application that is not running yet."""
     try:
         from torch_vis.views.terminal.app import Explorer
@@ -25,10 +25,10 @@ def program(subject: Subject, *, against: Subject | None = None, config: Any = N
     if config is not None and not isinstance(config, ExplorerConfig):
         raise UsageError(f"config is an ExplorerConfig, not {type(config).__name__}")
     if against is not None:
-        if against.title == subject.title:  # or the two could not be told apart
-            subject.title, against.title = f"{subject.title} (first)", f"{against.title} (second)"
-        subject.other = against
-    return Explorer(subject, config)
+        if against.title == source.title:  # or the two could not be told apart
+            source.title, against.title = f"{source.title} (first)", f"{against.title} (second)"
+        source.other = against
+    return Explorer(source, config)
 
 
 def run(shown: Explorer) -> None:

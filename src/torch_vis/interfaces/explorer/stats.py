@@ -12,8 +12,8 @@ import torch
 
 from torch_vis.capture.modules_only.stats import CallRecorder, CallStats
 from torch_vis.errors import NotTraceable
-from torch_vis.views.terminal.forest import Forest
-from torch_vis.views.terminal.measures import share
+from torch_vis.views.terminal.forest import Forest, share
+from torch_vis.views.terminal.source import sizes
 
 _recorded: dict[int, tuple[weakref.ref[torch.nn.Module], ForwardStats]] = {}
 
@@ -120,7 +120,7 @@ class ForwardStats(Mapping[str, ModuleStats]):
         return len(self._modules)
 
     def __repr__(self) -> str:
-        return f"<statistics of {len(self)} modules, {sum(one.count for one in self.values())} calls>"
+        return f"<statistics of {len(self)} modules, {sum(module.count for module in self.values())} calls>"
 
 
 def record_torch_module_forward_stats(
@@ -177,14 +177,14 @@ def add_columns(forest: Forest, stats: ForwardStats) -> None:
     columns = {name: np.full(len(forest), np.nan) for name in names}
     columns["calls"][:] = 0
     first: dict[int, CallStats] = {}
-    for path, one in stats.items():
+    for path, module in stats.items():
         row = forest.row(path)
         if row is None:
             continue
-        first[row] = one.calls[0]
-        columns["calls"][row], columns["time"][row] = one.count, one.total_ns
-        columns["self"][row], columns["mean"][row] = one.self_ns, one.total_ns / one.count
-        for name, facts in (("in_bytes", one.calls[0].inputs), ("out_bytes", one.calls[0].outputs)):
+        first[row] = module.calls[0]
+        columns["calls"][row], columns["time"][row] = module.count, module.total_ns
+        columns["self"][row], columns["mean"][row] = module.self_ns, module.total_ns / module.count
+        for name, facts in (("in_bytes", module.calls[0].inputs), ("out_bytes", module.calls[0].outputs)):
             if all(fact.nbytes is not None for fact in facts):
                 columns[name][row] = sum(fact.nbytes or 0 for fact in facts)
     forest.numbers.update(columns)
@@ -192,9 +192,7 @@ def add_columns(forest: Forest, stats: ForwardStats) -> None:
 
     def shapes(side: str, row: int) -> str:
         facts = getattr(first[row], side) if row in first else ()
-        return " ".join(
-            "?" if fact.shape is None else "×".join(map(str, fact.shape)) or "scalar" for fact in facts
-        )
+        return " ".join(sizes(fact.shape) for fact in facts)
 
     forest.texts["in"] = lambda row: shapes("inputs", row)
     forest.texts["out"] = lambda row: shapes("outputs", row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,19 +13,87 @@ from torch_vis._trace import Trace
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph import Graph
 from torch_vis.graph.gradients import ENDING, gradients
+from torch_vis.graph.module_table import output_values
 from torch_vis.graph.module_totals import places_of_calls
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.tree import inner_path
-from torch_vis.interfaces.explorer.maps import Maps
-from torch_vis.interfaces.explorer.source_code import lines_source
-from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing
-from torch_vis.views.terminal.measures import measure, share
-from torch_vis.views.terminal.source import CallRow, Details, Gradient, Picture, Source, Subject, TensorRow
+from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing, measure, share
+from torch_vis.views.terminal.source import (
+    CallRow,
+    Details,
+    Gradient,
+    Picture,
+    Source,
+    SourceCode,
+    TensorRow,
+    sizes,
+)
 from torch_vis.views.text.notes import wall_time
 
+MOST_CALLS = 3  # of one row
+AROUND = 30  # lines of a program above and below those that matter
 
-class TraceSubject(Subject):
+
+class Maps:
+    """The pictures of one trace; made when the first is asked for, and then all at once."""
+
+    def __init__(self, trace: Trace, row_of_scope: Any) -> None:
+        self.trace = trace
+        self.calls: dict[int, list[tuple[int, int]]] = {}
+        """For each row its calls: the number, and the value that came out."""
+        graph = trace.graph
+        for scope, value in sorted(output_values(graph).items()):
+            row = int(row_of_scope[scope])
+            producer = int(graph.value_producer[value])
+            if row >= 0 and producer >= 0 and graph.node_phase[producer] == Phase.FORWARD:
+                self.calls.setdefault(row, []).append((len(self.calls.get(row, ())), value))
+        self._made: dict[int, list[Any]] | None = None
+
+    def of(self, row: int) -> Sequence[Picture]:
+        """What came out of a row, newest call first; raises ``TensorsMissing`` where the run cannot be repeated."""
+        if self._made is None:
+            self._made = self._repeat()
+        pictures = []
+        for number, value in reversed(self.calls.get(row, ())[:MOST_CALLS]):
+            images = self._made.get(value)
+            if images:
+                shape = self.trace.graph.values[value].shape
+                pictures.append(Picture(f"output of call {number} {sizes(shape)}", images))
+        return pictures
+
+    def _repeat(self) -> dict[int, list[Any]]:
+        from torch_vis.capture.modules_only.tensor_stats import maps_of
+        from torch_vis.replay.stepper import observe
+
+        graph = self.trace.graph
+        wanted = {value for calls in self.calls.values() for _, value in calls[:MOST_CALLS]}
+        last = max((int(graph.value_producer[value]) for value in wanted), default=-1)
+        images: dict[int, list[Any]] = {}
+
+        def see(node: int, outputs: Any) -> None:
+            if node > last:
+                raise AllSeen
+            first = int(graph.out_start[node])
+            for index, tensor in enumerate(outputs):
+                value = int(graph.out_value[first + index])
+                if value in wanted:
+                    images[value] = [np.asarray(image) for image in maps_of(tensor)]
+
+        try:
+            observe(graph, self.trace.kept, see)
+        except AllSeen:
+            pass  # what follows is backward, and of no interest here
+        except TensorsMissing as error:
+            raise TensorsMissing(f"no maps: {error}") from error
+        return images
+
+
+class AllSeen(Exception):
+    """All that is wanted has been seen."""
+
+
+class TraceSource(Source):
     """A recorded run, alone: its rows are the modules, functions and optimizers that were called."""
 
     def __init__(self, trace: Trace) -> None:
@@ -57,24 +126,24 @@ class TraceSubject(Subject):
         if "params" in forest.numbers:
             facts.append(("parameters", f"{int(forest.numbers['params'][row]):,} used in it"))
             facts.append(("memory", f"{size(int(forest.numbers['bytes'][row]))} of parameters"))
-        return Details(facts, tensors=[one for at, one in self.tensors if at == row])
+        return Details(facts, tensors=[tensor for at, tensor in self.tensors if at == row])
 
     def calls(self, row: int) -> Sequence[CallRow] | None:
         """The calls in the trace."""
         assert self.row_of_scope is not None
         return calls_of(self.trace, self.row_of_scope, row)
 
-    def source(self, row: int) -> Source | None:
+    def source_code(self, row: int) -> SourceCode | None:
         """The lines from which the module's own operations were called, or else those inside it."""
         graph = self.trace.graph
         for below in (False, True):
             nodes = self.nodes(row, below=below)
             sites = graph.node_site[nodes[graph.node_phase[nodes] == Phase.FORWARD]]
-            found = [graph.sites[site] for site in dict.fromkeys(sites[sites >= 0].tolist())]
-            if found:
-                file = found[0].file
-                lines = [site.line for site in found if site.file == file]
-                return lines_source(file, lines, found[0].function)
+            called = [graph.sites[site] for site in dict.fromkeys(sites[sites >= 0].tolist())]
+            if called:
+                file = called[0].file
+                lines = [site.line for site in called if site.file == file]
+                return lines_source(file, lines, called[0].function)
         return None
 
     def gradients(self) -> Sequence[Gradient] | None:
@@ -144,31 +213,31 @@ def gradients_of(trace: Trace, forest: Forest) -> list[Gradient]:
         if result.kind == "gradient":
             values.setdefault(result.name.removesuffix(ENDING), result.value.index)
     norms = _norms_of(trace, list(values.values()))
-    found = []
+    rows = []
     for name, value in values.items():
         row = forest.row(name.rpartition(".")[0])
-        found.append(Gradient(0 if row is None else row, name, norms.get(value), None))
-    known = any(one.norm is not None for one in found)
-    return sorted(found, key=lambda one: (one.row, one.name)) if known else []
+        rows.append(Gradient(0 if row is None else row, name, norms.get(value), None))
+    known = any(gradient.norm is not None for gradient in rows)
+    return sorted(rows, key=lambda gradient: (gradient.row, gradient.name)) if known else []
 
 
 def _norms_of(trace: Trace, values: Sequence[int]) -> dict[int, float | None]:
     from torch_vis.analysis.gradients.tensor_stats import norms_of_values
 
     held, graph = trace.kept, trace.graph
-    found: dict[int, float | None] = {}
+    norms: dict[int, float | None] = {}
     if held is not None:
         for number, result in enumerate(graph.outcomes):
             if result.kind == "gradient" and number in held.results:
-                found[result.value.index] = _norm(held.results[number])
-    absent = [value for value in values if value not in found]
+                norms[result.value.index] = _norm(held.results[number])
+    absent = [value for value in values if value not in norms]
     column = trace.metrics.get("grad_norm")
     if column is not None:
-        found.update((value, column[value]) for value in absent)
+        norms.update((value, column[value]) for value in absent)
     elif absent and held is not None:
         with suppress(TensorsMissing):  # told by ``no_gradients``
-            found.update(norms_of_values(graph, held, absent))
-    return found
+            norms.update(norms_of_values(graph, held, absent))
+    return norms
 
 
 def no_gradients(trace: Trace) -> str:
@@ -186,17 +255,17 @@ def no_gradients(trace: Trace) -> str:
             )
         return "The backward pass of this run left no gradients in any parameter."
     return (
-        "There was a backward pass, but a file keeps no tensors, and this trace was loaded from one or kept none. Call "
+        "There was a backward pass, but a file keeps no tensors, and this trace was loaded from one or kept none: "
         "t.with_metrics(t.gradients()).save(…) keeps their norms in the file; or look at the trace where it was made."
     )
 
 
-def gradient_column(forest: Forest, found: Sequence[Gradient] | None) -> Any:
+def gradient_column(forest: Forest, gradients: Sequence[Gradient] | None) -> Any:
     """The norm of all gradients in each row and below; not known where one of them is not."""
     squares, count = np.zeros(len(forest)), np.zeros(len(forest))
-    for one in found or ():
-        squares[one.row] += np.nan if one.norm is None else one.norm * one.norm
-        count[one.row] += 1
+    for gradient in gradients or ():
+        squares[gradient.row] += np.nan if gradient.norm is None else gradient.norm * gradient.norm
+        count[gradient.row] += 1
     total = np.sqrt(forest.subtotal(squares)) if not np.isnan(squares).any() else _slowly(forest, squares)
     return np.where(forest.subtotal(count) > 0, total, np.nan)
 
@@ -238,12 +307,12 @@ def calls_of(trace: Trace, row_of_scope: Any, row: int) -> list[CallRow]:
     own = (row_of_scope == row) & (kinds[graph.scope_module] | (above != row))
     if "scope_time_ns" not in metrics:
         return []
-    found, again = [], graph.tree.recomputed
+    calls, again = [], graph.tree.recomputed
     for scope in np.flatnonzero(own).tolist():
         figures = [metrics[name][scope] for name in ("scope_start_ns", "scope_time_ns", "scope_self_ns")]
         note = RECOMPUTED if again[scope] else ""
-        found.append(CallRow(figures[0] or 0, figures[1] or 0, figures[2], (), (), note))
-    return found
+        calls.append(CallRow(figures[0] or 0, figures[1] or 0, figures[2], (), (), note))
+    return calls
 
 
 def _rows(graph: Graph) -> tuple[Forest, Any]:
@@ -251,7 +320,7 @@ def _rows(graph: Graph) -> tuple[Forest, Any]:
 
     They are the printed table's: what backward computes again is in the row of its module.
     """
-    places, place = places_of_calls(graph)
+    places, place_of_scope = places_of_calls(graph)
     inside: list[list[int]] = [[] for _ in places]
     for number, (above, _) in enumerate(places):
         if above >= 0:
@@ -275,7 +344,7 @@ def _rows(graph: Graph) -> tuple[Forest, Any]:
         kinds.append(kind)
         stack.extend((below, row_of[at]) for below in reversed(inside[at]))
     forest = Forest(names, types, parents, paths=paths, kinds=kinds)
-    return forest, np.asarray(row_of, dtype=np.int64)[place] if places else place
+    return forest, np.asarray(row_of, dtype=np.int64)[place_of_scope] if places else place_of_scope
 
 
 def _parameters(graph: Graph, forest: Forest) -> list[tuple[int, TensorRow]]:
@@ -288,22 +357,24 @@ def _parameters(graph: Graph, forest: Forest) -> list[tuple[int, TensorRow]]:
     seen: set[tuple[int, int]] = set()
     which = (graph.value_role == Role.PARAMETER) | (graph.value_role == Role.BUFFER)
     for value in np.flatnonzero(which & (graph.value_name >= 0)).tolist():
-        one = graph.values[value]
-        key = (one.storage, one.offset)
+        tensor = graph.values[value]
+        key = (tensor.storage, tensor.offset)
         if key in seen:
             continue
         seen.add(key)
-        holder, _, name = (one.name or "").rpartition(".")
+        holder, _, name = (tensor.name or "").rpartition(".")
         row = forest.row(holder)
         row = 0 if row is None else row
         if not holder and len(forest) > 1 and forest.kind(0) == "run":
             row = 1
-        tensors.append((row, TensorRow(name, one.role, one.shape, one.dtype, one.device, one.type.nbytes)))
-        if one.role == "parameter":
+        tensors.append(
+            (row, TensorRow(name, tensor.role, tensor.shape, tensor.dtype, tensor.device, tensor.type.nbytes))
+        )
+        if tensor.role == "parameter":
             rows.append(row)
             items.append(len(items))
-            numel.append(one.type.numel)
-            nbytes.append(one.type.nbytes or 0)
+            numel.append(tensor.type.numel)
+            nbytes.append(tensor.type.nbytes or 0)
     order = sorted(range(len(rows)), key=rows.__getitem__)
     holding = Sharing(forest, [rows[at] for at in order], [items[at] for at in order], numel)
     forest.sharing = holding
@@ -311,9 +382,18 @@ def _parameters(graph: Graph, forest: Forest) -> list[tuple[int, TensorRow]]:
     forest.numbers["bytes"] = holding.inclusive(np.asarray(nbytes, dtype=np.int64)).astype(np.float64)
     share(forest, "params")
     shapes: dict[int, str] = {}
-    for row, tensor in tensors:
-        if tensor.role == "parameter":
-            sizes = "×".join(map(str, tensor.shape or ()))
-            shapes[row] = f"{shapes[row]} {sizes}" if row in shapes else sizes
+    for row, tensor_row in tensors:
+        if tensor_row.role == "parameter":
+            shape = "×".join(map(str, tensor_row.shape or ()))
+            shapes[row] = f"{shapes[row]} {shape}" if row in shapes else shape
     forest.texts["shapes"] = lambda row: shapes.get(row, "")
     return tensors
+
+
+def lines_source(file: str, marks: list[int], title: str) -> SourceCode | None:
+    """The stretch of a file around some lines; None where the file cannot be read."""
+    lines = linecache.getlines(file)
+    if not lines or not marks:
+        return None
+    first, last = max(1, min(marks) - AROUND), min(len(lines), max(marks) + AROUND)
+    return SourceCode(file, first, "".join(lines[first - 1 : last]), tuple(sorted(set(marks))), title)

@@ -31,7 +31,7 @@ INDEXING = frozenset({"__getitem__", "__setitem__"})
 Spelling = tuple[str, Any, Any, Any]  # name, function, positional and keyword arguments
 
 
-class Noted(NamedTuple):
+class NotedCall(NamedTuple):
     """One call: the values in its arguments and in its result, and where its arguments are spelled."""
 
     inputs: list[int]
@@ -44,10 +44,10 @@ class Calls:
 
     def __init__(self, trace: Trace) -> None:
         self._graph = trace.graph
-        self._found: dict[int, Noted] = {}
+        self._calls: dict[int, NotedCall] = {}
         self._spellings: list[Spelling] = []
         self._arguments: dict[int, dict[str, Any]] = {}
-        capture: Any = getattr(trace, "_capture", None)  # only what was just recorded has notes; files do not
+        capture: Any = getattr(trace, "capture", None)  # only what was just recorded has notes; files do not
         if capture is None or capture.recorder.function_mode is None or not hasattr(capture, "numbers"):
             return
         recorder = capture.recorder
@@ -57,34 +57,34 @@ class Calls:
         values = _in_graph(recorder.values, capture.numbers, trace.graph)
         self._read(recorder.function_mode.notes.tolist(), values)
 
-    def at(self, scope: int) -> Noted | None:
+    def at(self, scope: int) -> NotedCall | None:
         """The call that a scope is of."""
-        return self._found.get(scope)
+        return self._calls.get(scope)
 
     def arguments(self, spelling: int) -> dict[str, Any]:
         """The literals among a call's arguments."""
-        found = self._arguments.get(spelling)
-        if found is None:
-            found = self._arguments[spelling] = literals(*self._spellings[spelling])
-        return dict(found)
+        arguments = self._arguments.get(spelling)
+        if arguments is None:
+            arguments = self._arguments[spelling] = literals(*self._spellings[spelling])
+        return dict(arguments)
 
     def _read(self, notes: list[int], values: list[int]) -> None:
-        place, count = 0, len(notes)
-        while place < count:
-            scope, spelling, taken, made = notes[place : place + 4]
-            place += 4 + taken + made
-            numbers = notes[place - taken - made : place - made]
-            outputs = [values[n] if n >= 0 else NOWHERE for n in notes[place - made : place]]
-            if taken and min(numbers) < 0:
+        position, count = 0, len(notes)
+        while position < count:
+            scope, spelling, given, returned = notes[position : position + 4]
+            position += 4 + given + returned
+            numbers = notes[position - given - returned : position - returned]
+            outputs = [values[n] if n >= 0 else NOWHERE for n in notes[position - returned : position]]
+            if given and min(numbers) < 0:
                 late = [values[-2 - n] for n in numbers if n < UNKNOWN]
                 inputs = [self._before(n, values) for n in numbers]
-                if not made:  # of tensors first seen in the call, those that it wrote
+                if not returned:  # of tensors first seen in the call, those that it wrote
                     outputs = [
                         value for value in late if value >= 0 and self._graph.value_producer[value] >= 0
                     ]
             else:
                 inputs = [values[n] for n in numbers]
-            self._found[scope] = Noted(inputs, outputs, spelling)
+            self._calls[scope] = NotedCall(inputs, outputs, spelling)
 
     def _before(self, number: int, values: list[int]) -> int:
         """What a tensor was before the call: if it was first seen in it, the version that no operation has made."""
@@ -92,19 +92,19 @@ class Calls:
             return values[number] if number >= 0 else NOWHERE
         graph, value = self._graph, values[-2 - number]
         while value >= 0 and (node := int(graph.value_producer[value])) >= 0:
-            made = slice(int(graph.out_start[node]), int(graph.out_start[node + 1]))
-            slot = int(graph.out_slot[made][graph.out_value[made] == value][0])
+            outputs = slice(int(graph.out_start[node]), int(graph.out_start[node + 1]))
+            slot = int(graph.out_slot[outputs][graph.out_value[outputs] == value][0])
             if slot >= 0:
                 return NOWHERE
-            taken = slice(int(graph.in_start[node]), int(graph.in_start[node + 1]))
-            value = int(graph.in_value[taken][graph.in_slot[taken] == -1 - slot][0])
+            inputs = slice(int(graph.in_start[node]), int(graph.in_start[node + 1]))
+            value = int(graph.in_value[inputs][graph.in_slot[inputs] == -1 - slot][0])
         return value
 
 
 def _in_graph(rows: list[int], numbers: Ints, graph: Graph) -> list[int]:
     """For each of the recorder's values its number in the graph, for an alias that of what it stands for."""
     kept = np.diff(numbers, prepend=-1) > 0
-    found = np.where(kept, numbers, NOWHERE)
+    in_graph = np.where(kept, numbers, NOWHERE)
     aliases = np.flatnonzero(~kept)
     if len(aliases):
         table = np.array(rows, dtype=np.int64).reshape(-1, 4)
@@ -115,10 +115,10 @@ def _in_graph(rows: list[int], numbers: Ints, graph: Graph) -> list[int]:
         for number in np.flatnonzero(np.isin(table[:, 1], table[aliases, 1])).tolist():
             key = tuple(table[number, 1:].tolist())
             if not kept[number]:
-                found[number] = known.get(key, NOWHERE)
-            elif written[found[number]] or key not in known:
-                known[key] = int(found[number])
-    values: list[int] = found.tolist()
+                in_graph[number] = known.get(key, NOWHERE)
+            elif written[in_graph[number]] or key not in known:
+                known[key] = int(in_graph[number])
+    values: list[int] = in_graph.tolist()
     return values
 
 
@@ -139,8 +139,10 @@ def literals(name: str, function: Any, args: Any, kwargs: Any) -> dict[str, Any]
     else:
         named += _by_name(name, function, positional, kwargs[1:] if kwargs else ())
     named += list(kwargs[1:]) if kwargs else []
-    found = {key: plain(part) for key, part in named if not (_is_blank(part) or key.startswith("_"))}
-    return {key: part for key, part in found.items() if part is not None}
+    plain_arguments = {
+        key: plain(part) for key, part in named if not (_is_blank(part) or key.startswith("_"))
+    }
+    return {key: part for key, part in plain_arguments.items() if part is not None}
 
 
 def _by_name(name: str, function: Any, parts: list[Any], kwargs: Sequence[Any]) -> list[tuple[str, Any]]:
@@ -155,7 +157,7 @@ def _by_name(name: str, function: Any, parts: list[Any], kwargs: Sequence[Any]) 
         for overload, types in overloads:
             if (fitting := _fit(overload, types, parts)) is not None:
                 return fitting
-        return [(f"arg{place}", part) for place, part in enumerate(parts)]
+        return [(f"arg{index}", part) for index, part in enumerate(parts)]
     return list(zip(names, parts, strict=False))
 
 
@@ -186,9 +188,9 @@ def _schemas(name: str, function: Any) -> list[tuple[list[str], list[str]]]:
 
 def _parameters(schema: Any) -> tuple[list[str], list[str]]:
     """The names, those that go by keyword only last, and the types of those that do not."""
-    places = [part for part in schema.arguments if not part.kwarg_only]
-    names = [part.name for part in places] + [part.name for part in schema.arguments if part.kwarg_only]
-    return names, [str(part.type) for part in places]
+    positional = [part for part in schema.arguments if not part.kwarg_only]
+    names = [part.name for part in positional] + [part.name for part in schema.arguments if part.kwarg_only]
+    return names, [str(part.type) for part in positional]
 
 
 def _fit(names: list[str], types: list[str], parts: list[Any]) -> list[tuple[str, Any]] | None:
@@ -196,10 +198,14 @@ def _fit(names: list[str], types: list[str], parts: list[Any]) -> list[tuple[str
 
     Sizes that are written one by one (``x.view(2, 3)``) are the list that the overload takes last.
     """
-    for place, (part, type_) in enumerate(zip(parts, types, strict=False)):
-        rest = parts[place:]
-        if "List" in type_ and place == len(types) - 1 < len(parts) - 1 and all(_is_one(one) for one in rest):
-            return [*zip(names[:place], parts[:place], strict=True), (names[place], (tuple, *rest))]
+    for index, (part, type_) in enumerate(zip(parts, types, strict=False)):
+        rest = parts[index:]
+        if (
+            "List" in type_
+            and index == len(types) - 1 < len(parts) - 1
+            and all(_is_one(item) for item in rest)
+        ):
+            return [*zip(names[:index], parts[:index], strict=True), (names[index], (tuple, *rest))]
         if part is not None and not _suits(part, type_):
             return None
     return list(zip(names, parts, strict=False)) if len(parts) <= len(types) else None

@@ -1,28 +1,163 @@
-"""An operation sequence as an ONNX file for Netron, from the list of operations alone."""
+"""An operation sequence as an ONNX file for Netron, from the list of operations alone, which is checked first."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.errors import UsageError
-from torch_vis.exporters.facts import METRICS
-from torch_vis.exporters.onnx.naming import Names, clean
-from torch_vis.exporters.onnx.protos import Protos, can_be_sparse, name_inputs, say
+from torch_vis.exporters.facts import METRICS, Names, clean
+from torch_vis.exporters.onnx.protos import DOMAIN, Protos, import_domains, name_inputs, say
+from torch_vis.graph import TensorType
 from torch_vis.graph.io.atomic import replacing
 from torch_vis.graph.text import with_unit
-from torch_vis.interfaces.tensor_ids.reading import UNKNOWN, Entry, Reading
 from torch_vis.interfaces.tensor_ids.sequence import FIGURES
 
 if TYPE_CHECKING:
     import onnx
 
+
+UNKNOWN = ""  # the element type of a tensor in a list that does not say
+
+
+class ListedOperation(NamedTuple):
+    """One operation, read and found to be in order."""
+
+    number: int
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    record: Mapping[str, Any]
+
+    def error(self, what: str) -> UsageError:
+        """That something is wrong with this operation."""
+        return _wrong(self.number, self.record, what)
+
+
+class OperationList:
+    """The operations, the type of each tensor, and which operation makes it."""
+
+    def __init__(self, operations: Sequence[Mapping[str, Any]]) -> None:
+        if not _is_list(operations):
+            raise UsageError(
+                "create_onnx_visualization() takes the list that get_operation_sequence() gives, "
+                f"not {type(operations).__name__}"
+            )
+        self.types: dict[str, TensorType] = {}
+        self.roles: dict[str, str] = {}
+        self.maker: dict[str, int] = {}
+        self.entries = [self._entry(index, record) for index, record in enumerate(operations)]
+        for entry in self.entries:
+            self._note_outputs(entry)
+
+    def _entry(self, index: int, record: Any) -> ListedOperation:
+        if not isinstance(record, Mapping):
+            raise UsageError(
+                f"operations[{index}] is {type(record).__name__} {record!r:.60}, and not a dictionary"
+            )
+        name = record.get("name")
+        if not isinstance(name, str) or not name:
+            raise _wrong(index, record, f"'name' must be a text, not {name!r:.60}")
+        # outputs first: whoever makes a tensor knows its type best
+        outputs = self._tensors(index, record, "outputs", "output_dtypes")
+        if "side_outputs" in record:
+            outputs += self._tensors(index, record, "side_outputs", "side_output_dtypes")
+        inputs = self._tensors(index, record, "inputs", "input_dtypes")
+        roles: Any = record.get("input_roles")
+        for tensor, role in zip(inputs, roles if _is_list(roles) else (), strict=False):
+            self.roles.setdefault(tensor, str(role))
+        return ListedOperation(index, name, inputs, outputs, record)
+
+    def _tensors(self, index: int, record: Mapping[str, Any], key: str, dtype_key: str) -> list[str]:
+        pairs: Any = record.get(key)
+        if not _is_list(pairs):
+            raise _wrong(index, record, f"'{key}' must be a list of tensor id and shape, not {pairs!r:.60}")
+        dtypes: Any = record.get(dtype_key)
+        if dtypes is None:
+            dtypes = [UNKNOWN] * len(pairs)
+        if not _is_list(dtypes) or len(dtypes) != len(pairs):
+            raise _wrong(
+                index, record, f"'{dtype_key}' must have one element type for each of '{key}' ({len(pairs)})"
+            )
+        tensors = []
+        for number, (pair, dtype) in enumerate(zip(pairs, dtypes, strict=True)):
+            tensor, shape = _pair(index, record, f"{key}[{number}]", pair)
+            self.types.setdefault(tensor, TensorType(str(dtype), shape, ()))
+            tensors.append(tensor)
+        return tensors
+
+    def _note_outputs(self, entry: ListedOperation) -> None:
+        for number, tensor in enumerate(entry.outputs):
+            first = self.maker.setdefault(tensor, entry.number)
+            if first != entry.number or tensor in entry.outputs[:number]:
+                raise entry.error(
+                    f"outputs[{number}] {tensor!r} is made by operations[{first}] already; a tensor id names "
+                    "one version of one tensor, so a write in place needs a new one"
+                )
+
+    def ordered(self) -> list[ListedOperation]:
+        """The operations, each after those that make what it reads; as they were given where that is so already."""
+        left, then = self._waiting()
+        ready = [index for index, count in enumerate(left) if not count]
+        ordered = []
+        while ready:
+            index = heapq.heappop(ready)
+            ordered.append(self.entries[index])
+            for other in then.get(index, ()):
+                left[other] -= 1
+                if not left[other]:
+                    heapq.heappush(ready, other)
+        if len(ordered) < len(self.entries):
+            stuck = next(index for index, count in enumerate(left) if count)
+            raise self.entries[stuck].error("'inputs' come from 'outputs' that come from it: a circle")
+        return ordered
+
+    def _waiting(self) -> tuple[list[int], dict[int, list[int]]]:
+        """For each operation the number of others that it waits for, and those that wait for it."""
+        left: list[int] = []
+        then: dict[int, list[int]] = {}
+        for entry in self.entries:
+            before = {self.maker[tensor] for tensor in entry.inputs if tensor in self.maker}
+            if entry.number in before:
+                raise entry.error(
+                    "'inputs' and 'outputs' have an id in common; a write in place makes a new one"
+                )
+            left.append(len(before))
+            for other in before:
+                then.setdefault(other, []).append(entry.number)
+        return left, then
+
+
+def _pair(index: int, record: Mapping[str, Any], where: str, pair: Any) -> tuple[str, tuple[Any, ...]]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise _wrong(index, record, f"{where} must be a pair of tensor id and shape, not {pair!r:.60}")
+    tensor, shape = pair
+    if not isinstance(tensor, (str, int)) or tensor == "":
+        raise _wrong(index, record, f"{where}: a tensor id is a text or a number, not {tensor!r:.60}")
+    if not isinstance(shape, (tuple, list)) or not all(_is_size(size) for size in shape):
+        raise _wrong(index, record, f"{where}: a shape is a list of sizes, not {shape!r:.60}")
+    return str(tensor), tuple("?" if size is None else size for size in shape)
+
+
+def _is_size(size: Any) -> bool:
+    """A number, or a name or None for a size that is not fixed."""
+    return size is None or isinstance(size, str) or (type(size) is int and size >= 0)
+
+
+def _is_list(item: Any) -> bool:
+    return isinstance(item, Sequence) and not isinstance(item, (str, bytes))
+
+
+def _wrong(index: int, record: Mapping[str, Any], what: str) -> UsageError:
+    return UsageError(f"operations[{index}] ({record.get('name')}): {what}")
+
+
 PathLike = str | os.PathLike[str]
 DEFAULT = "torch_operations"
-DOMAIN = "torch_vis"
-IR_VERSION = 10  # the first with metadata on nodes
+
 HELD = frozenset({"parameter", "buffer", "optimizer_state"})
 GRADIENT = "gradient of "
 
@@ -50,7 +185,7 @@ def create_onnx_visualization(operations: Sequence[Mapping[str, Any]], path: Pat
     """
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"a path is a string or a Path, not {type(path).__name__} {path!r}")
-    data = _Model(Protos(), Reading(operations)).proto.SerializeToString(deterministic=True)
+    data = _Model(Protos(), OperationList(operations)).proto.SerializeToString(deterministic=True)
     target = _free_path() if path is None else os.fspath(path)
     with replacing(target) as file:
         file.write(data)
@@ -65,34 +200,31 @@ def _free_path() -> str:
 class _Model:
     """The model of a list of operations; ``proto`` is the result."""
 
-    def __init__(self, protos: Protos, reading: Reading) -> None:
+    def __init__(self, protos: Protos, reading: OperationList) -> None:
         self.protos = protos
         self.reading = reading
         self.values = Names()
         self.tensors = {tensor: self.values.new(tensor) for tensor in reading.types}
         self.titles = self._name_nodes()
         self.domains = {DOMAIN}
-        self.proto: onnx.ModelProto = protos.onnx.ModelProto(ir_version=IR_VERSION, producer_name=DOMAIN)
-        self.proto.doc_string = f"{len(reading.entries):,} operations of a recorded run"
-        self.proto.graph.name = DEFAULT
+        self.proto: onnx.ModelProto = protos.model(DEFAULT, len(reading.entries))
         self._declare()
         for entry in reading.ordered():
             self._operation(entry)
         self._outputs()
-        for domain in sorted(self.domains):
-            self.proto.opset_import.add(domain=domain, version=1)
+        import_domains(self.proto, self.domains)
 
     def _name_nodes(self) -> list[str]:
         """A name for each node with the operation's id in it."""
         names = Names()
         self.by_id: dict[Any, str] = {}
-        found = []
+        titles = []
         for entry in self.reading.entries:
             number = entry.record.get("id")
-            number = number if isinstance(number, (int, str)) else entry.place
-            found.append(names.new(f"{split_name(entry.name)[1]}_{number}"))
-            self.by_id.setdefault(number, found[-1])
-        return found
+            number = number if isinstance(number, (int, str)) else entry.number
+            titles.append(names.new(f"{split_name(entry.name)[1]}_{number}"))
+            self.by_id.setdefault(number, titles[-1])
+        return titles
 
     def _declare(self) -> None:
         """Tensors that no operation makes: weights without their data, and inputs of the graph."""
@@ -101,11 +233,8 @@ class _Model:
             if tensor in reading.maker:
                 continue
             held = reading.roles.get(tensor) in HELD and type_.dtype != UNKNOWN
-            if held and can_be_sparse(type_):
-                graph.sparse_initializer.append(self.protos.weight(self.tensors[tensor], type_))
-            elif held and 0 in type_.shape:
-                graph.initializer.append(self.protos.nothing(self.tensors[tensor], type_))
-            else:  # a weight too, if it is a scalar: ONNX has none without a value
+            # A weight too, if it is a scalar, is an input: ONNX has none without a value.
+            if not (held and self.protos.declare(graph, self.tensors[tensor], type_)):
                 graph.input.append(self._info(tensor))
 
     def _info(self, tensor: str) -> onnx.ValueInfoProto:
@@ -117,20 +246,20 @@ class _Model:
             info.doc_string = ""
         return info
 
-    def _operation(self, entry: Entry) -> None:
+    def _operation(self, entry: ListedOperation) -> None:
         domain, title = split_name(entry.name)
         self.domains.add(domain)
-        name = self.titles[entry.place]
+        name = self.titles[entry.number]
         inputs = [self.tensors[tensor] for tensor in entry.inputs]
         outputs = [self.tensors[tensor] for tensor in entry.outputs]
-        made = f"{', '.join(outputs)} = " if outputs else ""
+        results = f"{', '.join(outputs)} = " if outputs else ""
         node = self.proto.graph.node.add(
             op_type=title,
             domain=domain,
             name=name,
             input=inputs,
             output=outputs or ([] if inputs else [self.values.new(name)]),  # one of the two there must be
-            doc_string=clean(f"{made}{entry.name}({', '.join(inputs)})"),
+            doc_string=clean(f"{results}{entry.name}({', '.join(inputs)})"),
         )
         arguments = entry.record.get("arguments")
         if isinstance(arguments, Mapping):
@@ -144,22 +273,22 @@ class _Model:
         return tensor.rpartition(".")[2] if self.reading.roles.get(tensor) in HELD else str(number)
 
     def _facts(self, record: Mapping[str, Any]) -> list[tuple[str, str]]:
-        found = [(key, str(record[key])) for key in ("phase", "module", "source") if record.get(key)]
+        facts = [(key, str(record[key])) for key in ("phase", "module", "source") if record.get(key)]
         if record.get("gradient_of") is not None:
-            found.append(("gradient of", self._name_of(record["gradient_of"])))
+            facts.append(("gradient of", self._name_of(record["gradient_of"])))
         gradients = record.get("gradients")
         if gradients and isinstance(gradients, (list, tuple)):
-            found.append(("gradients", ", ".join(map(self._name_of, gradients))))
+            facts.append(("gradients", ", ".join(map(self._name_of, gradients))))
         for key, column in FIGURES.items():
             if isinstance(record.get(key), (int, float)):
                 label, unit = METRICS[column]
-                found.append((label, with_unit(record[key], unit)))
+                facts.append((label, with_unit(record[key], unit)))
         dispatched = record.get("dispatched")
         if dispatched and isinstance(dispatched, (list, tuple)):
-            found.append(("dispatched", ", ".join(map(str, dispatched))))
-        return found
+            facts.append(("dispatched", ", ".join(map(str, dispatched))))
+        return facts
 
-    def _through_memory(self, entry: Entry) -> list[tuple[str, str]]:
+    def _through_memory(self, entry: ListedOperation) -> list[tuple[str, str]]:
         """The operations that it depends on though it takes no tensor of theirs: no line in the picture says so."""
         parents, makers = entry.record.get("parents"), self.reading.maker
         if not parents or not isinstance(parents, (list, tuple)):

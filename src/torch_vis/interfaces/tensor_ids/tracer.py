@@ -12,8 +12,13 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import many
 from torch_vis.interfaces.tensor_ids.calls import Calls
 from torch_vis.interfaces.tensor_ids.onnx import create_onnx_visualization
-from torch_vis.interfaces.tensor_ids.sequence import Operation, operation_sequence
-from torch_vis.interfaces.tensor_ids.steps import LEVELS, Level, Steps
+from torch_vis.interfaces.tensor_ids.sequence import (
+    LEVELS,
+    Level,
+    Operation,
+    OperationSteps,
+    operation_sequence,
+)
 
 __all__ = ["TensorTracer", "create_onnx_visualization", "get_operation_sequence", "trace_tensor_ids"]
 
@@ -82,7 +87,7 @@ class TensorTracer:
     def __repr__(self) -> str:
         if not self._used or self._recording.is_open:
             return f"<TensorTracer: {'recording' if self._used else 'not started'}>"
-        return f"<TensorTracer: {many(Steps(self.trace.graph, 'leaf').count, 'operation')}>"
+        return f"<TensorTracer: {many(OperationSteps(self.trace.graph, 'leaf').count, 'operation')}>"
 
 
 def trace_tensor_ids(
@@ -187,10 +192,10 @@ def _name_inputs(input_tensors: Any) -> list[tuple[str, Any]]:
 
     from torch_vis.capture.containers import named_tensors
 
-    found = list(named_tensors(input_tensors, "" if isinstance(input_tensors, Mapping) else "input"))
-    if not found and any(leaf is not None for leaf in tree_leaves(input_tensors)):
+    tensors = list(named_tensors(input_tensors, "" if isinstance(input_tensors, Mapping) else "input"))
+    if not tensors and any(leaf is not None for leaf in tree_leaves(input_tensors)):
         raise UsageError(
             f"input_tensors holds no tensor: {type(input_tensors).__name__} {input_tensors!r:.60}; "
             "give the tensors themselves, or nothing"
         )
-    return found
+    return tensors

@@ -86,7 +86,7 @@ class Scale(NamedTuple):
 
     low: float
     high: float
-    places: list[float]
+    ticks: list[float]
     labels: list[str]
 
 
@@ -108,7 +108,7 @@ def is_sideways(chart: Chart) -> bool:
     return chart.kind in ("bars", "dots")
 
 
-def is_of_note(series: Series) -> bool:
+def is_highlighted(series: Series) -> bool:
     """Whether these are a few points that a chart of lines points out, not the rest of it."""
     return series.loose and len(series.x) <= FEW_POINTS and series.color != QUIET
 
@@ -159,7 +159,7 @@ def totals(chart: Chart) -> list[float]:
     return list(sums.values())
 
 
-class Beside(NamedTuple):
+class SideFigure(NamedTuple):
     """A figure beside a chart of dots, in the row and the colour of its dot; each series has a column of them."""
 
     row: int
@@ -168,29 +168,29 @@ class Beside(NamedTuple):
     color: str
 
 
-def beside(chart: Chart) -> list[Beside]:
+def side_figures(chart: Chart) -> list[SideFigure]:
     """The figures of dots, where a row has one of each series, and series are few.
 
     >>> dots = [Series("a", ["x", "y"], [1500, 2]), Series("b", ["y"], [3])]
-    >>> [tuple(found[:3]) for found in beside(Chart("dots", "", Axis(""), Axis("time", "ns"), dots))]
+    >>> [tuple(figure[:3]) for figure in side_figures(Chart("dots", "", Axis(""), Axis("time", "ns"), dots))]
     [(0, 0, '1.50 µs'), (1, 0, '2 ns'), (1, 1, '3 ns')]
     """
     if chart.kind != "dots" or len(chart.series) > SIDE:
         return []
     if any(len({*series.x}) < len(series.x) for series in chart.series):
         return []
-    places = {label: place for place, label in enumerate(rows(chart))}
+    row_of = {label: row for row, label in enumerate(rows(chart))}
     return [
-        Beside(places[label], column, said(chart.y, number), series.color)
+        SideFigure(row_of[label], column, axis_text(chart.y, number), series.color)
         for column, series in enumerate(colored(chart))
         for label, number in zip(series.x, series.y)
     ]
 
 
-def columns_beside(chart: Chart) -> list[int]:
+def side_columns(chart: Chart) -> list[int]:
     """How many letters are to the left of each column of figures beside a chart, and of all of them at last."""
     widths = [0] * len(chart.series)
-    for figure in beside(chart):
+    for figure in side_figures(chart):
         widths[figure.column] = max(widths[figure.column], len(figure.text) + 2)
     return [sum(widths[:column]) for column in range(len(widths) + 1)]
 
@@ -214,18 +214,18 @@ def slanted(chart: Chart) -> int:
     """
     if not chart.x.names or is_sideways(chart):
         return 0
-    low, high, places, labels = scale(chart, "x")
-    apart = min((after - before for before, after in itertools.pairwise(places)), default=high - low)
+    low, high, ticks, labels = scale(chart, "x")
+    apart = min((after - before for before, after in itertools.pairwise(ticks)), default=high - low)
     longest = max(map(len, labels), default=0)
     return longest if LETTER * longest > apart / (high - low) else 0
 
 
-def said(axis: Axis, number: float) -> str:
+def axis_text(axis: Axis, number: float) -> str:
     """A figure as it is written along an axis, or beside what it is the figure of.
 
-    >>> said(Axis("time", "ns"), -1.5e6), said(Axis("share"), 0.12345), said(Axis("peak", "bytes"), 2048)
+    >>> axis_text(Axis("time", "ns"), -1.5e6), axis_text(Axis("share"), 0.12345), axis_text(Axis("peak", "bytes"), 2048)
     ('−1.50 ms', '0.1235', '2.00 KiB')
-    >>> said(Axis("samples per second"), 8000), said(Axis("samples per second"), 10000)
+    >>> axis_text(Axis("samples per second"), 8000), axis_text(Axis("samples per second"), 10000)
     ('8,000', '10,000')
     """
     if not math.isfinite(number):
@@ -261,18 +261,17 @@ def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
     step = _step((most - least) / TICKS, 1024.0 if axis.unit == "bytes" else 1000.0)
     if axis.unit:
         step = max(step, 1.0)
-    places = [
+    ticks = [
         step * number for number in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)
     ]
     room = ROOM * (most - least)
-    whole = (
-        chart.kind in ("dots", "points") and first - least < room
-    )  # a point at the end would be cut in half
+    # A point at the end would be cut in half.
+    whole = chart.kind in ("dots", "points") and first - least < room
     low = least - room if whole or (least and chart.kind != "areas") else least
     end = most if chart.kind == "areas" and which == "x" else most + room
     if which == "y" and chart.stages:
         end += NAMED * (most - least)
-    return Scale(low, end, places, [said(axis, place) for place in places])
+    return Scale(low, end, ticks, [axis_text(axis, tick) for tick in ticks])
 
 
 def _log_scale(axis: Axis, least: float, most: float) -> Scale:
@@ -284,22 +283,22 @@ def _log_scale(axis: Axis, least: float, most: float) -> Scale:
     parts = range(1, 10) if decades < 0.5 else (1, 2, 5) if decades < 3 else (1,)
     every = max(1, math.ceil(decades / (TICKS + 2)))
     round_ = [part * 10.0**power for power in range(first, last + 1, every) for part in parts]
-    inside = [place for place in round_ if least * 0.999 <= place <= most * 1.001]
+    inside = [tick for tick in round_ if least * 0.999 <= tick <= most * 1.001]
     low, high = least, most
     if len(inside) < 3:
-        low = max((place for place in round_ if place <= least * 1.001), default=least)
-        high = min((place for place in round_ if place >= most * 0.999), default=most)
+        low = max((tick for tick in round_ if tick <= least * 1.001), default=least)
+        high = min((tick for tick in round_ if tick >= most * 0.999), default=most)
         high = high if high > low else low * 10
-        inside = [place for place in [*round_, high] if low * 0.999 <= place <= high * 1.001]
+        inside = [tick for tick in [*round_, high] if low * 0.999 <= tick <= high * 1.001]
     room = (high / low) ** ROOM
-    places = sorted(set(inside))
-    return Scale(low / room, high * room, places, [_power(axis, place) for place in places])
+    ticks = sorted(set(inside))
+    return Scale(low / room, high * room, ticks, [_power(axis, tick) for tick in ticks])
 
 
-def _power(axis: Axis, place: float) -> str:
-    if place < 1 and not axis.unit:
-        return f"{place:.6g}"
-    return said(axis, place) if axis.unit else count(round(place))
+def _power(axis: Axis, tick: float) -> str:
+    if tick < 1 and not axis.unit:
+        return f"{tick:.6g}"
+    return axis_text(axis, tick) if axis.unit else count(round(tick))
 
 
 def _step(least: float, base: float) -> float:
@@ -320,29 +319,29 @@ def colored(chart: Chart) -> list[Series]:
     """The series with their colours; beyond those that there are, lines are dashed."""
     return [
         series._replace(
-            color=series.color or COLORS[place % len(COLORS)],
-            dashed=series.dashed or (not series.color and place >= len(COLORS)),
+            color=series.color or COLORS[index % len(COLORS)],
+            dashed=series.dashed or (not series.color and index >= len(COLORS)),
         )
-        for place, series in enumerate(chart.series)
+        for index, series in enumerate(chart.series)
     ]
 
 
 def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
     """The least and the most that stands along an axis; of a logarithmic one, of what is positive."""
     axis: Axis = getattr(chart, which)
-    found: list[float] = []
+    numbers: list[float] = []
     for series in [*chart.series, *chart.guides]:
-        found += [float(number) for number in getattr(series, which)]
-        found += [float(number) for number in (*series.low, *series.high)] if which == "y" else []
+        numbers += [float(number) for number in getattr(series, which)]
+        numbers += [float(number) for number in (*series.low, *series.high)] if which == "y" else []
     if which == "y" and chart.kind == "areas":
-        found += [float(sum(column)) for column in zip(*(series.y for series in chart.series))]
+        numbers += [float(sum(column)) for column in zip(*(series.y for series in chart.series))]
     if which == "y" and chart.kind == "bars":  # stacked as well
         sums: dict[Any, float] = {}
         for series in chart.series:
             for label, height in zip(series.x, series.y):
                 sums[label] = sums.get(label, 0.0) + float(height)
-        found += sums.values()
-    kept = [number for number in found if math.isfinite(number) and (number > 0 or not axis.log)]
+        numbers += sums.values()
+    kept = [number for number in numbers if math.isfinite(number) and (number > 0 or not axis.log)]
     return min(kept, default=0.0), max(kept, default=1.0)
 
 
@@ -365,8 +364,8 @@ def stages_shown(chart: Chart) -> list[tuple[float, str]]:
     if not chart.stages:
         return []
     across = scale(chart, "x")
-    ends = [place for place, _ in chart.stages[1:]] + [across.high]
+    ends = [start for start, _ in chart.stages[1:]] + [across.high]
     return [
-        (place, name if (end - place) / (across.high - across.low) > LETTER * (len(name) + 1) else "")
-        for (place, name), end in zip(chart.stages, ends)
+        (start, name if (end - start) / (across.high - across.low) > LETTER * (len(name) + 1) else "")
+        for (start, name), end in zip(chart.stages, ends)
     ]

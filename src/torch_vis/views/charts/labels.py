@@ -74,14 +74,14 @@ def _paths_alike(texts: Sequence[str], most: int) -> list[str]:
     paths = [text[start:end].split(".") for text, (start, end) in zip(texts, spans)]
     beside: dict[tuple[str, ...], set[str]] = {}
     for path in paths:
-        for place, part in enumerate(path):
-            beside.setdefault(tuple(path[:place]), set()).add(part)
+        for level, part in enumerate(path):
+            beside.setdefault(tuple(path[:level]), set()).add(part)
     short: dict[tuple[str, ...], str] = {}
     kept = list(texts)
-    for place in range(max(map(len, paths), default=0)):
+    for level in range(max(map(len, paths), default=0)):
         for path, text in zip(paths, kept):
-            if len(text) > most and place < len(path) - 1:
-                short[tuple(path[: place + 1])] = _initial(path[place], beside[tuple(path[:place])])
+            if len(text) > most and level < len(path) - 1:
+                short[tuple(path[: level + 1])] = _initial(path[level], beside[tuple(path[:level])])
         kept = [
             text[:start] + ".".join(_abbreviated(path, short)) + text[end:]
             for text, path, (start, end) in zip(texts, paths, spans)
@@ -94,16 +94,16 @@ def _paths_alike(texts: Sequence[str], most: int) -> list[str]:
 def _path_in(text: str) -> tuple[int, int]:
     """Where the path of a module stands in a label: after ``in``, or else at the start."""
     start = text.rfind(" in ") + 4 if " in " in text else 0
-    found = PATH.match(text, start)
-    end = found.end() if found else start
-    return (start, end) if found and (end == len(text) or text[end] == " ") else (start, start)
+    match = PATH.match(text, start)
+    end = match.end() if match else start
+    return (start, end) if match and (end == len(text) or text[end] == " ") else (start, start)
 
 
 def _abbreviated(path: Sequence[str], short: Mapping[tuple[str, ...], str]) -> list[str]:
     last = len(path) - 1
     return [
-        part if place == last else short.get(tuple(path[: place + 1]), part)
-        for place, part in enumerate(path)
+        part if level == last else short.get(tuple(path[: level + 1]), part)
+        for level, part in enumerate(path)
     ]
 
 
@@ -250,30 +250,30 @@ def named_ticks(names: Sequence[str]) -> tuple[list[float], list[str]]:
     """
     shared = len(common_path(names)) if len(names) > 1 else 0
     if len(names) <= ALL:
-        told = shortened_alike([name[shared:] for name in names], NARROW)
-        return [float(place) for place in range(len(names))], told
+        labels = shortened_alike([name[shared:] for name in names], NARROW)
+        return [float(index) for index in range(len(names))], labels
     blocks = [_block(name[shared:]) for name in names]
-    starts = [place for place, block in enumerate(blocks) if not place or block != blocks[place - 1]]
-    stacked = [place for place in starts if NUMBER.search(blocks[place])]
+    starts = [index for index, block in enumerate(blocks) if not index or block != blocks[index - 1]]
+    stacked = [index for index in starts if NUMBER.search(blocks[index])]
     apart = len(names) / MOST
     chosen: list[int] = []
-    for place in [*_spaced(stacked, apart), *starts]:  # single layers where there is room between the blocks
-        if all(abs(place - other) >= apart for other in chosen):
-            chosen.append(place)
+    for index in [*_spaced(stacked, apart), *starts]:  # single layers where there is room between the blocks
+        if all(abs(index - other) >= apart for other in chosen):
+            chosen.append(index)
     chosen.sort()
-    return [float(place) for place in chosen], shortened_alike([blocks[place] for place in chosen], NARROW)
+    return [float(index) for index in chosen], shortened_alike([blocks[index] for index in chosen], NARROW)
 
 
-def _spaced(places: Sequence[int], apart: float) -> list[int]:
+def _spaced(positions: Sequence[int], apart: float) -> list[int]:
     """Every so many of the places that they stand apart: numbers that go up by twos and fives read well."""
-    if len(places) < 2:
-        return list(places)
-    between = (places[-1] - places[0]) / (len(places) - 1)
+    if len(positions) < 2:
+        return list(positions)
+    between = (positions[-1] - positions[0]) / (len(positions) - 1)
     every = next(number for number in EVERY if number * between >= apart)
-    return list(places[::every])
+    return list(positions[::every])
 
 
 def _block(name: str) -> str:
     """A path down to the number of its block."""
-    found = NUMBER.search(name)
-    return name[: found.end()] if found else name
+    match = NUMBER.search(name)
+    return name[: match.end()] if match else name

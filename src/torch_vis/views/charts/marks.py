@@ -47,15 +47,15 @@ def marked(chart: Chart) -> list[Mark]:
         for x, y, text in zip(series.x, series.y, series.marks)
         if text and math.isfinite(x) and math.isfinite(y)
     ]
-    found = []
+    marks = []
     for x, y, text, color in sorted(wanted, key=lambda row: COLON not in row[2]):
-        place = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
-        for told in dict.fromkeys([text, text.partition(COLON)[0]]):
-            free = room.find(*place, LETTER * len(told))
+        point = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
+        for label in dict.fromkeys([text, text.partition(COLON)[0]]):
+            free = room.find(*point, LETTER * len(label))
             if free is not None:
-                found.append(Mark(x, y, told, color, *free))
+                marks.append(Mark(x, y, label, color, *free))
                 break
-    return found
+    return marks
 
 
 class _Room:
@@ -68,18 +68,18 @@ class _Room:
             tuple[float, float, float]
         ] = []  # that lead to texts: where, and from how low to how high
 
-    def find(self, place: float, middle: float, wide: float) -> tuple[int, int] | None:
+    def find(self, x: float, middle: float, wide: float) -> tuple[int, int] | None:
         """The side of a point on which its text stands, and how many lines above it; None where nothing is free."""
-        first = 1 if place + wide < 1.02 else -1
-        if not self._is_clear(*_ends(place, wide, first), middle):
+        first = 1 if x + wide < 1.02 else -1
+        if not self._is_clear(*_ends(x, wide, first), middle):
             return None
         for lift in LIFTS:
             for side in (first, -first):
-                start, end = _ends(place, wide, side)
-                if self._is_free(start, end, place, middle, lift):
+                start, end = _ends(x, wide, side)
+                if self._is_free(start, end, x, middle, lift):
                     self.texts.append((start, end, middle + lift * LINE))
                     if abs(lift) >= FAR:
-                        self.lines.append((place, *_between(middle, lift)))
+                        self.lines.append((x, *_between(middle, lift)))
                     return side, lift
         return None
 
@@ -91,7 +91,7 @@ class _Room:
             and all(abs(at - other) > LINE or start > to or end < begin for begin, to, other in self.texts)
         )
 
-    def _is_free(self, start: float, end: float, place: float, middle: float, lift: int) -> bool:
+    def _is_free(self, start: float, end: float, own_x: float, middle: float, lift: int) -> bool:
         """Whether a text would lie on nothing at all, and the line that leads to it on no other text."""
         at = middle + lift * LINE
         if not self._is_clear(start, end, at):
@@ -99,17 +99,17 @@ class _Room:
         if any(start <= x <= end and low < at < high for x, low, high in self.lines):
             return False
         low, high = _between(middle, lift)
-        if abs(lift) >= FAR and any(a <= place <= b and low < other < high for a, b, other in self.texts):
+        if abs(lift) >= FAR and any(a <= own_x <= b and low < other < high for a, b, other in self.texts):
             return False
         # its own point, and those on top of that, are not under it
         return not any(
-            start - 0.01 < x < end + 0.01 and abs(x - place) > 0.004 and abs(y - at) < 0.6 * LINE
+            start - 0.01 < x < end + 0.01 and abs(x - own_x) > 0.004 and abs(y - at) < 0.6 * LINE
             for x, y in self.points
         )
 
 
-def _ends(place: float, wide: float, side: int) -> tuple[float, float]:
-    return (place, place + wide) if side > 0 else (place - wide, place)
+def _ends(x: float, wide: float, side: int) -> tuple[float, float]:
+    return (x, x + wide) if side > 0 else (x - wide, x)
 
 
 def _between(middle: float, lift: int) -> tuple[float, float]:
@@ -127,19 +127,19 @@ def _points(chart: Chart, across: Scale, up: Scale) -> list[tuple[float, float]]
 
 
 def _along_guides(chart: Chart, across: Scale, up: Scale) -> list[tuple[float, float]]:
-    found = []
+    points = []
     for guide in chart.guides:
         ends = [
             (_share(across, x, chart.x.log), _share(up, y, chart.y.log)) for x, y in zip(guide.x, guide.y)
         ]
         for (left, low), (right, high) in itertools.pairwise(ends):
             parts = [piece / PIECES for piece in range(PIECES + 1)]
-            found += [(left + part * (right - left), low + part * (high - low)) for part in parts]
-    return found
+            points += [(left + part * (right - left), low + part * (high - low)) for part in parts]
+    return points
 
 
 def _share(along: Scale, number: float, log: bool) -> float:
-    low, high, here = (
+    low, high, at = (
         (math.log10(part) if log and part > 0 else part) for part in (along.low, along.high, number)
     )
-    return (here - low) / (high - low)
+    return (at - low) / (high - low)

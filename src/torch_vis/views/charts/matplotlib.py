@@ -13,15 +13,15 @@ from torch_vis.views.charts.chart import (
     RULE,
     Chart,
     Series,
-    beside,
+    axis_text,
     colored,
-    columns_beside,
-    is_of_note,
+    is_highlighted,
     is_sideways,
     legend_rows,
     rows,
-    said,
     scale,
+    side_columns,
+    side_figures,
     slanted,
     stages_shown,
     totals,
@@ -44,8 +44,8 @@ def figure(chart: Chart) -> Any:
     sideways = is_sideways(chart)
     keys = legend_rows(chart)
     tall = max(2.4, 1.4 + ROW * len(rows(chart))) if sideways else 4.4 + 0.05 * slanted(chart)
-    made, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
-    engine: Any = made.get_layout_engine()
+    drawing, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
+    engine: Any = drawing.get_layout_engine()
     engine.set(w_pad=0.12, h_pad=0.12)
     draw_series = {"bars": _bars, "dots": _dots, "areas": _areas, "lines": _lines, "points": _points}
     layers = [_guides, draw_series[chart.kind]]
@@ -66,7 +66,7 @@ def figure(chart: Chart) -> Any:
         where: dict[str, Any] = {
             "loc": "lower left",
             "bbox_to_anchor": (LEFT, 1),
-            "bbox_transform": blended_transform_factory(made.transFigure, axes.transAxes),
+            "bbox_transform": blended_transform_factory(drawing.transFigure, axes.transAxes),
             "borderaxespad": 0.3,
             "borderpad": 0.2,
         }
@@ -74,8 +74,8 @@ def figure(chart: Chart) -> Any:
         axes.legend(ncols=keys[0], fontsize=8, frameon=False, **where).set_in_layout(False)
         pad += 3 + 13.5 * keys[1]
     title = axes.set_title(chart.title, loc="left", fontsize=11, color=INK, parse_math=False, pad=pad)
-    title.set(x=LEFT, transform=blended_transform_factory(made.transFigure, title.get_transform()))
-    return made
+    title.set(x=LEFT, transform=blended_transform_factory(drawing.transFigure, title.get_transform()))
+    return drawing
 
 
 def _plain(text: str) -> str:
@@ -84,17 +84,17 @@ def _plain(text: str) -> str:
 
 
 def _axis(axes: Any, side: Literal["x", "y"], chart: Chart, which: Literal["x", "y"]) -> None:
-    kind, found = (chart.x if which == "x" else chart.y), scale(chart, which)
+    kind, ticks = (chart.x if which == "x" else chart.y), scale(chart, which)
     axis = getattr(axes, f"{side}axis")
     axis.set_label_text(_plain(kind.title))
     if kind.log:
         getattr(axes, f"set_{side}scale")("log")
-    axis.set_ticks(found.places, [_plain(label) for label in found.labels])
+    axis.set_ticks(ticks.ticks, [_plain(label) for label in ticks.labels])
     axis.set_ticks([], minor=True)
     if which == "x" and slanted(chart):
         for label in axis.get_ticklabels():
             label.set(rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
-    getattr(axes, f"set_{side}lim")(found.low, found.high)
+    getattr(axes, f"set_{side}lim")(ticks.low, ticks.high)
 
 
 def _row_labels(axes: Any, chart: Chart) -> None:
@@ -115,20 +115,20 @@ def _guides(axes: Any, chart: Chart, _: Sequence[Series]) -> None:
 
 
 def _stages(axes: Any, chart: Chart) -> None:
-    for place, name in stages_shown(chart):
-        if place > chart.stages[0][0]:
-            axes.axvline(place, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+    for start, name in stages_shown(chart):
+        if start > chart.stages[0][0]:
+            axes.axvline(start, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
         axes.annotate(
-            _plain(name), (place, 1), xycoords=("data", "axes fraction"), xytext=(3, -1),
+            _plain(name), (start, 1), xycoords=("data", "axes fraction"), xytext=(3, -1),
             textcoords="offset points", fontsize=8, color=INK, va="top",
         )  # fmt: skip
 
 
 def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
-    places = {label: place for place, label in enumerate(rows(chart))}
-    offsets = [0.0] * len(places)
+    row_of = {label: number for number, label in enumerate(rows(chart))}
+    offsets = [0.0] * len(row_of)
     for series in series_:
-        where = [places[label] for label in series.x]
+        where = [row_of[label] for label in series.x]
         left = [offsets[row] for row in where]
         spread = None
         if len(series.low):
@@ -142,18 +142,18 @@ def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
     # to the right of it: to the left of a bar below zero stand the names of the rows
     for row, number in enumerate(totals(chart)):
         axes.annotate(
-            _plain(said(chart.y, number)), (max(number, 0), row), xytext=(3, 0), textcoords="offset points",
+            _plain(axis_text(chart.y, number)), (max(number, 0), row), xytext=(3, 0), textcoords="offset points",
             fontsize=7, va="center",
         )  # fmt: skip
 
 
 def _dots(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
-    places = {label: place for place, label in enumerate(rows(chart))}
+    row_of = {label: number for number, label in enumerate(rows(chart))}
     for series in series_:
-        where = [places[label] for label in series.x]
+        where = [row_of[label] for label in series.x]
         axes.scatter(series.y, where, color=series.color, label=series.name, s=26, linewidths=0, zorder=3)
-    columns = columns_beside(chart)
-    for row, column, text, color in beside(chart):
+    columns = side_columns(chart)
+    for row, column, text, color in side_figures(chart):
         axes.annotate(
             _plain(text), (1, row), xycoords=("axes fraction", "data"), xytext=(6 + 4.4 * columns[column], 0),
             textcoords="offset points", fontsize=7, color=color, va="center", annotation_clip=False,
@@ -173,7 +173,7 @@ def _lines(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         if series.loose or len(series.x) <= FEW_POINTS:
             style |= {
                 "marker": "o",
-                "markersize": 5.5 if is_of_note(series) else 3.5,
+                "markersize": 5.5 if is_highlighted(series) else 3.5,
             }
         style["linestyle"] = "none" if series.loose else (0, (4, 4)) if series.dashed else "-"
         axes.plot(series.x, series.y, color=series.color, label=series.name, linewidth=1.4, **style)

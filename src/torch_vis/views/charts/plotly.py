@@ -14,15 +14,15 @@ from torch_vis.views.charts.chart import (
     Chart,
     Scale,
     Series,
-    beside,
+    axis_text,
     colored,
-    columns_beside,
-    is_of_note,
+    is_highlighted,
     is_sideways,
     legend_rows,
     rows,
-    said,
     scale,
+    side_columns,
+    side_figures,
     slanted,
     stages_shown,
     totals,
@@ -30,11 +30,8 @@ from torch_vis.views.charts.chart import (
 from torch_vis.views.charts.labels import shortened_alike
 from torch_vis.views.charts.marks import Mark, marked
 
-SPACED = {
-    "ticks": "outside",
-    "ticklen": 6,
-    "tickcolor": "rgba(0,0,0,0)",
-}  # labels do not touch what they name
+# Labels do not touch what they name.
+SPACED = {"ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
 ROW = 22  # pixels, as all lengths here
 LETTER = 6  # a small one
 BUTTONS = ["select", "lasso", "zoomin", "zoomout", "autoscale"]  # of no use here, and in the way of the title
@@ -47,29 +44,29 @@ def figure(chart: Chart) -> Any:
         import plotly.graph_objects as go
     except ImportError as error:
         raise missing_extra("plotly") from error
-    made, sideways, labels = go.Figure(), is_sideways(chart), rows(chart)
-    places = {label: place for place, label in enumerate(labels)}
+    drawing, sideways, labels = go.Figure(), is_sideways(chart), rows(chart)
+    row_of = {label: row for row, label in enumerate(labels)}
     layers = [
         [_guide(go, chart, series) for series in chart.guides],
-        [_series(go, chart, series, places) for series in colored(chart)],
+        [_series(go, chart, series, row_of) for series in colored(chart)],
     ]
     for layer in reversed(layers) if chart.kind == "areas" else layers:
-        made.add_traces(layer)
+        drawing.add_traces(layer)
     if totals(chart) and not _is_at_the_end(chart):
-        made.add_trace(_sums(go, chart))
+        drawing.add_trace(_sums(go, chart))
     for mark in marked(chart) if chart.kind == "points" else ():
-        made.add_annotation(**_mark(chart, mark))
+        drawing.add_annotation(**_mark(chart, mark))
     for note in (*_stages(chart), *_beside(chart)):
-        made.add_annotation(**note)
-    for place, _ in chart.stages[1:]:
-        made.add_vline(place, line={"color": INK, "width": 1, "dash": "dot"})
+        drawing.add_annotation(**note)
+    for start, _ in chart.stages[1:]:
+        drawing.add_vline(start, line={"color": INK, "width": 1, "dash": "dot"})
     _, keys = legend_rows(chart)
     height = max(300, 150 + ROW * len(labels)) if sideways else 440 + 5 * slanted(chart)
     height += 20 * keys
     # below the title whatever the width: Plotly then makes as much room above the chart as the rows of keys need
     legend = {"orientation": "h", "yref": "container", "y": 1 - KEYS / height, "yanchor": "top",
               "xref": "container", "x": 0.02, "traceorder": "normal"}  # fmt: skip
-    made.update_layout(
+    drawing.update_layout(
         title={"text": escape(chart.title, quote=False), "x": 0.02, "y": 1, "yanchor": "top",
                "yref": "container", "pad": {"t": 18}, "font": {"size": 16}},
         template="plotly_white",
@@ -83,8 +80,8 @@ def figure(chart: Chart) -> Any:
     )  # fmt: skip
     figures, named = ("xaxis", "yaxis") if sideways else ("yaxis", "xaxis")
     axes = {figures: _axis(chart, "y"), named: _rows(chart, labels) if sideways else _axis(chart, "x")}
-    made.update_layout(axes)
-    return made
+    drawing.update_layout(axes)
+    return drawing
 
 
 def _rows(chart: Chart, labels: list[Any]) -> dict[str, Any]:
@@ -101,23 +98,23 @@ def _rows(chart: Chart, labels: list[Any]) -> dict[str, Any]:
 
 
 def _axis(chart: Chart, which: Literal["x", "y"]) -> dict[str, Any]:
-    axis, found = (chart.x if which == "x" else chart.y), scale(chart, which)
+    axis, ticks = (chart.x if which == "x" else chart.y), scale(chart, which)
     return {
         "title": {"text": escape(axis.title, quote=False), "standoff": 12},
         "type": "log" if axis.log else "linear",
         "automargin": True,
-        "range": _range(found, axis.log),
-        "tickvals": found.places,
-        "ticktext": [escape(label, quote=False) for label in found.labels],
+        "range": _range(ticks, axis.log),
+        "tickvals": ticks.ticks,
+        "ticktext": [escape(label, quote=False) for label in ticks.labels],
         "tickangle": (-45 if slanted(chart) else 0) if axis.names else None,
         "ticklabeloverflow": "allow",  # the first of names that slant reaches to the left of the chart
-        "zeroline": not axis.log and found.low <= 0 <= found.high,
+        "zeroline": not axis.log and ticks.low <= 0 <= ticks.high,
         **SPACED,
     }
 
 
-def _range(found: Scale, log: bool) -> list[float]:
-    return [_logged(found.low, log), _logged(found.high, log)]
+def _range(ticks: Scale, log: bool) -> list[float]:
+    return [_logged(ticks.low, log), _logged(ticks.high, log)]
 
 
 def _logged(number: float, log: bool) -> float:
@@ -136,38 +133,38 @@ def _guide(go: Any, chart: Chart, series: Series) -> Any:
 
 
 def _mark(chart: Chart, mark: Mark) -> dict[str, Any]:
-    found = {
+    annotation = {
         "x": _logged(mark.x, chart.x.log), "y": _logged(mark.y, chart.y.log), "text": escape(mark.text, quote=False),
         "xanchor": "left" if mark.side > 0 else "right", "font": {"size": 10, "color": mark.color},
     }  # fmt: skip
     if not mark.is_far:
-        return found | {"showarrow": False, "xshift": 7 * mark.side, "yshift": 15 * mark.lift}
+        return annotation | {"showarrow": False, "xshift": 7 * mark.side, "yshift": 15 * mark.lift}
     line = {"arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": QUIET, "standoff": 4}
-    return found | line | {"showarrow": True, "ax": 7 * mark.side, "ay": -15 * mark.lift}
+    return annotation | line | {"showarrow": True, "ax": 7 * mark.side, "ay": -15 * mark.lift}
 
 
 def _stages(chart: Chart) -> list[dict[str, Any]]:
     return [
-        {"x": place, "y": 1, "yref": "paper", "text": escape(name, quote=False), "showarrow": False,
+        {"x": start, "y": 1, "yref": "paper", "text": escape(name, quote=False), "showarrow": False,
          "xanchor": "left", "yanchor": "top", "font": {"size": 11}}
-        for place, name in stages_shown(chart) if name
+        for start, name in stages_shown(chart) if name
     ]  # fmt: skip
 
 
 def _right(chart: Chart) -> int:
     """The room to the right of the chart: what is beside it stands there."""
-    wide = columns_beside(chart)[-1]
+    wide = side_columns(chart)[-1]
     return 20 + LETTER * wide if wide else 60 if is_sideways(chart) else 30
 
 
 def _beside(chart: Chart) -> list[dict[str, Any]]:
     """The figures of dots, in columns beside the chart."""
-    columns = columns_beside(chart)
+    columns = side_columns(chart)
     return [
         {"x": 1, "xref": "paper", "xshift": 8 + LETTER * columns[figure.column], "y": figure.row,
          "text": escape(figure.text, quote=False), "showarrow": False, "xanchor": "left",
          "font": {"size": 10, "color": figure.color}}
-        for figure in beside(chart)
+        for figure in side_figures(chart)
     ]  # fmt: skip
 
 
@@ -176,7 +173,7 @@ def _sums(go: Any, chart: Chart) -> Any:
     sums = totals(chart)
     return go.Scatter(
         x=[max(number, 0.0) for number in sums], y=list(range(len(sums))), mode="text",
-        text=[f" {said(chart.y, number)}" for number in sums],
+        text=[f" {axis_text(chart.y, number)}" for number in sums],
         textposition="middle right", textfont={"size": 10}, cliponaxis=False, hoverinfo="skip", showlegend=False,
     )  # fmt: skip
 
@@ -186,19 +183,19 @@ def _is_at_the_end(chart: Chart) -> bool:
     return len(chart.series) == 1 and all(number >= 0 for number in chart.series[0].y)
 
 
-def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> Any:
+def _series(go: Any, chart: Chart, series: Series, row_of: dict[Any, int]) -> Any:
     common: dict[str, Any] = {
         "name": escape(series.name, quote=False),
         "hovertext": _hover(chart, series),
         "hoverinfo": "text+name",
     }
     if is_sideways(chart):
-        common |= {"x": list(series.y), "y": [places[label] for label in series.x]}
+        common |= {"x": list(series.y), "y": [row_of[label] for label in series.x]}
         if chart.kind == "dots":
             return go.Scatter(mode="markers", marker={"color": series.color, "size": 8}, **common)
         if totals(chart) and _is_at_the_end(chart):
             common |= {
-                "text": [said(chart.y, number) for number in series.y],
+                "text": [axis_text(chart.y, number) for number in series.y],
                 "textposition": "outside",
                 "textfont": {"size": 10},
                 "cliponaxis": False,
@@ -213,7 +210,7 @@ def _series(go: Any, chart: Chart, series: Series, places: dict[Any, int]) -> An
     if chart.kind == "lines":
         mode = "markers" if series.loose else "lines+markers" if len(series.x) <= FEW_POINTS else "lines"
         line = {"color": series.color, "dash": "7px,7px" if series.dashed else "solid"}
-        marker = {"size": 9} if is_of_note(series) else None
+        marker = {"size": 9} if is_highlighted(series) else None
         return go.Scatter(mode=mode, line=line, marker=marker, error_y=_spread(series), **common)
     return go.Scatter(mode="markers", marker={"color": series.color, "size": 7, "opacity": 0.75}, **common)
 
@@ -224,7 +221,7 @@ def _hover(chart: Chart, series: Series) -> list[str]:
     names = [*series.names] or [""] * len(labels)
     sums = dict(zip(rows(chart), totals(chart))) if len(chart.series) > 1 else {}
     figures = [
-        said(chart.y, number) + (f" of {said(chart.y, sums[label])}" if label in sums else "")
+        axis_text(chart.y, number) + (f" of {axis_text(chart.y, sums[label])}" if label in sums else "")
         for label, number in zip(series.x, series.y)
     ]
     return [

@@ -18,7 +18,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph
 from torch_vis.graph.flow import roots
 from torch_vis.graph.schema import Kind, Phase, Role
-from torch_vis.views.figure.tree import Depth, FigureItem, Tree, grow
+from torch_vis.views.figure.tree import Depth, FigureItem, FigureTree, grow
 
 PHASES = {phase.name.lower(): phase for phase in Phase}
 MANY_READERS = 7  # what more boxes than this read is named at each of them, without lines across the picture
@@ -111,7 +111,7 @@ def diagram(graph: Graph, options: FigureOptions) -> Diagram:
     return Diagram(graph, options, columns, nodes)
 
 
-def _column(graph: Graph, tree: Tree, phase: int) -> tuple[PhaseColumn, list[Any]]:
+def _column(graph: Graph, tree: FigureTree, phase: int) -> tuple[PhaseColumn, list[Any]]:
     enter, leave = graph.tree.enter, graph.tree.leave
     item_of = _place_nodes(graph, tree, enter, leave)
     hidden = np.array([item.hidden for item in tree.items], dtype=bool)
@@ -127,7 +127,7 @@ def _column(graph: Graph, tree: Tree, phase: int) -> tuple[PhaseColumn, list[Any
     return column, _nodes_of(tree.items, item_of[: len(graph)], enter, graph)
 
 
-def _place_nodes(graph: Graph, tree: Tree, enter: Any, leave: Any) -> Any:
+def _place_nodes(graph: Graph, tree: FigureTree, enter: Any, leave: Any) -> Any:
     """For each operation, and each value after them, the closed item that it is in; -1 for none."""
     closed = [item for item in tree.items if item.children is None]
     where = np.full(len(graph) + len(graph.value_type), -1, dtype=np.int64)
@@ -204,7 +204,7 @@ def _connect(
     source: Any,
     target: Any,
     value: Any,
-    tree: Tree,
+    tree: FigureTree,
     enter: Any,
     leave: Any,
 ) -> None:

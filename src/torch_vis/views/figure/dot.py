@@ -8,6 +8,7 @@ from torch_vis.errors import missing_extra
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
+from torch_vis.graph.text import inert
 from torch_vis.views.figure.diagram import Diagram, FigureOptions, PhaseColumn, diagram, walk
 from torch_vis.views.figure.palette import FAINT, FRAME, STROKE, WIRE, colors, ink
 from torch_vis.views.figure.scene import HEADINGS, SHADES, box_of, named
@@ -102,6 +103,6 @@ def quoted(text: str) -> str:
     >>> print(quoted('a "b"'))
     "a \"b\""
     """
-    plain = "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
-    plain = plain.replace("&", "&amp;")  # Graphviz reads entities in labels
+    # Graphviz reads entities in labels.
+    plain = "\n".join(map(inert, text.split("\n"))).replace("&", "&amp;")
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.text import many
+from torch_vis.graph.text import inert, many
 from torch_vis.views.figure.diagram import Diagram, Edge, FigureOptions, PhaseColumn, diagram
 from torch_vis.views.figure.layered import LayoutCell, LayoutLine, arrange, in_flow
 from torch_vis.views.figure.palette import MEASURES, Colors, colors
@@ -433,7 +433,7 @@ def shortened(text: str, most: int) -> str:
     >>> shortened("_scaled_dot_product_flash_attention_for_cpu", 24)
     '_scaled_dot_…ion_for_cpu'
     """
-    text = "".join(letter if letter.isprintable() else "�" for letter in text)
+    text = inert(text)
     if len(text) <= most:
         return text
     keep = most - 1

@@ -8,6 +8,7 @@ from html import escape
 
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
+from torch_vis.graph.text import inert
 from torch_vis.views.figure.diagram import FigureOptions
 from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
 from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene
@@ -49,7 +50,7 @@ def svg(drawn: Scene) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawn.width:.0f}" height="{drawn.height:.0f}" '
         f'viewBox="0 0 {drawn.width:.1f} {drawn.height:.1f}" font-family="{FONT}">',
         '<rect width="100%" height="100%" fill="#ffffff"/>',
-        _text(24, 28, _plain(drawn.title), 16, weight="bold"),
+        _text(24, 28, inert(drawn.title), 16, weight="bold"),
         _text(24, 45, drawn.caption, SMALL + 1, fill=FAINT),
     ]
     parts += [_frame(frame) for frame in drawn.frames]
@@ -74,10 +75,6 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
     return "".join(steps)
 
 
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
-
-
 def _text(
     x: float,
     y: float,
@@ -97,11 +94,8 @@ def _text(
 
 def _tooltip(title: str, facts: Sequence[tuple[str, str]]) -> str:
     lines = [title, *(f"{name}: {text}" for name, text in facts)]
-    return f"<title>{escape(_plain_lines(lines))}</title>"
-
-
-def _plain_lines(lines: Sequence[str]) -> str:
-    return "\n".join(_plain(line) for line in lines)
+    text = "\n".join(inert(line) for line in lines)
+    return f"<title>{escape(text)}</title>"
 
 
 def _frame(frame: Frame) -> str:

@@ -47,7 +47,7 @@ class FigureItem:
 
 
 @dataclass(slots=True)
-class Tree:
+class FigureTree:
     """The items of one phase; those without children are boxes, the others frames."""
 
     items: list[FigureItem]
@@ -61,7 +61,7 @@ class Tree:
         return sum(item.children is None and not item.hidden for item in self.items)
 
 
-def grow(graph: Graph, phase: int, depth: Depth) -> Tree:
+def grow(graph: Graph, phase: int, depth: Depth) -> FigureTree:
     """The tree of one phase, opened to a depth: an integer, None for everything, "auto" for what is readable."""
     elements = Elements(graph, [phase])
     if depth != "auto":
@@ -77,8 +77,8 @@ def grow(graph: Graph, phase: int, depth: Depth) -> Tree:
     return best
 
 
-def _grow(graph: Graph, elements: Elements, phase: int, depth: int | None) -> Tree:
-    tree = Tree([], elements, depth)
+def _grow(graph: Graph, elements: Elements, phase: int, depth: int | None) -> FigureTree:
+    tree = FigureTree([], elements, depth)
     if not len(elements.nodes):
         return tree
     whole = FigureItem(-1, -1, "module", "", "", ~np.array([0]), level=0, phase=phase)
@@ -96,7 +96,7 @@ def _grow(graph: Graph, elements: Elements, phase: int, depth: int | None) -> Tr
     return tree
 
 
-def _opens(tree: Tree, item: FigureItem, depth: int | None, lone: bool) -> bool:
+def _opens(tree: FigureTree, item: FigureItem, depth: int | None, lone: bool) -> bool:
     """A repeat opens with what is around it; a module that calls no other opens only when everything is asked for."""
     if item.kind == "repeat":
         return depth is None or item.level <= depth
@@ -105,7 +105,7 @@ def _opens(tree: Tree, item: FigureItem, depth: int | None, lone: bool) -> bool:
     return item.level < depth and (lone or tree.elements.calls_modules(int(~item.elements[0])))
 
 
-def _open(graph: Graph, tree: Tree, item: FigureItem) -> list[int]:
+def _open(graph: Graph, tree: FigureTree, item: FigureItem) -> list[int]:
     """Make the items inside one."""
     if item.kind == "repeat":
         rows = item.instances
@@ -158,7 +158,7 @@ def _bundled(groups: list[Stretch]) -> list[Stretch]:
 
 
 def _item(
-    graph: Graph, tree: Tree, parent: FigureItem, part: Any, period: int, count: int, above: str | None
+    graph: Graph, tree: FigureTree, parent: FigureItem, part: Any, period: int, count: int, above: str | None
 ) -> FigureItem:
     first = int(part[0, 0])
     item = FigureItem(len(tree.items), parent.number, "operation", "", "", part.ravel(), count=count)

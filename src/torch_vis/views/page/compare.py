@@ -31,10 +31,10 @@ def save_comparison(
     names: tuple[str, str] | None = None,
     words: Mapping[int, Sequence[str]] | None = None,
 ) -> None:
-    """Write a page that shows two runs laid over one another; ``a`` is the earlier one.
+    """Write a page that shows two aligned runs as one graph; ``a`` is the earlier one.
 
-    ``alignment`` has for each operation and scope of ``a`` its counterpart
-    in ``b`` (``to_b``, ``scope_to_b``), and which of ``b`` differ (``changed``); ``words`` says in what they do.
+    ``alignment`` has for each operation, scope and value of ``a`` its counterpart in ``b``, and which operations of
+    ``b`` differ (``changed``); ``words`` says in what they do.
     """
     title, tables, columns = comparison(a, b, alignment, names=names, words=words)
     with replacing(path) as file:
@@ -50,9 +50,16 @@ def comparison(
     words: Mapping[int, Sequence[str]] | None = None,
 ) -> tuple[str, Mapping[str, Any], str]:
     """Title, tables and columns of the page."""
-    one, two = names or (a.name, b.name)
-    title = f"{one} → {two}" if one != two else f"{one}: A → B"
-    union = UnionGraph(a.graph, b.graph, alignment.to_b, alignment.scope_to_b, alignment.changed)
+    name_a, name_b = names or (a.name, b.name)
+    title = f"{name_a} → {name_b}" if name_a != name_b else f"{name_a}: A → B"
+    union = UnionGraph(
+        a.graph,
+        b.graph,
+        alignment.to_b,
+        alignment.scope_to_b,
+        alignment.wiring.value_to_b,
+        alignment.changed,
+    )
     status = union.status()
     metrics = union.metrics(_measured(a), _measured(b), COMPARED)
     counts = {
@@ -68,11 +75,11 @@ def comparison(
     ]
     limits = [f"A: {text}" for text in a.limits] + [f"B: {text}" for text in b.limits]
     meta = {**b.meta, "model": title}
-    sides = [_side(one, a), _side(two, b)]
+    sides = [_side(name_a, a), _side(name_b, b)]
     more = {
         "compare": {
-            "a": one,
-            "b": two,
+            "a": name_a,
+            "b": name_b,
             "counts": counts,
             "notes": notes,
             "sides": sides,

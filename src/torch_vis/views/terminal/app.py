@@ -4,37 +4,89 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from rich.style import Style
 from rich.text import Text
 from textual import on, work
-from textual.app import ComposeResult, SystemCommand
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input, Static, Tab, Tabs
+from textual.widgets._toast import ToastRack
+from textual.worker import get_current_worker
 
-from torch_vis.errors import no_match
+from torch_vis.errors import TorchVisError, no_match
+from torch_vis.graph.io.atomic import replacing
+from torch_vis.graph.text import inert
 from torch_vis.views.terminal.columns import available, chosen
 from torch_vis.views.terminal.config import ExplorerConfig
 from torch_vis.views.terminal.palette import DARK, LIGHT, THEMES, palette
-from torch_vis.views.terminal.panel_app import SideApp
-from torch_vis.views.terminal.panels.table import PANELS
-from torch_vis.views.terminal.row_filter import Arrangement, is_expression
-from torch_vis.views.terminal.screens import ChooseColumns, Help
-from torch_vis.views.terminal.source import Subject
+from torch_vis.views.terminal.panels.module_panels import draw_comparison, draw_details, draw_source_code
+from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas
+from torch_vis.views.terminal.panels.run_panels import draw_flow, draw_operations, draw_time
+from torch_vis.views.terminal.panels.tensor_panels import draw_activations, draw_gradients, draw_memory
+from torch_vis.views.terminal.row_filter import Arrangement, RowListing, is_expression
+from torch_vis.views.terminal.screens import AskPath, ChooseColumns, Help
+from torch_vis.views.terminal.source import Advice, Source
 from torch_vis.views.terminal.tree import ModuleTree
 
+ENDINGS = (".txt", ".json", ".html", ".svg")
+NO_BATCH = "needs the model and a batch: tv.trace(model, x).explore(model=model), or torch-vis explore MODEL --input …"
+PATIENCE_S = 0.15  # how long a panel may keep the look of the one before it
 FIRST_SCREEN = 40  # rows to open with, about
 IDLE_S = 0.4  # after the first screen, when what a filter needs can be prepared
 
 
-class Explorer(SideApp):
-    """Shows one subject. ``run()`` takes the terminal until the user quits."""
+def ending_of(path: str) -> str:
+    """The ending that chooses how a view is saved."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in ENDINGS:
+        raise no_match("way to save a view as", ending or path, ENDINGS)
+    return ending
+
+
+def save_view(
+    path: str, shown: RowListing, title: str, facts: list[str], panel: tuple[str, str] | None
+) -> None:
+    """Write the rows on show, and the panel beside them as its title and its text."""
+    write = {".json": shown.as_json, ".html": shown.as_page, ".txt": shown.as_text}[ending_of(path)]
+    write_text(path, write(title, facts, panel))
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a whole file, or none."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+class Panel(NamedTuple):
+    """A panel: its title, and what fills a canvas for a row."""
+
+    title: str
+    draw: Callable[[Source, int, PanelCanvas], None]
+
+
+PANELS: dict[str, Panel] = {
+    "details": Panel("Details", draw_details),
+    "performance": Panel("Time", draw_time),
+    "source": Panel("Source", draw_source_code),
+    "flow": Panel("Flow", draw_flow),
+    "operations": Panel("Ops", draw_operations),
+    "memory": Panel("Memory", draw_memory),
+    "gradients": Panel("Grads", draw_gradients),
+    "activations": Panel("Maps", draw_activations),
+    "compare": Panel("Compare", draw_comparison),
+}
+
+
+class Explorer(App[None]):
+    """Shows one source. ``run()`` takes the terminal until the user quits."""
 
     TITLE = "torch_vis"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]  # noqa: RUF012  (Textual's own form)
@@ -54,10 +106,9 @@ class Explorer(SideApp):
     #keys { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "question_mark", "help", "help", key_display="?"
-        ),  # what a newcomer needs comes first: the line
-        Binding("q", "quit", "quit", key_display="q"),  # of keys at the bottom is cut at its end
+        # What a newcomer needs comes first: the line of keys at the bottom is cut at its end.
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("q", "quit", "quit", key_display="q"),
         Binding("ctrl+c", "quit", "quit", show=False),
         Binding("slash", "filter", "filter", key_display="/", priority=True),
         Binding("enter", "keep_filter", "keep the filter", show=False, priority=True),
@@ -91,16 +142,23 @@ class Explorer(SideApp):
         Binding("t", "theme", "dark/light", show=False),
     ]
 
-    def __init__(self, subject: Subject, config: ExplorerConfig | None = None) -> None:
-        super().__init__(subject)
+    def __init__(self, source: Source, config: ExplorerConfig | None = None) -> None:
+        super().__init__()
+        self.source = source
         self.config = config or ExplorerConfig()
-        self.arrangement = Arrangement(subject.forest, max_depth=self.config.max_depth)
+        self.panel = "details"
+        self.histograms = False
+        # What the panel shows, and the panel and the row that it is about.
+        self.panel_canvas: PanelCanvas | None = None
+        self._filled: tuple[str, int] | None = None
+        self._batch: Sequence[Advice] | None = None
+        self.arrangement = Arrangement(source.forest, max_depth=self.config.max_depth)
         self.arrangement.open_to(_opening_depth(self.arrangement))
         self._froze = False
         self.filtered = ""
         """The filter that the rows on show answer."""
         self._as_text = False  # it is no regular expression
-        self._depth = int(subject.forest.depth[self.arrangement.rows()].max(initial=0))
+        self._depth = int(source.forest.depth[self.arrangement.rows()].max(initial=0))
         self._set_theme(self.config.color_scheme)
 
     def _set_theme(self, scheme: str) -> None:
@@ -116,10 +174,10 @@ class Explorer(SideApp):
         config = self.config
         yield Static(self._top(), id="top")
         with Container(id="body"):
-            columns = chosen(self.subject.forest, config)
+            columns = chosen(self.source.forest, config)
             yield ModuleTree(self.arrangement, columns, bars=not config.compact_view, id="tree")
             with Vertical(id="side", classes="-off" if config.compact_view else ""):
-                yield Tabs(*(Tab(one.title, id=name) for name, one in PANELS.items()), id="tabs")
+                yield Tabs(*(Tab(panel.title, id=name) for name, panel in PANELS.items()), id="tabs")
                 with VerticalScroll(id="scroll", can_focus=False):
                     yield Static(id="panel")
         yield Input(
@@ -134,9 +192,8 @@ class Explorer(SideApp):
         self.watch(self, "theme", self._recoloured, init=False)
         self.set_timer(IDLE_S, self._prepare_filter)
         self._froze = not gc.get_freeze_count()
-        if (
-            self._froze
-        ):  # the collector would go through all of a large model, for a second, while someone types
+        # The collector would go through all of a large model, for a second, while someone types.
+        if self._froze:
             gc.freeze()
 
     def on_unmount(self) -> None:
@@ -146,15 +203,15 @@ class Explorer(SideApp):
 
     def _top(self) -> Text:
         colours = palette(self.current_theme.dark)
-        text = Text.assemble((self.subject.title, colours.title), no_wrap=True, overflow="ellipsis")
-        for fact in self.subject.facts:
+        text = Text.assemble((inert(self.source.title), colours.title), no_wrap=True, overflow="ellipsis")
+        for fact in self.source.facts:
             text.append("  ·  ", style=colours.faint)
-            text.append(fact, style=colours.number)
-        if self.subject.other is not None:
-            text.append(f"  against {self.subject.other.title}", style=colours.warn)
-        found = self.arrangement.matching
-        if found is not None:
-            text.append(f"  ·  {int(found.sum()):,} match", style=colours.match)
+            text.append(inert(fact), style=colours.number)
+        if self.source.other is not None:
+            text.append(inert(f"  against {self.source.other.title}"), style=colours.warn)
+        matching = self.arrangement.matching
+        if matching is not None:
+            text.append(f"  ·  {int(matching.sum()):,} match", style=colours.match)
             if self._as_text:
                 text.append("  ·  no regular expression, so taken as text", style=colours.warn)
         return text
@@ -181,7 +238,7 @@ class Explorer(SideApp):
 
     def action_depth(self, step: int) -> None:
         """Open one level more or less."""
-        most = int(self.subject.forest.depth.max(initial=0))
+        most = int(self.source.forest.depth.max(initial=0))
         self._depth = max(0, min(most, self._depth + step))
         self.arrangement.open_to(self._depth)
         self.tree_view.rearrange()
@@ -194,7 +251,7 @@ class Explorer(SideApp):
 
     def action_everything(self, is_open: bool) -> None:
         """Open or close all."""
-        self._depth = int(self.subject.forest.depth.max(initial=0)) if is_open else 0
+        self._depth = int(self.source.forest.depth.max(initial=0)) if is_open else 0
         self.arrangement.open_to(self._depth if is_open else 1)
         self.tree_view.rearrange()
 
@@ -221,11 +278,11 @@ class Explorer(SideApp):
 
     def sort_by(self, column: str | None) -> None:
         """Sort the neighbours by a column, the largest first; None is the model's own order."""
-        if column in self.subject.forest.later:
+        if column in self.source.forest.later:
             self._with_columns([column], partial(self.sort_by, column))
             return
         self.arrangement.sort = column
-        self.arrangement.descending = column in self.subject.forest.numbers
+        self.arrangement.descending = column in self.source.forest.numbers
         self.tree_view.rearrange()
 
     def action_turn(self) -> None:
@@ -249,15 +306,15 @@ class Explorer(SideApp):
     async def action_columns(self) -> None:
         """Ask which columns to show."""
         tree = self.tree_view
-        found: Any = await self.push_screen_wait(ChooseColumns(available(self.subject.forest), tree.columns))
-        if found is not None:
-            self._with_columns(found, partial(tree.set_columns, found))
+        names: Any = await self.push_screen_wait(ChooseColumns(available(self.source.forest), tree.columns))
+        if names is not None:
+            self._with_columns(names, partial(tree.set_columns, names))
 
     @work(exclusive=True, group="columns", thread=True)
     def _with_columns(self, names: Sequence[str], then: Callable[[], None]) -> None:
         """Compute the columns that are not there yet, beside the screen's own work, and go on."""
         for name in names:
-            self.subject.forest.complete(name)
+            self.source.forest.complete(name)
         self.from_worker(then)
 
     # the filter
@@ -303,19 +360,19 @@ class Explorer(SideApp):
         if not pattern:
             shown.matching = None
         else:
-            found = np.zeros(len(shown.forest), dtype=bool)
+            matching = np.zeros(len(shown.forest), dtype=bool)
             for part in shown.searching(pattern):
-                found |= part
+                matching |= part
                 await asyncio.sleep(0)
-            shown.matching = found
+            shown.matching = matching
         self._show_matches()
         self.filtered = pattern
 
     def _show_matches(self) -> None:
-        tree, found = self.tree_view, self.arrangement.matching
+        tree, matching = self.tree_view, self.arrangement.matching
         keep = None
-        if found is not None and found.any() and not (tree.row >= 0 and found[tree.row]):
-            keep = int(np.argmax(found))
+        if matching is not None and matching.any() and not (tree.row >= 0 and matching[tree.row]):
+            keep = int(np.argmax(matching))
         tree.rearrange(keep=keep)
         self.query_one("#top", Static).update(self._top())
 
@@ -334,14 +391,14 @@ class Explorer(SideApp):
 
     def action_match(self, step: int) -> None:
         """Go to the next or the previous row that matches."""
-        tree, found = self.tree_view, self.arrangement.matching
-        if found is None or not found.any():
+        tree, matching = self.tree_view, self.arrangement.matching
+        if matching is None or not matching.any():
             return
-        places = np.flatnonzero(found[tree.rows])
-        if not len(places):
+        positions = np.flatnonzero(matching[tree.rows])
+        if not len(positions):
             return
-        after = places[places > tree.cursor] if step > 0 else places[places < tree.cursor][::-1]
-        tree._go(int(after[0] if len(after) else places[0 if step > 0 else -1]))
+        after = positions[positions > tree.cursor] if step > 0 else positions[positions < tree.cursor][::-1]
+        tree.go_to(int(after[0] if len(after) else positions[0 if step > 0 else -1]))
 
     # looks
 
@@ -351,16 +408,16 @@ class Explorer(SideApp):
 
     def action_help(self) -> None:
         """All keys."""
-        self.push_screen(Help(self.subject.notes))
+        self.push_screen(Help(self.source.notes))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """What the palette offers beside Textual's own."""
         yield from super().get_system_commands(screen)
-        for name, one in PANELS.items():
+        for name, panel in PANELS.items():
             yield SystemCommand(
-                f"Panel: {one.title}", f"Show {one.title.lower()}", partial(self.show_panel, name)
+                f"Panel: {panel.title}", f"Show {panel.title.lower()}", partial(self.show_panel, name)
             )
-        for column in available(self.subject.forest):
+        for column in available(self.source.forest):
             yield SystemCommand(
                 f"Sort by {column}", "Sort neighbours by this column", partial(self.sort_by, column)
             )
@@ -369,6 +426,190 @@ class Explorer(SideApp):
         yield SystemCommand("Batch size", "How large a batch could be", self.action_batch)
         yield SystemCommand("Fold repeats", "Repeated neighbours as one line", self.action_fold)
         yield SystemCommand("Flat list", "A list in the place of the tree", self.action_flat)
+
+    # the panel
+
+    def from_worker(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
+        """Call something of the screen's from a thread, unless the user has quit or asked for something else since.
+
+        A thread cannot be stopped: one whose worker a newer one of its group replaced goes on to its end, and what it
+        then says is the answer to an older question.
+        """
+        worker = get_current_worker()
+
+        def call() -> None:
+            if self.is_running and not worker.is_cancelled and self.query(ModuleTree):
+                function(*args, **options)
+
+        if self.is_running:
+            self.call_from_thread(call)
+
+    @property
+    def tree_view(self) -> ModuleTree:
+        """The tree on the screen."""
+        return self.query_one(ModuleTree)
+
+    @property
+    def row(self) -> int:
+        """The row that the panel is about: the one that is held, or else the one under the cursor."""
+        tree = self.tree_view
+        return tree.row if tree.pinned is None else tree.pinned
+
+    @on(ModuleTree.Moved)
+    def _moved(self) -> None:
+        if self.tree_view.pinned is None:
+            self.redraw_panel()
+
+    @on(Tabs.TabActivated)
+    def _chosen_panel(self, event: Tabs.TabActivated) -> None:
+        if event.tab.id and event.tab.id != self.panel:
+            self.show_panel(event.tab.id)
+
+    def show_panel(self, name: str) -> None:
+        """Bring a panel to the front."""
+        self.panel = name
+        self.query_one("#side").remove_class("-off")
+        self.query_one(Tabs).active = name
+        self.redraw_panel()
+
+    def redraw_panel(self) -> None:
+        """Fill the panel anew, beside the tree's own work; of several requests the last counts."""
+        if not self.query_one("#side").has_class("-off"):
+            self.set_timer(PATIENCE_S, partial(self._still_working, self.panel, self.row))
+            self._fill_panel(self.panel, self.row, self.query_one("#scroll").size.width - 3)
+
+    def _still_working(self, name: str, row: int) -> None:
+        """A panel that takes longer says so, and not what the last one said."""
+        if self.query(ModuleTree) and self._filled != (name, row) == (self.panel, self.row):
+            style = palette(self.current_theme.dark).dim
+            self.query_one("#panel", Static).update(Text("working …", style=style))
+
+    def on_resize(self) -> None:
+        """Panels are laid out for their width."""
+        self.call_after_refresh(self.redraw_panel)
+
+    @work(exclusive=True, group="panel", thread=True)
+    def _fill_panel(self, name: str, row: int, width: int) -> None:
+        dark = self.current_theme.dark
+        canvas = PanelCanvas(
+            width, palette(dark), dark=dark, histograms=self.histograms, batch_sizes=self._batch or ()
+        )
+        if row >= 0:
+            try:
+                PANELS[name].draw(self.source, row, canvas)
+            # A model's own property may raise anything; that is shown, and the explorer goes on.
+            except Exception as error:
+                canvas.heading("This panel could not be filled")
+                canvas.say(f"{type(error).__name__}: {error}", canvas.colours.bad)
+        self.from_worker(self._show_canvas, name, row, canvas)
+
+    def _show_canvas(self, name: str, row: int, canvas: PanelCanvas) -> None:
+        if (name, row) != (self.panel, self.row):
+            return
+        self.panel_canvas, self._filled = canvas, (name, row)
+        self.query_one("#panel", Static).update(canvas.text())
+        scroll = self.query_one("#scroll", VerticalScroll)
+        goal = 0 if canvas.goal is None else max(0, canvas.goal - 3)
+        self.call_after_refresh(scroll.scroll_to, y=goal, animate=False)
+
+    def action_panel(self, step: int) -> None:
+        """Go to the next or the previous panel."""
+        if len(self.screen_stack) > 1:
+            (self.screen.focus_next if step > 0 else self.screen.focus_previous)()
+            return
+        names = list(PANELS)
+        self.show_panel(names[(names.index(self.panel) + step) % len(names)])
+
+    def action_panel_number(self, number: int) -> None:
+        """Go to a panel."""
+        self.show_panel(list(PANELS)[number - 1])
+
+    def action_scroll_panel(self, step: int) -> None:
+        """Scroll the panel by half of it."""
+        scroll = self.query_one("#scroll", VerticalScroll)
+        scroll.scroll_relative(y=step * max(1, scroll.size.height // 2), animate=False)
+
+    def action_side(self) -> None:
+        """Show or hide the panel."""
+        self.query_one("#side").toggle_class("-off")
+        self.call_after_refresh(self.redraw_panel)
+
+    def action_pin(self) -> None:
+        """Hold the row in the panel, or let go of it."""
+        tree = self.tree_view
+        tree.pinned = None if tree.pinned == tree.row else tree.row
+        tree.refresh()
+        self.redraw_panel()
+
+    def action_histograms(self) -> None:
+        """Show or hide how the tensors' elements are spread."""
+        self.histograms = not self.histograms
+        self.show_panel("details")
+
+    @work(exclusive=True, group="batch", thread=True)
+    def action_batch(self) -> None:
+        """Work out how large a batch could be, and show it with the times."""
+        self.from_worker(self.notify, "trying batch sizes …", timeout=3)
+        try:
+            self._batch = self.source.batch_sizes() or (Advice("batch size", NO_BATCH),)
+        except Exception as error:  # a model may refuse other batches in any way
+            self._batch = (Advice("batch size", f"cannot be worked out: {type(error).__name__}: {error}"),)
+        self.from_worker(self.show_panel, "performance")
+
+    # files and clipboard
+
+    @work
+    async def action_save(self) -> None:
+        """Ask for a name and write what is shown."""
+        path = await self.push_screen_wait(AskPath(f"{self.source.title}.txt"))
+        if isinstance(path, str):
+            self.save(path)
+
+    def save(self, path: str) -> None:
+        """Write what is shown to a file; the ending chooses the form."""
+        try:
+            if ending_of(path) == ".svg":
+                self._save_picture(path)
+                return
+            side = None if self.query_one("#side").has_class("-off") else self.panel_canvas
+            panel = None if side is None else (PANELS[self.panel].title, side.text().plain)
+            save_view(path, self.tree_view.listing, self.source.title, self.source.facts, panel)
+        except (TorchVisError, OSError) as error:
+            self.notify(str(error), severity="error", title="Not saved")
+        else:
+            self.notify(path, title="Saved")
+
+    @work(group="save")
+    async def _save_picture(self, path: str) -> None:
+        """The screen as it is, but for the messages that lie over it."""
+        racks = list(self.screen.query(ToastRack))
+        for rack in racks:
+            rack.display = False
+        try:
+            drawn = asyncio.Event()
+            self.call_after_refresh(drawn.set)
+            await drawn.wait()
+            write_text(path, self.export_screenshot(title=self.source.title))
+        except (TorchVisError, OSError) as error:
+            self.notify(str(error), severity="error", title="Not saved")
+        else:
+            self.notify(path, title="Saved")
+        finally:
+            for rack in racks:
+                rack.display = True
+
+    def action_copy_path(self) -> None:
+        """The row's path to the clipboard."""
+        if self.row >= 0:
+            path = self.source.forest.paths[self.row]
+            self.copy_to_clipboard(path)
+            self.notify(path or "(the model itself has no path)", title="Copied", timeout=2)
+
+    def action_copy_panel(self) -> None:
+        """The panel's text to the clipboard."""
+        if self.panel_canvas is not None:
+            self.copy_to_clipboard(self.panel_canvas.text().plain)
+            self.notify(f"the panel {PANELS[self.panel].title}", title="Copied", timeout=2)
 
 
 def _opening_depth(shown: Arrangement) -> int:

@@ -107,14 +107,14 @@ def available(forest: Forest) -> list[str]:
 
 def chosen(forest: Forest, config: ExplorerConfig) -> list[str]:
     """The columns to open with: those of a run where there was one, what the configuration switches off left out."""
-    there = available(forest)
-    wanted: Sequence[str] = DEFAULT if "time" in there or "ops" in there else WITHOUT_RUN
+    present = available(forest)
+    wanted: Sequence[str] = DEFAULT if "time" in present or "ops" in present else WITHOUT_RUN
     off = {name for name in (PARAMS, SHAPES, TIMING, MEMORY) if not getattr(config, f"show_{name}")}
-    there = [name for name in there if name not in forest.later]
-    found = [name for name in wanted if name in there and COLUMNS[name].switch not in off]
+    present = [name for name in present if name not in forest.later]
+    names = [name for name in wanted if name in present and COLUMNS[name].switch not in off]
     if config.compact_view:
-        found = [name for name in found if COLUMNS[name].kind != TEXT]
-    return found
+        names = [name for name in names if COLUMNS[name].kind != TEXT]
+    return names
 
 
 def cell(name: str, figure: float) -> str:

@@ -111,14 +111,3 @@ def _make(
         bars=bars,
         heat=heat,
     )
-
-
-def blend(low: str, high: str, share: float) -> str:
-    """A colour between two.
-
-    >>> blend("#000000", "#ffffff", 0.5)
-    '#808080'
-    """
-    share = min(1.0, max(0.0, share))
-    ends = [[int(one[at : at + 2], 16) for at in (1, 3, 5)] for one in (low, high)]
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(*ends))

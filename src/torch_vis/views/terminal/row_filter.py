@@ -1,14 +1,21 @@
-"""Which rows of a forest are on show, and in which order: folds, depth, filter and sorting, on flat columns."""
+"""Which rows of a forest are on show, in which order, and those rows as text, data or a page."""
 
 from __future__ import annotations
 
+import html
+import json
+import math
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from torch_vis.graph.text import inert
 from torch_vis.graph.types import Bools, Floats, Ints
+from torch_vis.views.terminal.columns import ADDITIVE, COLUMNS, TEXT, cell
 from torch_vis.views.terminal.forest import Forest
+from torch_vis.views.text.table import line
 
 CHUNK = 8_000  # rows that one step of a search looks through
 SPECIAL = "\\.^$*+?{}[]|()"
@@ -94,10 +101,10 @@ class Arrangement:
 
     def search(self, pattern: str) -> Bools:
         """The rows whose path, class or mark matches: a regular expression, in any case unless it has capitals."""
-        found = np.zeros(len(self.forest), dtype=bool)
+        matching = np.zeros(len(self.forest), dtype=bool)
         for part in self.searching(pattern):
-            found |= part
-        return found
+            matching |= part
+        return matching
 
     def searching(self, pattern: str) -> Iterator[Bools]:
         """The same step by step, so that a newer search can take its place: a mask per stretch of rows."""
@@ -106,9 +113,9 @@ class Arrangement:
         lines = cased if has_capitals(pattern) else lower
         for first in range(0, len(lines), CHUNK):
             part = lines[first : first + CHUNK]
-            found = np.zeros(len(lines), dtype=bool)
-            found[first : first + len(part)] = matches(part)
-            yield found
+            matching = np.zeros(len(lines), dtype=bool)
+            matching[first : first + len(part)] = matches(part)
+            yield matching
 
     def searchable(self) -> tuple[list[str], list[str]]:
         """For each row its path, its class and its mark on lines of their own: as they are, and in small letters."""
@@ -160,14 +167,13 @@ class Arrangement:
         if self.flat:
             return rows[np.argsort(key, kind="stable")]
         forest = self.forest
-        place = np.full(len(forest) + 1, -1, dtype=np.int64)
-        place[rows] = np.arange(len(rows))
-        up = place[forest.parent[rows]]  # an outermost row stays at -1: the last entry is no row
+        position = np.full(len(forest) + 1, -1, dtype=np.int64)
+        position[rows] = np.arange(len(rows))
+        up = position[forest.parent[rows]]  # an outermost row stays at -1: the last entry is no row
         size = np.searchsorted(rows, forest.end[rows]) - np.arange(len(rows))
         order = np.lexsort((key, up))
-        before = (
-            np.cumsum(size[order]) - size[order]
-        )  # rows of earlier neighbours, and of those under earlier parents
+        # Rows of earlier neighbours, and of those under earlier parents.
+        before = np.cumsum(size[order]) - size[order]
         first = np.concatenate([[True], up[order][1:] != up[order][:-1]])
         before -= np.maximum.accumulate(np.where(first, before, 0))
         offset = np.empty(len(rows), dtype=np.int64)
@@ -234,10 +240,10 @@ def _positions(up: Ints, offset: Ints) -> Ints:
 
     Parents come before their children, so one pass over the rows is enough.
     """
-    found: list[int] = []
+    positions: list[int] = []
     for above, after in zip(up.tolist(), offset.tolist()):
-        found.append(after if above < 0 else found[above] + 1 + after)
-    return np.asarray(found, dtype=np.int64)
+        positions.append(after if above < 0 else positions[above] + 1 + after)
+    return np.asarray(positions, dtype=np.int64)
 
 
 def _number(name: str) -> int:
@@ -257,3 +263,129 @@ def _previous(forest: Forest, row: int) -> int:
     while last >= 0 and forest.parent[last] != parent and last != parent:
         last = int(forest.parent[last])
     return last if last >= 0 and last != parent else -1
+
+
+PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
+<style>
+body{{font:14px/1.5 system-ui,sans-serif;margin:2rem;color:#22263a;background:#fbfbfd}}
+table{{border-collapse:collapse}} th,td{{padding:.15rem .7rem;text-align:right;white-space:pre}}
+th{{border-bottom:1px solid #cdd2e2;color:#5b6280;position:sticky;top:0;background:#fbfbfd}}
+td.w,th.w{{text-align:left}} td.w{{color:#2e5cb8}} td.n{{color:#1b1f33;font-family:ui-monospace,monospace}}
+tr:hover td{{background:#eceef5}}
+@media (prefers-color-scheme:dark){{body,th{{background:#14161f;color:#c8d0e8}} td.n{{color:#d6dcf2}}
+td.w{{color:#7aa2f7}} tr:hover td{{background:#1d2030}}}}
+</style>
+<h1>{title}</h1><p>{facts}</p><table><thead><tr>{heads}</tr></thead><tbody>
+{rows}
+</tbody></table>
+{panel}"""
+HELD = ("params", "elements")  # what several rows may hold at once, and a sum counts once
+
+
+class RowListing:
+    """Some rows of an arrangement and some columns.
+
+    >>> shown = Arrangement(Forest(["net", "a"], ["Net", "Linear"], [-1, 0]))
+    >>> print(RowListing(shown, np.array([0, 1]), ["type"]).as_text("net", ["2 modules"]))
+    net · 2 modules
+    <BLANKLINE>
+    module  class
+    net     Net
+      a     Linear
+    <BLANKLINE>
+    """
+
+    def __init__(self, arrangement: Arrangement, rows: Ints, columns: list[str]) -> None:
+        self.arrangement = arrangement
+        self.forest = arrangement.forest
+        self.rows = rows
+        self.columns = columns
+
+    def figure(self, name: str, row: int) -> float:
+        """A row's figure; of a fold, the sum over its members where that means something."""
+        column = self.forest.numbers[name]
+        many = self.arrangement.members(row)
+        if many == 1 or name not in ADDITIVE:
+            return float(column[row])
+        members = [row]
+        while len(members) < many:
+            members.append(int(self.forest.end[members[-1]]))
+        sharing = self.forest.sharing
+        if name in HELD and sharing is not None:
+            return float(sharing.over(row, int(self.forest.end[members[-1]]), sharing.size))
+        return float(np.nansum(column[members])) if not np.isnan(column[members]).all() else float("nan")
+
+    def as_data(self, title: str, facts: list[str], panel: tuple[str, str] | None = None) -> dict[str, Any]:
+        """The rows, each with the columns; what is not known is null."""
+        forest = self.forest
+        rows = []
+        for row in self.rows.tolist():
+            row_data: dict[str, Any] = {"path": forest.paths[row], "depth": int(forest.depth[row])}
+            if row in forest.marks:
+                row_data["mark"] = forest.marks[row]
+            if self.arrangement.members(row) > 1:
+                row_data["members"] = self.arrangement.members(row)
+            for name in self.columns:
+                if COLUMNS[name].kind == TEXT:
+                    row_data[name] = forest.texts[name](row)
+                else:
+                    figure = self.figure(name, row)
+                    whole = figure == int(figure) if math.isfinite(figure) else False
+                    row_data[name] = None if math.isnan(figure) else int(figure) if whole else figure
+            rows.append(row_data)
+        data: dict[str, Any] = {"title": title, "facts": facts, "columns": self.columns, "rows": rows}
+        if panel is not None:
+            data["panel"] = {"title": panel[0], "lines": panel[1].splitlines()}
+        return data
+
+    def as_json(self, title: str, facts: list[str], panel: tuple[str, str] | None = None) -> str:
+        """The same as the text of a document."""
+        return json.dumps(self.as_data(title, facts, panel), indent=1, ensure_ascii=False) + "\n"
+
+    def as_text(self, title: str, facts: list[str], panel: tuple[str, str] | None = None) -> str:
+        """The rows as a table of plain text."""
+        lines = [["module", *(COLUMNS[name].title for name in self.columns)]]
+        for row in self.rows.tolist():
+            lines.append([self._label(row), *self._words(row)])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        right = [False, *(COLUMNS[name].kind != TEXT for name in self.columns)]
+        table = [line(cells, widths, right) for cells in lines]
+        more = [] if panel is None else [panel[0], "─" * len(panel[0]), *panel[1].splitlines(), ""]
+        return "\n".join([" · ".join([title, *facts]), "", *table, "", *more])
+
+    def as_page(self, title: str, facts: list[str], panel: tuple[str, str] | None = None) -> str:
+        """The rows as a page that needs nothing beside it."""
+        kinds = ["n", *("w" if COLUMNS[name].kind == TEXT else "" for name in self.columns)]
+        heads = ["module", *(COLUMNS[name].title for name in self.columns)]
+        rows = []
+        for row in self.rows.tolist():
+            words = [self._label(row), *self._words(row)]
+            cells = (
+                f'<td class="{kind}" style="text-align:left">{html.escape(text)}</td>'
+                if kind
+                else f"<td>{text}</td>"
+                for text, kind in zip(words, kinds)
+            )
+            rows.append(f"<tr>{''.join(cells)}</tr>")
+        tops = (
+            f'<th class="{"w" if kind else ""}">{html.escape(text)}</th>' for text, kind in zip(heads, kinds)
+        )
+        more = (
+            "" if panel is None else f"<h2>{html.escape(panel[0])}</h2><pre>{html.escape(panel[1])}</pre>\n"
+        )
+        return PAGE.format(
+            title=html.escape(title), facts=html.escape(" · ".join(facts)), heads="".join(tops),
+            rows="\n".join(rows), panel=more,
+        )  # fmt: skip
+
+    def _label(self, row: int) -> str:
+        depth = 0 if self.arrangement.flat else int(self.forest.depth[row])
+        mark = self.forest.marks.get(row, "")
+        return inert("  " * depth + self.arrangement.label(row) + (f" {mark}" if mark else ""))
+
+    def _words(self, row: int) -> list[str]:
+        texts = self.forest.texts
+        return [
+            inert(texts[name](row)) if COLUMNS[name].kind == TEXT else cell(name, self.figure(name, row))
+            for name in self.columns
+        ]

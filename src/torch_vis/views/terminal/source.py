@@ -1,7 +1,7 @@
 """What the explorer looks at: a forest of rows, and for each row what its panels ask.
 
 The program that shows it knows no torch. Whoever opens it (a live model, a trace, a file) answers with the plain
-records below; a question that a subject cannot answer gets None, and the panel says what would be needed.
+records below; a question that a source cannot answer gets None, and the panel says what would be needed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CallRow(NamedTuple):
     note: str = ""
 
 
-class Source(NamedTuple):
+class SourceCode(NamedTuple):
     """A stretch of a program: its file, the number of its first line, its text, and the lines to point at."""
 
     file: str
@@ -108,10 +108,10 @@ class Advice(NamedTuple):
     text: str
 
 
-class Subject:
-    """A forest and what is known about its rows; what a kind of subject can tell, it overrides.
+class Source:
+    """A forest and what is known about its rows; what a kind of source can tell, it overrides.
 
-    >>> Subject("net", Forest(["net"], ["Net"], [-1])).details(0).facts
+    >>> Source("net", Forest(["net"], ["Net"], [-1])).details(0).facts
     [('class', 'Net')]
     """
 
@@ -128,8 +128,8 @@ class Subject:
         self.metrics: Metrics | None = None
         self.row_of_scope: Ints | None = None
         """For each call in the graph, the row that it belongs to; -1 for none."""
-        self.other: Subject | None = None
-        """A second subject to compare this one with."""
+        self.other: Source | None = None
+        """A second source to compare this one with."""
 
     def details(self, row: int) -> Details:
         """What a row is; ``tensors`` come without their figures."""
@@ -147,7 +147,7 @@ class Subject:
         """Every call that was followed; None where none was."""
         return None
 
-    def source(self, row: int) -> Source | None:
+    def source_code(self, row: int) -> SourceCode | None:
         """The program text behind a row."""
         return None
 
@@ -190,3 +190,8 @@ class Subject:
         rows: Any = self.row_of_scope[self.graph.node_scope]
         stop = int(self.forest.end[row]) if below else row + 1
         return np.flatnonzero((rows >= row) & (rows < stop))
+
+
+def sizes(shape: Sequence[int] | None) -> str:
+    """A shape as people write it."""
+    return "?" if shape is None else "×".join(map(str, shape)) if len(shape) else "scalar"

@@ -15,12 +15,12 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from torch_vis.graph.text import inert
 from torch_vis.graph.types import Ints
 from torch_vis.views.terminal.columns import COLUMNS, TEXT, cell
 from torch_vis.views.terminal.columns import PLAIN as COUNTED
-from torch_vis.views.terminal.listing import Listing
 from torch_vis.views.terminal.palette import Palette, palette
-from torch_vis.views.terminal.row_filter import Arrangement
+from torch_vis.views.terminal.row_filter import Arrangement, RowListing
 
 GAP = 2
 NAME_WIDTH = (16, 44)
@@ -120,7 +120,7 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def _nearest(self, row: int) -> int:
         places = (
-            {int(one): at for at, one in enumerate(self.rows.tolist())} if self.arrangement.sort else None
+            {int(shown): at for at, shown in enumerate(self.rows.tolist())} if self.arrangement.sort else None
         )
         while row >= 0:
             if places is not None:
@@ -145,13 +145,13 @@ class ModuleTree(ScrollView, can_focus=True):
     def in_sight(self) -> list[str]:
         """The columns that fit beside the names, whole."""
         room = self.size.width - self._name_width - 1
-        found = []
+        names = []
         for name in self.columns[self.first_column :]:
             room -= self._width(name) + GAP
             if room < 0:
                 break
-            found.append(name)
-        return found
+            names.append(name)
+        return names
 
     def _lengths(self) -> Ints:
         flat = self.arrangement.flat
@@ -185,11 +185,11 @@ class ModuleTree(ScrollView, can_focus=True):
         width = self.size.width
         if y == 0:
             return self._line(self._headings(), width, PLAIN)
-        place = int(self.scroll_offset.y) + y - 1
-        if place >= len(self.rows):
+        position = int(self.scroll_offset.y) + y - 1
+        if position >= len(self.rows):
             return Strip.blank(width, self.rich_style)
-        row = int(self.rows[place])
-        ground = self.palette.cursor if place == self.cursor else PLAIN
+        row = int(self.rows[position])
+        ground = self.palette.cursor if position == self.cursor else PLAIN
         return self._line(self._cells(row), width, ground)
 
     def _line(self, parts: tuple[list[Segment], list[Segment]], width: int, ground: Style) -> Strip:
@@ -197,7 +197,7 @@ class ModuleTree(ScrollView, can_focus=True):
         fixed = Strip(name).adjust_cell_length(self._name_width)
         base = self.rich_style + ground
         strip = Strip.join([fixed, Strip(rest)]).adjust_cell_length(width)
-        return Strip([Segment(s.text, base + s.style if s.style else base) for s in strip], width)
+        return Strip([Segment(inert(s.text), base + s.style if s.style else base) for s in strip], width)
 
     def _headings(self) -> tuple[list[Segment], list[Segment]]:
         colours, sort = self.palette, self.arrangement.sort
@@ -275,9 +275,9 @@ class ModuleTree(ScrollView, can_focus=True):
         return self.listing.figure(name, row)
 
     @property
-    def listing(self) -> Listing:
+    def listing(self) -> RowListing:
         """The rows and columns on show."""
-        return Listing(self.arrangement, self.rows, self.columns)
+        return RowListing(self.arrangement, self.rows, self.columns)
 
     def _top(self, name: str) -> float:
         if name not in self._tops:
@@ -289,15 +289,15 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def action_move(self, step: int) -> None:
         """Go up or down."""
-        self._go(self.cursor + step)
+        self.go_to(self.cursor + step)
 
     def action_page(self, step: int) -> None:
         """Go a screen up or down."""
-        self._go(self.cursor + step * max(1, self.size.height - 2))
+        self.go_to(self.cursor + step * max(1, self.size.height - 2))
 
-    def action_edge(self, place: int) -> None:
+    def action_edge(self, position: int) -> None:
         """Go to the first or the last row."""
-        self._go(place if place >= 0 else len(self.rows) - 1)
+        self.go_to(position if position >= 0 else len(self.rows) - 1)
 
     def action_left(self) -> None:
         """Close the row, or go to the one above it."""
@@ -307,7 +307,7 @@ class ModuleTree(ScrollView, can_focus=True):
         if self.arrangement.is_open[row] and not self.arrangement.flat:
             self.action_open_close()
         elif self.forest.parent[row] >= 0:
-            self._go(self._nearest(int(self.forest.parent[row])))
+            self.go_to(self._nearest(int(self.forest.parent[row])))
 
     def action_right(self) -> None:
         """Open the row, or go into it."""
@@ -315,7 +315,7 @@ class ModuleTree(ScrollView, can_focus=True):
         if row < 0 or not self.arrangement.has_children[row] or self.arrangement.flat:
             return
         if self.arrangement.is_open[row]:
-            self._go(self.cursor + 1)
+            self.go_to(self.cursor + 1)
         else:
             self.action_open_close()
 
@@ -332,10 +332,11 @@ class ModuleTree(ScrollView, can_focus=True):
         self.first_column = max(0, min(last, self.first_column + step))
         self.refresh()
 
-    def _go(self, place: int) -> None:
-        place = max(0, min(place, len(self.rows) - 1))
-        if place != self.cursor and len(self.rows):
-            self.cursor = place
+    def go_to(self, position: int) -> None:
+        """Put the cursor on a line of those on show."""
+        position = max(0, min(position, len(self.rows) - 1))
+        if position != self.cursor and len(self.rows):
+            self.cursor = position
             self.refresh()
             self._into_view()
             self.post_message(self.Moved(self.row))
@@ -349,12 +350,12 @@ class ModuleTree(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Go to a row, open it where its mark is clicked, sort where a heading is."""
-        place = int(self.scroll_offset.y) + event.y - 1
+        position = int(self.scroll_offset.y) + event.y - 1
         if event.y == 0:
             self.post_message(self.Sort(self._column_at(event.x)))
-        elif place < len(self.rows):
-            again = place == self.cursor
-            self._go(place)
+        elif position < len(self.rows):
+            again = position == self.cursor
+            self.go_to(position)
             depth = 0 if self.arrangement.flat else int(self.forest.depth[self.row])
             if again or event.x // 2 == depth:
                 self.action_open_close()
@@ -362,10 +363,10 @@ class ModuleTree(ScrollView, can_focus=True):
     def _column_at(self, x: int) -> str | None:
         if x < self._name_width:
             return "name"
-        place = self._name_width
+        right_edge = self._name_width
         for name in self.in_sight():
-            place += self._width(name) + GAP
-            if x < place:
+            right_edge += self._width(name) + GAP
+            if x < right_edge:
                 return name
         return None
 

@@ -8,6 +8,7 @@ from textwrap import wrap
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from torch_vis.graph.text import inert, many
 from torch_vis.views.text.table import Field, Listing, table
 
 WIDTH = 120
@@ -24,7 +25,7 @@ FIELDS = (
 AGAIN = (Field("function", "compiled again"), Field("where", "where"), Field("guard", "guard that failed"))
 
 
-class Lost(NamedTuple):
+class EagerOperation(NamedTuple):
     """An operator that ran in eager mode, and how often at that line."""
 
     op: str
@@ -45,20 +46,20 @@ class Breaks(Sequence[Any]):
         self.partitions: list[int] = list(program.get("partitions", ()))
         self.guards: tuple[str, ...] = tuple(program.get("guards", ()))
         self.recompilations = [SimpleNamespace(**row) for row in program.get("recompilations", ())]
-        self.lost = [Lost(**row) for row in program.get("lost", ())]
+        self.lost = [EagerOperation(**row) for row in program.get("lost", ())]
         self._rows = [_row(row) for row in program.get("breaks", ())]
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self._rows[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._rows)
 
     def __repr__(self) -> str:
-        return f"<{_count(len(self), 'graph break')}, {_count(len(self.partitions), 'partition')}>"
+        return f"<{many(len(self), 'graph break')}, {many(len(self.partitions), 'partition')}>"
 
     def __str__(self) -> str:
         if self.via not in ("dynamo", "aot"):
@@ -71,18 +72,18 @@ class Breaks(Sequence[Any]):
         if self.lost:
             lines += ["", *_paragraph(f"ran eager, for no break: {names_of(self.lost)}", "   ")]
         if self.recompilations:
-            rows = [(row.function, _place(row.file, row.line), row.guard) for row in self.recompilations]
+            rows = [(row.function, _location(row.file, row.line), row.guard) for row in self.recompilations]
             lines += ["", *table(Listing("", AGAIN, rows), WIDTH)]
-        return "\n".join(lines)
+        return "\n".join(map(inert, lines))
 
     @property
     def title(self) -> str:
         """What they come to, in a line."""
         sizes = ", ".join(f"{size:,}" for size in self.partitions)
         word = "node" if self.partitions == [1] else "nodes"
-        parts = [_count(len(self), "graph break")]
+        parts = [many(len(self), "graph break")]
         parts.append(
-            f"{_count(len(self.partitions), 'partition')} of {sizes} {word}"
+            f"{many(len(self.partitions), 'partition')} of {sizes} {word}"
             if sizes
             else "nothing was captured"
         )
@@ -90,7 +91,7 @@ class Breaks(Sequence[Any]):
             part.times for part in self.lost
         )
         if eager:
-            parts.append(f"{_count(eager, 'operation')} ran in eager mode")
+            parts.append(f"{many(eager, 'operation')} ran in eager mode")
         return "; ".join(parts)
 
     @property
@@ -98,7 +99,7 @@ class Breaks(Sequence[Any]):
         """The breaks as rows."""
         rows = []
         for number, row in enumerate(self._rows, 1):
-            where = f"{_place(row.file, row.line)} in {row.function}" if row.file else None
+            where = f"{_location(row.file, row.line)} in {row.function}" if row.file else None
             lost = sum(part.times for part in row.lost)
             ended = ", ".join(map(str, row.partitions)) or None
             nodes = ", ".join(f"{self.partitions[part]:,}" for part in row.partitions) or None
@@ -109,12 +110,12 @@ class Breaks(Sequence[Any]):
 def _row(plain: Mapping[str, Any]) -> SimpleNamespace:
     row = SimpleNamespace(**{"times": 1, **plain})
     row.partitions, row.hints = tuple(plain.get("partitions", ())), tuple(row.hints)
-    row.lost = [Lost(**part) for part in plain.get("lost", ())]
+    row.lost = [EagerOperation(**part) for part in plain.get("lost", ())]
     return row
 
 
 def _advice(number: int, row: Any) -> list[str]:
-    where = _place(row.file, row.line) if row.file else "an unknown line"
+    where = _location(row.file, row.line) if row.file else "an unknown line"
     lines = [f"{number}. {where}" + (f"   {row.code}" if row.code else "")]
     lines += _paragraph(row.explanation, "   ")
     for hint in row.hints:
@@ -129,17 +130,13 @@ def names_of(lost: Sequence[Any]) -> str:
     parts = []
     for part in lost:
         often = f" ×{part.times:,}" if part.times > 1 else ""
-        where = f" ({_place(part.file, part.line)})" if part.file else ""
+        where = f" ({_location(part.file, part.line)})" if part.file else ""
         parts.append(f"{part.op.rpartition('::')[2]}{often}{where}")
     return ", ".join(parts)
 
 
-def _place(file: str, line: int) -> str:
+def _location(file: str, line: int) -> str:
     return f"{os.path.basename(file)}:{line}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _paragraph(text: str, indent: str) -> list[str]:

@@ -17,13 +17,12 @@ from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.module_table import Outline
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import count, duration, size
+from torch_vis.graph.text import count, duration, inert, size
 from torch_vis.views.figure.diagram import Diagram, FigureOptions, diagram, walk
 from torch_vis.views.figure.palette import STROKE, colors
 from torch_vis.views.figure.scene import box_of, named
 from torch_vis.views.text.breaks import Breaks, names_of
-from torch_vis.views.text.module_columns import FIGURES, number_columns
-from torch_vis.views.text.module_tree import title_of, totals, tree_rows
+from torch_vis.views.text.module_tree import module_listing, title_of, totals, tree_rows
 from torch_vis.views.text.notes import AGAIN, remarks
 from torch_vis.views.text.table import cell
 
@@ -74,33 +73,14 @@ def _breaks(meta: Mapping[str, Any]) -> list[str]:
 
 def _modules(outline: Outline) -> list[str]:
     _, rows, hidden = tree_rows(outline, "auto")
-    numbers = number_columns(rows)
-    titles = [("backward " if name.startswith("backward") else "") + _title(name) for name in numbers]
-    lines = table(
-        ["module", "class", "output", *titles],
-        (
-            [
-                _indented(row.name),
-                escaped(row.type),
-                escaped(row.output),
-                *(column[place] for column in numbers.values()),
-            ]
-            for place, row in enumerate(rows)
-        ),
-        left=3,
+    fields, cells = module_listing(rows).shown()
+    left = sum(field.show is None for field in fields)
+    table_rows = (
+        ["· " * row.depth + escaped(row.name), *map(escaped, texts[1:left]), *texts[left:]]
+        for row, texts in zip(rows, cells, strict=True)
     )
+    lines = table([field.full_title for field in fields], table_rows, left=left)
     return [*lines, "", f"{hidden:,} more rows lie deeper."] if hidden else lines
-
-
-def _title(name: str) -> str:
-    return FIGURES[name].title if name in FIGURES else name
-
-
-def _indented(name: str) -> str:
-    """A row's name with its place in the tree as leading dots, which Markdown does not swallow."""
-    stem = re.match(r"[│├└─ ]*", name)
-    depth = len(stem[0]) // 3 if stem else 0
-    return "· " * depth + escaped(name[len(stem[0]) if stem else 0 :])
 
 
 def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
@@ -160,7 +140,7 @@ def table(
     >>> table(["a", "b"], [["x", "1"]], left=1)
     ['| a | b |', '|---|--:|', '| x | 1 |']
     """
-    right = figures or [place >= left for place in range(len(titles))]
+    right = figures or [column >= left for column in range(len(titles))]
     rule = "|" + "|".join("--:" if figure else "---" for figure in right) + "|"
     return [f"| {' | '.join(titles)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
 
@@ -171,8 +151,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("a_b|<img>*"))
     a\_b\|&lt;img&gt;\*
     """
-    text = "".join(letter if letter.isprintable() else " " for letter in text)
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = inert(text, " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", text)
 
 
@@ -205,9 +184,9 @@ def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
         styles.setdefault(box.fill, []).append(f"n{number}_{item.number}")
     lines.append("end")
     lines += [f"n{number}_{edge.source} --> n{number}_{edge.target}" for edge in column.edges]
-    for place, (fill, names) in enumerate(styles.items()):
-        lines.append(f"classDef c{number}_{place} fill:{fill},stroke:{STROKE},color:#1c2430")
-        lines.append(f"class {','.join(names)} c{number}_{place}")
+    for index, (fill, names) in enumerate(styles.items()):
+        lines.append(f"classDef c{number}_{index} fill:{fill},stroke:{STROKE},color:#1c2430")
+        lines.append(f"class {','.join(names)} c{number}_{index}")
     return lines
 
 

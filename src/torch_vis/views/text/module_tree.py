@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Any, Literal, NamedTuple
 
@@ -17,16 +17,37 @@ from torch_vis.graph.module_table import Line, Outline
 from torch_vis.graph.module_totals import Block, Sums
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import and_more, count, duration, many, size
+from torch_vis.graph.text import and_more, count, duration, inert, many, size
 from torch_vis.views.text.breaks import Breaks
-from torch_vis.views.text.module_columns import Row, layout
 from torch_vis.views.text.notes import AGAIN, remarks, wall_time
-from torch_vis.views.text.table import PATH, cut
+from torch_vis.views.text.table import PATH, Field, Listing, cut, fitted
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
 WIDEST = 180  # letters; a wider terminal is not filled
 MOST_LIMITS = 8
 FIRST = 3  # operators without a formula that are named
+# The columns of the table, in the order in which they stand: a figure goes by its name in the totals of a module.
+# ``drop`` is the order in which they go when there is no room.
+TEXTS = (
+    Field("name", "module", least=26),
+    Field("type", "class", least=12, drop=11),
+    Field("output", "output", least=22, drop=13),
+    Field("calls", "calls", str, drop=10),
+    Field("parameters", "params", str),
+)
+FIGURES = (
+    Field("ops", "ops", "{:,}".format),
+    Field("time_ns", "time", duration, drop=12),
+    Field("self_ns", "self", duration, drop=4),
+    Field("alloc_bytes", "allocated", size, drop=5),
+    Field("flops", "FLOPs", count, drop=8),
+    Field("moved_bytes", "moved", size, drop=7),
+    Field("backward_ops", "ops", "{:,}".format, drop=6, group="backward"),
+    Field("backward_ns", "time", duration, drop=9, group="backward"),
+    Field("backward_bytes", "allocated", size, drop=2, group="backward"),
+    Field("backward_flops", "FLOPs", count, drop=3, group="backward"),
+    Field("backward_moved_bytes", "moved", size, drop=1, group="backward"),
+)
 CAPTURED = {"dynamo": "Dynamo", "aot": "Dynamo and AOT", "export": "torch.export", "fx": "torch.fx"}
 
 
@@ -56,34 +77,83 @@ def table(
     width = max(48, width or min(WIDEST, shutil.get_terminal_size((110, 24)).columns))
     levels, rows, hidden = tree_rows(outline, depth)
     title = title_of(graph, meta)
-    shown, left_out = layout(rows, width)
-    lines = [*([title, ""] if title else []), *shown]
+    shown = fitted(module_listing(rows), width)
+    lines = [*([title, ""] if title else []), *shown.lines]
     if hidden:
         deeper = f" below level {levels}" if levels else ""
         lines.append(f"… {many(hidden, 'more row')}{deeper}; t.table(depth=None) shows all")
     facts = totals(graph, metrics, meta, outline)
     wide = max(map(len, facts))
     lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
-    notes = [*([left_out] if left_out else []), *gaps(metrics), *_uncovered(graph, metrics)]
-    notes += remarks(graph, meta)
+    notes = [*gaps(metrics), *_uncovered(graph, metrics), *remarks(graph, meta)]
+    if shown.left_out:
+        names = ", ".join(field.full_title for field in shown.left_out)
+        notes.insert(0, f"no room for {names}; t.table(width={shown.whole_width}) has all columns")
     lines += _footnotes(notes, run.limits, width)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(inert(line).rstrip() for line in lines)
 
 
 # ---------------------------------------------------------------- rows
 
 
-class Item(NamedTuple):
+@dataclass
+class ModuleRow:
+    """One row of the table: a module's has a number of calls, one of bare operations has none."""
+
+    name: str
+    figures: Sums
+    type: str = ""
+    output: str = ""
+    calls: str = ""
+    parameters: str = ""
+    depth: int = 0
+    # The box characters before the name.
+    stem: str = ""
+
+
+class TreeItem(NamedTuple):
     """A place in the tree: a module's line or, where that is None, a row that sums up its parent's own operations."""
 
     line: Line | None
-    row: Row | None
+    row: ModuleRow | None
     depth: int
-    stem: str  # the box characters before it
-    below: str  # and before what is inside it
+    # The box characters before it, and before what is inside it.
+    stem: str
+    below: str
 
 
-def tree_rows(outline: Outline, depth: int | Literal["auto"] | None) -> tuple[int | None, list[Row], int]:
+def module_listing(rows: Sequence[ModuleRow]) -> Listing:
+    """The rows of the tree as a listing, with the columns that have something to say."""
+    some_calls = any(row.calls not in ("", "1") for row in rows)
+    some_backward = any(row.figures.backward_ops for row in rows)
+    texts = [field for field in TEXTS if field.name != "calls" or some_calls]
+    if not any(row.calls for row in rows):
+        texts[0] = texts[0]._replace(title="operation")
+    figures = [field for field in FIGURES if some_backward or not field.group]
+    cells = [
+        [
+            row.stem + row.name,
+            *(getattr(row, field.name) for field in texts[1:]),
+            *(figure_text(field, row.figures) for field in figures),
+        ]
+        for row in rows
+    ]
+    fields = (*texts, *(field._replace(show=str) for field in figures))
+    return Listing("", fields, cells, most=len(cells), spanning=True)
+
+
+def figure_text(field: Field, totals: Sums) -> str:
+    """A figure of a module; ``≥`` stands before one that leaves out operations, and what is not known is empty."""
+    number = getattr(totals, field.name)
+    if number is None or field.show is None:
+        return ""
+    least = "≥ " if field.name in totals.incomplete else ""
+    return least + (field.show(number) if number else "0")
+
+
+def tree_rows(
+    outline: Outline, depth: int | Literal["auto"] | None
+) -> tuple[int | None, list[ModuleRow], int]:
     """How many levels are shown, their rows, and how many rows are not shown."""
     items = list(_walk(outline))
     levels = max((item.depth for item in items), default=0) + 1
@@ -102,7 +172,7 @@ def tree_rows(outline: Outline, depth: int | Literal["auto"] | None) -> tuple[in
     return (None if cut else levels), rows, len(items) - len(shown)
 
 
-def _walk(outline: Outline) -> Iterator[Item]:
+def _walk(outline: Outline) -> Iterator[TreeItem]:
     """Everything that the tree could show, in reading order."""
     stack = _inside(outline, None, "")[::-1]
     while stack:
@@ -112,39 +182,44 @@ def _walk(outline: Outline) -> Iterator[Item]:
             stack.extend(reversed(_inside(outline, item.line, item.below)))
 
 
-def _inside(outline: Outline, line: Line | None, stem: str) -> list[Item]:
+def _inside(outline: Outline, line: Line | None, stem: str) -> list[TreeItem]:
     """A line's modules, then one row for the operations that are its own."""
     lines = outline.children(line)
     depth = 0 if line is None else line.depth + 1
-    rows: list[Row] = []
+    rows: list[ModuleRow] = []
     if line is not None and lines:
         rows = _own_rows(line.block, line.own, len(line.members))
     elif line is None and outline.run.kind == "run":
         run = outline.run
         rows = (
-            _own_rows(run, run.own, 1) if lines else [Row(name, sums) for name, sums in outline.by_operator()]
+            _own_rows(run, run.own, 1)
+            if lines
+            else [ModuleRow(name, sums) for name, sums in outline.by_operator()]
         )
-    entries: list[tuple[Line | None, Row | None]] = [(child, None) for child in lines] + [
+    entries: list[tuple[Line | None, ModuleRow | None]] = [(child, None) for child in lines] + [
         (None, row) for row in rows
     ]
-    last = len(entries) - 1
-    found = []
-    for place, (child, row) in enumerate(entries):
-        here, below = ("", "") if line is None else ("└─ ", "   ") if place == last else ("├─ ", "│  ")
-        found.append(Item(child, row, depth, stem + here, stem + below))
-    return found
+    items = []
+    for number, (child, row) in enumerate(entries, 1):
+        corner, below = ("└─ ", "   ") if number == len(entries) else ("├─ ", "│  ")
+        if line is None:
+            corner = below = ""
+        items.append(TreeItem(child, row, depth, stem + corner, stem + below))
+    return items
 
 
-def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
+def _row(outline: Outline, item: TreeItem, *, folded: bool) -> ModuleRow:
     if item.row is not None:
-        return replace(item.row, name=item.stem + item.row.name)
+        return replace(item.row, stem=item.stem, depth=item.depth)
     line = item.line
     assert line is not None
     more = f" {AGAIN}" if line.block.again else ""
     more += " ▸" if folded and line.block.children else ""
     numel = sum(outline.parameters[number].type.numel for number in line.parameters)
-    return Row(
-        name=f"{item.stem}{line.label}{more}",
+    return ModuleRow(
+        name=f"{line.label}{more}",
+        depth=item.depth,
+        stem=item.stem,
         figures=line.sums,
         type=line.block.type if item.depth or line.label != line.block.type else "",
         output=_shape(list(line.block.outputs)) if line.block.kind != "optimizer" else "",
@@ -153,11 +228,11 @@ def _row(outline: Outline, item: Item, *, folded: bool) -> Row:
     )
 
 
-def _own_rows(block: Block, own: Sums, times: int) -> list[Row]:
+def _own_rows(block: Block, own: Sums, times: int) -> list[ModuleRow]:
     """A row that names a block's own operations: ``· add ×2, relu``."""
     ops = block.own_ops or block.own_backward_ops
     named = (name if number * times == 1 else f"{name} ×{number * times:,}" for name, number in ops.items())
-    return [Row("· " + ", ".join(named), own)] if ops else []
+    return [ModuleRow("· " + ", ".join(named), own)] if ops else []
 
 
 def _shape(types: Sequence[TensorType]) -> str:

@@ -23,8 +23,8 @@ def wall_time(meta: Mapping[str, Any]) -> str:
     """
     parts = {"record": meta.get("overhead_ns"), "compile": meta.get("compile_ns")}
     spent = [(duration(time), what) for what, time in parts.items() if time]
-    told = [f", {time}{'' if place else ' of it'} to {what}" for place, (time, what) in enumerate(spent)]
-    return duration(meta["wall_ns"]) + "".join(told)
+    texts = [f", {time}{'' if index else ' of it'} to {what}" for index, (time, what) in enumerate(spent)]
+    return duration(meta["wall_ns"]) + "".join(texts)
 
 
 def remarks(graph: Graph, meta: Mapping[str, Any]) -> list[str]:

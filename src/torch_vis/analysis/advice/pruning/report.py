@@ -25,7 +25,7 @@ from torch_vis.analysis.advice.pruning.trial import (
     PruningTrials,
     Trial,
 )
-from torch_vis.analysis.compare.numeric.side_by_side import Gap
+from torch_vis.analysis.compare.numeric.tensor_distance import Distance
 from torch_vis.analysis.gradients.nonfinite import warning
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.lower_bound import LowerBound, least, summed
@@ -91,7 +91,7 @@ class PrunedGroup(NamedTuple):
     cut: int
     share: float
     parameters: int
-    output: Gap | None
+    output: Distance | None
     problem: str
     heads: bool = False
     error: float | None = None
@@ -132,7 +132,7 @@ class PruningExperiment:
     model: torch.nn.Module
     before: ModelCost
     after: ModelCost
-    output: Gap | None
+    output: Distance | None
     outputs: int
     """How many tensors the output has."""
     output_is_zero: bool

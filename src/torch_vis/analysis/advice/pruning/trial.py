@@ -28,7 +28,7 @@ from torch_vis.analysis.advice.pruning.surgery import (
     without,
     zeroed,
 )
-from torch_vis.analysis.compare.numeric.side_by_side import Gap, gap_of
+from torch_vis.analysis.compare.numeric.tensor_distance import Distance, distance_of
 from torch_vis.analysis.gradients.nonfinite import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
@@ -56,7 +56,7 @@ class ReferenceModel:
         self.nonfinite = sum(int(mask.sum()) for mask in self._nonfinite_at if mask is not None)
         self.elements = sum(tensor.numel() for tensor in outputs)
         self.output = self._finite(outputs)
-        repeated = gap_of(self.output, self.run(model))
+        repeated = distance_of(self.output, self.run(model))
         self.why_incomparable = ""
         if not self.elements:
             self.why_incomparable = f"the output has no {'elements' if outputs else 'tensor'}"
@@ -188,11 +188,11 @@ def largest_distance(target: Sequence[torch.Tensor], outputs: Sequence[torch.Ten
 
     In one norm for all, a large tensor would hide a small one; what is rounding beside the others is left out.
     """
-    if gap_of(target, outputs) is None:
+    if distance_of(target, outputs) is None:
         return None
     sizes = [_rms(tensor) for tensor in target]
     least = max(sizes, default=0.0) * tolerance(target) / 1000
-    gaps = [gap_of([a], [b]) for a, b, size in zip(target, outputs, sizes) if size > least]
+    gaps = [distance_of([a], [b]) for a, b, size in zip(target, outputs, sizes) if size > least]
     distances = [gap.relative for gap in gaps if gap is not None]
     return max(distances) if distances else 0.0 if is_zero(outputs) else float("inf")
 
@@ -260,7 +260,7 @@ class Trial(NamedTuple):
     """
 
     model: torch.nn.Module | None
-    output: Gap | None
+    output: Distance | None
     error: float | None
     changes: tuple[AttributeChange, ...]
     problem: str
@@ -407,7 +407,7 @@ class PruningTrials:
             return _failed(problem)
         for name, module in smaller.named_modules():
             module.training = self.training.get(name, False)
-        gap = None if self.is_zero else gap_of(self.own.output, outputs)
+        gap = None if self.is_zero else distance_of(self.own.output, outputs)
         if target is None:
             return Trial(smaller, gap, None, changes, "")
         return Trial(

@@ -1,4 +1,4 @@
-"""What two runs gave back that is no tensor: numbers, words and arrays of numpy, which no operation made."""
+"""Compares the outputs of two runs that are no tensors: numbers, strings and arrays of numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.analysis.compare.numeric.tensor_distance import Gap, counted, gap_of
+from torch_vis.analysis.compare.numeric.tensor_distance import (
+    NO_DISTANCE,
+    Distance,
+    distance_of,
+    integers_as_floats,
+)
 from torch_vis.analysis.compare.outputs import is_another_container
 from torch_vis.api import Recording
 from torch_vis.capture.containers import container_items
@@ -18,25 +23,25 @@ from torch_vis.capture.containers import container_items
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
 
-APART = "not comparable"
+NOT_COMPARABLE = "not comparable"
 NOT_HELD = "not held"
 EXACT = (str, bytes, bool, type(None), torch.dtype, torch.device, Enum, set, frozenset, range)
 NUMBERS = (int, float, complex, np.number, np.ndarray, torch.Tensor)
-HEAP_TYPE = 1 << 9  # of a class's flags: written in Python
+# The flag of classes that are written in Python.
+HEAP_TYPE = 1 << 9
 MOST_LETTERS = 40
-THE_SAME = Gap(0.0, 0.0)
 
 
-class Plain(NamedTuple):
+class PythonOutputs(NamedTuple):
     """The outputs of two runs that are no tensors, by their names in the first."""
 
-    gaps: dict[str, Gap]
+    distances: dict[str, Distance]
     """Of those that both have: how far apart."""
     other: dict[str, str]
     """Those that are something else, and have no distance, in words."""
-    left_out: dict[str, list[str]]
+    uncompared: dict[str, list[str]]
     """Those that were not compared, by the reason."""
-    fractions: set[str]
+    floats: set[str]
     """Those that are floating-point numbers, or arrays of these."""
     hidden: set[str]
     """Those that are tensors, but held by an object of which only its attributes are known."""
@@ -44,48 +49,53 @@ class Plain(NamedTuple):
     @property
     def any_compared(self) -> bool:
         """Whether something was compared; that both gave back nothing does not count."""
-        return bool(self.gaps or self.other)
+        return bool(self.distances or self.other)
 
 
-def plain_outputs(a: Trace, b: Trace) -> Plain:
-    """Compare what is no tensor in what two runs gave back.
+def compare_python_outputs(a: Trace, b: Trace) -> PythonOutputs:
+    """Compare what is no tensor in the outputs of two runs.
 
     >>> import torch, torch_vis as tv
     >>> one, two = (tv.trace(lambda x: {"n": x.sum().item(), "s": s}, torch.ones(2)) for s in "ab")
-    >>> plain_outputs(one, two).gaps["output.n"].relative, plain_outputs(one, two).other
+    >>> outputs = compare_python_outputs(one, two)
+    >>> outputs.distances["output.n"].relative, outputs.other
     (0.0, {'output.s': "'a' → 'b'"})
     """
-    found = Plain({}, {}, defaultdict(list), set(), set())
-    for where, trace in (("A", a), ("B", b)):
-        if not _is_held(trace):
-            found.left_out[f"{NOT_HELD} by {where}"].append("output")
-    if found.left_out:
-        return found
-    here, there = leaves(a), leaves(b)
-    pairs = {name: name for name in here if name in there}
-    only_a, only_b = ([n for n in one if n not in pairs and one[n] is not None] for one in (here, there))
+    compared = PythonOutputs({}, {}, defaultdict(list), set(), set())
+    for run, trace in (("A", a), ("B", b)):
+        if not _has_output(trace):
+            compared.uncompared[f"{NOT_HELD} by {run}"].append("output")
+    if compared.uncompared:
+        return compared
+    leaves_a, leaves_b = leaves(a), leaves(b)
+    pairs = {name: name for name in leaves_a if name in leaves_b}
+    only_a, only_b = (
+        [name for name, item in items.items() if name not in pairs and item is not None]
+        for items in (leaves_a, leaves_b)
+    )
     if len(only_a) == len(only_b) == 1 and is_another_container(only_a[0], only_b[0]):
         pairs[only_a.pop()] = only_b.pop()
-    for where, names in (("only in A", only_a), ("only in B", only_b)):
+    for reason, names in (("only in A", only_a), ("only in B", only_b)):
         if names:
-            found.left_out[where] += names
+            compared.uncompared[reason] += names
     for name, other in pairs.items():
-        told = _compared(here[name], there[other])
-        if told is None:
-            found.left_out[APART].append(name)
-        elif isinstance(told, str):
-            found.other[name] = told
-        elif here[name] is not None:
-            found.gaps[name] = told
-            if isinstance(here[name], torch.Tensor):
-                found.hidden.add(name)
-            elif isinstance(here[name], NUMBERS) and np.asarray(here[name]).dtype.kind in "fc":
-                found.fractions.add(name)
-    return found
+        item = leaves_a[name]
+        distance = _distance(item, leaves_b[other])
+        if distance is None:
+            compared.uncompared[NOT_COMPARABLE].append(name)
+        elif isinstance(distance, str):
+            compared.other[name] = distance
+        elif item is not None:
+            compared.distances[name] = distance
+            if isinstance(item, torch.Tensor):
+                compared.hidden.add(name)
+            elif isinstance(item, NUMBERS) and np.asarray(item).dtype.kind in "fc":
+                compared.floats.add(name)
+    return compared
 
 
-def _is_held(trace: Trace) -> bool:
-    """Whether a trace has what the run gave back; a block of code gives back nothing."""
+def _has_output(trace: Trace) -> bool:
+    """Whether a trace has what the run returned; a block of code returns nothing."""
     has_outputs = any(row.kind == "output" for row in trace.graph.outcomes)
     return trace.output is not None or not has_outputs or isinstance(trace, Recording)
 
@@ -97,9 +107,9 @@ def leaves(trace: Trace) -> dict[str, Any]:
     >>> leaves(tv.trace(lambda x: (x.sum(), [None, 3]), torch.ones(2)))
     {'output.1.0': None, 'output.1.1': 3}
     """
-    found: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     stack: list[tuple[str, Any, bool]] = [("output", trace.output, False)]
-    busy: set[int] = set()
+    seen: set[int] = set()
     while stack:
         name, top, is_hidden = stack.pop()
         if isinstance(top, torch.Tensor) and not is_hidden:
@@ -107,13 +117,14 @@ def leaves(trace: Trace) -> dict[str, Any]:
         parts = [] if isinstance(top, (*EXACT, *NUMBERS)) else container_items(top)
         if not parts and _is_open(top):
             parts, is_hidden = list(vars(top).items()), True
-            found[f"{name}.class"] = type(top).__qualname__  # the same attributes may mean something else
+            # the same attributes may mean something else in another class
+            items[f"{name}.class"] = type(top).__qualname__
         if not parts:
-            found[name] = top
-        elif id(top) not in busy:
-            busy.add(id(top))
+            items[name] = top
+        elif id(top) not in seen:
+            seen.add(id(top))
             stack += [(f"{name}.{key}", part, is_hidden) for key, part in reversed(parts)]
-    return found
+    return items
 
 
 def _is_open(item: Any) -> bool:
@@ -126,53 +137,56 @@ def _is_open(item: Any) -> bool:
     )
 
 
-def _compared(one: Any, two: Any) -> Gap | str | None:
+def _distance(a: Any, b: Any) -> Distance | str | None:
     """How far apart two things are, in words where that is no number; None where they cannot be compared."""
-    one, two = (item.item() if isinstance(item, np.generic) else item for item in (one, two))
-    if one is two:
-        return THE_SAME
-    sides = [
+    a, b = (item.item() if isinstance(item, np.generic) else item for item in (a, b))
+    if a is b:
+        return NO_DISTANCE
+    kinds = [
         "exact" if isinstance(item, EXACT) else "number" if isinstance(item, NUMBERS) else ""
-        for item in (one, two)
+        for item in (a, b)
     ]
-    if "" in sides:
-        is_empty = type(one) is type(two) and isinstance(one, (list, tuple, dict)) and not one and not two
-        return THE_SAME if is_empty else None
-    if sides == ["number", "number"]:
-        return _apart(one, two)
-    if sides == ["exact", "exact"] and one == two:
-        return THE_SAME
-    return f"{_short(one)} → {_short(two)}"
+    if "" in kinds:
+        are_empty = type(a) is type(b) and isinstance(a, (list, tuple, dict)) and not a and not b
+        return NO_DISTANCE if are_empty else None
+    if kinds == ["number", "number"]:
+        return _distance_of_tensors(a, b) if isinstance(a, torch.Tensor) else _distance_of_numbers(a, b)
+    if kinds == ["exact", "exact"] and a == b:
+        return NO_DISTANCE
+    return _change(a, b)
 
 
-def _apart(one: Any, two: Any) -> Gap | str | None:
-    """How far apart numbers, arrays or tensors are."""
-    if isinstance(one, torch.Tensor) != isinstance(two, torch.Tensor):
+def _distance_of_tensors(a: torch.Tensor, b: Any) -> Distance | None:
+    if not isinstance(b, torch.Tensor):
         return None
-    if not isinstance(one, torch.Tensor):
-        one, two = np.asarray(one), np.asarray(two)
-        kinds = {one.dtype.kind, two.dtype.kind}
-        if one.shape == two.shape and ("O" not in kinds or not one.ndim) and (one == two).all():
-            return THE_SAME
-        if one.shape == () == two.shape and "O" in kinds:
-            return (
-                f"{_short(one.item())} → {_short(two.item())}"  # whole numbers too large for a type of numpy
-            )
-        if not kinds <= set("biufc"):
-            return None
-        wide = np.complex128 if "c" in kinds else np.float64
-        exact = kinds <= set("biu")
-        gap = _apart(*(torch.from_numpy(np.array(item, dtype=wide)) for item in (one, two)))
-        if (
-            exact and isinstance(gap, Gap) and not gap.relative
-        ):  # lost where they became floating-point numbers
-            return Gap(float(np.finfo(np.float64).eps), 1.0)
-        return gap
-    if one.shape == two.shape and one.dtype == two.dtype and not one.numel():
-        return THE_SAME
-    return gap_of([counted(one.detach())], [counted(two.detach())])
+    if a.shape == b.shape and a.dtype == b.dtype and not a.numel():
+        return NO_DISTANCE
+    return distance_of([integers_as_floats(a.detach())], [integers_as_floats(b.detach())])
 
 
-def _short(item: Any) -> str:
-    text = repr(item)
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+def _distance_of_numbers(a: Any, b: Any) -> Distance | str | None:
+    if isinstance(b, torch.Tensor):
+        return None
+    a, b = np.asarray(a), np.asarray(b)
+    kinds = {a.dtype.kind, b.dtype.kind}
+    if a.shape == b.shape and ("O" not in kinds or not a.ndim) and (a == b).all():
+        return NO_DISTANCE
+    # integers too large for a type of numpy
+    if a.shape == () == b.shape and "O" in kinds:
+        return _change(a.item(), b.item())
+    if not kinds <= set("biufc"):
+        return None
+    wide = np.complex128 if "c" in kinds else np.float64
+    tensors = (torch.from_numpy(np.array(item, dtype=wide)) for item in (a, b))
+    distance = _distance_of_tensors(*tensors)
+    are_integers = kinds <= set("biu")
+    # integers whose difference was lost where they became floating-point numbers
+    if are_integers and distance is not None and not distance.relative:
+        return Distance(float(np.finfo(np.float64).eps), 1.0)
+    return distance
+
+
+def _change(a: Any, b: Any) -> str:
+    texts = [repr(item) for item in (a, b)]
+    texts = [text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…" for text in texts]
+    return f"{texts[0]} → {texts[1]}"

@@ -1,22 +1,21 @@
-"""Where two runs of a model part numerically: the first operation that differs, where the gap grows, what comes out."""
+"""``compare(a, b).differences()``: where two runs of a model differ numerically, as data, tables, a chart and words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torch_vis._deprecated import Renamed, warn
 from torch_vis.analysis.compare.align import module_of
-from torch_vis.analysis.compare.numeric.attribution import CameIn, Judge
-from torch_vis.analysis.compare.numeric.isolated_replay import OF_ROUNDING
-from torch_vis.analysis.compare.numeric.paired_inputs import Pair, Readings
-from torch_vis.analysis.compare.numeric.python_outputs import APART, THE_SAME, plain_outputs
-from torch_vis.analysis.compare.numeric.side_by_side import Gaps, gaps
-from torch_vis.analysis.compare.numeric.tensor_distance import Gap
-from torch_vis.analysis.compare.outputs import MatchedResults, RunResult, match_results
+from torch_vis.analysis.compare.numeric.attribution import Attribution, InputError, local_differences
+from torch_vis.analysis.compare.numeric.paired_inputs import InputPair, PairedInputs
+from torch_vis.analysis.compare.numeric.python_outputs import NOT_COMPARABLE, compare_python_outputs
+from torch_vis.analysis.compare.numeric.side_by_side import Distances, SideBySide
+from torch_vis.analysis.compare.numeric.tensor_distance import NO_DISTANCE, OF_ROUNDING, Distance
+from torch_vis.analysis.compare.outputs import ComparedResult, MatchedResults, match_results
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
 from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
@@ -27,7 +26,7 @@ from torch_vis.graph.graph import Node, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
-from torch_vis.replay.live_args import operator
+from torch_vis.ops.schemas import Signatures
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import placed
 from torch_vis.views.text.table import Field, Listing
@@ -39,41 +38,69 @@ if TYPE_CHECKING:
     from torch_vis.analysis.compare.align import Alignment
 
 LISTINGS = {
-    "news": "Where the difference is news",
+    "origins": "Where a difference originates",
     "rewired": "Where another tensor is read",
-    "given": "Given to both, and different",
-    "all": "All that differ, in order",
+    "inputs": "Inputs, parameters and buffers that differ",
+    "all": "All operations that differ, in order",
     "results": "Results",
 }
 COMPILED = (
     "{} ran compiled code, which is one operation here, without a counterpart: only what comes out of it is compared. "
     'tv.trace(model, …, via="aot") or via="dynamo" of the model before torch.compile shows what is inside'
 )
+# Remarks on results.
+ACCUMULATED = "accumulated into what was there before"
+ZERO = "zero but for rounding"
+EXPLAINED = "rounding explains it"
+ROUNDING_ONLY = f"led by a gradient that is {ZERO}"
+# Parts of the sentence in short.
+SAME = "no difference: all that could be compared is the same in both"
+NOTHING_ELSE = "nothing else differs"
+NO_NUMBERS = "no operation has numbers to compare"
+NO_OUTPUT = "neither run gives anything back"
+MOST_ARGUMENTS = 3
+# Points of the chart that are named.
+MOST_MARKS = 12
+PROPAGATED, REWIRED, ORIGIN = "propagated", "another tensor is read", "originates here"
+INFINITE = "infinite: NaN in one run, or zero in A"
+KINDS = {PROPAGATED: COLORS[0], REWIRED: COLORS[1], ORIGIN: COLORS[3], INFINITE: COLORS[6]}
 
 
 class Difference(NamedTuple):
-    """An operation of ``a`` and its counterpart in ``b`` that made other numbers."""
+    """An operation of ``a`` and its counterpart in ``b`` that computed different numbers."""
 
     a: Node
     b: Node
     relative: float
     largest: float
-    came_in: float | None
-    """The largest relative difference among what both really read; None where that is not known."""
+    input_error: float | None
+    """The largest relative difference among the inputs that both really read; None where that is not known."""
     reads: str = ""
     """What its counterpart reads that is another tensor, or what only one of the two reads."""
 
+    @property
+    def came_in(self) -> float | None:
+        """The old name of ``input_error``."""
+        warn("Difference.came_in is now called input_error", stacklevel=2)
+        return self.input_error
 
-class Given(NamedTuple):
-    """A tensor that both runs were given, by its names in both, and how far apart it was before they ran."""
+
+class InputDifference(NamedTuple):
+    """A tensor that both runs started from, by its names in both, and how far apart it was."""
 
     name: str
     in_b: str
     role: str
-    gap: Gap
+    distance: Distance
+
+    @property
+    def gap(self) -> Distance:
+        """The old name of ``distance``."""
+        warn("InputDifference.gap is now called distance", stacklevel=2)
+        return self.distance
 
 
-class Differences(Report):
+class DifferencesReport(Report, Renamed):
     """The numerical differences of two runs, operation by operation, in the order of the first.
 
     >>> import torch, torch_vis as tv
@@ -84,8 +111,8 @@ class Differences(Report):
     >>> one = tv.trace(model, x)
     >>> with torch.no_grad():
     ...     other = torch.nn.Sequential(model[0], torch.nn.GELU(approximate="tanh"), model[2])
-    >>> found = tv.compare(one, tv.trace(other, x)).differences()
-    >>> found.first.a.name, found.first.a.path
+    >>> report = tv.compare(one, tv.trace(other, x)).differences()
+    >>> report.first.a.name, report.first.a.path
     ('gelu', '1')
     """
 
@@ -98,107 +125,38 @@ class Differences(Report):
         self.tolerance = tolerance
         self._to_b = alignment.to_b
         self.matched: MatchedResults = match_results(a.graph, b.graph, alignment.scope_to_b, alignment.wiring)
-        values = [(one.value, two.value) for one, two in self.matched.pairs]
-        self._readings = Readings(a.graph, b.graph, self._to_b)
-        self.gaps: Gaps = gaps((a.graph, a.kept), (b.graph, b.kept), self._readings, values)
-        self._judge = Judge(self._readings, self.gaps)
-        self.plain = plain_outputs(a, b)
-        self.accumulated = {
-            "A": filled_before(a.graph, a.kept),
-            "B": filled_before(b.graph, b.kept),
-        }
+        self._paired = PairedInputs(alignment.wiring)
+        run_a, run_b = (a.graph, a.kept), (b.graph, b.kept)
+        results = [(row_a.value, row_b.value) for row_a, row_b in self.matched.pairs]
+        runs = SideBySide(run_a, run_b, self._paired, results)
+        self.distances: Distances = runs.distances
+        self.local_differences = local_differences(run_a, run_b, runs)
+        self._attribution = Attribution(self._paired, runs.distances, self.local_differences)
+        self.python_outputs = compare_python_outputs(a, b)
+        self._filled_before = {"A": filled_before(*run_a), "B": filled_before(*run_b)}
 
-    @cached_property
-    def given(self) -> list[Given]:
-        """Inputs, parameters and buffers that were not the same before the runs, the largest difference first."""
-        found = []
-        for here, gap in self.gaps.given.items():
-            if gap is not None and gap.relative > 0:
-                one, two = self.a.graph.values[here], self.b.graph.values[self._readings.given[here]]
-                found.append(Given(tensor_name(one), tensor_name(two), one.role, gap))
-        infinite = float("inf")  # what was zero in A has no relative difference, and comes last
-        return sorted(
-            found,
-            key=lambda row: (row.gap.largest == infinite, row.gap.relative < infinite, row.gap.relative),
-            reverse=True,
-        )
-
-    @cached_property
-    def _all_came_in(self) -> dict[int, CameIn]:
-        return {node: self._judge.of(node) for node in np.flatnonzero(self.differing).tolist()}
-
-    def came_in(self, node: Node) -> CameIn:
-        """What came in to an operation of ``a`` that differs."""
-        return self._all_came_in[node.index]
+    # --- operations ---
 
     @cached_property
     def differing(self) -> Bools:
         """Operations that differ at all; not those that add to a gradient from before, nor what is only rounding."""
-        found = self.gaps.known & (self.gaps.relative > 0) & ~self.gaps.rounding
-        found[list(self._accumulating)] = False
-        return found
+        differing: Bools = self.distances.known & (self.distances.relative > 0) & ~self.distances.rounding
+        differing[list(self._accumulating)] = False
+        return differing
 
     @cached_property
     def rows(self) -> list[Difference]:
         """The operations that differ by more than the tolerance.
 
-        Those that add to a gradient from before the run are left out: what they made is not of this run alone. So is
-        what is zero but for rounding in both runs: what is left of it is no difference.
+        Those that add to a gradient from before the run are left out: what they computed is not of this run alone. So
+        is what is zero but for rounding in both runs: what is left of it is no difference.
         """
-        found = []
-        for node in np.flatnonzero(self.differing & (self.gaps.relative > self.tolerance)).tolist():
+        rows = []
+        for node in np.flatnonzero(self.differing & (self.distances.relative > self.tolerance)).tolist():
             pair = self.a.graph.nodes[node], self.b.graph.nodes[int(self._to_b[node])]
-            gap = float(self.gaps.relative[node]), float(self.gaps.largest[node])
-            found.append(Difference(*pair, *gap, self._all_came_in[node].largest, self._reads(node)))
-        return found
-
-    def _reads(self, node: int) -> str:
-        """In words, what the counterpart of an operation reads instead of what it reads itself."""
-        others = self._all_came_in[node].others
-        if others:
-            here, there = self._instead(others[0])
-            rest = f" and {len(others) - 1} more" if len(others) > 1 else ""
-            return (
-                f"another part of {here}" if others[0].same else f"another tensor: {there} instead of {here}"
-            ) + rest
-        alone = zip("AB", self._readings.alone(node))
-        return ", ".join(
-            f"{self.called(w, value)}, in {w} alone" for w, values in alone for value in values[:1]
-        )
-
-    def _instead(self, pair: Pair) -> tuple[str, str]:
-        """Two tensors that are read in one place, in words."""
-        here, there = self.called("A", pair.here), self.called("B", pair.there)
-        return (here, f"another part of {there}") if pair.same else (here, there)
-
-    def called(self, where: str, value: int) -> str:
-        """A tensor of one of the runs in words, and whether what made it is only there."""
-        graph = (self.a if where == "A" else self.b).graph
-        value = self._readings.sides["AB".index(where)].root[value]
-        known = self._readings.counterpart if where == "A" else self._readings.back
-        lone = graph.value_producer[value] >= 0 and value not in known
-        return tensor_name(graph.values[value]) + (f" (only in {where})" if lone else "")
-
-    @cached_property
-    def _accumulating(self) -> set[int]:
-        """The operations of ``a`` that add to what was in ``.grad`` before, or whose counterparts do."""
-        here, there = (
-            {node for row in found.values() for node in row.nodes} for found in self.accumulated.values()
-        )
-        return here | set(np.flatnonzero(np.isin(self._to_b, list(there))).tolist())
-
-    @cached_property
-    def mixed(self) -> set[str]:
-        """The gradients that hold what was there before the run, of which the run's own part is not known."""
-        unknown = [
-            {f"{name}{ENDING}" for name, row in found.items() if row.own is None}
-            for found in self.accumulated.values()
-        ]
-        return {
-            one.name
-            for one, two in self.matched.pairs
-            if one.kind == "gradient" and (one.name in unknown[0] or two.name in unknown[1])
-        }
+            distance = float(self.distances.relative[node]), float(self.distances.largest[node])
+            rows.append(Difference(*pair, *distance, self._input_errors[node].largest, self._reads(node)))
+        return rows
 
     @property
     def first(self) -> Difference | None:
@@ -206,53 +164,158 @@ class Differences(Report):
         return self.rows[0] if self.rows else None
 
     @cached_property
-    def born(self) -> list[Difference]:
-        """The operations of which the difference is news: of their own making, or ten times what came in.
+    def origins(self) -> list[Difference]:
+        """The operations where a difference originates: they differ ten times more than their inputs.
 
-        So are those that are called otherwise, if they make something else of the same numbers. What an operation makes
-        of sums that cancel is judged by the size of what it sums up. No news is what reads another tensor than its
-        counterpart (see ``rewired``), and what reads tensors that cannot be compared.
+        So do those that are called differently, if they compute something else from the same numbers. What an
+        operation makes of sums that cancel is judged by the size of what it adds up. An operation that reads another
+        tensor than its counterpart is no origin (see ``rewired``), nor is one whose inputs cannot be compared.
         """
-        return [row for row in self.rows if self.came_in(row.a).news]
+        return [row for row in self.rows if self.input_error(row.a).is_origin]
 
     @cached_property
     def rewired(self) -> list[Difference]:
         """The operations that differ because they read another tensor than their counterparts.
 
-        What is computed in another way counts if it is something else, and not only rounded otherwise, when it is
-        computed from the same: both ways are tried on what ``a`` had, so that nothing else that differs can hide it.
+        What is computed in another way counts if it is something else, and not only rounded differently, when it is
+        computed from the same: both ways are tried on the numbers of ``a``, so that no other difference can hide it.
         """
-        return [row for row in self.rows if self.came_in(row.a).rewired]
+        return [row for row in self.rows if self.input_error(row.a).rewired]
 
     def is_start(self, row: Difference) -> bool:
-        """Whether a difference begins at an operation, or comes in there from elsewhere than in the other run."""
-        return self.came_in(row.a).news or self.came_in(row.a).rewired
+        """Whether a difference originates at an operation, or enters there because it reads another tensor."""
+        error = self.input_error(row.a)
+        return error.is_origin or error.rewired
+
+    def input_error(self, node: Node) -> InputError:
+        """What came into an operation of ``a`` that differs."""
+        return self._input_errors[node.index]
 
     @cached_property
-    def results(self) -> dict[str, tuple[str, Gap]]:
-        """Outputs, gradients and changed state that both have, by the name in ``a``: the kind, and the gap."""
-        return all_results(self)
+    def _input_errors(self) -> dict[int, InputError]:
+        return {node: self._attribution.of(node) for node in np.flatnonzero(self.differing).tolist()}
+
+    @cached_property
+    def _accumulating(self) -> set[int]:
+        """The operations of ``a`` that add to what was in ``.grad`` before, or whose counterparts do."""
+        nodes_a, nodes_b = (
+            {node for row in gradients.values() for node in row.nodes}
+            for gradients in self._filled_before.values()
+        )
+        return nodes_a | set(np.flatnonzero(np.isin(self._to_b, list(nodes_b))).tolist())
+
+    # --- inputs and results ---
+
+    @cached_property
+    def input_differences(self) -> list[InputDifference]:
+        """Inputs, parameters and buffers that differed before the runs, the largest difference first."""
+        rows = []
+        for value, distance in self.distances.outside.items():
+            if distance is not None and distance.relative > 0:
+                in_a, in_b = self.a.graph.values[value], self.b.graph.values[self._paired.outside[value]]
+                rows.append(InputDifference(tensor_name(in_a), tensor_name(in_b), in_a.role, distance))
+        infinite = float("inf")
+
+        # what was zero in A has no relative difference, and comes last
+        def order(row: InputDifference) -> tuple[bool, bool, float]:
+            distance = row.distance
+            return distance.largest == infinite, distance.relative < infinite, distance.relative
+
+        return sorted(rows, key=order, reverse=True)
+
+    @cached_property
+    def results(self) -> dict[str, tuple[str, Distance]]:
+        """Outputs, gradients and changed state that both have, by the name in ``a``: the kind, and the distance."""
+        results = {}
+        for (row_a, row_b), distance in zip(self.matched.pairs, self.distances.results, strict=True):
+            if self._are_empty(row_a, row_b):
+                distance = NO_DISTANCE
+            if distance is not None:
+                results[row_a.name] = row_a.kind, distance
+        return results | {name: ("output", row) for name, row in self.python_outputs.distances.items()}
+
+    def _are_empty(self, row_a: ComparedResult, row_b: ComparedResult) -> bool:
+        """Whether two results are of one type and have no elements; where that is all there is, it is not the same."""
+        a, b = self.a.graph.values[row_a.value].type, self.b.graph.values[row_b.value].type
+        return self.any_compared and 0 in a.shape and (a.shape, a.dtype) == (b.shape, b.dtype)
 
     @property
     def any_compared(self) -> bool:
         """Whether anything was compared: numbers of an operation or a result, or an output that is no tensor."""
-        compared = any(gap is not None for gap in self.gaps.results)
-        return compared or bool(self.gaps.known.any()) or self.plain.any_compared
+        compared = any(distance is not None for distance in self.distances.results)
+        return compared or bool(self.distances.known.any()) or self.python_outputs.any_compared
+
+    @property
+    def uncompared(self) -> dict[str, list[str]]:
+        """The results that are not compared, by the reason."""
+        return self._uncompared("output", "gradient", "state")
+
+    @property
+    def uncompared_outputs(self) -> dict[str, list[str]]:
+        """The outputs among them."""
+        return self._uncompared("output")
+
+    def _uncompared(self, *kinds: str) -> dict[str, list[str]]:
+        compared = zip(self.matched.pairs, self.distances.results, strict=True)
+        rows = {
+            "only in A": self.matched.only_a,
+            "only in B": self.matched.only_b,
+            NOT_COMPARABLE: [
+                row_a
+                for (row_a, row_b), distance in compared
+                if distance is None and not self._are_empty(row_a, row_b)
+            ],
+        }
+        names = {reason: [row.name for row in left if row.kind in kinds] for reason, left in rows.items()}
+        for reason, more in self.python_outputs.uncompared.items():
+            names[reason] = [*names.get(reason, []), *more]
+        return {reason: left for reason, left in names.items() if left}
 
     @cached_property
-    def led_by_rounding(self) -> set[str]:
+    def accumulated(self) -> set[str]:
+        """The gradients that hold what was there before the run, of which the run's own part is not known."""
+        unknown_a, unknown_b = (
+            {f"{name}{ENDING}" for name, row in gradients.items() if row.own is None}
+            for gradients in self._filled_before.values()
+        )
+        return {
+            row_a.name
+            for row_a, row_b in self.matched.pairs
+            if row_a.kind == "gradient" and (row_a.name in unknown_a or row_b.name in unknown_b)
+        }
+
+    @cached_property
+    def rounding_only(self) -> set[str]:
         """The states that an optimizer changed by a gradient that is zero but for rounding in both runs."""
-        zero = {name.removesuffix(ENDING) for name, (_, gap) in self.results.items() if gap.zero_in == "AB"}
-        states = [name for name, (kind, gap) in self.results.items() if kind == "state" and gap.relative]
-        inner = {name: ".".join(name.split(".")[1:-1]) for name in states}  # of Adam.fc.bias.exp_avg, fc.bias
-        return {name for name in states if name in zero or inner[name] in zero}
+        zero = {name.removesuffix(ENDING) for name, (_, row) in self.results.items() if row.zero_in == "AB"}
+        states = [name for name, (kind, row) in self.results.items() if kind == "state" and row.relative]
+        # of Adam.fc.bias.exp_avg, fc.bias
+        parameters = {name: ".".join(name.split(".")[1:-1]) for name in states}
+        return {name for name in states if name in zero or parameters[name] in zero}
+
+    def ulps(self, name: str) -> float:
+        """By how many times the rounding of what it was computed from a result differs."""
+        return self._ulps[name]
+
+    @cached_property
+    def _ulps(self) -> dict[str, float]:
+        pairs = zip(self.matched.pairs, self.distances.rounding_errors, strict=True)
+        errors = {row.name: error for (row, _), error in pairs}
+        # of a number that is no tensor it is not known: that of the others at most
+        errors |= dict.fromkeys(self.python_outputs.floats, max(errors.values(), default=0.0))
+        ulps = {}
+        for name, (_, distance) in self.results.items():
+            error = errors.get(name, 0.0)
+            infinite = float("inf") if distance.relative else 0.0
+            ulps[name] = distance.relative / error if error else infinite
+        return ulps
 
     @property
     def same(self) -> bool:
         """Whether all outputs were compared, and nothing that both have differs by more than the tolerance.
 
         Outputs that are no tensors count as well: numbers by the tolerance, all else must be equal.
-        What is zero but for rounding, or led by that, does not count.
+        What is zero but for rounding, or follows from that, does not count.
 
         >>> import torch, torch_vis as tv
         >>> x, model = torch.ones(2, 3), torch.nn.Linear(3, 1)
@@ -260,29 +323,16 @@ class Differences(Report):
         >>> [tv.compare(one, two).differences(tolerance=tolerance).same for tolerance in (0, 0.1)]
         [False, True]
         """
-        without = self.mixed | self.led_by_rounding
-        gaps = [gap for name, (_, gap) in self.results.items() if not gap.rounding and name not in without]
-        gaps += [row.gap for row in self.given]
-        compared = self.any_compared and not self.outputs_left_out and not self.plain.other
-        return compared and not self.rows and all(gap.relative <= self.tolerance for gap in gaps)
+        distances = [*self._meaningful_results().values(), *(row.distance for row in self.input_differences)]
+        compared = self.any_compared and not self.uncompared_outputs and not self.python_outputs.other
+        return compared and not self.rows and all(row.relative <= self.tolerance for row in distances)
 
-    def rounds(self, name: str) -> float:
-        """By how many times the rounding of what it was computed from a result differs."""
-        return self._rounds[name]
-
-    @cached_property
-    def _rounds(self) -> dict[str, float]:
-        return all_rounds(self)
-
-    @property
-    def left_out(self) -> dict[str, list[str]]:
-        """The results that are not compared, by the reason."""
-        return not_compared(self, "output", "gradient", "state")
-
-    @property
-    def outputs_left_out(self) -> dict[str, list[str]]:
-        """The outputs among them."""
-        return not_compared(self, "output")
+    def _meaningful_results(self) -> dict[str, Distance]:
+        """The results whose difference says something."""
+        without = self.accumulated | self.rounding_only
+        return {
+            name: row for name, (_, row) in self.results.items() if not row.rounding and name not in without
+        }
 
     @cached_property
     def compiled(self) -> list[str]:
@@ -293,430 +343,385 @@ class Differences(Report):
             if any(call.op == "torch_vis::compiled" for call in trace.graph.calls)
         ]
 
+    # --- the report ---
+
     def facts(self) -> dict[str, str]:
-        compared = int(self.gaps.known.sum())
-        found = {"in short": in_short(self)}
+        compared = int(self.distances.known.sum())
+        facts = {"in short": self.in_short()}
         if self.first is not None:
             site = line_to_mend(self.first.a)
             line = f", {site.short}" if site else ""
-            found["first"] = f"{named(self.first.a)}: {told(self.first)}{line}"
-        if self.given:
-            worst_given = self.given[0]
-            found["given"] = (
-                f"{many(len(self.given), 'tensor')} not the same before the runs: at most "
-                f"{told(worst_given.gap)}, in {worst_given.name}"
+            facts["first"] = f"{named(self.first.a)}: {distance_text(self.first)}{line}"
+        if self.input_differences:
+            largest = self.input_differences[0]
+            facts["inputs"] = (
+                f"{many(len(self.input_differences), 'tensor')} not the same before the runs: at most "
+                f"{distance_text(largest.distance)}, in {largest.name}"
             )
-        found |= {
-            kind: text for kind in ("output", "gradient", "state") if (text := told_of_kind(self, kind))
+        facts |= {
+            kind: text for kind in ("output", "gradient", "state") if (text := self._results_text(kind))
         }
-        if self.plain.other:
-            found["other outputs"] = and_more([f"{name}: {told}" for name, told in self.plain.other.items()])
-        for reason, names in self.left_out.items():
-            found[f"results {reason}"] = and_more(names)
-        found["differ"] = (
-            many(len(self.rows), "operation")
-            + (f" by more than {self.tolerance:g}" if self.tolerance else "")
-            if compared
-            else NO_NUMBERS
-        )
-        found["compared"] = (
+        other = self.python_outputs.other
+        if other:
+            facts["other outputs"] = and_more([f"{name}: {text}" for name, text in other.items()])
+        for reason, names in self.uncompared.items():
+            facts[f"results {reason}"] = and_more(names)
+        tolerance = f" by more than {self.tolerance:g}" if self.tolerance else ""
+        facts["differ"] = many(len(self.rows), "operation") + tolerance if compared else NO_NUMBERS
+        facts["compared"] = (
             f"{compared:,} of {many(len(self.a.graph), 'operation')}, {many(len(self.results), 'result')}"
         )
-        return found
+        return facts
 
     def listings(self) -> list[Listing]:
         figure = "{:.3g}".format
-        gap = (Field("relative", "relative", figure), Field("largest", "largest", figure))
-        operations = (
-            Field("a", "operation"),
-            Field("line", "line"),
-            *gap,
-            Field("came_in", "came in", figure),
-            Field("reads", "reads"),
-        )
-        rewired = (*operations[:3], operations[4], Field("reads_a", "A reads"), Field("reads_b", "B reads"))
-        given = (Field("name", "given"), Field("role", "role"), *gap)
+        distance = (Field("relative", "relative", figure), Field("largest", "largest", figure))
+        operation = (Field("a", "operation"), Field("line", "line"))
+        input_error = Field("input_error", "input error", figure)
+        operations = (*operation, *distance, input_error, Field("reads", "reads"))
+        reads = Field("reads_a", "A reads"), Field("reads_b", "B reads")
+        inputs = (Field("name", "tensor"), Field("role", "role"), *distance)
+        input_rows = [(row.name, row.role, *row.distance[:2]) for row in self.input_differences]
         return [
-            Listing(LISTINGS["news"], operations, [_row(row) for row in self.born], most=15),
-            Listing(LISTINGS["rewired"], rewired, [self._rewired_row(row) for row in self.rewired], most=15),
+            Listing(LISTINGS["origins"], operations, [_row(row) for row in self.origins], most=15),
             Listing(
-                LISTINGS["given"], given, [(row.name, row.role, *row.gap[:2]) for row in self.given], most=10
+                LISTINGS["rewired"],
+                (*operation, distance[0], input_error, *reads),
+                [self._rewired_row(row) for row in self.rewired],
+                most=15,
             ),
+            Listing(LISTINGS["inputs"], inputs, input_rows, most=10),
             Listing(LISTINGS["all"], operations, [_row(row) for row in self.rows], most=10),
-            result_listing(self, LISTINGS["results"], gap),
+            self._result_listing(distance),
         ]
 
     def _rewired_row(self, row: Difference) -> tuple[str, str | None, float, float | None, str, str]:
-        name, line, relative, _, came_in, _ = _row(row)
-        return name, line, relative, came_in, *self._instead(self.came_in(row.a).others[0])
+        name, line, relative, _, input_error, _ = _row(row)
+        return name, line, relative, input_error, *self._tensors(self.input_error(row.a).others[0])
+
+    def _result_listing(self, distance: tuple[Field, Field]) -> Listing:
+        """All results that both runs have, the largest difference first, those of which that says nothing last."""
+        other = {row_a.name: row_b.name for row_a, row_b in self.matched.pairs if row_a.name != row_b.name}
+        renamed = (Field("in_b", "in B"),) if other else ()
+        fields = (
+            Field("name", "result"),
+            *renamed,
+            Field("kind", "kind"),
+            *distance,
+            Field("remark", "remark"),
+        )
+        meaningful = self._meaningful_results()
+        ordered = sorted(
+            self.results.items(), key=lambda row: (row[0] not in meaningful, -row[1][1].relative)
+        )
+        rows = [
+            (name, *((other.get(name),) if other else ()), kind, *row[:2], self._remark(name, kind, row))
+            for name, (kind, row) in ordered
+        ]
+        return Listing(LISTINGS["results"], fields, rows, most=15)
+
+    def _remark(self, name: str, kind: str, distance: Distance) -> str | None:
+        if kind == "gradient" and name in self.accumulated:
+            return ACCUMULATED
+        if name in self.rounding_only:
+            return ROUNDING_ONLY
+        if distance.rounding:
+            return ZERO if distance.zero_in else EXPLAINED
+        return f"{ZERO} in {distance.zero_in}" if distance.zero_in else None
 
     def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:
-        """The rows of a listing as a pandas ``DataFrame``: those that differ by default, ``"news"``, ``"rewired"``, …
+        """The rows of a listing as a pandas ``DataFrame``: operations that differ, or ``"origins"``, ``"rewired"``, …
 
         >>> import torch, torch_vis as tv
         >>> x, model = torch.ones(2, 3), torch.nn.Linear(3, 1)
-        >>> found = tv.compare(tv.trace(model, x), tv.trace(model, 2 * x)).differences()
-        >>> list(found.to_pandas().a), list(found.to_pandas("results").name)
+        >>> report = tv.compare(tv.trace(model, x), tv.trace(model, 2 * x)).differences()
+        >>> list(report.to_pandas().a), list(report.to_pandas("results").name)
         (['addmm'], ['output'])
         """
-        name = "all" if listing is None else listing
+        old = {"news": "origins", "given": "inputs"}
+        name = "all" if listing is None else old.get(listing, listing)
         return super().to_pandas(LISTINGS.get(name, name))
 
     def notes(self) -> list[str]:
-        noise = bool(self.gaps.rounding.any()) or any(gap.rounding for _, gap in self.results.values())
-        missing = len(self.a.graph) - int(self.gaps.known.sum())
-        filled = {where: found for where, found in self.accumulated.items() if found}
-        apart = f"results {APART}: of another shape, or without plain numbers"
-        return [
-            *([COMPILED.format(" and ".join(self.compiled))] if self.compiled else []),
-            *([apart] if APART in self.left_out else []),
-            *(accumulation_note(found, f" of {where}") for where, found in filled.items()),
-            f"relative: the norm of the difference over the norm in A; {many(missing, 'operation')} without numbers to "
-            "compare (views, integers, no counterpart, another shape)",
-            *(
-                [
-                    f"{ZERO}: a sum that cancels, judged by the size of its summands, and what is made of it; where "
-                    "that is so in both runs, what is left of it is no difference, is not counted, and is not drawn"
-                ]
-                if noise
-                else []
-            ),
+        has_rounding = bool(self.distances.rounding.any()) or any(
+            distance.rounding for _, distance in self.results.values()
+        )
+        missing = len(self.a.graph) - int(self.distances.known.sum())
+        notes = []
+        if self.compiled:
+            notes.append(COMPILED.format(" and ".join(self.compiled)))
+        if NOT_COMPARABLE in self.uncompared:
+            notes.append(f"results {NOT_COMPARABLE}: of another shape, or without plain numbers")
+        notes += [
+            accumulation_note(gradients, f" of {where}")
+            for where, gradients in self._filled_before.items()
+            if gradients
         ]
+        notes.append(
+            f"relative: the norm of the difference over the norm in A; {many(missing, 'operation')} without numbers to "
+            "compare (views, integers, no counterpart, another shape)"
+        )
+        if has_rounding:
+            notes.append(
+                f"{ZERO}: a sum that cancels, judged by the size of its summands, and what is made of it; where "
+                "that is so in both runs, what is left of it is no difference, is not counted, and is not drawn"
+            )
+        return notes
 
     def charts(self) -> dict[str, Chart]:
-        shown = np.flatnonzero(self.differing).tolist()
-        return {"operations": chart(self, shown)} if shown else {}
+        """The differences as points along the first run; those that are infinitely far stand at the edge."""
+        nodes = np.flatnonzero(self.differing).tolist()
+        if not nodes:
+            return {}
+        heights = self.distances.relative[nodes].tolist()
+        edge = 10 * max((height for height in heights if math.isfinite(height)), default=0.1)
+        kinds: dict[str, list[int]] = {name: [] for name in KINDS}
+        for node, height in zip(nodes, heights, strict=True):
+            error = self._input_errors[node]
+            kind = ORIGIN if error.is_origin else REWIRED if error.rewired else PROPAGATED
+            kinds[kind if math.isfinite(height) else INFINITE].append(node)
+        series = [self._series(name, members, edge) for name, members in kinds.items() if members]
+        axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
+        return {"operations": Chart("points", "Numerical differences along the run", *axes, series)}
+
+    def _series(self, name: str, nodes: list[int], edge: float) -> Series:
+        first = -1 if self.first is None else self.first.a.index
+        marked = {row.a.index for row in [*self.origins[:MOST_MARKS], *self.rewired[:MOST_MARKS]]} | {first}
+        rows = [self.a.graph.nodes[node] for node in nodes]
+        marks = [
+            ("first: " if row.index == first else "") + named(row, 40) if row.index in marked else ""
+            for row in rows
+        ]
+        heights = [min(float(self.distances.relative[node]), edge) for node in nodes]
+        return Series(name, nodes, heights, [named(row) for row in rows], marks=marks, color=KINDS[name])
+
+    # --- in words ---
+
+    def _reads(self, node: int) -> str:
+        """What the counterpart of an operation reads instead of what it reads itself."""
+        others = self._input_errors[node].others
+        if others:
+            in_a, in_b = self._tensors(others[0])
+            rest = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            if others[0].same:
+                return f"another part of {in_a}{rest}"
+            return f"another tensor: {in_b} instead of {in_a}{rest}"
+        unpaired = zip("AB", self._paired.unpaired(node))
+        return ", ".join(
+            f"{self.tensor_text(run, value)}, in {run} alone"
+            for run, values in unpaired
+            for value in values[:1]
+        )
+
+    def _tensors(self, pair: InputPair) -> tuple[str, str]:
+        """Two tensors that are read in one place."""
+        in_a, in_b = self.tensor_text("A", pair.a), self.tensor_text("B", pair.b)
+        return (in_a, f"another part of {in_b}") if pair.same else (in_a, in_b)
+
+    def tensor_text(self, run: str, value: int) -> str:
+        """A tensor of one of the runs, and whether what computed it is only there."""
+        paired, is_a = self._paired, run == "A"
+        graph = (self.a if is_a else self.b).graph
+        value = (paired.values_a if is_a else paired.values_b).root[value]
+        counterpart = (paired.value_to_b if is_a else paired.value_to_a)[value]
+        is_alone = graph.value_producer[value] >= 0 and counterpart < 0
+        return tensor_name(graph.values[value]) + (f" (only in {run})" if is_alone else "")
+
+    def _results_text(self, kind: str) -> str:
+        """The results of a kind: the one that differs most of those of which that can be said."""
+        of_kind = {name: row for name, (what, row) in self.results.items() if what == kind}
+        if not of_kind:
+            return ""
+        own = {n: row for n, row in of_kind.items() if kind != "gradient" or n not in self.accumulated}
+        if not own:
+            return f"{ACCUMULATED}, in {and_more(list(of_kind))}"
+        rounding_only = [name for name in own if name in self.rounding_only]
+        nonzero = {n: row for n, row in own.items() if row.zero_in != "AB" and n not in rounding_only}
+        parts = []
+        if nonzero:
+            worst = max(nonzero, key=lambda name: (not nonzero[name].rounding, nonzero[name].relative))
+            remark = f": {EXPLAINED}" if nonzero[worst].rounding else ""
+            text = f"{at_most(nonzero[worst])}, in {worst}{remark}"
+            parts.append(text if nonzero[worst].relative else "the same")
+        for where, runs in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
+            zero = [name for name, row in own.items() if row.zero_in == where]
+            parts += [f"{ZERO} in {runs}: {and_more(zero, 2)}"] if zero else []
+        if rounding_only:
+            parts.append(f"{ROUNDING_ONLY}: {and_more(rounding_only, 2)}")
+        return "; ".join(parts)
+
+    def in_short(self) -> str:
+        """What to look at, in a sentence."""
+        uncompared = self.uncompared_outputs
+        other = self.python_outputs.other
+        has_outputs = any(kind == "output" for kind, _ in self.results.values()) or bool(other)
+        if not self.any_compared:
+            no_output = "" if uncompared or has_outputs else f"; {NO_OUTPUT}"
+            return f"nothing could be compared: {NO_NUMBERS}, and no result has{no_output}"
+        differs, text = self._what_differs()
+        if other:
+            outputs = [f"{name} ({change})" for name, change in other.items()]
+            is_other = f"{and_more(outputs, 3)} {'is' if len(outputs) == 1 else 'are'} something else"
+            text = is_other + (f"; {text}" if differs else "")
+        if not uncompared:
+            return (text or SAME) + ("" if has_outputs else f"; {NO_OUTPUT}")
+        names = "; ".join(f"{and_more(names, 3)} ({reason})" for reason, names in uncompared.items())
+        if has_outputs:
+            return f"{text or 'no difference in what could be compared'}; not compared: {names}"
+        if text:
+            return f"{text}; no output could be compared"
+        return f"no output could be compared: {names}; {NOTHING_ELSE}"
+
+    def _what_differs(self) -> tuple[bool, str]:
+        """Whether what could be compared differs by more than rounding, and where; no text where it is the same."""
+        results = self._meaningful_results()
+        worst = max(results, key=lambda name: results[name].relative, default="")
+        results_differ = bool(worst and results[worst].relative)
+        if not self.rows and not results_differ:
+            has_rounding = any(row.relative for _, row in self.results.values())
+            return False, f"{SAME}, but for what is nothing but rounding" if has_rounding else ""
+        by = f"{at_most(results[worst])}, in {worst}" if worst else ""
+        ulps = max((self.ulps(name) for name in results), default=0.0)
+        if results_differ and ulps <= OF_ROUNDING:
+            return True, (
+                f"no more than rounding: results differ by {by} ({ulps:.2g} times the rounding of a single step)"
+            )
+        if self.compiled and results_differ:
+            inside = self._inside_compiled()
+            return True, self._inputs_differ() or f"what the compiled code gave differs: {by}; {inside}"
+        start = next((row for row in self.rows if self.is_start(row)), self.first)
+        if start is not None:
+            return True, self._where_it_starts(start) + self._first_nonfinite(start)
+        if self.tolerance:
+            return (
+                True,
+                f"nothing that both runs do differs by more than {self.tolerance:g}; results differ by {by}",
+            )
+        return True, self._inputs_differ() or (
+            f"results differ by {by}, but nothing that both runs do: look at what only one of them does"
+            + self._producers_of_result(worst)
+        )
+
+    def _producers_of_result(self, name: str) -> str:
+        """What computes a result in both runs, if that is not the same."""
+        if name in self.python_outputs.distances:
+            is_tensor = name in self.python_outputs.hidden
+            return (
+                "" if is_tensor else f"; {name} is no tensor, and what is computed outside torch is not seen"
+            )
+        row_a, row_b = next(pair for pair in self.matched.pairs if pair[0].name == name)
+        in_a, in_b = self.tensor_text("A", row_a.value), self.tensor_text("B", row_b.value)
+        return f" ({in_b} instead of {in_a})" if in_a != in_b else ""
+
+    def _inside_compiled(self) -> str:
+        """What may be the matter inside compiled code."""
+        if any(((trace.graph.node_flags & Flag.RANDOM) != 0).any() for trace in (self.a, self.b)):
+            return "it draws random numbers of its own (dropout), so that only model.eval() can be compared"
+        return "what is inside it cannot be compared"
+
+    def _inputs_differ(self) -> str:
+        if not self.input_differences:
+            return ""
+        propagated = all(row.input_error is not None for row in self.rows)
+        also = ", and operations propagate that" if propagated else ""
+        return f"the runs start from different inputs or weights, {self._largest_input()}{also}"
+
+    def _largest_input(self) -> str:
+        largest = self.input_differences[0]
+        return f"most of all {largest.name} ({distance_text(largest.distance)})"
+
+    def _first_nonfinite(self, start: Difference) -> str:
+        """Where one run alone first computed NaN or infinity, unless that is where it starts."""
+        row = next((row for row in self.rows if row.largest == float("inf")), start)
+        return "" if row is start else f"; {named(row.a)} is the first to give {distance_text(row)}"
+
+    def _where_it_starts(self, row: Difference) -> str:
+        if not self.is_start(row):
+            read = "cannot be compared" if row.input_error is None else f"differs by {row.input_error:.3g}"
+            first = f"{named(row.a)} is the first to differ ({distance_text(row)}); what it reads {read}"
+            return self._inputs_differ() or first
+        is_first = "is the first to differ" if row is self.first else "differs"
+        too = (
+            f"; what the runs were given differs too, {self._largest_input()}"
+            if self.input_differences
+            else ""
+        )
+        return self._why_it_starts(row, f"{named(row.a)} {is_first}") + too
+
+    def _why_it_starts(self, row: Difference, differs: str) -> str:
+        error = self.input_error(row.a)
+        if error.rewired:
+            return f"the runs part at {named(row.a)}, which reads {row.reads}"
+        if "random" in row.a.flags:
+            return (
+                f"{named(row.a)} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
+            )
+        arguments = changed_arguments(row.a.call, row.b.call)
+        if arguments:
+            return f"{differs} ({distance_text(row)}): it is called differently, {arguments}"
+        also = "" if error.others else "also "
+        read = "is the same" if not row.input_error else f"differs by {row.input_error:.3g} only"
+        reads = f"; it {also}reads {row.reads}" if row.reads else ""
+        return f"{differs} ({distance_text(row)}), though what it reads {read}{reads}"
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:
     site = line_to_mend(row.a)
     line = site.short if site else None
-    return named(row.a), line, row.relative, row.largest, row.came_in, row.reads or None
-
-
-MOST_ARGUMENTS = 3
-SAME = "no difference: all that could be compared is the same in both"
-NOT_ELSE = "nothing else differs"
-NO_NUMBERS = "no operation has numbers to compare"
-NO_OUTPUT = "neither run gives anything back"
+    return named(row.a), line, row.relative, row.largest, row.input_error, row.reads or None
 
 
 def named(node: Node, most: int = 1000) -> str:
-    """An operation and where it stands, in about so many letters."""
+    """An operation and its module, in about so many letters."""
     return placed(node.name, module_of(node), most) + (f" ({node.phase})" if node.phase != "forward" else "")
 
 
 def tensor_name(value: Value) -> str:
-    """A tensor by its own name, or by the operation that made it."""
+    """A tensor by its own name, or by the operation that computed it."""
     if value.producer is not None:
         return named(value.producer)
     return value.name or f"{value.type} from outside"
 
 
-def told(gap: Gap | Difference) -> str:
-    """A difference in words.
+def distance_text(distance: Distance | Difference) -> str:
+    """A distance in words.
 
-    >>> told(Gap(0.25, 1.0)), told(Gap(float("inf"), 2.0))
+    >>> distance_text(Distance(0.25, 1.0)), distance_text(Distance(float("inf"), 2.0))
     ('0.25 relative', '2 from zero')
     """
-    if gap.relative < float("inf"):
-        return f"{gap.relative:.3g} relative"
-    return (
-        f"{gap.largest:.3g} from zero" if gap.largest < float("inf") else "NaN or infinity in one run alone"
-    )
+    if distance.relative < float("inf"):
+        return f"{distance.relative:.3g} relative"
+    if distance.largest < float("inf"):
+        return f"{distance.largest:.3g} from zero"
+    return "NaN or infinity in one run alone"
 
 
-def at_most(gap: Gap | Difference) -> str:
-    """The largest of some differences in words."""
-    return f"at most {told(gap)}" if gap.largest < float("inf") else told(gap)
+def at_most(distance: Distance | Difference) -> str:
+    """The largest of some distances in words."""
+    text = distance_text(distance)
+    return f"at most {text}" if distance.largest < float("inf") else text
 
 
-def called_otherwise(one: Call, two: Call) -> str:
+def changed_arguments(call_a: Call, call_b: Call) -> str:
     """The arguments in which two calls differ, but for which tensors they take.
 
-    >>> called_otherwise(Call("aten::gelu", (Slot(0),), ()), Call("aten::gelu", (Slot(0),), (("approximate", "tanh"),)))
+    >>> plain = Call("aten::gelu", (Slot(0),), ())
+    >>> changed_arguments(plain, Call("aten::gelu", (Slot(0),), (("approximate", "tanh"),)))
     "approximate: none → 'tanh'"
     """
-    if one.op != two.op:
-        return f"{one.op} → {two.op}"
-    here, there = _by_name(one), _by_name(two)
-    found = [
-        f"{name}: {_shown(here.get(name))} → {_shown(there.get(name))}"
-        for name in dict.fromkeys([*here, *there])
-        if _shown(here.get(name)) != _shown(there.get(name))
+    if call_a.op != call_b.op:
+        return f"{call_a.op} → {call_b.op}"
+    signatures = Signatures()
+    args_a, args_b = dict(signatures.arguments(call_a)), dict(signatures.arguments(call_b))
+    texts = [
+        f"{name}: {_argument_text(args_a.get(name))} → {_argument_text(args_b.get(name))}"
+        for name in dict.fromkeys([*args_a, *args_b])
+        if _argument_text(args_a.get(name)) != _argument_text(args_b.get(name))
     ]
-    return and_more(found, MOST_ARGUMENTS)
+    return and_more(texts, MOST_ARGUMENTS)
 
 
-def _by_name(call: Call) -> dict[str, Any]:
-    names: list[str] = []
-    try:
-        schema: Any = operator(call.op)
-        names = [argument.name for argument in schema._schema.arguments]
-    except AttributeError:  # an operator that is not registered here, or has no schema
-        pass
-    args = {
-        names[place] if place < len(names) else f"argument {place}": arg
-        for place, arg in enumerate(call.args)
-    }
-    return {**args, **dict(call.kwargs)}
-
-
-def _shown(item: Any) -> str:
-    if isinstance(item, Slot):
+def _argument_text(argument: Any) -> str:
+    if isinstance(argument, Slot):
         return "a tensor"
-    return "none" if item is None else Call("", (item,), ()).format()[1:-1]
-
-
-def in_short(found: Differences) -> str:
-    """What to look at, in a sentence."""
-    missing = found.outputs_left_out
-    has_outputs = any(kind == "output" for kind, _ in found.results.values()) or bool(found.plain.other)
-    if not found.any_compared:
-        no_output = "" if missing or has_outputs else f"; {NO_OUTPUT}"
-        return f"nothing could be compared: {NO_NUMBERS}, and no result has{no_output}"
-    told = _what_differs(found)
-    if found.plain.other:
-        told = _other_outputs(found) + (f"; {told}" if told and not told.startswith(SAME) else "")
-    if not missing:
-        return (told or SAME) + ("" if has_outputs else f"; {NO_OUTPUT}")
-    names = "; ".join(f"{and_more(names, 3)} ({reason})" for reason, names in missing.items())
-    if has_outputs:
-        return (
-            f"{told}; not compared: {names}"
-            if told
-            else f"no difference in what could be compared; not compared: {names}"
-        )
-    return (
-        f"{told}; no output could be compared"
-        if told
-        else f"no output could be compared: {names}; {NOT_ELSE}"
-    )
-
-
-def _other_outputs(found: Differences) -> str:
-    """The outputs that are no numbers, and something else in both."""
-    told = [f"{name} ({words})" for name, words in found.plain.other.items()]
-    return f"{and_more(told, 3)} {'is' if len(told) == 1 else 'are'} something else"
-
-
-def _what_differs(found: Differences) -> str:
-    """The same of what could be compared; nothing where that is the same."""
-    without = found.mixed | found.led_by_rounding
-    results = {
-        name: gap for name, (_, gap) in found.results.items() if not gap.rounding and name not in without
-    }
-    worst = max(results, key=lambda name: results[name].relative, default="")
-    if not found.rows and not (worst and results[worst].relative):
-        return f"{SAME}, but for what is nothing but rounding" if _only_rounds(found) else ""
-    off = f"{at_most(results[worst])}, in {worst}" if worst else ""
-    if worst and results[worst].relative and all(found.rounds(name) <= OF_ROUNDING for name in results):
-        times = max(found.rounds(name) for name in results)
-        return f"no more than rounding: results differ by {off} ({times:.2g} times the rounding of a single step)"
-    if found.compiled and worst and results[worst].relative:
-        return _given(found) or f"what the compiled code gave differs: {off}; {_inside(found)}"
-    start = next((row for row in found.rows if found.is_start(row)), found.first)
-    if start is not None:
-        return _where_it_starts(found, start) + _not_a_number(found, start)
-    if found.tolerance:
-        return f"nothing that both runs do differs by more than {found.tolerance:g}; results differ by {off}"
-    return _given(found) or (
-        f"results differ by {off}, but nothing that both runs do: look at what only one of them does"
-        + _made_by_another(found, worst)
-    )
-
-
-def _made_by_another(found: Differences, name: str) -> str:
-    """What gives a result in both runs, if that is not the same."""
-    if name in found.plain.gaps:
-        is_tensor = name in found.plain.hidden
-        return "" if is_tensor else f"; {name} is no tensor, and what is computed outside torch is not seen"
-    one, two = next(pair for pair in found.matched.pairs if pair[0].name == name)
-    here, there = found.called("A", one.value), found.called("B", two.value)
-    return f" ({there} instead of {here})" if here != there else ""
-
-
-def _only_rounds(found: Differences) -> bool:
-    return any(gap.relative for _, gap in found.results.values())
-
-
-def _inside(found: Differences) -> str:
-    """What may be the matter inside compiled code."""
-    if any(((trace.graph.node_flags & Flag.RANDOM) != 0).any() for trace in (found.a, found.b)):
-        return "it draws random numbers of its own (dropout), so that only model.eval() can be compared"
-    return "what is inside it cannot be compared"
-
-
-def _given(found: Differences) -> str:
-    if not found.given:
-        return ""
-    handed_on = ", and operations hand that on" if all(row.came_in is not None for row in found.rows) else ""
-    return f"what the runs were given differs, {_most_of_all(found)}{handed_on}"
-
-
-def _most_of_all(found: Differences) -> str:
-    first = found.given[0]
-    return f"most of all {first.name} ({told(first.gap)})"
-
-
-def _not_a_number(found: Differences, start: Difference) -> str:
-    """Where one run alone first made what is no number, unless that is where it starts."""
-    row = next((row for row in found.rows if row.largest == float("inf")), start)
-    return "" if row is start else f"; {named(row.a)} is the first to give {told(row)}"
-
-
-def _where_it_starts(found: Differences, row: Difference) -> str:
-    if not found.is_start(row):
-        read = "cannot be compared" if row.came_in is None else f"differs by {row.came_in:.3g}"
-        return _given(found) or f"{named(row.a)} is the first to differ ({told(row)}); what it reads {read}"
-    is_first = "is the first to differ" if row is found.first else "differs"
-    too = f"; what the runs were given differs too, {_most_of_all(found)}" if found.given else ""
-    return _why_here(found, row, f"{named(row.a)} {is_first}") + too
-
-
-def _why_here(found: Differences, row: Difference, differs: str) -> str:
-    """What is the matter with an operation where a difference starts."""
-    if found.came_in(row.a).rewired:
-        return f"the runs part at {named(row.a)}, which reads {row.reads}"
-    if "random" in row.a.flags:
-        return f"{named(row.a)} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
-    otherwise = called_otherwise(row.a.call, row.b.call)
-    if otherwise:
-        return f"{differs} ({told(row)}): it is called otherwise, {otherwise}"
-    also = "" if found.came_in(row.a).others else "also "
-    read = "is the same" if not row.came_in else f"differs by {row.came_in:.3g} only"
-    return f"{differs} ({told(row)}), though what it reads {read}" + (
-        f"; it {also}reads {row.reads}" if row.reads else ""
-    )
-
-
-MIXED = "accumulated into what was there before"
-ZERO = "zero but for rounding"
-EXPLAINED = "rounding explains it"
-LED = f"led by a gradient that is {ZERO}"
-
-
-def told_of_kind(found: Differences, kind: str) -> str:
-    """The results of a kind in words: the one that differs most of those of which that can be said."""
-    all_of = {name: gap for name, (what, gap) in found.results.items() if what == kind}
-    of_run = {name: gap for name, gap in all_of.items() if kind != "gradient" or name not in found.mixed}
-    led = [name for name in of_run if name in found.led_by_rounding]
-    of_kind = {name: gap for name, gap in of_run.items() if gap.zero_in != "AB" and name not in led}
-    if not all_of:
-        return ""
-    if not of_run:
-        return f"{MIXED}, in {and_more(list(all_of))}"
-    parts = []
-    if of_kind:
-        worst = max(of_kind, key=lambda name: (not of_kind[name].rounding, of_kind[name].relative))
-        remark = f": {EXPLAINED}" if of_kind[worst].rounding else ""
-        parts.append(
-            f"{at_most(of_kind[worst])}, in {worst}{remark}" if of_kind[worst].relative else "the same"
-        )
-    for where, run in (("A", "A alone"), ("B", "B alone"), ("AB", "both")):
-        zero = [name for name, gap in of_run.items() if gap.zero_in == where]
-        parts += [f"{ZERO} in {run}: {and_more(zero, 2)}"] if zero else []
-    return "; ".join([*parts, *([f"{LED}: {and_more(led, 2)}"] if led else [])])
-
-
-def result_listing(found: Differences, title: str, gap: Sequence[Field]) -> Listing:
-    """All results that both runs have, those that differ most first, those of which that says nothing last."""
-    other = {one.name: two.name for one, two in found.matched.pairs if one.name != two.name}
-    renamed = (Field("in_b", "in B"),) if other else ()
-    fields = (Field("name", "result"), *renamed, Field("kind", "kind"), *gap, Field("remark", "remark"))
-    quiet = found.mixed | found.led_by_rounding
-    worst = sorted(
-        found.results.items(), key=lambda row: (row[0] in quiet or row[1][1].rounding, -row[1][1].relative)
-    )
-    rows = [
-        (name, *((other.get(name),) if other else ()), kind, *one[:2], _remark(found, name, kind, one))
-        for name, (kind, one) in worst
-    ]
-    return Listing(title, fields, rows, most=15)
-
-
-def _remark(found: Differences, name: str, kind: str, gap: Gap) -> str | None:
-    if kind == "gradient" and name in found.mixed:
-        return MIXED
-    if name in found.led_by_rounding:
-        return LED
-    if gap.rounding:
-        return ZERO if gap.zero_in else EXPLAINED
-    return f"{ZERO} in {gap.zero_in}" if gap.zero_in else None
-
-
-def all_results(found: Differences) -> dict[str, tuple[str, Gap]]:
-    """The results that were compared, by the name in A: the kind, and the gap."""
-    compared = zip(found.matched.pairs, found.gaps.results, strict=True)
-    tensors = {one.name: (one.kind, gap) for (one, _), gap in compared if gap is not None}
-    empty = {one.name: (one.kind, THE_SAME) for one, two in found.matched.pairs if _is_empty(found, one, two)}
-    return tensors | empty | {name: ("output", gap) for name, gap in found.plain.gaps.items()}
-
-
-def _is_empty(found: Differences, one: RunResult, two: RunResult) -> bool:
-    """Whether two results are of one type and have no elements; where nothing else is there, that is not the same."""
-    here, there = found.a.graph.values[one.value].type, found.b.graph.values[two.value].type
-    return found.any_compared and 0 in here.shape and (here.shape, here.dtype) == (there.shape, there.dtype)
-
-
-def not_compared(found: Differences, *kinds: str) -> dict[str, list[str]]:
-    """The results of some kinds that were not compared, by the reason."""
-    compared = zip(found.matched.pairs, found.gaps.results, strict=True)
-    rows = {
-        "only in A": found.matched.only_a,
-        "only in B": found.matched.only_b,
-        APART: [one for (one, two), gap in compared if gap is None and not _is_empty(found, one, two)],
-    }
-    names = {reason: [one.name for one in left if one.kind in kinds] for reason, left in rows.items()}
-    for reason, more in found.plain.left_out.items():
-        names[reason] = [*names.get(reason, []), *more]
-    return {reason: left for reason, left in names.items() if left}
-
-
-def all_rounds(found: Differences) -> dict[str, float]:
-    """By how many times the rounding of what it was computed from each result differs."""
-    off_by = {one.name: off for (one, _), off in zip(found.matched.pairs, found.gaps.off_by, strict=True)}
-    # of a number that is no tensor it is not known: that of the others at most
-    off_by |= dict.fromkeys(found.plain.fractions, max(off_by.values(), default=0.0))
-    return {name: _times(gap, off_by.get(name, 0.0)) for name, (_, gap) in found.results.items()}
-
-
-def _times(gap: Gap, off: float) -> float:
-    return gap.relative / off if off else float("inf") if gap.relative else 0.0
-
-
-MARKS = 12  # points that are named
-HANDED_ON, REWIRED, NEWS = "handed on", "another tensor is read", "news"
-INFINITE = "infinite: NaN in one run, or zero in A"
-KINDS = {HANDED_ON: COLORS[0], REWIRED: COLORS[1], NEWS: COLORS[3], INFINITE: COLORS[6]}
-
-
-def chart(found: Differences, shown: list[int]) -> Chart:
-    """Some operations of ``a`` that differ, by kind; those that are infinitely far stand at the edge."""
-    heights = found.gaps.relative[shown].tolist()
-    edge = 10 * max((height for height in heights if math.isfinite(height)), default=0.1)
-    kinds: dict[str, list[int]] = {name: [] for name in KINDS}
-    for node, height in zip(shown, heights, strict=True):
-        kinds[_kind(found, node, height)].append(node)
-    series = [_series(found, name, nodes, edge) for name, nodes in kinds.items() if nodes]
-    axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
-    return Chart("points", "Numerical differences along the run", *axes, series)
-
-
-def _kind(found: Differences, node: int, height: float) -> str:
-    if not math.isfinite(height):
-        return INFINITE
-    came_in = found.came_in(found.a.graph.nodes[node])
-    return NEWS if came_in.news else REWIRED if came_in.rewired else HANDED_ON
-
-
-def _series(found: Differences, name: str, nodes: list[int], edge: float) -> Series:
-    first = -1 if found.first is None else found.first.a.index
-    marked = {row.a.index for row in [*found.born[:MARKS], *found.rewired[:MARKS]]} | {first}
-    rows = [found.a.graph.nodes[node] for node in nodes]
-    marks = [
-        ("first: " if row.index == first else "") + named(row, 40) if row.index in marked else ""
-        for row in rows
-    ]
-    heights = [min(float(found.gaps.relative[node]), edge) for node in nodes]
-    return Series(name, nodes, heights, [named(row) for row in rows], marks=marks, color=KINDS[name])
+    return "none" if argument is None else Call("", (argument,), ()).format()[1:-1]

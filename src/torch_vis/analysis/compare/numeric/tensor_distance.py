@@ -1,4 +1,4 @@
-"""How far apart two tensors are."""
+"""How far apart two tensors are, and from which distance on that means something."""
 
 from __future__ import annotations
 
@@ -7,8 +7,33 @@ from typing import NamedTuple
 
 import torch
 
+# The thresholds of the whole numerical comparison, tuned so that the cases of tests/analysis/compare/numeric come out
+# right: training and inference in float32, bfloat16 and float64, eager and captured.
 
-class Gap(NamedTuple):
+# A sum is zero but for rounding if it is no larger than this many times the rounding error expected of it. Larger:
+# small gradients that are real pass for rounding. Smaller: the gradient of a bias before a batch norm is reported.
+SLACK = 4.0
+# A sum cancels if its summands are this many times larger than it is; its relative rounding error grows by that much.
+# Larger: a loss of digits goes unnoticed, and rounding is reported as a difference. Smaller: ordinary sums count.
+CANCELS = 8.0
+# A value has lost its digits if earlier cancellation put it off by this many times the rounding of its dtype. Larger:
+# noise is compared as if it were exact. Smaller: differences of single operations are excused as rounding.
+BLURS = 256.0
+# The rounding of what sums are accumulated in: float32 or better. Larger: small sums of many terms pass for rounding.
+# Smaller: the order of summation, which differs between kernels, is reported.
+ACCUMULATES = 2.0**-23
+# Two tensors confirm one another if they are less apart than this share of the larger norm: neither is rounding alone.
+# Larger: noise of equal size counts as agreement. Smaller: a gradient that both runs computed counts as noise.
+AGREES = 0.5
+# Distances up to this many roundings of a single step are rounding: what a few steps may well come to. Larger: a
+# changed eps or an approximated activation passes. Smaller: another order of summation counts as a change.
+OF_ROUNDING = 16.0
+# An operation originates a difference if it is this many times larger than what came in. Larger: origins are missed.
+# Smaller: operations that only amplify an error are blamed for it.
+GROWTH = 10.0
+
+
+class Distance(NamedTuple):
     """How far two tensors are apart: relative to the norm of the first, and the largest single difference.
 
     Where ``rounding`` is true, the difference is no more than what rounding left of sums that cancel. ``zero_in``
@@ -24,83 +49,88 @@ class Gap(NamedTuple):
     """The relative difference of those elements alone that differ."""
 
 
-class Apart(NamedTuple):
-    """The norm of a difference, those of the two tensors, and the largest difference of two elements.
+NO_DISTANCE = Distance(0.0, 0.0)
 
-    ``differing`` is the norm of those elements of the first that differ.
-    """
 
-    norm: float
-    here: float
-    there: float
+class Norms(NamedTuple):
+    """The norms of a difference and of the two tensors, and the largest difference of two elements."""
+
+    difference: float
+    a: float
+    b: float
     largest: float
     differing: float = 0.0
+    """The norm of those elements of the first that differ."""
 
-    def gap(self, by: float | None = None) -> Gap:
+    def distance(self, by: float | None = None) -> Distance:
         """Relative to the norm of the first, or to another norm."""
-        size = self.here if by is None else by
-        return Gap(_ratio(self.norm, size), self.largest, among=_ratio(self.norm, self.differing))
+        size = self.a if by is None else by
+        return Distance(
+            _ratio(self.difference, size), self.largest, among=_ratio(self.difference, self.differing)
+        )
 
 
-def gap_of(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> Gap | None:
+def distance_of(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> Distance | None:
     """How far apart all of them together are, None where shapes differ or nothing is a plain floating-point tensor.
 
-    >>> gap_of([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 4.5])])
-    Gap(relative=0.1, largest=0.5, rounding=False, zero_in='', among=0.125)
+    >>> distance_of([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 4.5])])
+    Distance(relative=0.1, largest=0.5, rounding=False, zero_in='', among=0.125)
     """
     plain = [pair for pair in zip(a, b) if all(map(_is_plain, pair))]
     if len(a) != len(b) or not all(is_comparable(*pair) for pair in plain):
         return None
-    found = [apart(*pair) for pair in plain if has_numbers(pair[0])]
-    if not found:
+    norms = [norms_of(*pair) for pair in plain if has_numbers(pair[0])]
+    if not norms:
         return None
-    norm, here, differing = (
+    difference, size, differing = (
         sum(part**2 for part in parts) ** 0.5
-        for parts in zip(*((one.norm, one.here, one.differing) for one in found))
+        for parts in zip(*((row.difference, row.a, row.differing) for row in norms))
     )
-    return Apart(norm, here, 0.0, max(one.largest for one in found), differing).gap()
+    return Norms(difference, size, 0.0, max(row.largest for row in norms), differing).distance()
 
 
 def _ratio(norm: float, size: float) -> float:
     return norm / size if size else float("inf") if norm else 0.0
 
 
-def worst(gaps: Iterable[Gap]) -> Gap | None:
-    """The largest of some gaps; in one norm, a large tensor would hide a small one.
+def largest_of(distances: Iterable[Distance]) -> Distance | None:
+    """The largest of some distances; in one norm, a large tensor would hide a small one.
 
-    >>> worst([Gap(0.1, 3.0), Gap(0.5, 0.5)]).relative
+    >>> largest_of([Distance(0.1, 3.0), Distance(0.5, 0.5)]).relative
     0.5
     """
-    return max(gaps, key=lambda gap: (gap.relative, gap.largest), default=None)
+    return max(distances, key=lambda row: (row.relative, row.largest), default=None)
 
 
-def apart(left: torch.Tensor, right: torch.Tensor) -> Apart:
-    """Measure two tensors that are comparable; where one alone is not a number, they are infinitely far apart."""
-    left, right = _wide(left), _wide(right).to(left.device)
-    difference = left - right
+def norms_of(a: torch.Tensor, b: torch.Tensor) -> Norms:
+    """Measure two tensors that are comparable; where one alone is NaN, they are infinitely far apart."""
+    a, b = _wide(a), _wide(b).to(a.device)
+    difference = a - b
     if not torch.isfinite(torch.linalg.vector_norm(difference)):
-        alike = (left == right) | (left.isnan() & right.isnan())  # infinities of one sign as well
+        # infinities of one sign are alike as well
+        alike = (a == b) | (a.isnan() & b.isnan())
         difference = torch.where(alike, 0.0, difference)
-        left, right = (torch.nan_to_num(one, 0.0, 0.0, 0.0) for one in (left, right))
-        if bool(difference.isnan().any()):  # on one side only
-            return Apart(float("inf"), 1.0, 1.0, float("inf"), 1.0)
-    norm, here = _norm(difference), _norm(left)
+        a, b = (torch.nan_to_num(tensor, 0.0, 0.0, 0.0) for tensor in (a, b))
+        # NaN on one side only
+        if bool(difference.isnan().any()):
+            return Norms(float("inf"), 1.0, 1.0, float("inf"), 1.0)
+    norm, norm_a = _norm(difference), _norm(a)
     if not norm:
-        return Apart(0.0, here, here, 0.0)
-    differing = _norm(torch.where(difference == 0, 0.0, left))
-    return Apart(norm, here, _norm(right), float(difference.abs().amax()), differing)
+        return Norms(0.0, norm_a, norm_a, 0.0)
+    differing = _norm(torch.where(difference == 0, 0.0, a))
+    return Norms(norm, norm_a, _norm(b), float(difference.abs().amax()), differing)
 
 
 def _norm(tensor: torch.Tensor) -> float:
-    found = float(torch.linalg.vector_norm(tensor))
-    return found if found < float("inf") else float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+    norm = float(torch.linalg.vector_norm(tensor))
+    return norm if norm < float("inf") else float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
 
 
-def is_comparable(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether both are plain, of the same shape, and hold numbers that can be looked at."""
-    if not (_is_plain(left) and _is_plain(right)):
+def is_comparable(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether both are plain, of the same shape, and hold numbers that can be read."""
+    if not (_is_plain(a) and _is_plain(b)):
         return False
-    return left.shape == right.shape and not any(one.is_quantized or one.is_meta for one in (left, right))
+    return a.shape == b.shape and not any(tensor.is_quantized or tensor.is_meta for tensor in (a, b))
 
 
 def has_numbers(tensor: torch.Tensor) -> bool:
@@ -108,10 +138,10 @@ def has_numbers(tensor: torch.Tensor) -> bool:
     return (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() > 0
 
 
-def counted(tensor: torch.Tensor) -> torch.Tensor:
-    """Whole numbers as such that have a difference: a count of batches, say."""
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
-    return tensor.double() if whole and _is_plain(tensor) else tensor
+def integers_as_floats(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor, integers as floating-point numbers, which have a distance: a count of batches, say."""
+    integers = not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
+    return tensor.double() if integers and _is_plain(tensor) else tensor
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

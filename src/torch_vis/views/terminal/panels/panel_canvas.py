@@ -11,33 +11,52 @@ from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
+from torch_vis.graph.text import inert
 from torch_vis.graph.types import Floats
 from torch_vis.views.terminal.palette import Palette
+from torch_vis.views.terminal.source import Advice
+from torch_vis.views.text.table import GAP, shrink
 
+NARROWEST = 6  # cells that a column keeps when there is no room
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
 
 
-class Sheet:
+class PanelCanvas:
     """Lines of a panel, one below the other.
 
     >>> from torch_vis.views.terminal.palette import palette
-    >>> sheet = Sheet(40, palette(True))
-    >>> sheet.facts([("class", "Linear"), ("parameters", "8")])
-    >>> print(sheet.text().plain)
+    >>> canvas = PanelCanvas(40, palette(True))
+    >>> canvas.facts([("class", "Linear"), ("parameters", "8")])
+    >>> print(canvas.text().plain)
     class       Linear
     parameters  8
     """
 
-    def __init__(self, width: int, colours: Palette) -> None:
+    def __init__(
+        self,
+        width: int,
+        colours: Palette,
+        *,
+        dark: bool = True,
+        histograms: bool = False,
+        batch_sizes: Sequence[Advice] = (),
+    ) -> None:
         self.width = max(20, width)
         self.colours = colours
+        self.dark = dark
+        self.histograms = histograms
+        """Whether the user asked how the tensors' elements are spread."""
+        self.batch_sizes = batch_sizes
+        """What was found out about batch sizes, if the user asked for it."""
         self.lines: list[Text] = []
         self.goal: int | None = None
         """The line that should be in sight."""
 
     def text(self) -> Text:
-        """All of it."""
+        """All of it, with nothing in it that a terminal would obey."""
+        for line in self.lines:
+            line.plain = inert(line.plain)
         return Text("\n").join(self.lines)
 
     def blank(self) -> None:
@@ -56,16 +75,16 @@ class Sheet:
 
     def say(self, words: str, style: Style | None = None) -> None:
         """A sentence, wrapped."""
-        place = 0
-        for word in words.split(" "):
-            if place and place + 1 + cell_len(word) > self.width:
-                place = 0
-            if place:
+        column = 0
+        for word in words.split():
+            if column and column + 1 + cell_len(word) > self.width:
+                column = 0
+            if column:
                 self.lines[-1].append(" " + word, style=style or self.colours.number)
-                place += 1 + cell_len(word)
+                column += 1 + cell_len(word)
             else:
                 self.put((word, style or self.colours.number))
-                place = cell_len(word)
+                column = cell_len(word)
 
     def missing(self, words: str) -> None:
         """What this panel would need."""
@@ -91,21 +110,20 @@ class Sheet:
 
         A column without anything in it is left out. Where there is no room, the widest column is the one that is cut.
         """
-        kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
-        cells = [[str(row[at]) for at in kept] for row in [heads, *rows]]
-        right = "".join(right[at] if at < len(right) else "l" for at in kept)
-        styles = [styles[at] if at < len(styles) else None for at in kept]
-        widths = [max(cell_len(row[at]) for row in cells) for at in range(len(kept))]
-        while widths and sum(widths) + 2 * (len(widths) - 1) > self.width and max(widths) > 6:
-            widths[widths.index(max(widths))] -= 1
+        kept = [column for column in range(len(heads)) if any(row[column] for row in rows)]
+        cells = [[str(row[column]) for column in kept] for row in [heads, *rows]]
+        right = "".join(right[column] if column < len(right) else "l" for column in kept)
+        styles = [styles[column] if column < len(styles) else None for column in kept]
+        wanted = [max(cell_len(row[column]) for row in cells) for column in range(len(kept))]
+        widths = shrink(wanted, [NARROWEST] * len(wanted), self.width)
         for number, row in enumerate(cells):
             line = Text()
-            for at, one in enumerate(row):
-                one = cut(one, widths[at])
-                fill = " " * (widths[at] - cell_len(one))
-                text = fill + one if right[at] == "r" else one + fill
-                style = self.colours.head if number == 0 else styles[at]
-                line.append(text + ("  " if at < len(row) - 1 else ""), style=style or self.colours.number)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True)):
+                text = cut(text, width)
+                fill = " " * (width - cell_len(text))
+                text = fill + text if right[column] == "r" else text + fill
+                style = self.colours.head if number == 0 else styles[column]
+                line.append(text + (GAP if column < len(row) - 1 else ""), style=style or self.colours.number)
             line.rstrip()
             self.lines.append(line)
 
@@ -158,7 +176,7 @@ def sparkline(figures: Sequence[float], width: int) -> str:
     top = float(np.nanmax(points)) if len(points) and not np.isnan(points).all() else 0.0
     if top <= 0:
         return "▁" * len(points)
-    return "".join(EIGHTHS[0 if math.isnan(one) else round(one / top * 8)] for one in points)
+    return "".join(EIGHTHS[0 if math.isnan(point) else round(point / top * 8)] for point in points)
 
 
 def squeeze(figures: Floats, width: int) -> Floats:
@@ -193,8 +211,3 @@ def short(figure: float | None) -> str:
     if abs(figure) < 1e-3 or abs(figure) >= 1e5:
         return f"{figure:.3g}" if abs(figure) >= 1e5 else f"{figure:.1e}"
     return f"{figure:.4g}"
-
-
-def sizes(shape: Sequence[int] | None) -> str:
-    """A shape as people write it."""
-    return "?" if shape is None else "×".join(map(str, shape)) if len(shape) else "scalar"

@@ -36,23 +36,23 @@ def seeded(net: nn.Module, x: torch.Tensor, **options) -> tv.Trace:
 def test_the_same_twice_differs_nowhere():
     x = torch.randn(4, 8)
     found = tv.compare(seeded(model(), x), seeded(model(), x)).differences()
-    assert found.rows == [] and found.first is None and found.born == []
+    assert found.rows == [] and found.first is None and found.origins == []
     assert {kind for kind, _ in found.results.values()} == {"output", "gradient"}
     assert all(gap.relative == 0 for _, gap in found.results.values())
-    assert found.gaps.known.sum() > 40
+    assert found.distances.known.sum() > 40
 
 
 def test_the_first_difference_is_where_it_was_made():
     x = torch.randn(4, 8)
     found = tv.compare(seeded(model(), x), seeded(model(1.001), x)).differences()
     assert (found.first.a.name, found.first.a.path) == ("mul", "1")
-    assert found.first.came_in == 0 and 5e-4 < found.first.relative < 2e-3
-    assert found.born[0] == found.first
+    assert found.first.input_error == 0 and 5e-4 < found.first.relative < 2e-3
+    assert found.origins[0] == found.first
     before = [
         node.index for node in found.a.graph.nodes if node.path.startswith("0") and node.phase == "forward"
     ]
     assert not {row.a.index for row in found.rows} & set(before)
-    assert "mul in 1" in str(found) and "test_differences.py" in str(found)
+    assert "mul in 1" in str(found) and "test_report.py" in str(found)
 
 
 def test_half_precision_against_full():
@@ -127,7 +127,7 @@ def test_it_draws_and_lists(tmp_path):
     x = torch.randn(4, 8)
     found = tv.compare(seeded(model(), x), seeded(model(1.5), x)).differences()
     assert sum(len(part.x) for part in found.figure().data) == len(found.rows)
-    assert len(found.to_pandas()) == len(found.rows) > len(found.to_pandas("news")) == len(found.born)
+    assert len(found.to_pandas()) == len(found.rows) > len(found.to_pandas("origins")) == len(found.origins)
     assert set(found.to_pandas("results").name) == set(found.to_pandas("Results").name) == set(found.results)
     assert any(note.text.startswith("first: mul in 1") for note in found.figure().layout.annotations)
     assert found.to_plain()["Results"][0]["relative"] >= found.to_plain()["Results"][-1]["relative"]
@@ -159,7 +159,7 @@ def test_results_are_compared_though_their_modules_were_renamed():
         after.head.weight *= 1.01
     found = tv.compare(seeded(before, x), seeded(after, x)).differences()
     assert {kind for kind, _ in found.results.values()} == {"output", "gradient", "state"}
-    assert len(found.results) == 1 + 6 + 3 and found.left_out == {}
+    assert len(found.results) == 1 + 6 + 3 and found.uncompared == {}
     assert found.results["bn.running_mean"][1].relative == 0
     assert 5e-3 < found.results["conv.weight.grad"][1].relative < 2e-2
     assert "stem.0.weight.grad" in str(found)
@@ -179,7 +179,7 @@ def test_a_name_that_now_belongs_to_another_module_is_not_taken_for_it():
     wide, narrow, x = nn.Linear(8, 8), nn.Linear(8, 2), torch.randn(4, 8)
     one, two = Swapped(wide, narrow), Swapped(copy.deepcopy(narrow), copy.deepcopy(wide))
     found = tv.compare(seeded(one, x), seeded(two, x)).differences()
-    assert found.left_out == {} and len(found.results) == 5
+    assert found.uncompared == {} and len(found.results) == 5
     assert all(gap.relative == 0 for _, gap in found.results.values())
 
 
@@ -188,7 +188,7 @@ def test_results_that_only_one_has_are_named():
     one, two = model(), model()
     two[4].bias.requires_grad_(False)
     found = tv.compare(seeded(one, x), seeded(two, x)).differences()
-    assert found.left_out == {"only in A": ["4.bias.grad"]}
+    assert found.uncompared == {"only in A": ["4.bias.grad"]}
     assert "4.bias.grad" in found.facts()["results only in A"]
 
 
@@ -230,7 +230,7 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_not_the_news(layer, dtype):
     assert rounding == {"0.bias.grad"}
     most, _, zero = found.facts()["gradient"].partition("; ")
     assert "0.bias.grad" not in most and zero == "zero but for rounding in both: 0.bias.grad"
-    assert not any(found.gaps.rounding[row.a.index] for row in found.rows)
+    assert not any(found.distances.rounding[row.a.index] for row in found.rows)
     assert "zero but for rounding" in str(found)
 
 
@@ -292,8 +292,8 @@ def test_a_difference_in_backward_is_told_with_the_line_of_its_forward():
     found = tv.compare(seeded(one, x), seeded(two, x)).differences()
     line = Net.forward.__code__.co_firstlineno + 1
     assert found.results["output"][1].relative == 0 and found.first.a.phase == "backward"
-    lines = {row["line"] for row in found.to_plain()["All that differ, in order"]}
-    assert any(f"test_differences.py:{line} in" in text for text in lines)
+    lines = {row["line"] for row in found.to_plain()["All operations that differ, in order"]}
+    assert any(f"test_report.py:{line} in" in text for text in lines)
 
 
 def test_an_operation_is_as_far_off_as_the_worst_of_what_it_made():
@@ -320,8 +320,8 @@ def test_the_mean_that_a_normalisation_keeps_is_no_difference_of_its_own():
         two[0].weight *= 1 + 1e-3
     x = torch.randn(8, 64)
     found = tv.compare(tv.trace(one, x), tv.trace(two, x)).differences()
-    assert [row.a.path for row in found.rows] == ["0", "1"] and found.born == []
-    assert [row.name for row in found.given] == ["0.weight"]
+    assert [row.a.path for row in found.rows] == ["0", "1"] and found.origins == []
+    assert [row.name for row in found.input_differences] == ["0.weight"]
     assert all(row.relative < 2e-3 for row in found.rows)
 
 
@@ -344,7 +344,7 @@ def test_both_runs_may_have_added_to_gradients():
     net, x = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), torch.randn(2, 3)
     _, one, two = (tv.trace(net, x, backward=True) for _ in range(3))
     found = tv.compare(one, two).differences()
-    assert found.rows == [] and found.born == []
+    assert found.rows == [] and found.origins == []
     assert all(gap.relative == 0 for _, gap in found.results.values())
     assert all(any(f"run of {which}" in note for note in found.notes()) for which in "AB")
 
@@ -428,15 +428,18 @@ def test_what_was_given_to_both_and_differs_is_named() -> None:
         other[2].weight[0, 0] += 0.1
     x = torch.randn(3, 8)
     found = tv.compare(tv.trace(net, x), tv.trace(other, 1.01 * x)).differences()
-    assert {row.name: row.role for row in found.given} == {"input": "input", "2.weight": "parameter"}
-    assert next(row for row in found.given if row.name == "input").gap.relative == pytest.approx(
-        0.01, rel=1e-3
-    )
-    assert found.born == []  # nothing of it is of an operation's own making
-    assert found.first.came_in == pytest.approx(0.01, rel=1e-3)
-    assert found.facts()["given"].startswith("2 tensors not the same before the runs")
-    assert "Given to both, and different" in str(found)
-    assert tv.compare(tv.trace(net, x), tv.trace(net, x)).differences().given == []
+    assert {row.name: row.role for row in found.input_differences} == {
+        "input": "input",
+        "2.weight": "parameter",
+    }
+    assert next(
+        row for row in found.input_differences if row.name == "input"
+    ).distance.relative == pytest.approx(0.01, rel=1e-3)
+    assert found.origins == []  # nothing of it is of an operation's own making
+    assert found.first.input_error == pytest.approx(0.01, rel=1e-3)
+    assert found.facts()["inputs"].startswith("2 tensors not the same before the runs")
+    assert "Inputs, parameters and buffers that differ" in str(found)
+    assert tv.compare(tv.trace(net, x), tv.trace(net, x)).differences().input_differences == []
 
 
 def test_an_operation_after_one_that_is_new_is_not_blamed_alone() -> None:
@@ -447,8 +450,8 @@ def test_an_operation_after_one_that_is_new_is_not_blamed_alone() -> None:
     after = tv.trace(lambda x: two((one(x) - 100).sqrt()), x)
     found = tv.compare(before, after).differences()
     [row] = found.rewired
-    assert row.reads == "another tensor: sqrt (only in B) instead of addmm in linear" and found.born == []
-    assert row.came_in == float("inf")  # all of it is NaN
+    assert row.reads == "another tensor: sqrt (only in B) instead of addmm in linear" and found.origins == []
+    assert row.input_error == float("inf")  # all of it is NaN
     [row] = tv.compare(after, before).differences().rewired
     assert row.reads == "another tensor: addmm in linear instead of sqrt (only in A)"
 
@@ -461,7 +464,7 @@ def test_what_reads_tensors_of_another_shape_is_no_news() -> None:
         net.zero_grad()
         runs.append(tv.trace(net, torch.randn(batch, 8), backward=True))
     found = tv.compare(*runs).differences()
-    assert [row for row in found.rows if row.a.phase == "backward"] and found.born == []
+    assert [row for row in found.rows if row.a.phase == "backward"] and found.origins == []
 
 
 def test_what_reads_a_weight_of_another_shape_is_no_news() -> None:
@@ -469,7 +472,7 @@ def test_what_reads_a_weight_of_another_shape_is_no_news() -> None:
     x = torch.randn(3, 8)
     one, two = (tv.trace(lambda x, scale: x * scale, x, torch.full(size, 2.0)) for size in ((8,), (1,)))
     same = tv.compare(one, two).differences()
-    assert not same.rows and not same.given
+    assert not same.rows and not same.input_differences
     other = tv.trace(lambda x, scale: x * scale, x, torch.full((1,), 3.0))
     [row] = tv.compare(one, other).differences().rows
-    assert row.came_in is None and tv.compare(one, other).differences().born == []
+    assert row.input_error is None and tv.compare(one, other).differences().origins == []

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import torch_vis as tv
-from torch_vis.analysis.compare.numeric.report import Differences
+from torch_vis.analysis.compare.numeric.report import DifferencesReport
 
 X = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
 
@@ -22,7 +22,7 @@ class Mark(enum.Enum):
     TWO = 2
 
 
-def compared(one: Callable[[Tensor], Any], two: Callable[[Tensor], Any], x: Tensor = X) -> Differences:
+def compared(one: Callable[[Tensor], Any], two: Callable[[Tensor], Any], x: Tensor = X) -> DifferencesReport:
     return tv.compare(tv.trace(one, x), tv.trace(two, x)).differences()
 
 
@@ -30,7 +30,7 @@ def beside(item: Any) -> Callable[[Tensor], Any]:
     return lambda x: {"n": item, "y": x.exp()}
 
 
-def in_short(found: Differences) -> str:
+def in_short(found: DifferencesReport) -> str:
     return found.facts()["in short"]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import torch_vis as tv
 from tests.zoo_models.compiled import HAS_COMPILER
-from torch_vis.analysis.compare.numeric.report import Differences
+from torch_vis.analysis.compare.numeric.report import DifferencesReport
 
 X = torch.randn(4, 12, 16, generator=torch.Generator().manual_seed(0))
 
@@ -34,13 +34,13 @@ def attention() -> nn.Module:
     return Attention()
 
 
-def cast(net: nn.Module, dtype: torch.dtype, **options) -> Differences:
+def cast(net: nn.Module, dtype: torch.dtype, **options) -> DifferencesReport:
     other = copy.deepcopy(net).to(dtype)
     one = tv.trace(net, X, **(options or {"backward": True}))
     return tv.compare(one, tv.trace(other, X.to(dtype), **(options or {"backward": True}))).differences()
 
 
-def zero_in_both(found: Differences) -> set[str]:
+def zero_in_both(found: DifferencesReport) -> set[str]:
     return {name for name, (_, gap) in found.results.items() if gap.zero_in == "AB"}
 
 
@@ -48,7 +48,7 @@ def zero_in_both(found: Differences) -> set[str]:
 def test_the_sum_of_what_a_normalisation_made_is_no_difference(dtype: torch.dtype) -> None:
     found = cast(attention(), dtype)
     total = next(node for node in found.a.graph.nodes if node.name == "sum" and node.phase == "forward")
-    assert found.gaps.relative[total.index] > 0.1  # which says nothing
+    assert found.distances.relative[total.index] > 0.1  # which says nothing
     assert total.index not in [row.a.index for row in found.rows]
     assert zero_in_both(found) == {"key.bias.grad"}
     assert found.facts()["in short"].startswith("no more than rounding")
@@ -58,7 +58,7 @@ def test_the_chart_leaves_out_what_is_only_rounding() -> None:
     found = cast(attention(), torch.bfloat16)
     shown = [height for part in found.figure().data for height in part.y]
     assert len(shown) == len(found.rows) and max(shown) < 1
-    assert found.gaps.relative[found.gaps.rounding].max() > 1
+    assert found.distances.relative[found.distances.rounding].max() > 1
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here for inductor")
@@ -161,6 +161,6 @@ def test_a_step_by_a_gradient_that_is_only_rounding_does_not_head_the_report() -
     net = attention()
     other = copy.deepcopy(net).double()
     found = tv.compare(stepped(net, X), stepped(other, X.double())).differences()
-    assert found.results["key.bias"][1].relative > 1e-4 and "key.bias" in found.led_by_rounding
+    assert found.results["key.bias"][1].relative > 1e-4 and "key.bias" in found.rounding_only
     assert found.facts()["in short"].startswith("no more than rounding")
     assert found.facts()["state"].endswith("led by a gradient that is zero but for rounding: key.bias")

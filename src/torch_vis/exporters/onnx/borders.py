@@ -9,14 +9,21 @@ paths to its members part again. A value or bundle is called a *thing* here, and
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from torch_vis.exporters.onnx.boxes import Box, Boxes
-from torch_vis.exporters.reading import Part, node_reads
+import numpy as np
+
+from torch_vis.exporters.facts import outside_name
+from torch_vis.exporters.nesting import RunPart, node_reads
+from torch_vis.exporters.onnx.boxes import Boxes, OnnxBox, module_of
+from torch_vis.exporters.onnx.protos import can_be_sparse
+from torch_vis.graph import Graph, TensorType
+from torch_vis.graph.schema import ResultRow, Role
 
 Demand = tuple[int, int]  # a value, and the box whose operation reads it
 
 
-class Crossing:
+class BoxBorders:
     """The boundary of every box of a graph, box by box; dictionaries serve as ordered sets."""
 
     def __init__(self, boxes: Boxes) -> None:
@@ -36,7 +43,7 @@ class Crossing:
         self._inside: dict[int, int] = {}  # the bundle that a thing is a member of
         self._late: dict[Demand, None] = {}
 
-    def home(self, value: int) -> Box:
+    def home(self, value: int) -> OnnxBox:
         """The box of the operation that makes a value."""
         return self.boxes[self.boxes.home[self.producer[value]]]
 
@@ -58,7 +65,7 @@ class Crossing:
         """How deep in the boxes around it a value comes into sight by itself."""
         return self._height.get(value, len(self.home(value).path) - 1)
 
-    def let_in(self, thing: int, box: Box, depth: int) -> None:
+    def let_in(self, thing: int, box: OnnxBox, depth: int) -> None:
         """Bring a thing from the box of that depth down to a box inside."""
         for number in box.path[depth + 1 :]:
             self.imports[number][thing] = None
@@ -74,7 +81,7 @@ class Crossing:
             )
         )
 
-    def _connect_one(self, value: int, reader: Box) -> None:
+    def _connect_one(self, value: int, reader: OnnxBox) -> None:
         maker = self.home(value)
         depth = 0
         for ours, theirs in zip(maker.path[1:], reader.path[1:]):
@@ -99,17 +106,17 @@ class Crossing:
         for value in values:
             members.setdefault(self.home(value).path[self.height(value)], []).append(value)
         for number in range(len(self.boxes) - 1, 0, -1):
-            found = members.pop(number, None)
-            if found is None:
+            inside = members.pop(number, None)
+            if inside is None:
                 continue
-            found.sort()
-            thing = found[0]
-            if len(found) > 1:
+            inside.sort()
+            thing = inside[0]
+            if len(inside) > 1:
                 thing = self.values + len(self.bundles)
-                self.bundles.append(found)
+                self.bundles.append(inside)
                 self.bundle_box.append(number)
                 self.packed[number] = thing
-                self._inside.update(dict.fromkeys(found, thing))
+                self._inside.update(dict.fromkeys(inside, thing))
             self.exports[number][thing] = None
             parent = self.boxes[number].parent
             if parent:
@@ -149,13 +156,120 @@ class Crossing:
     def _by_inner_box(self, number: int, demands: list[Demand]) -> dict[int, list[Demand]]:
         """Demands by the box in this one that they come from, or this one itself."""
         depth = len(self.boxes[number].path)
-        found: dict[int, list[Demand]] = {}
+        by_box: dict[int, list[Demand]] = {}
         for value, reader in demands:
             path = self.boxes[reader].path
-            found.setdefault(path[depth] if len(path) > depth else number, []).append((value, reader))
-        return found
+            by_box.setdefault(path[depth] if len(path) > depth else number, []).append((value, reader))
+        return by_box
 
 
-def bundle_word(part: Part) -> str:
+def bundle_word(part: RunPart) -> str:
     """What the values are that a part of the run leaves for the others."""
-    return {Part.BACKWARD: "gradients", Part.OPTIMIZER: "updated"}.get(part, "saved")
+    return {RunPart.BACKWARD: "gradients", RunPart.OPTIMIZER: "updated"}.get(part, "saved")
+
+
+WORDS = {"gradient": ".grad", "state": ".updated"}
+
+
+class Join(NamedTuple):
+    """A result that no single operation made, or that has a second name: a node that puts it together."""
+
+    name: str
+    kind: str
+    sources: tuple[int, ...]
+    type: TensorType
+
+
+class Results:
+    """The results of a run as named values, and as joins where a name alone does not do."""
+
+    def __init__(self, graph: Graph, borders: BoxBorders) -> None:
+        self.graph = graph
+        self.borders = borders
+        self.names: dict[int, str] = {}
+        self.shown: dict[int, list[int | Join]] = {}  # by box, in the order of the results
+        self.lifted: list[tuple[int, int]] = []  # values, and how deep in the boxes they must come into sight
+        for number in range(len(graph.results)):
+            self._add(number)
+
+    def _add(self, number: int) -> None:
+        graph, producer = self.graph, self.borders.producer
+        row = graph.results[number]
+        span = slice(int(graph.result_start[number]), int(graph.result_start[number + 1]))
+        sources = tuple(dict.fromkeys(graph.result_value[span].tolist()))
+        if not sources:
+            return
+        name = _result_name(row)
+        computed = [value for value in sources if producer[value] >= 0]
+        alone = len(sources) == 1 == len(computed) and sources[0] not in self.names
+        box = 0 if row.kind == "output" or not alone else self.borders.home(sources[0]).number
+        depth = max(0, len(self.borders.boxes[box].path) - 2)
+        self.lifted += [(value, depth) for value in computed]
+        shown = self.shown.setdefault(box, [])
+        if alone:
+            self.names[sources[0]] = name
+            shown.append(sources[0])
+        else:
+            type_ = graph.types[int(graph.value_type[sources[0]])]
+            shown.append(Join(name, row.kind or "result", sources, type_))
+
+
+def _result_name(row: ResultRow) -> str:
+    """What a result is called; Netron shows of a long name what follows the slash."""
+    word = WORDS.get(row.kind)
+    if word is None:
+        return row.name or row.kind
+    owner, dot, tail = row.name.removesuffix(word).rpartition(".")
+    return f"{owner}{dot and '/'}{tail}{word}"
+
+
+class OutsideTensors:
+    """The inputs of the main graph, and for each box the weights, buffers and constants that are declared in it.
+
+    One tensor may be declared in several boxes: its forward and its backward have it each at hand, under one name.
+    """
+
+    def __init__(self, graph: Graph, borders: BoxBorders) -> None:
+        self.graph = graph
+        self.borders = borders
+        self.declared: dict[int, list[int]] = {}
+        readers = self._readers()
+        outside = np.flatnonzero(graph.value_producer < 0)
+        is_input = graph.value_role[outside] == Role.INPUT
+        self.inputs: list[int] = outside[is_input].tolist()
+        for value in self.inputs:
+            for number in readers.get(value, ()):
+                borders.let_in(value, borders.boxes[number], 0)
+        for value in outside[~is_input].tolist():
+            self._declare(value, list(readers.get(value, ())))
+
+    def _readers(self) -> dict[int, dict[int, None]]:
+        """The boxes whose own operations read each value from outside."""
+        readers: dict[int, dict[int, None]] = {}
+        for node, reads in enumerate(self.borders.reads):
+            for _, value in reads:
+                if self.borders.producer[value] < 0:
+                    readers.setdefault(value, {})[self.borders.boxes.home[node]] = None
+        start = self.graph.result_start
+        for value in self.graph.result_value[: int(start[-1])].tolist():  # one that came back as it was
+            if self.borders.producer[value] < 0:
+                readers.setdefault(value, {})[0] = None
+        return readers
+
+    def _declare(self, value: int, readers: list[int]) -> None:
+        boxes = self.borders.boxes
+        places = {self._place(value, boxes[number]) for number in readers}
+        for number in readers:
+            path = boxes[number].path
+            depth = next(depth for depth, above in enumerate(path) if above in places)
+            declared = self.declared.setdefault(path[depth], [])
+            if value not in declared[-1:]:
+                declared.append(value)
+            self.borders.let_in(value, boxes[number], depth)
+
+    def _place(self, value: int, box: OnnxBox) -> int:
+        """The box around the module that owns the tensor; else the box that reads it."""
+        path = module_of(self.borders.boxes, box).path
+        owner, _, _ = outside_name(self.graph, value).rpartition(".")
+        fits = can_be_sparse(self.graph.types[int(self.graph.value_type[value])])
+        return box.parent if box.number and fits and owner == path else box.number

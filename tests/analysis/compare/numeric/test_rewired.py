@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 import torch_vis as tv
 from tests.zoo import ZOO, close_process_group
-from torch_vis.analysis.compare.numeric.report import Differences
+from torch_vis.analysis.compare.numeric.report import DifferencesReport
+from torch_vis.analysis.compare.wiring import Wiring, module_paths
 
 WIDTH = 32
 X = torch.randn(4, 6, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -64,7 +65,7 @@ class Block(nn.Module):
 
 def changed(
     change: Callable[[Block], object], noise: float, blocks: tuple[int, ...] = (0, 1, 2), **options
-) -> Differences:
+) -> DifferencesReport:
     """Three blocks against the same with some of them changed, and noise on the first weight of all."""
     torch.manual_seed(0)
     one = nn.Sequential(Block(), Block(), Block())
@@ -89,7 +90,7 @@ NOISE = [0.0, 1e-3, 0.1]
 def test_another_activation_is_named_in_every_block(noise: float) -> None:
     found = changed(activation(nn.ReLU), noise)
     rewired = [row.a.path for row in found.rewired if row.a.phase == "forward"]
-    assert rewired == ["0.down", "1.down", "2.down"] and found.born == []
+    assert rewired == ["0.down", "1.down", "2.down"] and found.origins == []
     told = "addmm in 0.down, which reads another tensor: relu in 0.act (only in B) instead of gelu in 0.act (only in A)"
     assert told in found.facts()["in short"]
 
@@ -100,15 +101,15 @@ def test_a_late_change_is_not_hidden_by_weights_that_differ_from_the_start() -> 
     assert row.a.path == "2.down" and row is not found.first
     told = found.facts()["in short"]
     assert told.startswith("the runs part at addmm in 2.down")
-    assert "what the runs were given differs too, most of all 0.attention.qkv.weight" in told
+    assert "the runs also start from different inputs or weights, most of all 0.attention.qkv.weight" in told
 
 
 @pytest.mark.parametrize("noise", NOISE)
 def test_an_operation_that_is_called_otherwise_is_news_whatever_comes_in(noise: float) -> None:
     found = changed(activation(lambda: nn.GELU("tanh")), noise, blocks=(1, 2))
-    born = [row.a.path for row in found.born if row.a.phase == "forward"]
+    born = [row.a.path for row in found.origins if row.a.phase == "forward"]
     assert born == ["1.act", "2.act"] and found.rewired == []
-    assert "called otherwise, approximate: none → 'tanh'" in found.facts()["in short"]
+    assert "called differently, approximate: none → 'tanh'" in found.facts()["in short"]
 
 
 def split(block: Block) -> None:
@@ -123,8 +124,8 @@ def split(block: Block) -> None:
 )
 def test_what_is_only_written_otherwise_is_not_named(change: Callable[[Block], object], noise: float) -> None:
     for found in (both := changed(change, noise)), tv.compare(both.b, both.a).differences():
-        assert found.rows and found.rewired == [] and found.born == []
-        start = "what the runs were given differs" if noise else "no more than rounding"
+        assert found.rows and found.rewired == [] and found.origins == []
+        start = "the runs start from different inputs or weights" if noise else "no more than rounding"
         assert found.facts()["in short"].startswith(start)
 
 
@@ -148,7 +149,7 @@ def test_a_sum_with_what_differs_anyway_still_reads_another_tensor() -> None:
     )
     found = tv.compare(tv.trace(one, X), tv.trace(two, X)).differences()
     assert [row.a.name for row in found.rewired] == ["add"]
-    assert found.rewired[0].came_in > 0.1
+    assert found.rewired[0].input_error > 0.1
 
 
 def test_a_number_that_followed_from_what_came_in_is_not_a_change_of_the_code() -> None:
@@ -159,7 +160,7 @@ def test_a_number_that_followed_from_what_came_in_is_not_a_change_of_the_code() 
         return y * float(y.std())
 
     found = tv.compare(tv.trace(scaled, X, weight), tv.trace(scaled, X, 1.1 * weight)).differences()
-    assert len(found.rows) == 3 and found.born == [] and found.rewired == []
+    assert len(found.rows) == 3 and found.origins == [] and found.rewired == []
 
 
 def test_what_another_width_stands_in_for_is_another_tensor() -> None:
@@ -204,5 +205,8 @@ def test_operations_that_were_only_not_recognised_are_no_change(name: str) -> No
     alignment = tv.compare(*runs).alignment
     to_b = alignment.to_b.copy()
     to_b[np.random.default_rng(0).random(len(to_b)) < 0.3] = -1
-    for own in Differences(*runs, alignment._replace(to_b=to_b), 0.0).gaps.own.values():
-        assert not own.differs and True not in own.pairs
+    a, b = (run.graph for run in runs)
+    wiring = Wiring(a, b, to_b, module_paths(a, b, alignment.scope_to_b))
+    report = DifferencesReport(*runs, alignment._replace(to_b=to_b, wiring=wiring), 0.0)
+    for local in report.local_differences.values():
+        assert not local.outputs and True not in local.inputs

@@ -1,24 +1,27 @@
-"""A live model as the explorer sees it: its modules as rows, and what each can tell about itself."""
+"""A live model as the explorer sees it: its modules as rows, its tensors as columns, what each tells of itself."""
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from torch_vis._trace import Trace
+from torch_vis.analysis.advice.quantization.channels import Channels
 from torch_vis.capture.modules_only.stats import TensorFact
-from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
+from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of, readable, unseen
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.collector import collector_paused
 from torch_vis.interfaces.explorer.archives import FileModule
-from torch_vis.interfaces.explorer.maps import Maps
-from torch_vis.interfaces.explorer.source_code import class_source
 from torch_vis.interfaces.explorer.stats import ForwardStats, add_columns
 from torch_vis.interfaces.explorer.trace_source import (
     NO_TENSORS,
+    Maps,
     calls_of,
     gradient_column,
     gradients_of,
@@ -26,9 +29,7 @@ from torch_vis.interfaces.explorer.trace_source import (
     norms_together,
     unknown_costs,
 )
-from torch_vis.interfaces.explorer.walk import count_tensors, own_tensors, walk
-from torch_vis.views.terminal.forest import Forest
-from torch_vis.views.terminal.measures import measure, rows_by_path
+from torch_vis.views.terminal.forest import Forest, Sharing, measure, rows_by_path, share
 from torch_vis.views.terminal.source import (
     Advice,
     Bars,
@@ -38,15 +39,260 @@ from torch_vis.views.terminal.source import (
     Gradient,
     Picture,
     Source,
-    Subject,
+    SourceCode,
     TensorRow,
+    sizes,
 )
+
+PLAIN_TENSORS = frozenset({torch.nn.Parameter, torch.Tensor})
+STRIDED = torch.strided
+
+
+def walk(model: torch.nn.Module) -> tuple[list[torch.nn.Module], dict[int, int], Forest]:
+    """Every place in the tree: its module; where a module comes again, the row where it came first; the forest."""
+    names: list[str] = []
+    types: list[str] = []
+    parents: list[int] = []
+    paths: list[str] = []
+    modules: list[torch.nn.Module] = []
+    shared: dict[int, int] = {}
+    first: dict[int, int] = {}
+    scripts = isinstance(model, (torch.jit.ScriptModule, FileModule))
+    stack: list[tuple[str, str, torch.nn.Module, int]] = [(class_of(model), "", model, -1)]
+    while stack:
+        name, path, module, parent = stack.pop()
+        row = len(names)
+        names.append(name)
+        types.append(class_of(module) if scripts else type(module).__name__)
+        parents.append(parent)
+        paths.append(path)
+        modules.append(module)
+        seen = first.setdefault(id(module), row)
+        if seen != row:
+            shared[row] = seen
+            continue
+        inside = module.__dict__.get("_modules") or module._modules
+        if inside:
+            prefix = path + "." if path else ""
+            for key, part in reversed(list(inside.items())):
+                if part is not None:
+                    stack.append((key, prefix + key, part, row))
+    kinds = None
+    if shared:
+        kinds = ["shared" if row in shared else "module" for row in range(len(names))]
+    return modules, shared, Forest(names, types, parents, paths=paths, kinds=kinds)
+
+
+def class_of(module: torch.nn.Module) -> str:
+    """The name of a module's class; of one that was scripted, of the class that it was before."""
+    return str(getattr(module, "original_name", None) or type(module).__name__)
+
+
+def count_tensors(
+    forest: Forest, modules: list[torch.nn.Module], shared: dict[int, int]
+) -> list[torch.Tensor]:
+    """Parameters and buffers as columns, each once however many names it has; gives the parameters."""
+    parameters: list[torch.Tensor] = []
+    for role, table in (("parameter", "_parameters"), ("buffer", "_buffers")):
+        rows: list[int] = []
+        held: list[torch.Tensor] = []
+        for row, module in enumerate(modules):
+            inside = module.__dict__.get(table)
+            if inside is None:
+                inside = own_tensors(module, table)
+            if inside:
+                for tensor in inside.values():
+                    if tensor is not None:
+                        rows.append(row)
+                        held.append(tensor)
+        for row in shared:  # all that is inside counts here too, for the rows above
+            more = [
+                inner
+                for part in modules[row].modules()
+                if part is not modules[row]
+                for inner in own_tensors(part, table).values()
+            ]
+            held += (present := [tensor for tensor in more if tensor is not None])
+            rows += [row] * len(present)
+        if shared:
+            order = sorted(range(len(rows)), key=rows.__getitem__)
+            rows, held = [rows[at] for at in order], [held[at] for at in order]
+        known: dict[Any, int] = {}
+        items = [known.setdefault(identity(tensor), len(known)) for tensor in held]
+        first: list[torch.Tensor] = []
+        for item, tensor in zip(items, held):
+            if item == len(first):
+                first.append(tensor)
+        _tensor_columns(forest, role, rows, items, first)
+        if role == "parameter":
+            parameters = first
+    return parameters
+
+
+def _tensor_columns(
+    forest: Forest, role: str, rows: list[int], items: list[int], tensors: list[torch.Tensor]
+) -> None:
+    numel = np.array([_numel(tensor) for tensor in tensors], dtype=np.int64)
+    dtypes = [tensor.dtype for tensor in tensors]
+    widths = {dtype: dtype.itemsize for dtype in set(dtypes)}
+    nbytes = numel * np.array([widths[dtype] for dtype in dtypes], dtype=np.int64)
+    holding = Sharing(forest, rows, items, numel)
+    numbers = forest.numbers
+    if role == "buffer":
+        numbers["buffer_bytes"] = holding.inclusive(nbytes).astype(np.float64)
+        return
+    forest.sharing = holding
+    wants = np.array([tensor.requires_grad for tensor in tensors], dtype=bool)
+    numbers["params"] = holding.inclusive(numel).astype(np.float64)
+    numbers["own_params"] = holding.own(numel).astype(np.float64)
+    numbers["trainable"] = holding.inclusive(np.where(wants, numel, 0)).astype(np.float64)
+    numbers["bytes"] = holding.inclusive(nbytes).astype(np.float64)
+    numbers["own_bytes"] = holding.own(nbytes).astype(np.float64)
+    numbers["modules"] = (forest.end - np.arange(len(forest))).astype(np.float64)
+    share(forest, "params")
+    share(forest, "bytes")
+
+
+def identity(tensor: torch.Tensor) -> Any:
+    """What two names of the same memory have in common."""
+    if type(tensor) in PLAIN_TENSORS and tensor.layout is STRIDED:
+        address = tensor.data_ptr()
+        if address:
+            return address, tensor.numel()
+    return id(tensor)
+
+
+def _numel(tensor: torch.Tensor) -> int:
+    if type(tensor) in PLAIN_TENSORS:
+        return tensor.numel()
+    return 0 if isinstance(tensor, UninitializedTensorMixin) else int(tensor.numel())
+
+
+def own_tensors(module: torch.nn.Module, name: str) -> Mapping[str, torch.Tensor | None]:
+    """A module's own parameters or buffers; those of TorchScript are not where others have them."""
+    tensors = module.__dict__.get(name)
+    return dict(getattr(module, name).items()) if tensors is None else tensors
+
+
+def class_source(kind: type) -> SourceCode | None:
+    """The text of a class, pointing at its ``forward``; None where there is no text (made at run time, compiled)."""
+    try:
+        lines, first = inspect.getsourcelines(kind)
+        file = inspect.getsourcefile(kind) or ""
+    except (OSError, TypeError):
+        return _function_source(getattr(kind, "forward", None))
+    marks = []
+    forward: Any = kind.__dict__.get("forward")
+    try:
+        start = inspect.getsourcelines(forward)[1] if forward is not None else 0
+    except (OSError, TypeError):
+        start = 0
+    if first <= start < first + len(lines):
+        marks.append(start)
+    return SourceCode(file, max(first, 1), "".join(lines), tuple(marks), kind.__qualname__)
+
+
+def _function_source(function: Any) -> SourceCode | None:
+    try:
+        lines, first = inspect.getsourcelines(function)
+        return SourceCode(
+            inspect.getsourcefile(function) or "", first, "".join(lines), (first,), function.__qualname__
+        )
+    except (OSError, TypeError, AttributeError):
+        return None
+
+
+MOST_ELEMENTS = 50_000_000  # looked at for advice, per tensor
+
+
+def advise(module: torch.nn.Module) -> list[Advice]:
+    """Suggestions for a module's own weights."""
+    advice: list[Advice] = []
+    for name, weight in module._parameters.items():
+        if (
+            weight is None
+            or weight.dim() < 2
+            or weight.numel() > MOST_ELEMENTS
+            or weight.layout != torch.strided
+        ):
+            continue
+        with unseen():
+            plain = readable(weight)
+            if plain is None or not plain.numel() or not bool(torch.isfinite(plain).all()):
+                continue
+            rows = _output_channels(module).rows(plain)
+            advice.append(Advice(f"int8 {name}", _quantized(rows, weight.element_size())))
+            advice.append(Advice(f"prune {name}", _pruned(rows)))
+    return advice
+
+
+def _output_channels(module: torch.nn.Module) -> Channels:
+    """Where a module has its output channels: first, but for the few whose weights begin with what comes in."""
+    if isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
+        return Channels((1,), module.groups)
+    if type(module).__name__ == "Conv1D" and not isinstance(module, torch.nn.Conv1d):  # of transformers
+        return Channels((1,))
+    return Channels()
+
+
+def _quantized(rows: torch.Tensor, width: int) -> str:
+    """What eight bits per weight, with one scale per output channel, would lose."""
+    scale = rows.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127
+    error = (rows / scale).round().clamp(-127, 127) * scale - rows
+    signal, noise = float(rows.square().sum()), float(error.square().sum())
+    saved = rows.numel() * (width - 1)
+    ratio = (
+        f"{10 * torch.log10(torch.tensor(signal / noise)).item():.0f} dB above its rounding"
+        if noise
+        else "exact"
+    )
+    return f"saves {size(max(0, saved))}; the weights are {ratio}"
+
+
+def _pruned(rows: torch.Tensor) -> str:
+    """How many weights, and how many whole output channels, are next to nothing."""
+    small = float((rows.abs() < 0.01 * rows.abs().max()).double().mean())
+    norms = rows.norm(dim=1)
+    dead = int((norms < 0.05 * norms.max()).sum())
+    weak = f", {dead:,} of {len(norms):,} output channels are below 5 % of the strongest" if dead else ""
+    return f"{small:.1%} of the weights are below 1 % of the largest{weak}"
+
+
+def batch_advice(model: torch.nn.Module, trace: Trace) -> list[Advice] | None:
+    """How large a batch fits this machine's memory, from shapes alone; None where inputs cannot be made up again."""
+    from torch_vis.analysis.advice.batch_size.report import batch_size
+    from torch_vis.graph.schema import Phase
+
+    entry = trace.entry
+    if entry is None or not entry.given or any("." in name for name in entry.given):
+        return None
+    inputs = {
+        name: torch.zeros(tuple(map(int, shape)), dtype=dtype, device=device)
+        for name, (dtype, shape, device) in entry.given.items()
+    }
+    device = next(iter(inputs.values())).device
+    backward = bool((trace.graph.node_phase == Phase.BACKWARD).any())
+    report = batch_size(model, kwargs=inputs, memory=_device_memory(device), backward=backward, measure=False)
+    what = "forward and backward" if backward else "forward"
+    rows = [Advice(name, text) for name, text in report.facts().items()]
+    return [
+        *rows,
+        Advice("how", f"predicted from shapes, {what}; tv.advise.batch_size also runs and times it"),
+    ]
+
+
+def _device_memory(device: torch.device) -> int:
+    """All of a device's memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
 
 SHORT = 60
 UNREADABLE = (RuntimeError, NotImplementedError, TypeError, ValueError)
 
 
-class ModuleSubject(Subject):
+class ModuleSource(Source):
     """A model that is in memory; nothing of it has to have run."""
 
     def __init__(
@@ -128,30 +374,30 @@ class ModuleSubject(Subject):
 
     def figures(self, row: int) -> Sequence[TensorRow]:
         """The module's own tensors, looked into."""
-        found = []
-        for one, tensor in zip(_tensors(self.modules[row]), _own(self.modules[row])):
+        rows = []
+        for tensor_row, tensor in zip(_tensors(self.modules[row]), _own(self.modules[row])):
             try:
                 inside = contents_of(tensor[1])
             except UNREADABLE as error:
-                found.append(one._replace(note=f"{one.note} cannot be read: {error}".strip()))
+                rows.append(tensor_row._replace(note=f"{tensor_row.note} cannot be read: {error}".strip()))
                 continue
-            found.append(one._replace(figures=None if inside is None else Figures(*inside)))
-        return found
+            rows.append(tensor_row._replace(figures=None if inside is None else Figures(*inside)))
+        return rows
 
     def histograms(self, row: int) -> Sequence[Bars] | None:
         """How the module's own tensors are spread."""
-        found = []
+        spread = []
         for name, tensor, _ in _own(self.modules[row]):
             bars = histogram_of(tensor)
             if bars is not None:
-                found.append(Bars(name, *bars))
-        return found
+                spread.append(Bars(name, *bars))
+        return spread
 
     def calls(self, row: int) -> Sequence[CallRow] | None:
         """The calls that a recording of statistics followed, or else those of the trace."""
         if self.stats:
-            found = self.stats.get(self.forest.paths[row])
-            if found is None:
+            recorded = self.stats.get(self.forest.paths[row])
+            if recorded is None:
                 return []
             return [
                 CallRow(
@@ -162,13 +408,13 @@ class ModuleSubject(Subject):
                     [_border(fact, "output") for fact in call.outputs],
                     "raised" if call.raised else "",
                 )
-                for call in found.calls
+                for call in recorded.calls
             ]
         if self.trace is None or self.row_of_scope is None:
             return None
         return calls_of(self.trace, self.row_of_scope, row)
 
-    def source(self, row: int) -> Source | None:
+    def source_code(self, row: int) -> SourceCode | None:
         """The class of the module, pointing at its forward; a file does not say it."""
         if isinstance(self.modules[row], FileModule):
             return None
@@ -178,9 +424,9 @@ class ModuleSubject(Subject):
         """What lies in ``.grad`` now; where that is nothing or zero, the gradients of the trace, if there is one."""
         if self._gradients is None:
             self._gradients = list(self._find_gradients())
-            if self.trace is not None and not any(one.norm for one in self._gradients):
+            if self.trace is not None and not any(gradient.norm for gradient in self._gradients):
                 self._gradients = gradients_of(self.trace, self.forest) or self._gradients
-        return self._gradients if any(one.norm is not None for one in self._gradients) else None
+        return self._gradients if any(gradient.norm is not None for gradient in self._gradients) else None
 
     @property
     def no_gradients(self) -> str:
@@ -206,17 +452,17 @@ class ModuleSubject(Subject):
 
     def pictures(self, row: int) -> Sequence[Picture] | None:
         """The activation maps that a recording kept, newest call first; or those of a repetition of the trace."""
-        found = []
+        pictures = []
         if self.stats and (record := self.stats.get(self.forest.paths[row])) is not None:
             for call in reversed(record.calls):
                 if call.maps:
                     shape = call.outputs[0].shape if call.outputs else None
-                    found.append(Picture(f"output of call {call.number} {_sizes(shape)}", call.maps))
-        if not found and self.trace is not None and self.trace.kept is not None:
+                    pictures.append(Picture(f"output of call {call.number} {sizes(shape)}", call.maps))
+        if not pictures and self.trace is not None and self.trace.kept is not None:
             if self._maps is None:
                 self._maps = Maps(self.trace, self.row_of_scope)
             return self._maps.of(row)
-        return found or None
+        return pictures or None
 
     @property
     def no_pictures(self) -> str:
@@ -225,21 +471,17 @@ class ModuleSubject(Subject):
 
     def advice(self, row: int) -> Sequence[Advice]:
         """What quantizing or pruning this module's own weights would bring, from the weights themselves."""
-        from torch_vis.interfaces.explorer.advice import advise
-
         return advise(self.modules[row])
 
-    def batch_sizes(self) -> Sequence[Advice] | None:
+    def batchsizes(self) -> Sequence[Advice] | None:
         """How large a batch fits this machine's memory."""
-        from torch_vis.interfaces.explorer.advice import batch_advice
-
         return None if self.trace is None else batch_advice(self.model, self.trace)
 
 
 def _words(forest: Forest, modules: list[torch.nn.Module]) -> None:
     forest.texts["args"] = lambda row: _arguments(modules[row])
     forest.texts["shapes"] = lambda row: " ".join(
-        _sizes(_shape(tensor)) for _, tensor, role in _own(modules[row]) if role == "parameter"
+        sizes(_shape(tensor)) for _, tensor, role in _own(modules[row]) if role == "parameter"
     )
     forest.texts["dtype"] = lambda row: _each(
         str(t.dtype).removeprefix("torch.") for _, t, _ in _own(modules[row])
@@ -281,15 +523,11 @@ def _border(fact: TensorFact, role: str) -> TensorRow:
 def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
     if isinstance(tensor, UninitializedTensorMixin):
         return None
-    return tuple(int(one) for one in tensor.shape)
+    return tuple(int(length) for length in tensor.shape)
 
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _sizes(shape: Sequence[int] | None) -> str:
-    return "?" if shape is None else "×".join(map(str, shape)) if len(shape) else "scalar"
 
 
 def _arguments(module: torch.nn.Module) -> str:
@@ -309,7 +547,7 @@ def _alike(module: torch.nn.Module) -> Any:
 
 def _hyperparameters(module: torch.nn.Module) -> list[tuple[str, str]]:
     """The module's plain attributes: numbers, words and small tuples of them, and callables by name."""
-    found = []
+    pairs = []
     for name, value in vars(module).items():
         if name.startswith("_") or name == "training":
             continue
@@ -321,8 +559,8 @@ def _hyperparameters(module: torch.nn.Module) -> list[tuple[str, str]]:
             text = getattr(value, "__qualname__", type(value).__qualname__)
         else:
             text = f"{type(value).__qualname__} object"
-        found.append((name, text if len(text) <= SHORT else text[: SHORT - 1] + "…"))
-    return found
+        pairs.append((name, text if len(text) <= SHORT else text[: SHORT - 1] + "…"))
+    return pairs
 
 
 def _norm(tensor: torch.Tensor | None) -> float | None:

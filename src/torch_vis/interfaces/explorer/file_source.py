@@ -20,11 +20,12 @@ from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_o
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
-from torch_vis.views.terminal.forest import Forest, Sharing
-from torch_vis.views.terminal.measures import share
-from torch_vis.views.terminal.source import Bars, Details, Figures, Subject, TensorRow
+from torch_vis.replay.rerun import DTYPES
+from torch_vis.views.terminal.forest import Forest, Sharing, share
+from torch_vis.views.terminal.source import Bars, Details, Figures, Source, TensorRow, sizes
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
+OF_SAFETENSORS = {code: dtype for dtype, code in DTYPES.items()}
 LEVELS = 100  # of a tree of names; what a file nests deeper is no model
 DANGER = "it holds more than weights, and a pickle can run any code while it is read: if you trust where it comes from,"
 
@@ -46,7 +47,7 @@ class Stored:
     def __init__(
         self, shape: Sequence[int], dtype: str, nbytes: int, load: Any, device: str = "file"
     ) -> None:
-        self.shape = tuple(int(one) for one in shape)
+        self.shape = tuple(int(size) for size in shape)
         self.dtype, self.nbytes, self.load, self.device = dtype, int(nbytes), load, device
 
     @property
@@ -62,7 +63,7 @@ class Stored:
         return cls(tuple(tensor.shape), dtype, nbytes, lambda: tensor, str(tensor.device))
 
 
-class StateSubject(Subject):
+class StateSource(Source):
     """Names with dots as a tree whose leaves are tensors; other values in it are leaves that say what they are."""
 
     def __init__(self, title: str, state: Mapping[str, Any], *, facts: Sequence[str] = ()) -> None:
@@ -72,26 +73,24 @@ class StateSubject(Subject):
         super().__init__(title, forest, facts=facts)
         self._count()
         words = forest.texts
-        words["shapes"] = lambda row: (
-            "×".join(map(str, one.shape)) or "scalar" if (one := self._tensor(row)) else ""
-        )
-        words["dtype"] = lambda row: one.dtype if (one := self._tensor(row)) else ""
-        words["device"] = lambda row: one.device if (one := self._tensor(row)) else ""
+        words["shapes"] = lambda row: sizes(tensor.shape) if (tensor := self._tensor(row)) else ""
+        words["dtype"] = lambda row: tensor.dtype if (tensor := self._tensor(row)) else ""
+        words["device"] = lambda row: tensor.device if (tensor := self._tensor(row)) else ""
         forest.describe = lambda row: (words["shapes"](row), words["dtype"](row))
 
     def _tensor(self, row: int) -> Stored | None:
-        found = self.items.get(row)
-        return found if isinstance(found, Stored) else None
+        item = self.items.get(row)
+        return item if isinstance(item, Stored) else None
 
     def _count(self) -> None:
         forest = self.forest
         rows = [row for row, item in self.items.items() if isinstance(item, Stored)]
         tensors = [self.items[row] for row in rows]
         known: dict[Any, int] = {}
-        items = [known.setdefault(_memory(one), len(known)) for one in tensors]
+        items = [known.setdefault(_memory(tensor), len(known)) for tensor in tensors]
         first: dict[int, Any] = {}
-        for item, one in zip(items, tensors):
-            first.setdefault(item, one)
+        for item, tensor in zip(items, tensors):
+            first.setdefault(item, tensor)
         sizes = [first[item].numel for item in range(len(first))]
         holding = Sharing(forest, rows, items, sizes)
         forest.sharing = holding
@@ -130,17 +129,17 @@ class StateSubject(Subject):
         if item is None or item.load is None:
             return tensors
         inside = contents_of(item.load())
-        return [one._replace(figures=None if inside is None else Figures(*inside)) for one in tensors]
+        return [tensor._replace(figures=None if inside is None else Figures(*inside)) for tensor in tensors]
 
     def histograms(self, row: int) -> Sequence[Bars] | None:
         """How the tensor's elements are spread."""
         item = self._tensor(row)
-        found = None if item is None or item.load is None else histogram_of(item.load())
-        return None if found is None else [Bars(self.forest.names[row], *found)]
+        bars = None if item is None or item.load is None else histogram_of(item.load())
+        return None if bars is None else [Bars(self.forest.names[row], *bars)]
 
 
-def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Subject:
-    """The subject that a file holds, by its ending."""
+def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Source:
+    """The source that a file holds, by its ending."""
     name = os.fspath(path)
     if not os.path.exists(name):
         raise FileError(f"cannot read {name}: there is no such file")
@@ -149,9 +148,9 @@ def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Subject:
     ending = os.path.splitext(name)[1].lower()
     if ending in (".tvz", ".json"):
         from torch_vis.api import load
-        from torch_vis.interfaces.explorer.trace_source import TraceSubject
+        from torch_vis.interfaces.explorer.trace_source import TraceSource
 
-        return TraceSubject(load(name))
+        return TraceSource(load(name))
     readers = {".safetensors": _safetensors, ".onnx": _onnx}
     if ending in readers:
         return readers[ending](name)
@@ -162,7 +161,7 @@ def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Subject:
     )
 
 
-def _of_torch(path: str, trust: bool, ending: str) -> Subject:
+def _of_torch(path: str, trust: bool, ending: str) -> Source:
     """A file that torch wrote; what is in it says how it is read, whatever its ending."""
     archive = _archive(path)
     try:
@@ -186,11 +185,10 @@ def _archive(path: str) -> Archive | None:
         raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
 
 
-def _pickled(path: str, trust: bool) -> Subject:
+def _pickled(path: str, trust: bool) -> Source:
     import pickle
 
-    from torch_vis.interfaces.explorer.modules import ModuleSubject
-    from torch_vis.interfaces.explorer.walk import class_of
+    from torch_vis.interfaces.explorer.model_source import ModuleSource, class_of
 
     if _start(path)[:4] != b"PK\x03\x04" and _start(path)[:1] != b"\x80":
         raise CorruptFile(f"cannot read {path}: it is neither what torch.save writes nor a pickle")
@@ -207,13 +205,13 @@ def _pickled(path: str, trust: bool) -> Subject:
         raise CorruptFile(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
     title = Path(path).name
     if isinstance(loaded, torch.nn.Module):
-        return ModuleSubject(loaded, title=f"{title}: {class_of(loaded)}")
+        return ModuleSource(loaded, title=f"{title}: {class_of(loaded)}")
     if isinstance(loaded, torch.Tensor):
         loaded = {"tensor": loaded}
     if not isinstance(loaded, (Mapping, list, tuple)):
         raise UsageError(f"{path} holds a {type(loaded).__name__}: no module, no tensors")
-    return StateSubject(
-        title, loaded if isinstance(loaded, Mapping) else {str(at): one for at, one in enumerate(loaded)}
+    return StateSource(
+        title, loaded if isinstance(loaded, Mapping) else {str(at): item for at, item in enumerate(loaded)}
     )
 
 
@@ -229,10 +227,9 @@ def _start(path: str) -> bytes:
         return file.read(4)
 
 
-def _script(path: str, archive: Archive, trust: bool) -> Subject:
+def _script(path: str, archive: Archive, trust: bool) -> Source:
     """TorchScript as its modules, which have the names and classes of the original."""
-    from torch_vis.interfaces.explorer.modules import ModuleSubject
-    from torch_vis.interfaces.explorer.walk import class_of
+    from torch_vis.interfaces.explorer.model_source import ModuleSource, class_of
 
     facts = []
     if trust:
@@ -247,12 +244,12 @@ def _script(path: str, archive: Archive, trust: bool) -> Subject:
             facts.append(f"{many(script.restoring, 'module')} not restored: only the file's own code can")
         if script.unlisted:
             facts.append(f"{many(script.unlisted, 'tensor')} of another kind not listed")
-    subject = ModuleSubject(module, title=f"{Path(path).name}: {class_of(module)}")
-    subject.facts += facts
-    return subject
+    source = ModuleSource(module, title=f"{Path(path).name}: {class_of(module)}")
+    source.facts += facts
+    return source
 
 
-def _safetensors(path: str) -> Subject:
+def _safetensors(path: str) -> Source:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -260,38 +257,18 @@ def _safetensors(path: str) -> Subject:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            found: dict[str, Any] = {}
+            state: dict[str, Any] = {}
             for name in file.keys():  # noqa: SIM118  (it is no dictionary)
                 part = file.get_slice(name)
-                dtype, width = _SAFE.get(part.get_dtype(), (part.get_dtype().lower(), 1))
+                dtype = OF_SAFETENSORS.get(part.get_dtype(), part.get_dtype().lower())
+                width = getattr(torch, dtype).itemsize if part.get_dtype() in OF_SAFETENSORS else 1
                 shape = part.get_shape()
-                found[name] = Stored(
-                    shape, dtype, int(np.prod(shape, dtype=np.int64)) * width, _safe_loader(path, name)
-                )
+                nbytes = int(np.prod(shape, dtype=np.int64)) * width
+                state[name] = Stored(shape, dtype, nbytes, _safe_loader(path, name))
     except (SafetensorError, OSError) as error:
         raise CorruptFile(f"cannot read {path}: {error}") from error
     facts = [f"{key}: {value}"[:40] for key, value in metadata.items()]
-    return StateSubject(Path(path).name, found, facts=facts[:3])
-
-
-_SAFE = {
-    "F64": ("float64", 8),
-    "F32": ("float32", 4),
-    "F16": ("float16", 2),
-    "BF16": ("bfloat16", 2),
-    "I64": ("int64", 8),
-    "I32": ("int32", 4),
-    "I16": ("int16", 2),
-    "I8": ("int8", 1),
-    "U8": ("uint8", 1),
-    "U16": ("uint16", 2),
-    "U32": ("uint32", 4),
-    "U64": ("uint64", 8),
-    "BOOL": ("bool", 1),
-    "F8_E4M3": ("float8_e4m3fn", 1),
-    "F8_E5M2": ("float8_e5m2", 1),
-    "C64": ("complex64", 8),
-}
+    return StateSource(Path(path).name, state, facts=facts[:3])
 
 
 def _safe_loader(path: str, name: str) -> Any:
@@ -304,17 +281,17 @@ def _safe_loader(path: str, name: str) -> Any:
     return load
 
 
-def _exported(path: str, archive: Archive, trust: bool) -> Subject:
+def _exported(path: str, archive: Archive, trust: bool) -> Source:
     """An exported program as the module that it unlifts to, which has the names and classes of the original."""
-    from torch_vis.interfaces.explorer.modules import ModuleSubject
+    from torch_vis.interfaces.explorer.model_source import ModuleSource
 
     if trust:
         module, classes, operations = _trusted_program(path)
     else:
         module, classes, operations = read_exported(archive)
-    subject = ModuleSubject(module, title=Path(path).name, classes=classes)
-    subject.facts.append(f"exported program, {many(operations, 'operation')}")
-    return subject
+    source = ModuleSource(module, title=Path(path).name, classes=classes)
+    source.facts.append(f"exported program, {many(operations, 'operation')}")
+    return source
 
 
 def _trusted_program(path: str) -> tuple[torch.nn.Module, dict[str, str], int]:
@@ -339,12 +316,12 @@ def _trusted_program(path: str) -> tuple[torch.nn.Module, dict[str, str], int]:
 
 def _classes(program: Any) -> dict[str, str]:
     """The class that each module of an exported program had, by its path."""
-    found: dict[str, str] = {}
+    classes: dict[str, str] = {}
     for node in program.graph.nodes:
         for path, kind in (node.meta.get("nn_module_stack") or {}).values():
             name = kind if isinstance(kind, str) else kind.__qualname__
-            found.setdefault(path, name.rpartition(".")[2])
-    return found
+            classes.setdefault(path, name.rpartition(".")[2])
+    return classes
 
 
 @contextmanager
@@ -353,17 +330,17 @@ def _quietly(logger: str) -> Iterator[None]:
     import logging
     import warnings
 
-    found = logging.getLogger(logger)
-    before, found.disabled = found.disabled, True
+    named = logging.getLogger(logger)
+    before, named.disabled = named.disabled, True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        found.disabled = before
+        named.disabled = before
 
 
-def _onnx(path: str) -> Subject:
+def _onnx(path: str) -> Source:
     try:
         import onnx
         from onnx import numpy_helper
@@ -387,15 +364,15 @@ def _onnx(path: str) -> Subject:
         state[f"initializers.{tensor.name}"] = Stored(tensor.dims, str(dtype), nbytes, loader(tensor))
     for number, node in enumerate(model.graph.node):
         label = node.name or f"{node.op_type}_{number}"
-        state[f"nodes.{label.strip('/').replace('/', '.')}"] = Operation(
+        state[f"nodes.{label.strip('/').replace('/', '.')}"] = OnnxNode(
             node.op_type, list(node.input), list(node.output)
         )
-    opsets = ", ".join(f"{one.domain or 'ai.onnx'} {one.version}" for one in model.opset_import)
+    opsets = ", ".join(f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in model.opset_import)
     facts = [f"{len(model.graph.node):,} nodes", f"opset {opsets}", model.producer_name]
-    return StateSubject(Path(path).name, state, facts=[fact for fact in facts if fact])
+    return StateSource(Path(path).name, state, facts=[fact for fact in facts if fact])
 
 
-class Operation:
+class OnnxNode:
     """A node of a file's graph: its operator and the names that it reads and writes."""
 
     def __init__(self, kind: str, inputs: list[str], outputs: list[str]) -> None:
@@ -407,7 +384,7 @@ class Operation:
 
 def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """Every value that is no container, under its dotted name."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     stack: list[tuple[str, Any, int]] = [(str(key), value, 1) for key, value in reversed(list(state.items()))]
     busy: set[int] = set()
     while stack:
@@ -417,14 +394,14 @@ def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
                 f"cannot read {title}: its containers are nested more than {LEVELS} levels deep"
             )
         if isinstance(value, torch.Tensor):
-            found[name] = Stored.of(value)
+            leaves[name] = Stored.of(value)
         elif isinstance(value, (Mapping, list, tuple)) and len(value) and id(value) not in busy:
             busy.add(id(value))
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-            stack.extend((f"{name}.{key}", one, depth + 1) for key, one in reversed(list(pairs)))
+            stack.extend((f"{name}.{key}", item, depth + 1) for key, item in reversed(list(pairs)))
         else:
-            found[name] = value
-    return found
+            leaves[name] = value
+    return leaves
 
 
 def _branches(title: str, leaves: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -461,13 +438,13 @@ def _branches(title: str, leaves: Mapping[str, Any]) -> tuple[Any, ...]:
 def _kind(value: Any) -> str:
     if isinstance(value, Stored):
         return "Tensor"
-    return value.kind if isinstance(value, Operation) else type(value).__name__
+    return value.kind if isinstance(value, OnnxNode) else type(value).__name__
 
 
-def _memory(one: Any) -> Any:
+def _memory(stored: Any) -> Any:
     """What two names of the same memory have in common."""
-    if one.load is not None and one.device not in ("file", "meta"):
-        from torch_vis.interfaces.explorer.walk import identity
+    if stored.load is not None and stored.device not in ("file", "meta"):
+        from torch_vis.interfaces.explorer.model_source import identity
 
-        return identity(one.load())
-    return id(one)
+        return identity(stored.load())
+    return id(stored)

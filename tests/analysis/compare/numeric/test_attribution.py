@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_vis as tv
-from torch_vis.analysis.compare.numeric.report import Differences
+from torch_vis.analysis.compare.numeric.report import DifferencesReport
 
 
 def layer() -> nn.Module:
@@ -58,11 +58,11 @@ REWIRED = {
 }
 
 
-def differing(one: nn.Module, two: nn.Module, x: Tensor, **options) -> Differences:
+def differing(one: nn.Module, two: nn.Module, x: Tensor, **options) -> DifferencesReport:
     return tv.compare(tv.trace(one, x, **options), tv.trace(two, x, **options)).differences()
 
 
-def rewired(name: str) -> Differences:
+def rewired(name: str) -> DifferencesReport:
     nets = []
     for make in REWIRED[name]:
         torch.manual_seed(0)
@@ -74,8 +74,8 @@ def rewired(name: str) -> Differences:
 @pytest.mark.parametrize("name", REWIRED)
 def test_what_reads_another_tensor_did_not_make_the_difference(name: str) -> None:
     found = rewired(name)
-    assert found.rows and found.born == []
-    assert not any(row.came_in == 0 for row in found.rows)
+    assert found.rows and found.origins == []
+    assert not any(row.input_error == 0 for row in found.rows)
     assert found.first in found.rewired
 
 
@@ -105,7 +105,7 @@ def test_what_came_in_is_how_far_apart_the_two_that_are_read_are() -> None:
     assert row.a.name == "add"
     with torch.no_grad():
         y = one.a(x)
-    assert row.came_in == pytest.approx(float((x - y).norm() / x.norm()), rel=1e-5)
+    assert row.input_error == pytest.approx(float((x - y).norm() / x.norm()), rel=1e-5)
 
 
 def test_what_is_read_in_place_is_compared_as_it_was_before() -> None:
@@ -122,16 +122,16 @@ def test_what_is_read_in_place_is_compared_as_it_was_before() -> None:
     x = torch.rand(4, 8)
     [first, *_] = tv.compare(tv.trace(early, x), tv.trace(late, x)).differences().rows
     assert first.a.name == "mul_"
-    assert first.came_in == pytest.approx(float((x.sin() - x.cos()).norm() / x.sin().norm()), rel=1e-5)
+    assert first.input_error == pytest.approx(float((x.sin() - x.cos()).norm() / x.sin().norm()), rel=1e-5)
 
 
 def test_tensors_in_other_places_of_a_call_are_the_same_tensors() -> None:
     x = torch.rand(4, 8)
     one = tv.trace(lambda x: torch.sub(x.sin(), x.cos()), x)
     two = tv.trace(lambda x: torch.sub(x.cos(), x.sin()), x)
-    [row] = tv.compare(one, two).differences().born
+    [row] = tv.compare(one, two).differences().origins
     assert (
-        row.a.name == "sub" and row.came_in == 0 and row.reads == ""
+        row.a.name == "sub" and row.input_error == 0 and row.reads == ""
     )  # that it is the other way round is its own
 
 
@@ -140,7 +140,7 @@ def test_another_part_of_one_tensor_is_named() -> None:
     one, two = (tv.trace(lambda x, at=at: x.sin()[:, at : at + 4].exp(), x) for at in (0, 4))
     found = tv.compare(one, two).differences()
     [row] = found.rewired
-    assert row.reads == "another part of sin" and found.born == []
+    assert row.reads == "another part of sin" and found.origins == []
 
 
 class Active(nn.Module):
@@ -160,9 +160,9 @@ def test_a_copy_that_holds_the_same_numbers_is_not_another_tensor() -> None:
     one, two = Active("none", False), Active("tanh", True)
     two.load_state_dict(one.state_dict())
     found = differing(one, two, torch.randn(4, 8))
-    [row] = found.born
-    assert row.a.name == "gelu" and row.came_in == 0 and row.reads == ""
-    assert found.facts()["in short"].endswith("it is called otherwise, approximate: none → 'tanh'")
+    [row] = found.origins
+    assert row.a.name == "gelu" and row.input_error == 0 and row.reads == ""
+    assert found.facts()["in short"].endswith("it is called differently, approximate: none → 'tanh'")
 
 
 def test_a_part_of_what_differs_may_differ_by_more_than_all_of_it() -> None:
@@ -171,7 +171,7 @@ def test_a_part_of_what_differs_may_differ_by_more_than_all_of_it() -> None:
     two[:, 0] *= 1.5
     run = [tv.trace(lambda x: x.sin()[:, :1].exp(), one) for one in (x, two)]
     found = tv.compare(*run).differences()
-    assert found.born == [] and found.rewired == []
+    assert found.origins == [] and found.rewired == []
 
 
 def test_inputs_that_are_exchanged_are_not_taken_for_inputs_that_changed() -> None:
@@ -179,17 +179,17 @@ def test_inputs_that_are_exchanged_are_not_taken_for_inputs_that_changed() -> No
     one = tv.trace(lambda x, y: x.sin() + y, x, y)
     two = tv.trace(lambda x, y: y.sin() + x, x, y)
     found = tv.compare(one, two).differences()
-    assert found.given == [] and found.first.reads == "another tensor: y instead of x"
+    assert found.input_differences == [] and found.first.reads == "another tensor: y instead of x"
 
 
 def test_masks_and_indices_count_as_what_came_in() -> None:
     table, ids = torch.randn(10, 4), torch.tensor([1, 2, 3])
     one, two = (tv.trace(lambda table, ids: table[ids], table, index) for index in (ids, ids + 1))
     found = tv.compare(one, two).differences()
-    assert found.born == [] and [row.name for row in found.given] == ["ids"]
+    assert found.origins == [] and [row.name for row in found.input_differences] == ["ids"]
 
 
-def trained(*layers: nn.Module) -> Differences:
+def trained(*layers: nn.Module) -> DifferencesReport:
     torch.manual_seed(0)
     net = nn.Sequential(*layers)
     other = copy.deepcopy(net).eval()
@@ -199,8 +199,8 @@ def trained(*layers: nn.Module) -> Differences:
 def test_a_normalisation_in_training_and_not_is_compared_by_what_both_make() -> None:
     found = trained(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
     assert found.first.a.name == "native_batch_norm" and found.first.relative > 0.1
-    assert found.first.came_in == 0 and found.born == [found.first]
-    assert found.facts()["in short"].endswith("it is called otherwise, training: True → False")
+    assert found.first.input_error == 0 and found.origins == [found.first]
+    assert found.facts()["in short"].endswith("it is called differently, training: True → False")
 
 
 def test_dropout_in_training_and_not_is_where_the_runs_part() -> None:
@@ -221,7 +221,9 @@ def test_what_was_given_heads_the_report_if_all_else_follows() -> None:
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8)
     found = tv.compare(tv.trace(net, x), tv.trace(net, 2 * x)).differences()
-    assert found.facts()["in short"].startswith("what the runs were given differs, most of all input")
+    assert found.facts()["in short"].startswith(
+        "the runs start from different inputs or weights, most of all input"
+    )
 
 
 def test_no_difference_is_said_first() -> None:
@@ -240,7 +242,7 @@ def test_what_is_not_a_number_in_one_run_stands_at_the_edge_of_the_chart() -> No
     assert len(infinite.x) == 2 and min(infinite.y) >= max(others)
 
 
-def spread(net: nn.Module, factor: float, x: Tensor) -> Differences:
+def spread(net: nn.Module, factor: float, x: Tensor) -> DifferencesReport:
     """A model against the same with its first parameter scaled: all that differs follows from that."""
     other = copy.deepcopy(net)
     with torch.no_grad():
@@ -288,8 +290,8 @@ def test_what_follows_from_a_weight_is_no_news(net) -> None:
     if isinstance(model, nn.LSTMCell):
         model = Cells(model)
     found = spread(model, 1.01, x)
-    assert len(found.rows) > 3 and found.born == [] and found.rewired == []
-    assert found.facts()["in short"].startswith("what the runs were given differs")
+    assert len(found.rows) > 3 and found.origins == [] and found.rewired == []
+    assert found.facts()["in short"].startswith("the runs start from different inputs or weights")
 
 
 class Cells(nn.Module):
@@ -309,7 +311,7 @@ def test_rows_that_are_looked_up_may_differ_by_more_than_the_table() -> None:
     runs = [tv.trace(torch.embedding, one, ids) for one in (table, other)]
     found = tv.compare(*runs).differences()
     [row] = found.rows
-    assert row.relative > 10 * row.came_in > 0 and found.born == []
+    assert row.relative > 10 * row.input_error > 0 and found.origins == []
 
 
 def test_where_one_run_first_has_no_numbers_is_told_too() -> None:

@@ -55,7 +55,7 @@ def test_the_only_output_of_each_side_is_compared(give: Callable[[Tensor, Tensor
         differences = found.differences()
         [(kind, gap)] = differences.results.values()
         assert kind == "output" and gap.largest == pytest.approx(1, rel=1e-5)
-        assert differences.left_out == {} and not differences.same
+        assert differences.uncompared == {} and not differences.same
         assert differences.facts()["in short"].startswith("results differ by")
     assert pairs(one) == {"output": name}
     assert one.changed_outputs == {"output": f"called {name} in B"}
