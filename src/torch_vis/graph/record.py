@@ -16,7 +16,7 @@ LIMIT_KINDS: dict[str, str] = {
     "dataflow": "an edge that is there only because it could not be ruled out",
     "memory": "memory that is not counted, or not exactly",
     "time": "times that are not what they would be without a recorder, or not of what they seem",
-    "altered": "the run itself went another way because it was recorded",
+    "altered": "the run, or what it leaves behind, is not what it is without a recorder",
     "shapes": "no numbers were computed",
     "program": "what a compiler's front-end made of the program",
     "other": "nothing more is known",

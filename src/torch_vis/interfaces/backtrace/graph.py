@@ -153,11 +153,7 @@ class NodeIO(Mapping[str, dict[str, Any]]):
     """
 
     def __init__(
-        self,
-        nodes: Mapping[str, NodeFacts],
-        values: Values,
-        output: Any,
-        kept: frozenset[str] | None,
+        self, nodes: Mapping[str, NodeFacts], values: Values, output: Any, kept: frozenset[str] | None
     ) -> None:
         self._nodes, self._values, self._kept = nodes, values, kept
         self._by_name = {node.name: node for node in values}
