@@ -259,8 +259,9 @@ def test_trace_is_a_function_whichever_name_is_used_first(first: str) -> None:
     run_python(f"import torch_vis\ntorch_vis.{first}\nassert callable(torch_vis.trace), torch_vis.trace")
 
 
-def test_graph_imports_where_torch_cannot() -> None:
-    sources = (PACKAGE / "graph").rglob("[!_]*.py")
+@pytest.mark.parametrize("package", ["graph", "ops"])
+def test_graph_and_ops_import_where_torch_cannot(package: str) -> None:
+    sources = (PACKAGE / package).rglob("[!_]*.py")
     modules = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in sources]
     assert len(modules) > 10
     run_python(f"""

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from torch_vis.capture.compilers.program import Program
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
-    from torch_vis.replay.check import Report
-    from torch_vis.replay.live_run import Entry
+    from torch_vis.replay.check import CheckResult
+    from torch_vis.replay.live_run import CallSignature
     from torch_vis.replay.rerun import Rerun
     from torch_vis.views.terminal.config import ExplorerConfig
     from torch_vis.views.text.breaks import Breaks
@@ -66,7 +66,7 @@ class Trace(LiveRun):
         kept: KeptTensors | None = None,
         error: BaseException | None = None,
         program: Program | None = None,
-        entry: Entry | None = None,
+        entry: CallSignature | None = None,
     ) -> None:
         live = {"output": output, "kept": kept, "error": error, "program": program, "entry": entry}
         super().__init__(graph, with_analyses(graph, metrics), limits, meta, **live)
@@ -83,7 +83,7 @@ class Trace(LiveRun):
 
     # ---------------------------------------------------------------- prove it, run it again
 
-    def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> Report:
+    def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> CheckResult:
         """Prove the graph: run it again and compare every output, gradient and changed state bit for bit.
 
         The recording is replayed in order, pruned to the operations that the edges say lead to the results, and in

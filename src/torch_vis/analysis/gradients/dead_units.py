@@ -13,7 +13,7 @@ from torch_vis.graph.call import Call, Slot, short_name
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.names import is_in_place, plain_name
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 # Operations that cut to zero, by which units are counted in any run.
 RECTIFIERS = frozenset({"relu", "threshold", "clamp_min", "relu6", "hardtanh"})
@@ -35,7 +35,7 @@ class Stuck(NamedTuple):
 class Activations:
     """The activations of a run that is repeated: which operations they are, and which of their units are stuck."""
 
-    def __init__(self, run: Watched) -> None:
+    def __init__(self, run: Stepper) -> None:
         self.run, graph = run, run.graph
         names = [short_name(call.op) for call in graph.calls]
         rectify = [number for number, name in enumerate(names) if plain_name(name) in RECTIFIERS]

@@ -37,7 +37,7 @@ from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kind_of
 from torch_vis.progress import progress
 from torch_vis.replay.replay import quiet
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
 # dB that the output keeps with other numbers in a weight, from which on it does not depend on it
@@ -147,7 +147,7 @@ class QuantizationExperiment:
         # one of a node's weights has the activations
         by_node = {use.node: use for use in self.uses if use.activations}
         worst_db: dict[WeightAndFormat, float | None] = {}
-        stepper = Watched(self.traced.graph, self.traced.kept)
+        stepper = Stepper(self.traced.graph, self.traced.kept)
         with quiet(stepper.plan.generators):
             for node in stepper.steps():
                 use = by_node.get(node)

@@ -26,7 +26,7 @@ from torch_vis.graph.graph import Node, Value
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
-from torch_vis.ops.schemas import Signatures
+from torch_vis.ops.schemas import named_arguments
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import placed
 from torch_vis.views.text.table import Field, Listing
@@ -711,8 +711,7 @@ def changed_arguments(call_a: Call, call_b: Call) -> str:
     """
     if call_a.op != call_b.op:
         return f"{call_a.op} → {call_b.op}"
-    signatures = Signatures()
-    args_a, args_b = dict(signatures.arguments(call_a)), dict(signatures.arguments(call_b))
+    args_a, args_b = dict(named_arguments(call_a)), dict(named_arguments(call_b))
     texts = [
         f"{name}: {_argument_text(args_a.get(name))} → {_argument_text(args_b.get(name))}"
         for name in dict.fromkeys([*args_a, *args_b])
