@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_vis.analysis.advice.pruning.attention_heads import FewerHeads
+from torch_vis.analysis.advice.pruning.surgery import FewerHeads
 
 
 @pytest.mark.parametrize("first", [True, False])

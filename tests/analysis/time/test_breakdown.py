@@ -15,8 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import torch_vis as tv
 from tests.kit.graphs import empty_graph
 from tests.kit.traced import NAMES, traced
-from torch_vis.analysis.time.breakdown import Timing
-from torch_vis.analysis.time.device_activity import DeviceUse, Gap, devices
+from torch_vis.analysis.time.report import DeviceUse, Gap, Timing, devices
 from torch_vis.graph.metrics import Column, Metrics
 
 

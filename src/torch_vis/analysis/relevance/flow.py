@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,6 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_vis.analysis.relevance.call import RULES, Amount, Given, OpCall, Shares, magnitude, signed, wide
-from torch_vis.analysis.relevance.graph_run import Values, run_graph
 from torch_vis.analysis.relevance.result import NodeRelevance, Relevance
 from torch_vis.analysis.relevance.rules import is_pointwise, pointwise
 from torch_vis.capture.compilers.interpreter import op_name
@@ -397,3 +396,44 @@ def _body(call: OpCall) -> Expansion | None:
         return Expansion(
             run_graph(module, [call.leaves[position].value for position in positions]), positions
         )
+
+
+Values = dict[fx.Node, Any]
+
+
+def run_graph(
+    module: fx.GraphModule, inputs: Sequence[Any], keep: Collection[fx.Node] | None = None
+) -> Values:
+    """The value of every node, or of those in ``keep``, on flat inputs; that of the output node is what it returns.
+
+    >>> from operator import mul
+    >>> module = fx.symbolic_trace(lambda x: mul(x, 3) + 1)
+    >>> list(run_graph(module, [2]).values())
+    [2, 6, 7, 7]
+    """
+    interpreter = _ValueInterpreter(module, keep)
+    interpreter.run(*inputs, enable_io_processing=False)
+    return interpreter.env
+
+
+class _ValueInterpreter(fx.Interpreter):
+    """Calls the operators as they are in the graph, without bookkeeping for tracebacks, which costs more."""
+
+    def __init__(self, module: fx.GraphModule, keep: Collection[fx.Node] | None) -> None:
+        super().__init__(module, garbage_collect_values=keep is not None)
+        self.extra_traceback = False
+        if keep is not None:
+            self.user_to_last_uses = {
+                user: [node for node in nodes if node not in keep]
+                for user, nodes in self.user_to_last_uses.items()
+            }
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node; an error names it."""
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        try:
+            return getattr(self, n.op)(n.target, args, kwargs)
+        except Exception as error:
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"in node {n.name!r}: {n.target}")
+            raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import linecache
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,9 @@ from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.lifetimes import MemoryByUse
 from torch_vis.graph.record import Run
 from torch_vis.graph.repeats import Elements, folds
-from torch_vis.graph.schema import COLUMNS
+from torch_vis.graph.schema import COLUMNS, Site
 from torch_vis.ops.families import figure_family
 from torch_vis.ops.schemas import argument_names
-from torch_vis.views.page.memory import memory_columns
-from torch_vis.views.page.source import source_lines
 
 VERSION = 1
 DERIVED = ("value_producer",)  # follows from the outputs
@@ -108,3 +107,42 @@ def plain_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (str, int, float, bool, list, tuple))
+
+
+def memory_columns(graph: Graph, memory: MemoryByUse | None) -> tuple[list[str], dict[str, Any]]:
+    """The words for the uses there are, and the columns; nothing where no memory was recorded.
+
+    ``storage_from`` is there if a block of which the graph says that it came from outside takes up memory only later.
+    """
+    if memory is None:
+        return [], {}
+    columns = {"storage_use": memory.use, "storage_value": memory.value}
+    if (memory.birth != graph.storage_birth).any():
+        columns["storage_from"] = memory.birth
+    for number, alive in enumerate(memory.during):
+        columns[f"use:{number}"] = alive
+    return list(memory.words), columns
+
+
+AROUND = 4
+LONGEST = 240  # characters of a line
+MOST_LINES = 20_000
+
+
+def source_lines(sites: Iterable[Site]) -> dict[str, dict[int, str]]:
+    """By file and line number, the text of every line that a site names and of its neighbours.
+
+    A file that is not there (a trace from another machine, a notebook that has gone) is left out.
+    """
+    wanted: dict[str, set[int]] = {}
+    for site in sites:
+        wanted.setdefault(site.file, set()).update(range(max(1, site.line - AROUND), site.line + AROUND + 1))
+    found: dict[str, dict[int, str]] = {}
+    room = MOST_LINES
+    for file, numbers in wanted.items():
+        lines = linecache.getlines(file)
+        here = {n: lines[n - 1].rstrip()[:LONGEST] for n in sorted(numbers)[:room] if n <= len(lines)}
+        if here:
+            found[file] = here
+            room -= len(here)
+    return found

@@ -270,7 +270,7 @@ class PruningReport(Report):
         if any(isinstance(change.after, type) for group in self.groups for change in group.changes):
             notes.append(
                 "torch's MultiheadAttention cannot have fewer heads than fill its width; in .model, those cut are "
-                "torch_vis.analysis.advice.pruning.attention_heads.FewerHeads, with the same parameters"
+                "torch_vis.analysis.advice.pruning.surgery.FewerHeads, with the same parameters"
             )
         cut = [group for group in self.groups if not group.problem]
         if self.experiment.outputs > 1:
